@@ -1,0 +1,131 @@
+"""`steprag worked`: worked episodes, written by hand or from gold facts, to supervised steps.
+
+The episodes are replayed in the environment, so every prompt is the one that inference renders. Each query is really
+searched; what the episode says about gold passages decides what the evidence step is shown among the passages found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from indexes import open_retriever
+from steprag.cli import guarded
+from steprag.config import parse_arguments
+from steprag.environment import Environment
+from steprag.errors import DataError, StepFormatError
+from steprag.files import existing, file_hash, read_passages, read_records, write_records
+from steprag.progress import say
+from steprag.prompts import load_profile
+from steprag.runs import open_run
+from steprag.types import Completion, Message, Passage, State, Trajectory
+
+SOURCE = "worked"
+
+
+@dataclass(frozen=True)
+class WorkedStep:
+    """A step as it should be written. `gold`, of an evidence step: ids of the passages that it was copied from."""
+
+    action: str
+    text: str
+    gold: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class WorkedEpisode:
+    """A question and the steps that answer it."""
+
+    id: str
+    question: str
+    golden_answers: tuple[str, ...]
+    steps: tuple[WorkedStep, ...]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="steprag worked", description="Worked episodes to supervised steps.")
+    parser.add_argument("--episodes", required=True, metavar="FILE", help="worked episodes, JSON Lines")
+    parser.add_argument("--corpus", required=True, metavar="FILE", help="the corpus that their gold passages are in")
+    parser.add_argument("--index", required=True, metavar="DIR", help="index of that corpus")
+    parser.add_argument("--out", required=True, metavar="DIR", help="run folder; gets sft.train.jsonl")
+    parser.add_argument("--profile", default="transcript", help="prompt profile [transcript]")
+    parser.add_argument("--top_k", type=int, default=3, help="passages a query brings [3]")
+    parser.add_argument("--depth", type=int, default=7, help="steps in an episode at most [7]")
+    parser.add_argument("--seed", type=int, default=0, help="where a gold passage goes that the search missed [0]")
+    given = parse_arguments(parser, argv)
+    episodes = existing(given.episodes, "file of worked episodes")
+    corpus = existing(given.corpus, "corpus")
+    environment = Environment(load_profile(given.profile), open_retriever(given.index), given.top_k, given.depth)
+    identity = {
+        "episodes": file_hash(episodes),
+        "index": environment.retriever.fingerprint,
+        "prompt": {"profile": environment.profile.name, "hash": environment.profile.hash},
+        "top_k": given.top_k,
+        "depth": given.depth,
+        "seed": given.seed,
+    }
+    with open_run(given.out, "worked", identity=identity, config={}) as run:
+        rows = asyncio.run(replay_all(episodes, corpus, environment, given.seed))
+        write_records(run.path / "sft.train.jsonl", rows)
+        run.set(counts={"steps": len(rows)}, prompt=identity["prompt"])
+    say(f"worked: {len(rows)} supervised steps in {given.out}")
+    return 0
+
+
+async def replay_all(file: Path, corpus: Path, environment: Environment, seed: int) -> list[Trajectory]:
+    """The supervised steps of every episode of a file, in order. Raises DataError where the grammar refuses a step."""
+    passages = {passage.id: passage for passage in read_passages(corpus)}
+    rows: list[Trajectory] = []
+    for number, episode in enumerate(read_records(file, WorkedEpisode), 1):
+        try:
+            rows += await replay(episode, passages, environment, random.Random(f"{seed}/{episode.id}"))
+        except StepFormatError as error:
+            raise DataError(file, f"episode {episode.id}: {error}", line=number) from None
+        except KeyError as error:
+            raise DataError(file, f"episode {episode.id}: no passage {error} in {corpus}", line=number) from None
+    await environment.retriever.close()
+    return rows
+
+
+async def replay(
+    episode: WorkedEpisode, passages: dict[str, Passage], environment: Environment, rng: random.Random
+) -> list[Trajectory]:
+    """One row a step: the prompt of the state, and the step as written."""
+    state, rows = environment.start(episode.question), []
+    golds = {gold for step in episode.steps for gold in step.gold}
+    for written in episode.steps:
+        if state.passages:
+            state = replace(state, passages=_shown(state, written, golds, passages, rng))
+        prompt = environment.observe(state).messages
+        step = environment.parse(state, Completion(written.text, "stop"))
+        completion = (Message(role="assistant", content=written.text),)
+        rows.append(Trajectory(prompt, completion, episode.id, step.action, len(state.steps) + 1, SOURCE))
+        state = await environment.apply(state, step)
+    return rows
+
+
+def _shown(
+    state: State, step: WorkedStep, golds: set[str], passages: dict[str, Passage], rng: random.Random
+) -> tuple[Passage, ...]:
+    """What the evidence step sees: the passages found, with its gold ones among them, and no other gold passage.
+
+    A gold passage that the search missed takes a random place, the last one found goes; a step that finds nothing
+    sees none that holds the answer.
+    """
+    shown = [passage for passage in state.passages if passage.id not in golds or passage.id in step.gold]
+    for gold in step.gold:
+        if all(passage.id != gold for passage in shown):
+            shown = shown[: len(state.passages) - 1]
+            shown.insert(rng.randint(0, len(shown)), passages[gold])
+    return tuple(shown)
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

@@ -1,0 +1,114 @@
+"""The index folder's manifest: how the index came to be, and what must hold when it is opened."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from indexes.encoders import EncoderSpec
+from steprag.errors import ConfigError, DataError
+from steprag.files import file_hash, from_dict
+
+FORMAT = 1
+STAGE = "index"
+INDEX = "index.faiss"
+HASHED_BYTES = 64 * 2**20
+"""Files up to this size are hashed whenever an index is opened; of larger ones only the size is compared."""
+
+
+@dataclass(frozen=True)
+class CorpusFacts:
+    """`sha256` is that of the corpus file as given, `path` where it stood."""
+
+    path: str
+    sha256: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class IndexFacts:
+    """`parameters` are those of the FAISS type; a flat index has none."""
+
+    type: str
+    parameters: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class IndexManifest:
+    """`manifest.json`. `measured`: recall@10 and milliseconds a query against exact search, on sampled passages."""
+
+    format: int
+    stage: str
+    status: str
+    version: str
+    started: str
+    ended: str
+    seconds: float
+    identity: dict[str, Any]
+    config: dict[str, Any]
+    encoder: EncoderSpec
+    metric: str
+    corpus: CorpusFacts
+    index: IndexFacts
+    measured: dict[str, Any]
+    files: dict[str, FileFacts]
+    fingerprint: str
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def identity(corpus_sha256: str, encoder: EncoderSpec, index: IndexFacts) -> dict[str, Any]:
+    """What decides the result of a build. Where the encoder was found does not."""
+    kept = {key: value for key, value in dataclasses.asdict(encoder).items() if key not in ("name", "revision")}
+    return {"corpus": corpus_sha256, "encoder": kept, "index": dataclasses.asdict(index)}
+
+
+def fingerprint(encoder: EncoderSpec, index: IndexFacts, passages_sha256: str) -> str:
+    """Names an index by what it answers: encoder, type and the passages themselves (16 hex digits)."""
+    content = json.dumps(identity(passages_sha256, encoder, index), sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def file_facts(path: Path) -> FileFacts:
+    return FileFacts(path.stat().st_size, file_hash(path))
+
+
+def read_index_manifest(folder: Path) -> IndexManifest:
+    """The manifest of an index folder. Raises ConfigError where there is none, DataError where it is damaged."""
+    path = folder / "manifest.json"
+    if not path.is_file():
+        raise ConfigError(f"{folder} is no index folder: it has no manifest.json (build one: steprag index build)")
+    try:
+        row = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(path, f"not JSON: {error}", remedy="build the index again") from None
+    if not isinstance(row, dict) or row.get("stage") != STAGE:
+        stage = row.get("stage") if isinstance(row, dict) else None
+        raise ConfigError(f"{folder} is a run of {stage!r}, not an index folder")
+    manifest = from_dict(IndexManifest, row, path, 1)
+    if manifest.format != FORMAT:
+        raise ConfigError(f"{path}: format {manifest.format}, this version reads {FORMAT}; build the index again")
+    return manifest
+
+
+def check_files(folder: Path, manifest: IndexManifest) -> None:
+    """Compares the folder's files with the manifest. Raises DataError at the first that differs."""
+    remedy = "build the index again, or copy the whole folder again"
+    for name, facts in manifest.files.items():
+        path = folder / name
+        if not path.is_file():
+            raise DataError(path, "is missing", remedy=remedy)
+        size = path.stat().st_size
+        if size != facts.bytes:
+            raise DataError(path, f"has {size} bytes, the manifest says {facts.bytes}", remedy=remedy)
+        if size <= HASHED_BYTES and file_hash(path) != facts.sha256:
+            raise DataError(path, "is not the file that was built: its SHA-256 differs", remedy=remedy)

@@ -1,0 +1,58 @@
+"""`steprag index search`: passages for queries, to read or as JSON Lines."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import textwrap
+from collections.abc import Sequence
+
+from indexes.retriever import open_retriever
+from steprag.cli import guarded
+from steprag.config import parse_arguments
+from steprag.errors import ConfigError
+from steprag.files import dump_line, to_dict
+from steprag.retriever import Retriever
+from steprag.types import Passage
+
+
+async def search_all(retriever: Retriever, queries: Sequence[str], top_k: int) -> list[tuple[Passage, ...]]:
+    """The passages of every query, in order, all asked at once. Closes the retriever."""
+    try:
+        return await asyncio.gather(*(retriever.search(query, top_k) for query in queries))
+    finally:
+        await retriever.close()
+
+
+def readable(query: str, passages: Sequence[Passage]) -> str:
+    """A query and its passages as text."""
+    blocks = [f"# {query}"]
+    for rank, passage in enumerate(passages, 1):
+        head = f"{rank}. {passage.score:.4f}  {passage.title}  [{passage.id}]"
+        blocks.append(head + "\n" + textwrap.fill(passage.text, 110, initial_indent="   ", subsequent_indent="   "))
+    return "\n".join(blocks) + "\n\n"
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="steprag index search", description="Finds passages in an index folder.")
+    parser.add_argument("--index", required=True, help="the index folder")
+    parser.add_argument("query", nargs="+", help="one or more queries")
+    parser.add_argument("--top_k", type=int, default=3, help="passages a query [3]")
+    parser.add_argument("--json", action="store_true", help="one JSON object a query")
+    arguments = parse_arguments(parser, argv)
+    if arguments.top_k < 1 or not all(query.strip() for query in arguments.query):
+        raise ConfigError("give queries with text in them, and a --top_k of at least 1")
+    retriever = open_retriever(arguments.index)
+    for query, passages in zip(
+        arguments.query, asyncio.run(search_all(retriever, arguments.query, arguments.top_k)), strict=True
+    ):
+        if arguments.json:
+            sys.stdout.write(dump_line({"query": query, "passages": [to_dict(p) for p in passages]}) + "\n")
+        else:
+            sys.stdout.write(readable(query, passages))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

@@ -1,0 +1,93 @@
+"""Scores of predictions, with intervals. `steprag evaluate` scores a run again, without a model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from steprag.cli import guarded
+from steprag.config import parse_arguments
+from steprag.errors import ConfigError
+from steprag.files import existing, ids_in, read_records, write_json
+from steprag.metrics import exact_match, f1
+from steprag.stats import mean_interval, share_interval
+from steprag.types import Prediction, Usage
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="steprag evaluate", description="Score predictions again.")
+    parser.add_argument("--predictions", required=True, metavar="RUN", help="run folder of steprag infer")
+    parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
+    arguments = parse_arguments(parser, argv)
+    scores = evaluate(existing(arguments.predictions, "run folder"))
+    sys.stdout.write((json.dumps(scores, indent=2) if arguments.json else table(scores)) + "\n")
+    return 0
+
+
+def evaluate(run: Path) -> dict[str, Any]:
+    """Scores of the run's predictions.jsonl, also written to metrics.json.
+
+    EM and F1 are means over the predictions (0 to 1); an episode that ended without an answer scores 0, for that
+    is what the model did. Questions that failed for other reasons are in neither mean: `failed` counts them, and
+    `strict_em` has them in its denominator.
+    """
+    predictions = list(read_records(existing(run / "predictions.jsonl", "predictions of the run"), Prediction))
+    failed = len(ids_in(run / "failures.jsonl", lambda row: row["id"]))
+    if not predictions:
+        raise ConfigError(f"{run} has no predictions to score ({failed} questions failed; see failures.jsonl)")
+    matches = [exact_match(p.prediction, p.golden_answers) for p in predictions]
+    overlaps = [f1(p.prediction, p.golden_answers) for p in predictions]
+    count = len(predictions)
+    scores: dict[str, Any] = {
+        "questions": count + failed,
+        "answered": sum(p.finish == "answer" for p in predictions),
+        "failed": failed,
+        "em": sum(matches) / count,
+        "em_interval": share_interval(int(sum(matches)), count),
+        "f1": sum(overlaps) / count,
+        "f1_interval": mean_interval(overlaps),
+        "strict_em": sum(matches) / (count + failed),
+        "steps": sum(len(p.steps) for p in predictions) / count,
+        "searches": sum(len(p.passages) for p in predictions) / count,
+        "finish": dict(Counter(p.finish for p in predictions).most_common()),
+        "by_type": _by_type(predictions, matches),
+        "usage": vars(sum((p.usage for p in predictions), Usage())),
+    }
+    write_json(run / "metrics.json", scores)
+    return scores
+
+
+def _by_type(predictions: list[Prediction], matches: list[float]) -> dict[str, dict[str, float]]:
+    """EM by the question's `metadata.type`, where it has one."""
+    groups: dict[str, list[float]] = {}
+    for prediction, match in zip(predictions, matches, strict=True):
+        kind = prediction.extra.get("metadata", {}).get("type")
+        if kind:
+            groups.setdefault(kind, []).append(match)
+    return {kind: {"questions": len(group), "em": sum(group) / len(group)} for kind, group in sorted(groups.items())}
+
+
+def table(scores: dict[str, Any]) -> str:
+    """The scores in a few readable lines."""
+    lines = [
+        f"questions  {scores['questions']} ({scores['answered']} answered, {scores['failed']} failed)",
+        f"EM         {_percent(scores['em'], scores['em_interval'])}",
+        f"F1         {_percent(scores['f1'], scores['f1_interval'])}",
+        f"steps      {scores['steps']:.1f} an episode, {scores['searches']:.1f} searches",
+    ]
+    lines += [
+        f"EM {kind:<12} {100 * part['em']:.1f} of {part['questions']}" for kind, part in scores["by_type"].items()
+    ]
+    return "\n".join(lines)
+
+
+def _percent(value: float, interval: tuple[float, float]) -> str:
+    return f"{100 * value:.1f} (95 % interval {100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

@@ -1,0 +1,109 @@
+"""`steprag infer`: runs the agent over a question file, writes each prediction as it comes, then scores them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from indexes import open_retriever
+from inference.config import InferConfig
+from inference.datasets import question_file
+from inference.evaluate import evaluate, table
+from steprag.cli import guarded
+from steprag.config import add_options, config_from, parse_arguments
+from steprag.environment import Environment, rollout
+from steprag.errors import RequestError
+from steprag.files import existing, read_questions
+from steprag.policy import Policy, open_policy
+from steprag.prompts import load_profile
+from steprag.questions import agent_identity, in_question_order, note_failures, unfinished, work_off
+from steprag.runs import open_run
+from steprag.types import Episode, Failure, Prediction, Question
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="steprag infer", description="Run the agent over questions and score it.")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--dataset_name", metavar="NAME", help="data set by name (atlas is embedded)")
+    source.add_argument("--questions", metavar="FILE", help="questions, JSON Lines")
+    parser.add_argument("--split", help="split of a named data set [test, else dev]")
+    parser.add_argument("--data_dir", metavar="DIR", help="folder of named data sets in FlashRAG's layout")
+    parser.add_argument("--model", metavar="M", help="short for --policy.model: name, path, checkpoint or adapter")
+    parser.add_argument("--adapter", metavar="A", help="short for --policy.adapter")
+    parser.add_argument("--base_url", metavar="URL", help="short for --policy.base_url")
+    parser.add_argument("--index", required=True, metavar="DIR", help="index folder")
+    parser.add_argument("--out", required=True, metavar="RUN", help="run folder: predictions.jsonl, metrics.json")
+    parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
+    add_options(parser, InferConfig)
+    given = parse_arguments(parser, argv)
+    short = {"policy__model": given.model, "policy__adapter": given.adapter, "policy__base_url": given.base_url}
+    config = config_from(InferConfig, given, **short)
+    named = given.dataset_name
+    file = question_file(named, given.split, given.data_dir) if named else existing(given.questions, "question file")
+    scores, failed = asyncio.run(infer(config, file, given.index, Path(given.out)))
+    sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
+    return 3 if failed else 0
+
+
+async def infer(config: InferConfig, questions_file: Path, index: str, out: Path) -> tuple[dict[str, Any], int]:
+    """Runs the stage; returns the scores and how many questions failed."""
+    questions = read_questions(questions_file)[: config.limit]
+    profile = load_profile(config.prompt.profile, config.prompt.examples)
+    retriever = open_retriever(index)
+    environment = Environment(profile, retriever, config.retriever.top_k, config.search.depth)
+    identity = {
+        **agent_identity(config, questions_file, profile, retriever),
+        **config.model_dump(include={"search", "seed", "limit"}),
+    }
+    with open_run(out, "infer", identity=identity, config=config.model_dump()) as run:
+        predictions = run.path / "predictions.jsonl"
+        todo = unfinished(questions, predictions, _question_id)
+        if todo:
+            async with open_policy(config.policy, profile.grammar) as policy:
+
+                async def answer(question: Question) -> Prediction | Failure:
+                    return await answer_one(question, config.seed, environment, policy)
+
+                at_once = config.policy.concurrency
+                await work_off(run, todo, answer, file=predictions, at_once=at_once, total=len(questions))
+        await retriever.close()
+        in_question_order(predictions, questions, _question_id)
+        failed = note_failures(run)
+        scores = evaluate(run.path)
+        run.set(counts={key: scores[key] for key in ("questions", "answered", "failed")}, usage=scores["usage"])
+    return scores, failed
+
+
+async def answer_one(question: Question, seed: int, environment: Environment, policy: Policy) -> Prediction | Failure:
+    """The question's prediction, or why it failed."""
+    try:
+        episode = await rollout(environment, policy, environment.start(question.question), seed=seed)
+    except RequestError as error:
+        return Failure(question.id, type(error).__name__, str(error))
+    return _prediction(question, episode)
+
+
+def _question_id(row: dict[str, Any]) -> str:
+    return row["id"]
+
+
+def _prediction(question: Question, episode: Episode) -> Prediction:
+    return Prediction(
+        id=question.id,
+        question=question.question,
+        golden_answers=question.golden_answers,
+        prediction=episode.prediction,
+        steps=episode.state.steps,
+        passages=tuple(tuple(passage.id for passage in found) for found in episode.retrieved),
+        usage=episode.usage,
+        finish=episode.finish,
+        extra={"metadata": question.metadata, **({"refused": episode.refused} if episode.refused else {})},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# All checks: lint, format, types, tests. With --all also the slow tests on real models and engines (what CI runs).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bash scripts/setup.sh
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
+selection=(-m "not slow")
+[ "${1:-}" = "--all" ] && { selection=(); shift; }
+.venv/bin/ruff check .
+.venv/bin/ruff format --check .
+.venv/bin/pyright
+.venv/bin/python -m pytest "${selection[@]}" "$@"

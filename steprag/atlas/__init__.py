@@ -1,0 +1,17 @@
+"""Atlas: the embedded question-answering world of StepRAG.
+
+Short passages, questions with gold passage ids, and worked episodes, all derived from open data packages (SOURCES.md).
+The JSON Lines files are committed; ``python -m steprag.atlas.build`` writes them again, byte for byte.
+"""
+
+from pathlib import Path
+
+DATA = Path(__file__).parent
+NAMES = ("corpus", "train", "dev", "test", "warmstart")
+
+
+def path(name: str) -> Path:
+    """The JSON Lines file of one part of Atlas; raises ValueError where `name` is not one of `NAMES`."""
+    if name not in NAMES:
+        raise ValueError(f"Atlas has no part named {name!r}; the parts are {', '.join(NAMES)}")
+    return DATA / f"{name}.jsonl"

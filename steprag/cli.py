@@ -1,0 +1,92 @@
+"""The `steprag` command: finds the stage's module, runs its `main`, and turns errors into one line and an exit code.
+
+Nothing heavy is imported before the command is known, so `steprag --help` stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from steprag.errors import ConfigError, StepragError
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command's words, the module whose `main(argv) -> int` runs it, and one line of help."""
+
+    words: str
+    module: str
+    help: str
+
+
+COMMANDS = (
+    Command("demo", "steprag.demo", "the whole pipeline on the embedded data, model and index"),
+    Command("doctor", "steprag.doctor", "what this machine can do"),
+    Command("index build", "indexes.build", "corpus to vectors and a FAISS index"),
+    Command("index search", "indexes.search", "passages for a query"),
+    Command("policy", "steprag.engines.commands", "serve a model or adapter; convert what the trainer made"),
+    Command("worked", "data_generation.worked", "worked episodes to supervised steps"),
+    Command("generate", "data_generation.generate", "Monte Carlo tree search: questions to trees"),
+    Command("pairs", "preference.build", "trees to preference pairs and supervised steps"),
+    Command("train", "training.train", "pairs to a checkpoint"),
+    Command("infer", "inference.inference", "run the agent over questions and score it"),
+    Command("evaluate", "inference.evaluate", "score predictions again"),
+)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs `argv` (default: the process's arguments) and returns the exit code."""
+    return guarded(run, sys.argv[1:] if argv is None else argv)
+
+
+def guarded(command: Callable[[list[str]], int], argv: list[str]) -> int:
+    """Runs `command(argv)`; a StepragError becomes one line on standard error and its exit code."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        return command(argv)
+    except StepragError as error:
+        sys.stderr.write(f"steprag: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("steprag: interrupted; run the same command again to go on\n")
+        return 130
+
+
+def run(argv: list[str]) -> int:
+    """Runs one command in this process; errors propagate."""
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        sys.stdout.write(_help())
+        return 0
+    if argv[0] == "--version":
+        from steprag.runs import code_version
+
+        sys.stdout.write(code_version() + "\n")
+        return 0
+    for command in COMMANDS:
+        words = command.words.split()
+        if argv[: len(words)] == words:
+            return importlib.import_module(command.module).main(argv[len(words) :])
+    known = [command.words for command in COMMANDS]
+    wanted = " ".join(argv[:2])
+    if any(words.startswith(argv[0] + " ") for words in known):
+        known = [words for words in known if words.startswith(argv[0] + " ")]
+    raise ConfigError(f"unknown command {wanted!r}; known: {', '.join(known)}")
+
+
+def _help() -> str:
+    width = max(len(command.words) for command in COMMANDS)
+    lines = [f"  {command.words:<{width}}  {command.help}" for command in COMMANDS]
+    return (
+        "usage: steprag COMMAND [options]\n\n"
+        "Step-level process supervision for agentic RAG.\n\n"
+        + "\n".join(lines)
+        + "\n\nsteprag COMMAND --help explains a command's options.\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

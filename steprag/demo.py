@@ -1,0 +1,182 @@
+"""`steprag demo`: the whole pipeline on the embedded default, stage by stage, through the commands that a user types.
+
+Every stage keeps its own run folder below `--out`, so a second demo reuses what is finished and an interrupted one goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steprag import atlas
+from steprag.cli import guarded, run
+from steprag.config import parse_arguments
+from steprag.errors import StepragError
+from steprag.files import read_records, write_json
+from steprag.metrics import exact_match
+from steprag.progress import say
+from steprag.runs import read_manifest
+from steprag.stats import mean_interval
+from steprag.types import Pair, Prediction
+
+RECIPES = Path(__file__).parent.parent / "configs"
+PART_DONE = 3
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A policy to compare: its label in the table, its run folder, and the options of `steprag infer` that name it."""
+
+    label: str
+    run: Path
+    options: tuple[str, ...]
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="steprag demo", description="The whole pipeline on the embedded default.")
+    parser.add_argument("--out", default="runs/demo", metavar="DIR", help="folder of the demo's runs [runs/demo]")
+    parser.add_argument("--train_questions", type=int, default=16, help="questions to search [16]")
+    parser.add_argument("--test_questions", type=int, default=24, help="unseen questions to score on [24]")
+    parser.add_argument("--sft_steps", type=int, default=10, help="steps of supervised training [10]")
+    parser.add_argument("--dpo_steps", type=int, default=12, help="steps of DPO [12]")
+    given = parse_arguments(parser, argv)
+    out, started = Path(given.out), time.monotonic()
+    index, pairs, sft, dpo = out / "index", out / "pairs", out / "sft", out / "dpo"
+    _stage("index build", corpus=atlas.path("corpus"), out=index)
+    _stage(
+        "generate",
+        config=RECIPES / "generation/demo.yaml",
+        questions=atlas.path("train"),
+        index=index,
+        limit=given.train_questions,
+        out=out / "generate",
+    )
+    _stage("pairs", trees=out / "generate", out=pairs)
+    recipe = RECIPES / "training"
+    _stage(
+        "train", config=recipe / "atlas-sft.yaml", pairs=pairs, out=sft, max_steps=given.sft_steps,
+        adapter="atlas-warmstart",
+    )  # fmt: skip
+    _stage("train", config=recipe / "atlas-dpo.yaml", pairs=pairs, out=dpo, max_steps=given.dpo_steps, adapter=sft)
+    contenders = [
+        Contender("bare model, 2 worked examples", out / "infer-bare", ("--prompt.examples", "2")),
+        Contender("warm start", out / "infer-warm", ("--adapter", "atlas-warmstart")),
+        Contender("trained: SFT, then DPO", out / "infer-trained", ("--adapter", str(dpo))),
+    ]
+    for contender in contenders:
+        say(f"demo: {contender.label}")
+        _stage(
+            "infer",
+            *contender.options,
+            config=RECIPES / "inference/demo.yaml",
+            dataset_name="atlas",
+            index=index,
+            limit=given.test_questions,
+            out=contender.run,
+        )
+    report = _report(out, contenders)
+    write_json(out / "report.json", report)
+    sys.stdout.write(_table(report, out, time.monotonic() - started))
+    return 0
+
+
+def _stage(command: str, *more: str, **options: object) -> None:
+    """Runs one command of the pipeline in this process; its scores go to its run folder, not to our standard output."""
+    argv = [*command.split(), *more]
+    for name, value in options.items():
+        argv += [f"--{name}", str(value)]
+    say("$ steprag " + " ".join(argv))
+    code = run(argv)
+    if code not in (0, PART_DONE):
+        raise StepragError(f"steprag {command} ended with exit code {code}")
+
+
+def _report(out: Path, contenders: list[Contender]) -> dict[str, Any]:
+    """Everything that the table shows, from the run folders."""
+    index, generated, pairs = (read_manifest(out / name) for name in ("index", "generate", "pairs"))
+    scores = {c.label: json.loads((c.run / "metrics.json").read_text(encoding="utf-8")) for c in contenders}
+    actions: dict[str, int] = {}
+    for pair in read_records(out / "pairs" / "pairs.train.jsonl", Pair):
+        key = pair.action if pair.action == pair.rejected_action else f"{pair.action} over {pair.rejected_action}"
+        actions[key] = actions.get(key, 0) + 1
+    return {
+        "passages": index["rows"],
+        "trees": generated["counts"],
+        "usage": generated["usage"],
+        "pairs": pairs["counts"],
+        "pairs_by_action": actions,
+        "training": {name: _losses(out / name) for name in ("sft", "dpo")},
+        "scores": scores,
+        "gain": _gain(contenders[1].run, contenders[2].run),
+    }
+
+
+def _losses(checkpoint: Path) -> dict[str, float]:
+    manifest = read_manifest(checkpoint)
+    return {key: manifest[key] for key in ("steps", "loss_first", "loss_last")}
+
+
+def _gain(before: Path, after: Path) -> dict[str, float]:
+    """Difference in EM on the same questions, with the paired bootstrap's interval."""
+    hits = [
+        {p.id: exact_match(p.prediction, p.golden_answers) for p in read_records(run / "predictions.jsonl", Prediction)}
+        for run in (before, after)
+    ]
+    differences = [hits[1][key] - hits[0][key] for key in hits[0] if key in hits[1]]
+    low, high = mean_interval(differences)
+    return {"em": sum(differences) / len(differences), "low": low, "high": high, "questions": len(differences)}
+
+
+def _table(report: dict[str, Any], out: Path, seconds: float) -> str:
+    trees, usage, training, gain = report["trees"], report["usage"], report["training"], report["gain"]
+    actions = ", ".join(f"{name} {count}" for name, count in sorted(report["pairs_by_action"].items()))
+    losses = ", ".join(
+        f"{name.upper()} {part['loss_first']:.3f} to {part['loss_last']:.3f} in {part['steps']} steps"
+        for name, part in training.items()
+    )
+    lines = [
+        "",
+        f"index      {report['passages']:,} passages                                  {out / 'index'}",
+        f"trees      {trees['trees']} ({trees['solved']} solved, {trees['mixed']} mixed, {trees['nodes']} nodes)"
+        f"   {out / 'generate'}",
+        f"calls      {usage['calls']}, {usage['prompt_tokens']:,} prompt tokens ({usage['cached_tokens']:,} cached), "
+        f"{usage['completion_tokens']:,} generated",
+        f"pairs      {actions or 'none'}   {out / 'pairs'}",
+        f"loss       {losses}   {out / 'dpo'}",
+        "",
+        f"{'':<32}{'EM':>6}   {'95 % interval':<16}{'F1':>6}   {'95 % interval':<16}questions",
+    ]
+    for label, score in report["scores"].items():
+        em, f1 = (_interval(score[f"{name}_interval"]) for name in ("em", "f1"))
+        lines.append(
+            f"{label:<32}{100 * score['em']:>6.1f}   {em:<16}{100 * score['f1']:>6.1f}   {f1:<16}{score['questions']}"
+        )
+    lines += ["", _verdict(gain), f"{seconds:.0f} s in all; everything above: {out / 'report.json'}", ""]
+    return "\n".join(lines)
+
+
+def _interval(pair: list[float]) -> str:
+    return f"{100 * pair[0]:.1f} to {100 * pair[1]:.1f}"
+
+
+def _verdict(gain: dict[str, float]) -> str:
+    """What so few questions bear: that training helped, that it hurt, or neither."""
+    if gain["low"] > 0:
+        word = "Training helped"
+    elif gain["high"] < 0:
+        word = "Training hurt"
+    else:
+        word = "So small a run does not show whether training helped"
+    return (
+        f"{word}: EM {100 * gain['em']:+.1f} points over the warm start on the same {gain['questions']} questions, "
+        f"95 % interval {100 * gain['low']:+.1f} to {100 * gain['high']:+.1f}."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

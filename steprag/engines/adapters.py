@@ -1,0 +1,198 @@
+"""A PEFT LoRA adapter becomes the GGUF adapter that llama.cpp loads.
+
+The format is that of llama.cpp's convert_lora_to_gguf.py: `lora_a` (rank, in) and `lora_b` (out, rank) for each weight,
+applied as W + scale · alpha / rank · B·A. Architectures llama and qwen2, linear layers of the blocks. What the
+format cannot say (DoRA, biases, trained embeddings, ranks that differ) is refused, never dropped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steprag.engines.models import (
+    ModelFiles,
+    adapter_base,
+    adapter_config,
+    cache_dir,
+    read_json,
+    resolve_model,
+)
+from steprag.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_FORMAT = "1"  # part of the cache key; raise it when the output changes
+_ARCHITECTURES = ("llama", "qwen2")
+_MODULES = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_TENSOR = re.compile(r"base_model\.model\.model\.layers\.(\d+)\.([\w.]+?)\.lora_([AB])(?:\.default)?\.weight")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the conversion must know of the base model: `heads` and `kv_heads` order the rows of q and k."""
+
+    architecture: str
+    heads: int
+    kv_heads: int
+    hidden: int
+
+
+_EMBEDDED_SHAPE = Shape("llama", 9, 3, 576)  # the file is pinned; reading its header takes seconds
+
+
+def gguf_adapter(folder: Path, base: ModelFiles | None = None) -> Path:
+    """The GGUF form of a PEFT LoRA folder, made once and kept under `cache_dir()/adapters`.
+
+    A file that ends in `.gguf` is returned as it is. `base` defaults to the model that the adapter names. The cached
+    file's name is a hash of tensors, configuration and base shape, so a retrained adapter is converted anew.
+    """
+    if folder.suffix == ".gguf":
+        return folder
+    config = adapter_config(folder)
+    _refuse_what_gguf_cannot_say(folder, config)
+    shape = base_shape(base or resolve_model(adapter_base(folder)))
+    target = cache_dir() / "adapters" / f"{folder.name}-{_key(folder, shape)}.gguf"
+    if not target.is_file():
+        _write(target, folder, config, shape)
+    return target
+
+
+def lora_rank(folder: Path) -> int:
+    """The rank of a PEFT adapter."""
+    return int(adapter_config(folder)["r"])
+
+
+def base_shape(base: ModelFiles) -> Shape:
+    """Architecture and head counts from a GGUF header or a `config.json`."""
+    if base.embedded:
+        return _EMBEDDED_SHAPE
+    if base.gguf:
+        shape = _gguf_shape(base.gguf)
+    elif base.hf:
+        shape = _hf_shape(read_json(base.hf / "config.json"))
+    else:
+        raise ConfigError(f"the shape of {base.name} is not known here; give a local folder or GGUF file as the base")
+    if shape.architecture not in _ARCHITECTURES:
+        known = ", ".join(_ARCHITECTURES)
+        raise ConfigError(f"no GGUF adapters for architecture {shape.architecture} (only {known}); use another engine")
+    return shape
+
+
+def permute_rows(rows: np.ndarray, heads: int) -> np.ndarray:
+    """Hugging Face's row order of a q or k projection → llama.cpp's, for its rotary embedding of adjacent pairs."""
+    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(rows.shape)
+
+
+def unpermute_rows(rows: np.ndarray, heads: int) -> np.ndarray:
+    """The inverse of `permute_rows`."""
+    return rows.reshape(heads, rows.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(rows.shape)
+
+
+def _gguf_shape(path: Path) -> Shape:
+    from gguf import GGUFReader
+
+    fields = GGUFReader(path).fields
+    architecture = str(fields["general.architecture"].contents())
+    heads = fields[f"{architecture}.attention.head_count"].contents()
+    kv_heads = fields[f"{architecture}.attention.head_count_kv"].contents()
+    return Shape(architecture, int(heads), int(kv_heads), int(fields[f"{architecture}.embedding_length"].contents()))
+
+
+def _hf_shape(config: dict[str, Any]) -> Shape:
+    heads = int(config["num_attention_heads"])
+    kv_heads = int(config.get("num_key_value_heads") or heads)
+    return Shape(str(config["model_type"]), heads, kv_heads, int(config["hidden_size"]))
+
+
+def _refuse_what_gguf_cannot_say(folder: Path, config: dict[str, Any]) -> None:
+    kind = config.get("peft_type")
+    reasons = {
+        f"its type is {kind}, not LORA": kind != "LORA",
+        "it uses DoRA": bool(config.get("use_dora")),
+        "it trained biases": config.get("bias", "none") != "none" or bool(config.get("lora_bias")),
+        "it trained whole modules (modules_to_save)": bool(config.get("modules_to_save")),
+        "it trained token embeddings": bool(config.get("trainable_token_indices")),
+        "its ranks or alphas differ by module": bool(config.get("rank_pattern") or config.get("alpha_pattern")),
+        "it replicates layers": bool(config.get("layer_replication")),
+        "its initialisation changed the base weights": config.get("init_lora_weights", True)
+        not in (True, False, "gaussian", "orthogonal", "eva"),
+    }
+    if wrong := [reason for reason, holds in reasons.items() if holds]:
+        raise ConfigError(f"{folder} cannot become a GGUF adapter: {'; '.join(wrong)}. Serve it with another engine")
+
+
+def _key(folder: Path, shape: Shape) -> str:
+    digest = hashlib.sha256(f"{_FORMAT} {shape}".encode())
+    for name in ("adapter_model.safetensors", "adapter_config.json"):
+        digest.update((folder / name).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _write(target: Path, folder: Path, config: dict[str, Any], shape: Shape) -> None:
+    """Write the adapter whole or not at all."""
+    from gguf import GGUFWriter
+
+    tensors = _converted(folder, shape)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(suffix=".gguf", dir=target.parent)
+    os.close(handle)
+    try:
+        writer = GGUFWriter(temporary, shape.architecture)
+        writer.add_string("general.type", "adapter")
+        writer.add_string("adapter.type", "lora")
+        writer.add_float32("adapter.lora.alpha", _alpha(config))
+        for name, tensor in tensors.items():
+            writer.add_tensor(name, tensor)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        Path(temporary).replace(target)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _alpha(config: dict[str, Any]) -> float:
+    """llama.cpp scales by alpha / rank; rank-stabilised LoRA by alpha / √rank, so its alpha is multiplied by √rank."""
+    alpha = float(config["lora_alpha"])
+    return alpha * math.sqrt(config["r"]) if config.get("use_rslora") else alpha
+
+
+def _converted(folder: Path, shape: Shape) -> dict[str, np.ndarray]:
+    """GGUF name → tensor. float32, as trained: fp16 saves a few MB and would round what was trained."""
+    from safetensors.torch import load_file
+
+    converted: dict[str, np.ndarray] = {}
+    for name, tensor in load_file(folder / "adapter_model.safetensors").items():
+        match = _TENSOR.fullmatch(name)
+        if match is None or match[2] not in _MODULES:
+            raise ConfigError(f"{folder} cannot become a GGUF adapter: {name} is no linear layer of a block")
+        layer, module, side = match.groups()
+        rows = tensor.float().numpy()
+        _check_width(folder, module, side, rows, shape)
+        if side == "B" and shape.architecture == "llama" and module in ("self_attn.q_proj", "self_attn.k_proj"):
+            rows = permute_rows(rows, shape.heads if module.endswith("q_proj") else shape.kv_heads)
+        converted[f"blk.{layer}.{_MODULES[module]}.weight.lora_{side.lower()}"] = rows
+    return converted
+
+
+def _check_width(folder: Path, module: str, side: str, rows: np.ndarray, shape: Shape) -> None:
+    """The last chance to see an adapter of another base: llama.cpp's own complaint names tensors only."""
+    if side == "A" and module == "self_attn.q_proj" and rows.shape[1] != shape.hidden:
+        raise ConfigError(f"{folder} was made for a model of width {rows.shape[1]}, not {shape.hidden}")

@@ -1,0 +1,127 @@
+"""What to run for an engine: the command line, its environment, and the name that requests must give."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from steprag.engines.models import ModelFiles, resolve_model
+from steprag.errors import ConfigError
+
+ENGINES = ("llamacpp", "transformers", "vllm")
+_VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the only values that --max-lora-rank takes
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """What to serve and how. `context` is in tokens per slot; `port` 0 takes a free one; `threads` None means all.
+
+    `api_key_env` names the environment variable that holds the key which clients must send.
+    """
+
+    engine: str = "llamacpp"
+    model: str = "smollm2-135m-instruct"
+    adapter: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 0
+    parallel: int = 4
+    context: int = 2048
+    threads: int | None = None
+    api_key_env: str | None = None
+
+
+@dataclass(frozen=True)
+class Command:
+    """`argv` to run with `env` added; `url` is None where the child announces it itself."""
+
+    argv: list[str]
+    model: str
+    url: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def command(spec: EngineSpec) -> Command:
+    """The command for `spec`; converts weights or adapter if this engine needs another format of them."""
+    builders: dict[str, Callable[[EngineSpec, ModelFiles], Command]] = {
+        "llamacpp": _llamacpp,
+        "transformers": _transformers,
+        "vllm": _vllm,
+    }
+    if spec.engine not in builders:
+        raise ConfigError(f"unknown policy engine {spec.engine!r}; choose one of {', '.join(ENGINES)}")
+    return builders[spec.engine](spec, resolve_model(spec.model, spec.adapter))
+
+
+def _llamacpp(spec: EngineSpec, files: ModelFiles) -> Command:
+    from steprag.engines import weights
+
+    if files.gguf is None:
+        raise ConfigError(f"llama.cpp reads GGUF files and {files.name} is none; use --engine transformers or vllm")
+    argv = [sys.executable, "-m", "steprag.engines.llamacpp", "--model", str(files.gguf), "--alias", files.label]
+    argv += ["--host", spec.host, "--port", str(spec.port)]
+    argv += ["--parallel", str(spec.parallel), "--context", str(spec.context)]
+    if files.adapter:
+        argv += ["--adapter", str(weights.gguf_adapter(files.adapter, files))]
+    if spec.threads:
+        argv += ["--threads", str(spec.threads)]
+    if spec.api_key_env:
+        argv += ["--api-key-env", spec.api_key_env]
+    # Threads that wait should sleep: where others use the cores too, OpenMP's busy waiting slows decoding tenfold.
+    return Command(argv, files.label, env={"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive")})
+
+
+def _transformers(spec: EngineSpec, files: ModelFiles) -> Command:
+    """transformers' own OpenAI-compatible server; CPU, CUDA or Metal, whatever torch finds.
+
+    Slower than llama.cpp on a CPU by an order of magnitude, but serves any checkpoint in its own precision.
+    It serves a model under the very string that was given at start.
+    """
+    from steprag.engines import weights
+
+    model = weights.transformers_folder(files)
+    port = spec.port or free_port(spec.host)
+    argv = [*_guarded(), sys.executable, "-m", "transformers.cli.transformers", "serve", str(model)]
+    argv += ["--host", spec.host, "--port", str(port), "--no-trust-remote-code"]
+    env = {"OMP_NUM_THREADS": str(spec.threads)} if spec.threads else {}
+    return Command(argv, str(model), _url(spec.host, port), env)
+
+
+def _vllm(spec: EngineSpec, files: ModelFiles) -> Command:
+    """vLLM from its own environment. Written from its documentation and not run where it was written."""
+    from steprag.engines import weights
+
+    program = os.environ.get("STEPRAG_VLLM") or shutil.which("vllm")
+    if not program or not Path(program).is_file():
+        raise ConfigError("no vllm program; install vllm in its own environment and set STEPRAG_VLLM=…/bin/vllm")
+    port = spec.port or free_port(spec.host)
+    argv = [*_guarded(), program, "serve", weights.base_weights(files)]
+    argv += ["--host", spec.host, "--port", str(port)]
+    argv += ["--max-model-len", str(spec.context), "--max-num-seqs", str(spec.parallel), "--enable-prefix-caching"]
+    argv += ["--served-model-name", files.name]
+    if files.adapter:
+        rank = next((rank for rank in _VLLM_RANKS if rank >= weights.lora_rank(files.adapter)), _VLLM_RANKS[-1])
+        argv += ["--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", f"{files.label}={files.adapter}"]
+    env = {"VLLM_API_KEY": os.environ[spec.api_key_env]} if spec.api_key_env else {}
+    return Command(argv, files.label, _url(spec.host, port), env)
+
+
+def _guarded() -> list[str]:
+    """The prefix that makes a foreign program end with us (see `child`)."""
+    return [sys.executable, "-m", "steprag.engines.child"]
+
+
+def free_port(host: str) -> int:
+    """A port that was free a moment ago, for engines that cannot announce the one they got."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as listener:
+        return listener.getsockname()[1]
+
+
+def _url(host: str, port: int) -> str:
+    shown = "127.0.0.1" if host == "0.0.0.0" else "::1" if host == "::" else host
+    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"

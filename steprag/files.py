@@ -1,0 +1,238 @@
+"""Files at the boundary: JSON Lines records in and out, checked line by line, whole or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, TextIO, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from steprag.errors import ConfigError, DataError
+from steprag.types import Passage, Question
+
+Record = TypeVar("Record")
+
+
+@cache
+def _adapter(cls: type) -> TypeAdapter[Any]:
+    return TypeAdapter(cls)
+
+
+@cache
+def _known(cls: type) -> frozenset[str]:
+    return frozenset(f.name for f in dataclasses.fields(cls)) - {"extra"}
+
+
+def from_dict(cls: type[Record], row: object, path: Path, line: int) -> Record:
+    """`row` as a `cls`; fields that `cls` lacks go to `extra`. Raises DataError with file and line."""
+    if not isinstance(row, dict):
+        raise DataError(path, f"expected a JSON object, found {type(row).__name__}", line=line)
+    known = _known(cls)
+    values: dict[str, Any] = {k: v for k, v in row.items() if k in known}
+    values["extra"] = {k: v for k, v in row.items() if k not in known}
+    try:
+        return _adapter(cls).validate_python(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the record"
+        raise DataError(path, f"{cls.__name__}: {where}: {first['msg'].lower()}", line=line) from None
+
+
+def to_dict(record: object) -> dict[str, Any]:
+    """A record as JSON-ready values in field order, with `extra` merged back."""
+    row: dict[str, Any] = _adapter(type(record)).dump_python(record, mode="json")
+    row.update(row.pop("extra", {}))
+    return row
+
+
+def dump_line(record: object) -> str:
+    """A record as one line of JSON, without the newline. The same record always gives the same bytes."""
+    row = record if isinstance(record, dict) else to_dict(record)
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+
+
+def line_hash(line: str) -> str:
+    """Short name of a line of a file: the first 16 hex digits of its SHA-256."""
+    return hashlib.sha256(line.encode()).hexdigest()[:16]
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def existing(path: Path | str, what: str) -> Path:
+    """`path` if there is such a file or folder, else a ConfigError that says what was looked for."""
+    found = Path(path).expanduser()
+    if not found.exists():
+        raise ConfigError(f"{what} not found: {path} (give the path of an existing file or folder)")
+    return found
+
+
+def open_text(path: Path) -> TextIO:
+    """A text file for reading, plain or gzipped by its ending. Bad UTF-8 surfaces as UnicodeDecodeError."""
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig")
+    return path.open(encoding="utf-8-sig")
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    """Line number (from 1) and decoded JSON of every line that is not blank. Raises DataError with the line."""
+    if path.is_dir():
+        raise DataError(path, "is a folder, not a JSON Lines file")
+    number = 0
+    with open_text(path) as stream:
+        try:
+            for number, line in enumerate(stream, 1):
+                if line.strip():
+                    yield number, json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(path, f"not JSON: {error.msg} at column {error.colno}", line=number) from None
+        except UnicodeDecodeError as error:
+            problem = f"not UTF-8: byte {error.object[error.start]:#04x}"
+            raise DataError(path, problem, line=number + 1, remedy="convert the file to UTF-8") from None
+
+
+def read_records(path: Path, cls: type[Record]) -> Iterator[Record]:
+    """Every record of a JSON Lines file, streamed. Raises DataError with file and line at the first bad one."""
+    for number, row in read_rows(path):
+        yield from_dict(cls, row, path, number)
+
+
+def read_questions(path: Path | str) -> list[Question]:
+    """All questions of a file, checked: ids unique, every question with text and at least one golden answer."""
+    path = existing(path, "question file")
+    questions: list[Question] = []
+    seen: dict[str, int] = {}
+    for number, row in read_rows(path):
+        question = from_dict(Question, row, path, number)
+        if not question.question.strip():
+            raise DataError(path, "the question is empty", line=number)
+        if not any(answer.strip() for answer in question.golden_answers):
+            remedy = 'give at least one in "golden_answers"'
+            raise DataError(path, f"question {question.id!r} has no golden answer", line=number, remedy=remedy)
+        if question.id in seen:
+            raise DataError(path, f"id {question.id!r} stands in line {seen[question.id]} already", line=number)
+        seen[question.id] = number
+        questions.append(question)
+    if not questions:
+        raise DataError(path, "holds no questions")
+    return questions
+
+
+def passage_from_row(row: object, path: Path, line: int) -> Passage:
+    """A passage from either spelling: {"id","contents"} with the title in the first line, or {"id","title","text"}.
+
+    Titles lose the quotation marks that FlashRAG's corpora wrap them in. Raises DataError.
+    """
+    if not isinstance(row, dict) or "id" not in row:
+        raise DataError(path, 'a passage needs an "id"', line=line)
+    if isinstance(row.get("contents"), str):
+        title, _, text = row["contents"].partition("\n")
+    elif isinstance(row.get("text"), str):
+        title, text = str(row.get("title") or ""), row["text"]
+    else:
+        raise DataError(path, 'a passage needs "contents", or "title" and "text"', line=line)
+    title = title.strip()
+    if len(title) > 1 and title[0] == title[-1] == '"':
+        title = title[1:-1]
+    if not text.strip():
+        raise DataError(path, f"passage {row['id']!r} has no text", line=line, remedy="the first line is the title")
+    return Passage(str(row["id"]), title, text.strip())
+
+
+def read_passages(path: Path) -> Iterator[Passage]:
+    """Every passage of a corpus file, streamed."""
+    for number, row in read_rows(path):
+        yield passage_from_row(row, path, number)
+
+
+@contextmanager
+def written_whole(path: Path, mode: str = "w") -> Iterator[Any]:
+    """A stream whose file appears at `path` when the block ends well, and not at all when it does not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: object) -> None:
+    """`value` as indented JSON, whole or not at all."""
+    with written_whole(path) as stream:
+        stream.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def write_records(path: Path, records: Iterable[object]) -> int:
+    """Records as JSON Lines, whole or not at all; returns how many."""
+    count = 0
+    with written_whole(path) as stream:
+        for count, record in enumerate(records, 1):  # noqa: B007 - counted while streaming
+            stream.write(dump_line(record) + "\n")
+    return count
+
+
+class Journal:
+    """A JSON Lines file that grows line by line and survives a kill: a torn last line is dropped when it is opened
+    again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        drop_torn_line(path)
+        self._stream = path.open("a", encoding="utf-8")
+
+    def append(self, record: object) -> None:
+        """Writes the record as one line and has it on the disk before it returns."""
+        self._stream.write(dump_line(record) + "\n")
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def drop_torn_line(path: Path) -> None:
+    """Cuts a file behind its last newline: what a kill left of a line that was being written."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    with path.open("rb+") as stream:
+        size = end = stream.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - 65536)
+            stream.seek(start)
+            newline = stream.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                end = start + newline + 1
+                break
+            end = start
+        if end < size:
+            stream.truncate(end)
+
+
+def ids_in(path: Path, key: Callable[[dict[str, Any]], str]) -> set[str]:
+    """What `key` gives for every line of a JSON Lines file; empty where there is no such file."""
+    return {key(row) for _, row in read_rows(path)} if path.exists() else set()

@@ -1,0 +1,178 @@
+"""The one client: language models are reached over HTTP, by the OpenAI chat API, whatever serves them.
+
+GPT-4o, vLLM, SGLang, llama.cpp and a test double all look the same here; only the dialect of constrained output
+differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Any, Protocol, cast
+
+import openai
+from openai.types.chat import ChatCompletion
+
+from steprag.config import PolicyConfig
+from steprag.engines.models import resolve_model, sha256_of
+from steprag.engines.server import EngineSpec, serving
+from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavailable, StepragError
+from steprag.steps import Grammar
+from steprag.types import Completion, Message, Sample, Usage
+
+
+class Policy(Protocol):
+    """Something that writes steps."""
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        """`n` completions of one prompt. `allowed` names the actions that constrained output may take.
+
+        The same arguments give the same completions as far as the engine can promise it. Raises PolicyError.
+        """
+        ...
+
+
+class OpenAIPolicy:
+    """A policy behind an OpenAI-compatible endpoint. Use as an async context manager.
+
+    At most `config.concurrency` requests are in flight. The `openai` package retries 408, 409, 429, 5xx and lost
+    connections, honouring Retry-After; what is left surfaces as a PolicyError.
+    """
+
+    def __init__(self, config: PolicyConfig, base_url: str | None, model: str, grammar: Grammar) -> None:
+        self._config, self._model, self._grammar = config, model, grammar
+        self._slots = asyncio.Semaphore(config.concurrency)
+        self._client = openai.AsyncOpenAI(
+            api_key=_api_key(config.api_key_env, base_url),
+            base_url=base_url,
+            timeout=config.timeout,
+            max_retries=config.retries,
+        )
+
+    async def __aenter__(self) -> OpenAIPolicy:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.close()
+
+    async def check(self) -> None:
+        """Asks the endpoint which models it serves. Raises PolicyUnavailable or PolicyRefused before any work is
+        done.
+        """
+        try:
+            served = [model.id async for model in self._client.models.list()]
+        except openai.APIStatusError as error:
+            if error.status_code == 404:  # an endpoint without a model list; the first request will tell
+                return
+            raise self._translated(error) from None
+        except openai.APIError as error:
+            raise PolicyUnavailable(f"no model answers at {self._client.base_url}: {_reason(error)}") from None
+        if served and self._model not in served:
+            raise PolicyUnavailable(f"{self._client.base_url} serves {', '.join(served[:5])}, not {self._model!r}")
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        request = self._request(messages, allowed, n, seed)
+        async with self._slots:
+            try:
+                reply = cast(ChatCompletion, await self._client.chat.completions.create(**request))
+            except openai.APIError as error:
+                raise self._translated(error) from None
+        if not reply.choices:
+            raise PolicyError(f"{self._model} sent a reply without choices")
+        completions = tuple(
+            Completion(choice.message.content or "", choice.finish_reason or "unknown") for choice in reply.choices
+        )
+        return Sample(completions, _usage(reply))
+
+    def _request(self, messages: tuple[Message, ...], allowed: tuple[str, ...], n: int, seed: int) -> dict[str, Any]:
+        config = self._config
+        return {
+            "model": self._model,
+            "messages": [dict(message) for message in messages],
+            "n": n,
+            "seed": seed,
+            "temperature": config.temperature,
+            "top_p": config.top_p,
+            "max_tokens": config.max_tokens,
+            "extra_body": self._constraint(allowed),
+        }
+
+    def _constraint(self, allowed: tuple[str, ...]) -> Mapping[str, Any]:
+        """The allowed steps in the engine's own dialect; nothing where the engine has none or it is switched off."""
+        if not self._config.constrained:
+            return {}
+        match self._config.engine:
+            case "llamacpp":
+                return {"grammar": self._grammar.gbnf(allowed), "cache_prompt": True}
+            case "vllm":
+                return {"structured_outputs": {"regex": self._grammar.regex(allowed)}}
+            case _:
+                return {}
+
+    def _translated(self, error: openai.APIError) -> StepragError:
+        """Our error for theirs: refused, unavailable, or this one request failed."""
+        where = f"{self._model} at {self._client.base_url}"
+        if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
+            return PolicyRefused(f"{where}: the key in ${self._config.api_key_env} is refused")
+        if isinstance(error, openai.RateLimitError) and error.code == "insufficient_quota":
+            return PolicyRefused(f"{where}: the quota is used up")
+        if isinstance(error, openai.NotFoundError):
+            return PolicyUnavailable(f"{where}: not found ({_reason(error)})")
+        if isinstance(error, openai.APIConnectionError) and not isinstance(error, openai.APITimeoutError):
+            return PolicyUnavailable(f"{where}: nothing answers ({_reason(error)})")
+        return PolicyError(f"{where}: {_reason(error)}")
+
+
+def _api_key(variable: str, base_url: str | None) -> str:
+    key = os.environ.get(variable)
+    if key:
+        return key
+    if base_url is None:
+        raise ConfigError(f"no key: set ${variable}, or policy.base_url for a local server that needs none")
+    return "none"
+
+
+def _usage(reply: ChatCompletion) -> Usage:
+    if reply.usage is None:
+        return Usage(calls=1)
+    details = reply.usage.prompt_tokens_details
+    cached = (details.cached_tokens or 0) if details else 0
+    return Usage(1, reply.usage.prompt_tokens, reply.usage.completion_tokens, cached)
+
+
+def _reason(error: openai.APIError) -> str:
+    cause = error.__cause__
+    return " ".join(f"{error.message} {cause if cause else ''}".split())[:300]
+
+
+@asynccontextmanager
+async def open_policy(config: PolicyConfig, grammar: Grammar) -> AsyncIterator[OpenAIPolicy]:
+    """The policy that `config` describes, checked and ready; an engine that is not running yet is started for the
+    block.
+    """
+    with ExitStack() as stack:
+        base_url, model = config.base_url, config.model
+        if base_url is None and config.engine != "openai":
+            spec = EngineSpec(config.engine, config.model, config.adapter, parallel=config.concurrency)
+            endpoint = stack.enter_context(serving(spec))
+            base_url, model = endpoint.base_url, endpoint.model
+        async with OpenAIPolicy(config, base_url, model, grammar) as policy:
+            await policy.check()
+            yield policy
+
+
+def model_identity(config: PolicyConfig) -> dict[str, str]:
+    """What names the policy's weights in a run's identity: the model, the adapter and the hash of its file."""
+    if config.base_url is not None or config.engine == "openai":
+        return {"model": config.model}
+    files = resolve_model(config.model, config.adapter)
+    identity = {"model": files.name}
+    if files.adapter is not None:
+        weights = files.adapter if files.adapter.is_file() else files.adapter / "adapter_model.safetensors"
+        identity["adapter"] = sha256_of(weights)[:16]
+    return identity

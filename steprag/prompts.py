@@ -1,0 +1,119 @@
+"""Prompt profiles: the words around a state, as data (YAML under `configs/prompts/`).
+
+A profile is chosen by name or path, hashed into every manifest, and rendered here and nowhere else, so that
+search, exported pairs and inference send the same bytes for the same state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from steprag.errors import ConfigError
+from steprag.steps import GRAMMARS, Grammar, neutralise
+from steprag.types import Message, Passage, State
+
+PROFILES = Path(__file__).parent.parent / "configs" / "prompts"
+
+
+class _ProfileFile(BaseModel):
+    """The YAML file's keys. `tails` maps allowed actions joined by "|" to the last line of the prompt."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    grammar: str
+    system: str
+    question: str
+    step: str
+    passages: str
+    passage: str
+    order: Literal["best_first", "best_last"] = "best_first"
+    tails: dict[str, str] = {}
+    examples_header: str = ""
+    examples: list[str] = []
+
+
+@dataclass(frozen=True)
+class PromptProfile:
+    """Turns a state into the chat messages that a policy sees.
+
+    `examples`: how many of the file's worked examples stand in the system prompt (0 for trained policies).
+    `hash` covers every word of the file and the number of examples.
+    """
+
+    name: str
+    grammar: Grammar
+    words: _ProfileFile
+    examples: int
+    hash: str
+
+    def render(self, state: State, allowed: tuple[str, ...]) -> tuple[Message, ...]:
+        """System prompt and one user turn: question, steps as sampled, passages of the last query, the tail.
+
+        The user turn only ever grows at its end, but for passages and tail: root paths are shared prefixes.
+        """
+        lines = [_fill(self.words.question, question=neutralise(state.question))]
+        lines += [_fill(self.words.step, text=step.text) for step in state.steps]
+        if state.passages:
+            lines.append(_fill(self.words.passages, passages=self._passages(state.passages)))
+        tail = self.words.tails.get("|".join(allowed))
+        if tail:
+            lines.append(tail)
+        return (Message(role="system", content=self._system), Message(role="user", content="\n".join(lines)))
+
+    @property
+    def _system(self) -> str:
+        parts = [self.words.system.strip()]
+        if self.examples:
+            parts.append(self.words.examples_header)
+            parts += [example.strip() for example in self.words.examples[: self.examples]]
+        return "\n\n".join(parts)
+
+    def _passages(self, passages: tuple[Passage, ...]) -> str:
+        ordered = passages if self.words.order == "best_first" else passages[::-1]
+        return "\n".join(
+            _fill(self.words.passage, rank=str(rank), title=neutralise(p.title), text=neutralise(p.text))
+            for rank, p in enumerate(ordered, 1)
+        )
+
+
+def _fill(template: str, **values: str) -> str:
+    """Replaces {name} once, left to right; braces inside values are never templates."""
+    out, rest = "", template
+    while rest:
+        before, brace, after = rest.partition("{")
+        out += before
+        name, close, tail = after.partition("}")
+        if brace and close and name in values:
+            out, rest = out + values[name], tail
+        else:
+            out, rest = out + brace, after
+    return out
+
+
+def load_profile(name: str, examples: int = 0) -> PromptProfile:
+    """A profile by name (a file of `configs/prompts/`) or by the path of a YAML file. Raises ConfigError."""
+    path = Path(name) if name.endswith((".yaml", ".yml")) else PROFILES / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in PROFILES.glob("*.yaml")))
+        raise ConfigError(f"prompt profile {name!r} not found; known: {known} (or give the path of a YAML file)")
+    try:
+        words = _ProfileFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (ValidationError, yaml.YAMLError) as error:
+        detail = (
+            f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}" if isinstance(error, ValidationError) else error
+        )
+        raise ConfigError(f"{path}: not a prompt profile: {detail}") from None
+    if words.grammar not in GRAMMARS:
+        raise ConfigError(f"{path}: unknown grammar {words.grammar!r}; known: {', '.join(GRAMMARS)}")
+    if not 0 <= examples <= len(words.examples):
+        raise ConfigError(f"prompt.examples is {examples}; {path.name} has {len(words.examples)}")
+    content = json.dumps([words.model_dump(), examples], ensure_ascii=False, sort_keys=True)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:16]
+    return PromptProfile(path.stem, GRAMMARS[words.grammar], words, examples, digest)

@@ -1,0 +1,130 @@
+"""What generation and inference share: a file of questions worked off, many at a time, into a run folder.
+
+Each result is on the disk before the next question is taken. Started again, finished questions are skipped and failed
+ones tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from steprag.concurrency import for_each
+from steprag.config import PolicyConfig, PromptConfig, RetrieverConfig
+from steprag.files import Journal, drop_torn_line, file_hash, ids_in, read_rows, written_whole
+from steprag.policy import model_identity
+from steprag.progress import Progress, say
+from steprag.prompts import PromptProfile
+from steprag.retriever import Retriever
+from steprag.runs import Run
+from steprag.types import Failure, Question, Usage
+
+FAILED = "failures.jsonl"
+_SAMPLING = {"temperature", "top_p", "max_tokens", "constrained"}
+
+
+class AgentConfig(Protocol):
+    """The sections that decide what the agent is."""
+
+    @property
+    def policy(self) -> PolicyConfig: ...
+    @property
+    def retriever(self) -> RetrieverConfig: ...
+    @property
+    def prompt(self) -> PromptConfig: ...
+
+
+class Result(Protocol):
+    """A tree or a prediction."""
+
+    @property
+    def usage(self) -> Usage: ...
+
+
+def agent_identity(
+    config: AgentConfig, questions_file: Path, profile: PromptProfile, retriever: Retriever
+) -> dict[str, Any]:
+    """What decides the results of a run, as far as policy, prompts, index and questions go."""
+    return {
+        "questions": file_hash(questions_file),
+        "index": retriever.fingerprint,
+        "prompt": {"profile": profile.name, "hash": profile.hash},
+        "policy": {**model_identity(config.policy), **config.policy.model_dump(include=_SAMPLING)},
+        "retriever": config.retriever.model_dump(),
+    }
+
+
+def unfinished(questions: list[Question], file: Path, question_id: Callable[[dict[str, Any]], str]) -> list[Question]:
+    """The questions that have no line in `file`; `question_id` finds the id in a line."""
+    drop_torn_line(file)
+    done = ids_in(file, question_id)
+    if done:
+        say(f"{file.name}: {len(done)} of {len(questions)} questions are there already")
+    return [question for question in questions if question.id not in done]
+
+
+async def work_off(
+    run: Run,
+    todo: list[Question],
+    work: Callable[[Question], Awaitable[Result | Failure]],
+    *,
+    file: Path,
+    at_once: int,
+    total: int,
+) -> None:
+    """Appends `work(question)` to `file`, or to failures.jsonl, for every question; `total` counts finished ones too.
+
+    Earlier failures are forgotten first: their questions are in `todo` again.
+    """
+    (run.path / FAILED).unlink(missing_ok=True)
+    label, failed, usage = run.manifest["stage"], 0, Usage()
+    with (
+        Journal(file) as results,
+        Journal(run.path / FAILED) as failures,
+        Progress(label, total, "questions", total - len(todo)) as progress,
+    ):
+
+        async def one(question: Question) -> None:
+            nonlocal failed, usage
+            result = await work(question)
+            if isinstance(result, Failure):
+                failures.append(result)
+                failed += 1
+                run.note(event="failure", id=question.id, reason=result.reason)
+            else:
+                results.append(result)
+                usage += result.usage
+                run.note(event="done", id=question.id, **vars(result.usage))
+            progress.advance(failed=failed, calls=usage.calls, tokens=usage.prompt_tokens + usage.completion_tokens)
+
+        await for_each(todo, one, at_once=at_once)
+
+
+def in_question_order(file: Path, questions: list[Question], question_id: Callable[[dict[str, Any]], str]) -> None:
+    """Puts the lines of a finished file into the order of the questions, so that equal runs give equal files."""
+    if not file.exists():
+        return
+    places: dict[str, tuple[int, int]] = {}
+    with file.open("rb") as stream:
+        start = 0
+        for line, (_, row) in zip(stream, read_rows(file), strict=True):
+            places[question_id(row)] = (start, len(line))
+            start += len(line)
+        with written_whole(file, "wb") as ordered:
+            for question in questions:
+                if question.id in places:
+                    offset, length = places[question.id]
+                    stream.seek(offset)
+                    ordered.write(stream.read(length))
+
+
+def note_failures(run: Run) -> int:
+    """Counts the failed questions; where there are some, marks the run as partial and says so."""
+    failed = len(ids_in(run.path / FAILED, lambda row: row["id"]))
+    if failed:
+        run.set(status="partial")
+        say(
+            f"{run.manifest['stage']}: {failed} questions failed; {run.path / FAILED} says why; run again to retry them"
+        )
+    return failed

@@ -1,0 +1,24 @@
+"""What the agent asks of a retriever. `indexes.open_retriever` gives one."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from steprag.types import Passage
+
+
+class Retriever(Protocol):
+    """Finds passages. Searches that are awaited at the same time may be joined into one batch."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Names index, encoder and corpus; equal fingerprints give equal results."""
+        ...
+
+    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+        """At most `top_k` passages, best first, each with its score. Raises RetrieverError."""
+        ...
+
+    async def close(self) -> None:
+        """Releases what the retriever holds."""
+        ...

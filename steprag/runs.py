@@ -1,0 +1,163 @@
+"""Run folders: what a stage writes, with a manifest that says how it came to be.
+
+A folder belongs to one configuration. Started again with the same one, the run goes on; with another, it is refused
+and nothing is touched. A second process on the same folder is refused as well.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+import steprag
+from steprag.errors import BudgetReached, ConfigError, StepragError
+from steprag.files import Journal, write_json
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """An open run folder. `manifest` is written at the start and once more at the end."""
+
+    path: Path
+    manifest: dict[str, Any]
+    metrics: Journal
+
+    def note(self, **values: Any) -> None:
+        """Appends a line to `metrics.jsonl`."""
+        self.metrics.append({"time": _now(), **values})
+
+    def set(self, **values: Any) -> None:
+        """Sets fields of the manifest (counts, usage, fingerprints); they reach the disk when the run closes."""
+        self.manifest.update(values)
+
+    @property
+    def finished(self) -> bool:
+        """Whether an earlier run with this very configuration ended well here."""
+        return self.manifest.get("previous_status") == "done"
+
+
+@contextmanager
+def open_run(path: Path | str, stage: str, *, identity: dict[str, Any], config: dict[str, Any]) -> Iterator[Run]:
+    """The run folder at `path`, made or continued, locked while the block runs.
+
+    `identity` is what decides the results (configuration without such things as concurrency, hashes of inputs); a
+    folder whose identity differs raises ConfigError. The manifest's status ends as done, partial (the block set it),
+    budget, interrupted or failed.
+    """
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the run folder {path}: {error.strerror or error}") from None
+    try:
+        with FileLock(path / ".lock", timeout=0):
+            manifest = _manifest(path, stage, identity, config)
+            write_json(path / "manifest.json", manifest)
+            with Journal(path / "metrics.jsonl") as metrics:
+                run = Run(path, manifest, metrics)
+                yield from _closing(run)
+    except Timeout:
+        raise ConfigError(f"{path} is in use by another process; wait for it or choose another folder") from None
+
+
+def _closing(run: Run) -> Iterator[Run]:
+    status = "failed"
+    try:
+        yield run
+        status = run.manifest["status"] if run.manifest["status"] != "running" else "done"
+    except BudgetReached:
+        status = "budget"
+        raise
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise
+    except StepragError as error:
+        run.set(error=str(error))
+        raise
+    finally:
+        run.set(status=status, ended=_now())
+        run.manifest.pop("previous_status", None)
+        write_json(run.path / "manifest.json", run.manifest)
+
+
+def read_manifest(path: Path | str) -> dict[str, Any]:
+    """The manifest of a run folder. Raises ConfigError where there is none or it cannot be read."""
+    file = Path(path) / "manifest.json"
+    if not file.is_file():
+        raise ConfigError(f"{path} is not a run folder: it has no manifest.json")
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{file}:{error.lineno}: not JSON: {error.msg}") from None
+
+
+def _manifest(path: Path, stage: str, identity: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    fresh = {
+        "format": FORMAT,
+        "stage": stage,
+        "status": "running",
+        "version": code_version(),
+        "identity": json.loads(json.dumps(identity)),
+        "config": config,
+        "started": _now(),
+        "ended": None,
+    }
+    if not (path / "manifest.json").exists():
+        strangers = [entry.name for entry in path.iterdir() if entry.name != ".lock"]
+        if strangers:
+            raise ConfigError(f"{path} holds other files ({strangers[0]}, …) and no manifest; choose an empty folder")
+        return fresh
+    old = read_manifest(path)
+    if old.get("stage") != stage:
+        raise ConfigError(f"{path} is a run of {old.get('stage')!r}, not of {stage!r}; choose another folder")
+    if old.get("identity") != fresh["identity"]:
+        raise ConfigError(
+            f"{path} was made with {_difference(old.get('identity') or {}, fresh['identity'])}; choose another folder"
+        )
+    kept = {key: value for key, value in old.items() if key not in fresh and key != "error"}
+    return {**fresh, "started": old["started"], **kept, "previous_status": old.get("status")}
+
+
+def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """The first key on which two identities differ, in words."""
+    flat_old, flat_new = dict(_flat(old)), dict(_flat(new))
+    for key in sorted(flat_old.keys() | flat_new.keys()):
+        if flat_old.get(key) != flat_new.get(key):
+            return f"{key} = {flat_old.get(key)!r}, and is now asked for {flat_new.get(key)!r}"
+    return "another configuration"
+
+
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{prefix}.{key}" if prefix else key)
+    else:
+        yield prefix, value
+
+
+def code_version() -> str:
+    """The package's version, with the commit where it runs from a git checkout."""
+    folder = Path(__file__).parent.parent
+    if not (folder / ".git").exists():
+        return steprag.__version__
+    try:
+        git = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):  # no git on this machine: the version alone has to do
+        return steprag.__version__
+    return f"{steprag.__version__}+{git.stdout.strip()}" if git.returncode == 0 else steprag.__version__
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

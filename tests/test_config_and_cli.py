@@ -1,0 +1,159 @@
+"""Configuration, recipes, the command line, and the rules of the house that a machine can check."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from data_generation.config import GenerateConfig
+from inference.config import InferConfig
+from preference.config import PairsStageConfig
+from steprag.cli import COMMANDS, main
+from steprag.config import StageConfig, leaves, load_config
+from steprag.errors import ConfigError
+from steprag.prompts import load_profile
+from training.config import TrainConfig
+
+ROOT = Path(__file__).parent.parent
+STAGES = ("indexes", "data_generation", "preference", "training", "inference")
+
+
+def test_precedence_is_option_environment_file_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("search: {rollouts: 1, children: 1, depth: 3}\n")
+    monkeypatch.setenv("STEPRAG_SEARCH__CHILDREN", "2")
+    monkeypatch.setenv("STEPRAG_SEARCH__ROLLOUTS", "2")
+    search = load_config(GenerateConfig, str(file), {"search.rollouts": "5"}).search
+    assert (search.rollouts, search.children, search.depth, search.exploration) == (5, 2, 3, 1.414)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"search.rolouts": 3}, "unknown key 'search.rolouts'; did you mean 'search.rollouts'?"),
+    ({"serch.rollouts": 3}, "unknown key 'serch'; did you mean 'search'?"),
+    ({"search.rollouts": "many"}, "search.rollouts: input should be a valid integer"),
+    ({"search.depth": 0}, "search.depth: input should be greater than or equal to 1, not 0"),
+])  # fmt: skip
+def test_wrong_keys_and_values_are_named(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(GenerateConfig, None, options)
+    assert message in str(caught.value)
+
+
+def test_a_wrong_file_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("search:\n  depth: [1\n")
+    with pytest.raises(ConfigError, match=r"c\.yaml:\d: not YAML"):
+        load_config(GenerateConfig, str(file))
+    file.write_text("search: {dept: 3}\n")
+    with pytest.raises(ConfigError, match=r"c\.yaml: unknown key 'search\.dept'; did you mean 'search\.depth'"):
+        load_config(GenerateConfig, str(file))
+    with pytest.raises(ConfigError, match="not found"):
+        load_config(GenerateConfig, str(tmp_path / "none.yaml"))
+
+
+def test_options_may_say_none() -> None:
+    assert load_config(GenerateConfig, None, {"policy.base_url": "none"}).policy.base_url is None
+
+
+def _schemas() -> dict[str, type[StageConfig]]:
+    index = importlib.import_module("indexes.build").IndexConfig
+    return {"generation": GenerateConfig, "inference": InferConfig, "preference": PairsStageConfig,
+            "training": TrainConfig, "index": index}  # fmt: skip
+
+
+RECIPES = sorted((ROOT / "configs").glob("*/*.yaml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_recipe_loads_and_differs_from_the_defaults(path: Path) -> None:
+    if path.parent.name == "prompts":
+        assert load_profile(path.stem).hash
+        return
+    schema = _schemas()[path.parent.name]
+    config = load_config(schema, str(path))
+    assert config != schema(), "a recipe holds only what differs from the defaults"
+    lines = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
+    assert len(lines) <= 20
+    assert yaml.safe_load(path.read_text())
+
+
+@pytest.mark.parametrize("schema", [GenerateConfig, InferConfig, PairsStageConfig, TrainConfig])
+def test_every_key_is_explained(schema: type[StageConfig]) -> None:
+    assert [key for key, field in leaves(schema) if not field.description] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.words)
+def test_every_command_explains_itself_without_loading_an_engine(command: object) -> None:
+    code = (
+        "import sys\nfrom steprag.cli import main\n"
+        f"try: main({[*command.words.split(), '--help']!r})\nexcept SystemExit as end: assert not end.code\n"
+        "heavy = {'torch', 'faiss', 'transformers', 'sentence_transformers', 'scipy', 'datasets'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "usage: steprag" in ended.stdout
+
+
+def test_the_core_and_the_command_list_load_nothing_heavy() -> None:
+    modules = [f"steprag.{path.stem}" for path in (ROOT / "steprag").glob("*.py") if path.stem != "__init__"]
+    code = (
+        f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
+        "assert not {'torch', 'faiss', 'transformers', 'vllm', 'fastapi'} & set(sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_usage_errors_exit_with_2_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["genrate"]) == 2
+    assert main(["generate", "--questions", "nowhere.jsonl", "--index", "x", "--out", "y"]) == 2
+    assert main(["pairs", "--trees", "x", "--pairs.margn", "1"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert "unknown command 'genrate'" in lines[0]
+    assert "question file not found: nowhere.jsonl" in lines[1]
+    assert "did you mean '--pairs.margin'" in lines[2]
+    assert main(["--help"]) == 0
+
+
+@pytest.mark.parametrize("stage", ["steprag", *STAGES])
+def test_packages_are_imported_from_the_checkout(stage: str, tmp_path: Path) -> None:
+    code = f"import {stage}; print({stage}.__file__)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert Path(ended.stdout.strip()).parent == ROOT / stage, ended.stderr
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    assert stage in listed
+
+
+def test_every_package_is_listed_by_hand() -> None:
+    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    found = {str(path.parent.relative_to(ROOT)).replace("/", ".") for name in ("steprag", *STAGES)
+             for path in (ROOT / name).rglob("__init__.py")}  # fmt: skip
+    assert listed == found
+
+
+def test_no_stage_imports_another_but_for_the_one_door() -> None:
+    crossings = []
+    for stage in STAGES:
+        for path in (ROOT / stage).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in STAGES:
+                    names = [alias.name for alias in node.names]
+                    if node.module.split(".")[0] != stage and (node.module, names) != ("indexes", ["open_retriever"]):
+                        crossings.append(f"{path}: {node.module}")
+    assert crossings == []
+
+
+def test_the_core_imports_no_stage() -> None:
+    for path in (ROOT / "steprag").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not {name.split(".")[0] for name in names} & set(STAGES), path

@@ -1,0 +1,421 @@
+"""Engines: finding weights, converting them, starting and stopping servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steprag.engines import EMBEDDED, Endpoint, EngineSpec, embedded_gguf, resolve_model, serving
+from steprag.engines.adapters import gguf_adapter, permute_rows, unpermute_rows
+from steprag.engines.commands import command
+from steprag.engines.models import cache_dir, embedded_encoder, verify
+from steprag.engines.serve import main
+from steprag.engines.server import check_reachable
+from steprag.engines.weights import hf_weights
+from steprag.errors import ConfigError, PolicyUnavailable
+
+ROOT = Path(__file__).parent.parent
+MESSAGES = [
+    {"role": "system", "content": "You are a helpful assistant."},
+    {"role": "user", "content": "Name three animals that live in the sea, and where."},
+]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STEPRAG_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random llama of two layers and a LoRA adapter for it, both as folders."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("tiny")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 64}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2))
+    model.save_pretrained(folder / "base")
+    model = LlamaForCausalLM.from_pretrained(folder / "base")  # so that PEFT notes where the base is
+    adapted = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", use_rslora=True))
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter)
+    adapted.save_pretrained(folder / "adapter")
+    return folder
+
+
+def edited(adapter: Path, into: Path, **changes: Any) -> Path:
+    """A copy of an adapter folder with another configuration."""
+    into.mkdir()
+    for path in adapter.iterdir():
+        (into / path.name).write_bytes(path.read_bytes())
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (into / "adapter_config.json").write_text(json.dumps({**config, **changes}))
+    return into
+
+
+# --- finding -------------------------------------------------------------------------------------------------------
+
+
+def test_import_needs_nothing_heavy() -> None:
+    script = "import sys, steprag.engines, steprag.engines.serve, steprag.engines.weights; "
+    script += "assert not {'numpy', 'torch', 'gguf', 'transformers', 'xllamacpp'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+def test_embedded_names_and_files() -> None:
+    assert resolve_model("SmolLM2") == resolve_model(EMBEDDED) == resolve_model(embedded_gguf())
+    assert (embedded_encoder() / "modules.json").is_file()
+    assert "llm" not in sys.modules
+
+
+def test_embedded_hashes_are_the_pinned_ones() -> None:
+    assert len(verify()) == 2
+
+
+def test_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STEPRAG_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert cache_dir() == Path("/xdg/steprag")
+    monkeypatch.setenv("STEPRAG_CACHE", "/own")
+    assert cache_dir() == Path("/own")
+
+
+def test_folder_hub_id_and_adapter(tiny: Path) -> None:
+    assert resolve_model(tiny / "base").hf == tiny / "base"
+    assert resolve_model("Qwen/Qwen2.5-7B-Instruct").hub == "Qwen/Qwen2.5-7B-Instruct"
+    joined = resolve_model(tiny / "adapter")
+    assert (joined.hf, joined.adapter, joined.label) == (tiny / "base", tiny / "adapter", "base+adapter")
+    assert joined == resolve_model(tiny / "base", tiny / "adapter")
+
+
+def test_adapter_of_the_embedded_model_travels(tiny: Path, tmp_path: Path) -> None:
+    moved = edited(tiny / "adapter", tmp_path / "a", base_model_name_or_path=f"/elsewhere/weights/{EMBEDDED}")
+    assert resolve_model(moved).embedded
+
+
+def test_what_is_not_there_or_not_safe_is_refused(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no GGUF file"):
+        resolve_model("missing.gguf")
+    with pytest.raises(ConfigError, match="no model at"):
+        resolve_model("no-such-model")
+    with pytest.raises(ConfigError, match="no model folder"):
+        resolve_model(tmp_path)
+    with pytest.raises(ConfigError, match="no adapter"):
+        resolve_model(EMBEDDED, tmp_path)
+    pickled = edited(tiny / "adapter", tmp_path / "pickled", base_model_name_or_path=EMBEDDED)
+    (pickled / "adapter_model.safetensors").rename(pickled / "adapter_model.bin")
+    with pytest.raises(ConfigError, match="pickled"):
+        resolve_model(pickled)
+    with pytest.raises(ConfigError, match="width 32"):
+        resolve_model(EMBEDDED, tiny / "adapter")
+
+
+# --- converting ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("cache")
+def test_gguf_adapter_holds_the_peft_tensors(tiny: Path) -> None:
+    import numpy as np
+    from gguf import GGUFReader
+    from safetensors.numpy import load_file
+
+    path = gguf_adapter(tiny / "adapter")
+    reader = GGUFReader(path)
+    source = load_file(tiny / "adapter" / "adapter_model.safetensors")
+    found = {tensor.name: np.asarray(tensor.data) for tensor in reader.tensors}
+    assert len(found) == len(source) == 2 * 7 * 2
+    assert reader.fields["adapter.lora.alpha"].contents() == 16.0  # rslora: 8 · √4
+    assert reader.fields["general.type"].contents() == "adapter"
+    key = "base_model.model.model.layers.1.{}.lora_{}.weight"
+    assert np.array_equal(found["blk.1.ffn_down.weight.lora_b"], source[key.format("mlp.down_proj", "B")])
+    assert np.array_equal(found["blk.1.attn_q.weight.lora_a"], source[key.format("self_attn.q_proj", "A")])
+    rows = source[key.format("self_attn.k_proj", "B")]  # 2 heads of 8 rows: halves become neighbours
+    order = [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15]
+    assert np.array_equal(found["blk.1.attn_k.weight.lora_b"], rows[order])
+    assert gguf_adapter(tiny / "adapter") == path
+
+
+def test_rows_of_qwen2_stay_as_they_are(tiny: Path, tmp_path: Path, cache: Path) -> None:
+    import numpy as np
+    from gguf import GGUFReader
+    from safetensors.numpy import load_file
+
+    base = tmp_path / "qwen"
+    base.mkdir()
+    config = json.loads((tiny / "base" / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, "model_type": "qwen2"}))
+    (base / "model.safetensors").write_bytes(b"")
+    adapter = edited(tiny / "adapter", tmp_path / "a", base_model_name_or_path=str(base))
+    tensors = {tensor.name: tensor.data for tensor in GGUFReader(gguf_adapter(adapter)).tensors}
+    rows = load_file(adapter / "adapter_model.safetensors")[
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight"
+    ]
+    assert np.array_equal(tensors["blk.0.attn_q.weight.lora_b"], rows)
+    assert [path.suffix for path in (cache / "adapters").iterdir()] == [".gguf"]
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"use_dora": True}, "DoRA"),
+        ({"bias": "all"}, "biases"),
+        ({"modules_to_save": ["lm_head"]}, "whole modules"),
+        ({"peft_type": "IA3"}, "IA3"),
+        ({"rank_pattern": {"q_proj": 2}}, "differ"),
+        ({"init_lora_weights": "pissa"}, "initialisation"),
+    ],
+)
+def test_what_gguf_cannot_say_is_refused(tiny: Path, tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        gguf_adapter(edited(tiny / "adapter", tmp_path / "a", **change))
+
+
+def test_permutation_is_inverted() -> None:
+    import numpy as np
+
+    rows = np.arange(24 * 5).reshape(24, 5)
+    assert np.array_equal(unpermute_rows(permute_rows(rows, 3), 3), rows)
+
+
+# --- refusing to start ---------------------------------------------------------------------------------------------
+
+
+def test_beyond_this_machine_only_with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="needs a key"):
+        check_reachable(EngineSpec(host="0.0.0.0"))
+    with pytest.raises(ConfigError, match="is empty"):
+        check_reachable(EngineSpec(host="0.0.0.0", api_key_env="STEPRAG_NO_SUCH_KEY"))
+    monkeypatch.setenv("STEPRAG_KEY", "secret")
+    check_reachable(EngineSpec(host="0.0.0.0", api_key_env="STEPRAG_KEY"))
+    assert "secret" not in " ".join(command(EngineSpec(api_key_env="STEPRAG_KEY")).argv)
+    with pytest.raises(ConfigError, match="knows no API key"):
+        check_reachable(EngineSpec("transformers", host="0.0.0.0", api_key_env="STEPRAG_KEY"))
+
+
+def test_unknown_engine_and_missing_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="unknown policy engine"):
+        command(EngineSpec("sglang"))
+    monkeypatch.setenv("STEPRAG_VLLM", "/no/such/vllm")
+    with pytest.raises(ConfigError, match="STEPRAG_VLLM"):
+        command(EngineSpec("vllm"))
+    with pytest.raises(ConfigError, match="reads GGUF files"):
+        command(EngineSpec("llamacpp", model="Qwen/Qwen2.5-7B-Instruct"))
+
+
+def test_vllm_command_names_base_and_adapter(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPRAG_VLLM", sys.executable)
+    built = command(EngineSpec("vllm", model=str(tiny / "adapter"), port=9000))
+    line = " ".join(built.argv)
+    assert f"serve {tiny / 'base'} " in line
+    assert f"--max-lora-rank 8 --lora-modules base+adapter={tiny / 'adapter'}" in line
+    assert (built.model, built.url) == ("base+adapter", "http://127.0.0.1:9000")
+
+
+def test_an_engine_that_dies_says_why(tmp_path: Path, cache: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"not a model")
+    with (
+        pytest.raises(PolicyUnavailable, match="status 1.*failed to load model"),
+        serving(EngineSpec(model=str(broken))),
+    ):
+        pass
+    assert len(list((cache / "logs").iterdir())) == 1
+
+
+# --- the real model ------------------------------------------------------------------------------------------------
+
+
+def post(endpoint: Endpoint, path: str, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    request = urllib.request.Request(endpoint.base_url + path, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)
+
+
+def greedy(endpoint: Endpoint, tokens: int = 40) -> list[dict[str, Any]]:
+    """Tokens of a greedy answer with their log-probabilities."""
+    asked = {"messages": MESSAGES, "max_tokens": tokens, "temperature": 0, "logprobs": True, "model": endpoint.model}
+    return post(endpoint, "/chat/completions", asked)["choices"][0]["logprobs"]["content"]
+
+
+@pytest.fixture(scope="module")
+def weights() -> Path:
+    return hf_weights(EMBEDDED)
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[Endpoint]:
+    with serving(EngineSpec()) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="module")
+def adapted(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """SmolLM2 with a random rank-8 adapter strong enough to change what it says; the PEFT model and its folder."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    base = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32)
+    model = get_peft_model(base, LoraConfig(r=8, lora_alpha=16, target_modules="all-linear"))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.08)
+    folder = tmp_path_factory.mktemp("adapter")
+    model.save_pretrained(folder)
+    return model.eval(), folder
+
+
+def deviations(model: Any, weights: Path, answer: list[dict[str, Any]]) -> list[float]:
+    """|log p (torch) - log p (llama.cpp)| of each token of an answer."""
+    import torch
+    from transformers import AutoTokenizer
+
+    prompt = AutoTokenizer.from_pretrained(weights).apply_chat_template(
+        MESSAGES, add_generation_prompt=True, return_dict=True
+    )["input_ids"]
+    ids = [token["id"] for token in answer]
+    with torch.no_grad():
+        logs = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+    return [abs(float(row[token["id"]]) - token["logprob"]) for row, token in zip(logs, answer, strict=True)]
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+@pytest.mark.slow
+def test_adapter_says_the_same_in_llamacpp_and_peft(adapted: tuple[Any, Path], weights: Path) -> None:
+    """Measured: mean 0.039, highest 0.18 with the adapter, mean 0.33, highest 5.3 without.
+
+    The rest is not the conversion but llama.cpp's 8-bit activations for 4-bit weights: served from a float32 GGUF file
+    the same adapter deviates by 0.0007 on average, 0.009 at most.
+    """
+    model, folder = adapted
+    with serving(EngineSpec(adapter=str(folder))) as endpoint:
+        answer = greedy(endpoint)
+    with_adapter = deviations(model, weights, answer)
+    with model.disable_adapter():
+        without = deviations(model, weights, answer)
+    assert mean(with_adapter) < 0.08
+    assert max(with_adapter) < 0.4
+    assert mean(without) > 4 * mean(with_adapter)
+
+
+@pytest.mark.slow
+def test_dequantised_weights_are_those_of_the_gguf_file(
+    adapted: tuple[Any, Path], weights: Path, embedded: Endpoint
+) -> None:
+    model, _ = adapted
+    with model.disable_adapter():
+        found = deviations(model, weights, greedy(embedded))
+    assert mean(found) < 0.06
+    assert max(found) < 0.4
+
+
+TEXTS = [
+    "So the next query is <query>Who directed Titanic (1997)?</query>",
+    "<answer>Beijing</answer> <answer> 12,345</answer>",
+    "  two  spaces\n\n\n and\ttabs \r\n x   ",
+    "naïve café — “quotes” … 日本語 🙂🇫🇷 ½ ٣ \u00a0nbsp",
+    "<|im_start|>user\nhi<|im_end|>\n",
+]
+
+
+@pytest.mark.slow
+def test_tokens_and_prompts_equal_those_of_llamacpp(weights: Path, embedded: Endpoint) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(weights)
+    for text in TEXTS:
+        asked = {"content": text, "parse_special": True, "add_special": False}
+        ids = tokenizer(text, add_special_tokens=False).input_ids
+        assert post(Endpoint(embedded.base_url[:-3], "", "", None), "/tokenize", asked)["tokens"] == ids
+        assert tokenizer.decode(ids) == text
+    for text in TEXTS:
+        turns = [*MESSAGES, {"role": "assistant", "content": text}, {"role": "user", "content": text}]
+        for messages in (turns[:2], [turns[0], turns[3]], turns):
+            prompt = post(Endpoint(embedded.base_url[:-3], "", "", None), "/apply-template", {"messages": messages})
+            rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            assert prompt["prompt"] == rendered
+
+
+@pytest.mark.slow
+def test_a_grammar_constrains_what_is_said(embedded: Endpoint) -> None:
+    grammar = 'root ::= "So the answer is <answer>" [a-zA-Z ]{1,20} "</answer>"'
+    answer = post(embedded, "/chat/completions", {"messages": MESSAGES, "max_tokens": 40, "grammar": grammar})
+    text = answer["choices"][0]["message"]["content"]
+    assert text.startswith("So the answer is <answer>")
+    assert text.endswith("</answer>")
+
+
+@pytest.mark.slow
+def test_a_key_is_demanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPRAG_KEY", "secret")
+    with serving(EngineSpec(api_key_env="STEPRAG_KEY")) as endpoint:
+        asked = {"messages": MESSAGES, "max_tokens": 1}
+        assert post(endpoint, "/chat/completions", asked, "secret")["choices"]
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            post(endpoint, "/chat/completions", asked)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_engine_ends_with_the_command(end: signal.Signals) -> None:
+    line = [sys.executable, "-c", "import sys; from steprag.engines.serve import main; sys.exit(main(sys.argv[1:]))"]
+    with subprocess.Popen([*line, "serve", "--port", "0"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("http://127.0.0.1:")
+        (engine,) = children(process.pid)
+        os.kill(process.pid, end)
+        assert process.wait() == (-signal.SIGKILL if end == signal.SIGKILL else 0)
+    deadline = time.monotonic() + 20
+    while not gone(engine) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert gone(engine)
+
+
+@pytest.mark.slow
+def test_transformers_serves_base_and_adapter(adapted: tuple[Any, Path]) -> None:
+    _, folder = adapted
+    asked = {"messages": MESSAGES, "max_tokens": 12, "temperature": 0}
+    said = []
+    for adapter in (None, str(folder)):
+        with serving(EngineSpec("transformers", adapter=adapter)) as endpoint:
+            answer = post(endpoint, "/chat/completions", {**asked, "model": endpoint.model})
+            said.append(answer["choices"][0]["message"]["content"])
+    assert said[0] != said[1]
+
+
+def test_convert_command_prints_the_path(tiny: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", "--adapter", str(tiny / "adapter")]) == 0
+    assert Path(capsys.readouterr().out.strip()).parent == cache / "adapters"

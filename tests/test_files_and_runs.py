@@ -1,0 +1,169 @@
+"""The file boundary and run folders: errors that name file, line and remedy; nothing half-written; interrupted runs
+go on.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from steprag.errors import BudgetReached, ConfigError, DataError
+from steprag.files import Journal, passage_from_row, read_passages, read_questions, write_records, written_whole
+from steprag.runs import open_run, read_manifest
+from steprag.types import Passage, Question
+
+GOOD = '{"id":"1","question":"Which?","golden_answers":["a"],"metadata":{"k":1},"source":"x"}\n'
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "holds no questions"),
+    (GOOD + "{oops}\n", ":2: not JSON"),
+    (GOOD + "[1]\n", ":2: expected a JSON object, found list"),
+    (GOOD + '{"id":"2","question":"Q"}\n', ":2: Question: golden_answers: field required"),
+    (GOOD + '{"id":"2","question":"Q","golden_answers":[]}\n', ":2: question '2' has no golden answer"),
+    (GOOD + '{"id":"2","question":" ","golden_answers":["a"]}\n', ":2: the question is empty"),
+    (GOOD + "\n" + GOOD, ":3: id '1' stands in line 1 already"),
+    (GOOD + '{"id":"2","question":"Q","golden_answers":"a"}\n', ":2: Question: golden_answers"),
+])  # fmt: skip
+def test_bad_questions_are_named_with_their_line(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "questions.jsonl"
+    file.write_text(text)
+    with pytest.raises(DataError) as caught:
+        read_questions(file)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_wrong_bytes_and_missing_files(tmp_path: Path) -> None:
+    file = tmp_path / "questions.jsonl"
+    file.write_bytes(GOOD.encode() + b'{"id":"\xff"}\n')
+    with pytest.raises(DataError, match="not UTF-8"):
+        read_questions(file)
+    with pytest.raises(ConfigError, match=r"question file not found: .*nowhere\.jsonl"):
+        read_questions(tmp_path / "nowhere.jsonl")
+    with pytest.raises(DataError, match="is a folder"):
+        read_questions(tmp_path)
+
+
+def test_questions_keep_unknown_fields_on_the_way_through(tmp_path: Path) -> None:
+    file = tmp_path / "questions.jsonl"
+    file.write_text(GOOD)
+    questions = read_questions(file)
+    assert questions == [Question("1", "Which?", ("a",), {"k": 1}, {"source": "x"})]
+    write_records(tmp_path / "again.jsonl", questions)
+    assert json.loads((tmp_path / "again.jsonl").read_text()) == json.loads(GOOD)
+
+
+@pytest.mark.parametrize("row", [
+    {"id": 7, "contents": '"A title"\nThe text.'},
+    {"id": "7", "title": "A title", "text": "The text."},
+    {"id": "7", "title": '"A title"', "text": "The text.", "more": 1},
+])  # fmt: skip
+def test_passages_in_every_spelling(row: dict[str, object], tmp_path: Path) -> None:
+    assert passage_from_row(row, tmp_path, 1) == Passage("7", "A title", "The text.")
+
+
+@pytest.mark.parametrize(("row", "message"), [
+    ({"contents": "x"}, 'needs an "id"'),
+    ({"id": "1"}, 'needs "contents"'),
+    ({"id": "1", "contents": '"title only"'}, "has no text"),
+])  # fmt: skip
+def test_bad_passages(row: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message):
+        passage_from_row(row, tmp_path, 1)
+
+
+def test_compressed_files_are_read(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "c.jsonl.gz", "wt") as stream:
+        stream.write('{"id": "1", "contents": "T\\ntext"}\n')
+    assert list(read_passages(tmp_path / "c.jsonl.gz")) == [Passage("1", "T", "text")]
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "f.json"
+    file.write_text("old")
+    with pytest.raises(RuntimeError), written_whole(file) as stream:
+        stream.write("new")
+        raise RuntimeError
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_journal_drops_a_torn_last_line(tmp_path: Path) -> None:
+    file = tmp_path / "j.jsonl"
+    file.write_text('{"a":1}\n{"a":2}\n{"a":')
+    with Journal(file) as journal:
+        journal.append({"a": 3})
+    assert [json.loads(line) for line in file.read_text().splitlines()] == [{"a": 1}, {"a": 2}, {"a": 3}]
+    file.write_text("x" * 200_000)
+    Journal(file).close()
+    assert file.read_text() == ""
+
+
+def test_a_run_goes_on_with_the_same_configuration_only(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with open_run(run, "generate", identity={"search": {"depth": 7}}, config={}) as first:
+        first.set(counts={"trees": 1})
+    manifest = read_manifest(run)
+    assert (manifest["status"], manifest["counts"], manifest["format"]) == ("done", {"trees": 1}, 1)
+    assert manifest["ended"] >= manifest["started"]
+    with open_run(run, "generate", identity={"search": {"depth": 7}}, config={}) as again:
+        assert again.finished
+    before = (run / "manifest.json").read_bytes()
+    with (
+        pytest.raises(ConfigError, match=r"search\.depth = 7, and is now asked for 5"),
+        open_run(run, "generate", identity={"search": {"depth": 5}}, config={}),
+    ):
+        pass
+    with (
+        pytest.raises(ConfigError, match="is a run of 'generate', not of 'train'"),
+        open_run(run, "train", identity={}, config={}),
+    ):
+        pass
+    assert (run / "manifest.json").read_bytes() == before
+
+
+def test_a_run_in_use_and_a_folder_of_other_files_are_refused(tmp_path: Path) -> None:
+    with open_run(tmp_path / "run", "infer", identity={}, config={}):
+        with (
+            pytest.raises(ConfigError, match="in use by another process"),
+            open_run(tmp_path / "run", "infer", identity={}, config={}),
+        ):
+            pass
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    with (
+        pytest.raises(ConfigError, match=r"holds other files \(thesis.txt"),
+        open_run(tmp_path / "mine", "infer", identity={}, config={}),
+    ):
+        pass
+    assert [path.name for path in (tmp_path / "mine").iterdir() if path.name != ".lock"] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(("error", "status"), [
+    (BudgetReached("b"), "budget"), (KeyboardInterrupt(), "interrupted"), (ConfigError("c"), "failed"),
+])  # fmt: skip
+def test_the_manifest_says_how_a_run_ended(tmp_path: Path, error: BaseException, status: str) -> None:
+    with pytest.raises(type(error)), open_run(tmp_path / "r", "infer", identity={}, config={}):
+        raise error
+    assert read_manifest(tmp_path / "r")["status"] == status
+
+
+def test_a_killed_run_leaves_a_manifest_and_can_go_on(tmp_path: Path) -> None:
+    code = (
+        "import os,signal,sys; from steprag.runs import open_run\n"
+        "with open_run(sys.argv[1], 'infer', identity={'a': 1}, config={}): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path / "r")], env=os.environ, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert read_manifest(tmp_path / "r")["status"] == "running"
+    with open_run(tmp_path / "r", "infer", identity={"a": 1}, config={}) as run:
+        assert not run.finished

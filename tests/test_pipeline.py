@@ -1,0 +1,190 @@
+"""Generation and inference end to end, over HTTP, with a scripted policy and a real index of a tiny encoder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from steprag.cli import main
+from steprag.files import read_records, write_records
+from steprag.runs import read_manifest
+from steprag.types import Failure, Message, Pair, Prediction, Question, Trajectory, Tree
+from tests.fakes import QUESTION, WORLD, Endpoint, answer, beginner, chat_reply, serve
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Path:
+    folder = tmp_path_factory.mktemp("index")
+    corpus = folder / "corpus.jsonl"
+    rows = [{"id": p.id, "contents": f'"{p.title}"\n{p.text}'} for p in WORLD]
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = folder / "index"
+    assert main(["index", "build", "--corpus", str(corpus), "--encoder", str(tiny_encoder), "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    file = tmp_path / "questions.jsonl"
+    write_records(file, [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",), {"type": "bridge"}) for i in range(12)])
+    return file
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with serve(chat_reply()) as running:
+        yield running
+
+
+def options(endpoint: Endpoint, questions: Path, index: Path, out: Path, *more: str) -> list[str]:
+    return ["--questions", str(questions), "--index", str(index), "--out", str(out), "--policy.base_url", endpoint.url,
+            "--policy.model", "double", "--policy.engine", "openai", "--policy.retries", "0", *more]  # fmt: skip
+
+
+def test_questions_become_trees_pairs_and_scores(
+    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path
+) -> None:
+    trees, scored = tmp_path / "trees", tmp_path / "scored"
+    assert main(["generate", *options(endpoint, questions, index, trees, "--search.rollouts", "5")]) == 0
+    grown = list(read_records(trees / "trees.jsonl", Tree))
+    assert [tree.question.id for tree in grown] == [f"q{i}" for i in range(12)]
+    manifest = read_manifest(trees)
+    assert manifest["status"] == "done"
+    assert manifest["usage"]["calls"] == len(endpoint.requests) == sum(tree.usage.calls for tree in grown)
+    assert manifest["identity"]["prompt"]["profile"] == "transcript"
+
+    assert main(["pairs", "--trees", str(trees), "--pairs.margin", "0.01"]) == 0
+    sent = {json.dumps(request["messages"]) for request in endpoint.requests}
+    rows: list[tuple[Message, ...]] = [pair.prompt for pair in read_records(trees / "pairs/pairs.train.jsonl", Pair)]
+    rows += [row.prompt for row in read_records(trees / "pairs/sft.train.jsonl", Trajectory)]
+    assert rows
+    assert all(json.dumps(list(prompt)) in sent for prompt in rows), "a prompt to train on that was never sent"
+
+    before = len(endpoint.requests)
+    assert main(["infer", *options(endpoint, questions, index, scored)]) == 0
+    predictions = list(read_records(scored / "predictions.jsonl", Prediction))
+    assert len(predictions) == 12
+    scores = json.loads((scored / "metrics.json").read_text())
+    assert scores["questions"] == 12
+    assert sum(scores["finish"].values()) == 12
+    assert scores["em_interval"][0] <= scores["em"] <= scores["em_interval"][1]
+    roots = {
+        r["messages"][1]["content"] for r in endpoint.requests[before:] if "\n" not in r["messages"][1]["content"][:-20]
+    }
+    assert roots <= {node.messages[1]["content"] for tree in grown for node in tree.nodes[:1] if node.messages}
+
+
+def test_finished_questions_are_not_asked_again(
+    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "trees"
+    command = ["generate", *options(endpoint, questions, index, out)]
+    assert main(command) == 0
+    whole, calls = (out / "trees.jsonl").read_bytes(), len(endpoint.requests)
+    lines = whole.splitlines(keepends=True)
+    (out / "trees.jsonl").write_bytes(b"".join(lines[:7]) + lines[7][:100])  # as a kill leaves it
+    assert main(command) == 0
+    assert (out / "trees.jsonl").read_bytes() == whole
+    redone = sum(json.loads(line)["usage"]["calls"] for line in lines[7:])
+    assert len(endpoint.requests) == calls + redone
+    assert main(command) == 0
+    assert len(endpoint.requests) == calls + redone
+
+
+@pytest.mark.parametrize("at_once", [1, 16])
+def test_trees_do_not_depend_on_concurrency(endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path,
+                                            at_once: int) -> None:  # fmt: skip
+    for name, concurrency in (("a", 4), ("b", at_once)):
+        more = ("--policy.concurrency", str(concurrency))
+        assert main(["generate", *options(endpoint, questions, index, tmp_path / name, *more)]) == 0
+    assert (tmp_path / "a/trees.jsonl").read_bytes() == (tmp_path / "b/trees.jsonl").read_bytes()
+
+
+def test_a_failed_request_fails_its_question_only(questions: Path, index: Path, tmp_path: Path) -> None:
+    steady, broken = chat_reply(), {"on": True}
+
+    def reply(request: dict[str, object]) -> tuple[int, object]:
+        if broken["on"] and "(3)" in json.dumps(request["messages"]):
+            return 400, {"error": {"message": "content filter", "type": "invalid_request_error"}}
+        return steady(request)
+
+    with serve(reply) as endpoint:
+        out = tmp_path / "trees"
+        command = ["generate", *options(endpoint, questions, index, out)]
+        assert main(command) == 3
+        failures = list(read_records(out / "failures.jsonl", Failure))
+        assert [(failure.id, failure.reason) for failure in failures] == [("q3", "PolicyError")]
+        assert "content filter" in failures[0].detail
+        assert read_manifest(out)["status"] == "partial"
+        assert "q3" not in {tree.question.id for tree in read_records(out / "trees.jsonl", Tree)}
+        scored = tmp_path / "scored"
+        assert main(["infer", *options(endpoint, questions, index, scored)]) == 3
+        scores = json.loads((scored / "metrics.json").read_text())
+        assert (scores["questions"], scores["failed"]) == (12, 1)
+        assert scores["strict_em"] == pytest.approx(scores["em"] * 11 / 12)
+        broken["on"] = False
+        assert main(command) == 0
+        assert len(list(read_records(out / "trees.jsonl", Tree))) == 12
+        assert (out / "failures.jsonl").read_text() == ""
+
+
+@pytest.mark.parametrize(("status", "error", "code", "words"), [
+    (401, {"message": "bad key"}, 5, "is refused"),
+    (429, {"message": "pay", "code": "insufficient_quota"}, 5, "quota is used up"),
+    (404, {"message": "no such model"}, 2, "not found"),
+])  # fmt: skip
+def test_hopeless_errors_stop_the_run(questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                      status: int, error: dict[str, str], code: int, words: str) -> None:  # fmt: skip
+    with serve(lambda request: (status, {"error": error})) as endpoint:
+        assert main(["generate", *options(endpoint, questions, index, tmp_path / "t")]) == code
+        assert len(endpoint.requests) <= 4
+    assert words in capsys.readouterr().err
+    assert read_manifest(tmp_path / "t")["status"] == "failed"
+
+
+def test_nothing_answers_or_another_model_does(endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path,
+                                               capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    nowhere = Endpoint("http://127.0.0.1:9/v1", [])
+    assert main(["infer", *options(nowhere, questions, index, tmp_path / "a")]) == 2
+    assert "no model answers at http://127.0.0.1:9/v1" in capsys.readouterr().err
+    assert main(["infer", *options(endpoint, questions, index, tmp_path / "b", "--model", "other")]) == 2
+    assert "serves double, not 'other'" in capsys.readouterr().err
+
+
+def test_constraints_go_out_in_the_engines_dialect(
+    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path
+) -> None:
+    for engine, field in (("llamacpp", "grammar"), ("vllm", "structured_outputs"), ("openai", None)):
+        more = ("--policy.engine", engine, "--limit", "1")
+        main(["infer", *options(endpoint, questions, index, tmp_path / engine, *more)])
+        request = endpoint.requests[-1]
+        assert {"grammar", "structured_outputs"} & set(request) == ({field} if field else set())
+    assert endpoint.requests[0]["grammar"].startswith("root ::= query | answer\n")
+
+
+def test_another_configuration_does_not_touch_the_run(endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path,
+                                                      capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    out = tmp_path / "trees"
+    assert main(["generate", *options(endpoint, questions, index, out)]) == 0
+    before = (out / "trees.jsonl").read_bytes()
+    assert main(["generate", *options(endpoint, questions, index, out, "--search.depth", "5")]) == 2
+    assert "search.depth = 7, and is now asked for 5" in capsys.readouterr().err
+    assert (out / "trees.jsonl").read_bytes() == before
+
+
+def test_episodes_that_end_without_an_answer_score_nothing_but_count(
+    questions: Path, index: Path, tmp_path: Path
+) -> None:
+    def script(prompt: str, draw: int) -> str:
+        return "No idea." if "(5)" in prompt else beginner(prompt, 2) if "Read" in prompt else answer("lek")
+
+    with serve(chat_reply(script)) as endpoint:
+        assert main(["infer", *options(endpoint, questions, index, tmp_path / "r")]) == 0
+    scores = json.loads((tmp_path / "r/metrics.json").read_text())
+    assert scores["finish"] == {"answer": 11, "no_action": 1}
+    assert scores["em"] == pytest.approx(11 / 12)
+    assert scores["by_type"] == {"bridge": {"questions": 12, "em": pytest.approx(11 / 12)}}
+    assert main(["evaluate", "--predictions", str(tmp_path / "r"), "--json"]) == 0

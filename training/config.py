@@ -1,0 +1,77 @@
+"""The recipe of a training run: what `configs/training/*.yaml` and the options of `steprag train` may say."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from steprag.config import Positive, Section, StageConfig
+
+Share = Annotated[float, Field(ge=0)]
+
+
+class LoraSection(Section):
+    rank: Positive = Field(default=8, description="rank of the two matrices added to each linear layer")
+    alpha: Positive = Field(default=16, description="scale of what LoRA adds, divided by the rank")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout before the added matrices")
+    layers: Positive | None = Field(default=None, description="train only the top N blocks; below them backward stops")
+    target: str = Field(default="all-linear", description="all-linear, or names of linear layers with commas between")
+
+
+class DpoSection(Section):
+    beta: float = Field(default=0.1, gt=0, description="how closely the policy is held to its reference")
+    loss: tuple[str, ...] = Field(default=("sigmoid",), description="TRL's preference losses, summed")
+    loss_weights: tuple[float, ...] | None = Field(
+        default=None, description="weight of each loss; none weighs them all 1"
+    )
+    sft_weight: Share = Field(default=0.0, description="weight of the chosen step's own likelihood, added to the loss")
+
+
+class TrainConfig(StageConfig):
+    """`steprag train`. A value that a recipe leaves out has the default below, not TRL's."""
+
+    stage: Literal["sft", "dpo"] = Field(
+        default="dpo", description="sft learns steps, dpo learns preferences between steps"
+    )
+    model: str = Field(
+        default="smollm2-135m-instruct", description="base weights: embedded name, local folder or hub id"
+    )
+    adapter: str | None = Field(
+        default=None, description="PEFT folder to go on from, or atlas-warmstart; none starts anew"
+    )
+    finetuning: Literal["lora", "full"] = Field(default="lora", description="train a LoRA adapter, or every weight")
+    lora: LoraSection = LoraSection()
+    dpo: DpoSection = DpoSection()
+    learning_rate: float = Field(default=2e-4, gt=0, description="peak learning rate of AdamW")
+    epochs: float = Field(default=1.0, gt=0, description="passes over the rows; max_steps overrides it")
+    max_steps: Positive | None = Field(
+        default=None, description="optimiser steps; none means as many as the epochs need"
+    )
+    minutes: float | None = Field(
+        default=None, gt=0, description="end the training loop at the first step past this time"
+    )
+    batch_size: Positive = Field(default=8, description="sequences (sft) or pairs (dpo) a device takes at once")
+    accumulation: Positive = Field(default=1, description="batches whose gradients make one step")
+    max_length: Positive = Field(default=1024, description="rows with more tokens are left out, never cut")
+    warmup: Share = Field(default=0.05, description="steps of rising learning rate; below 1 a share of all steps")
+    scheduler: Literal["linear", "cosine", "constant_with_warmup"] = Field(
+        default="cosine", description="rate after warm-up"
+    )
+    weight_decay: Share = Field(default=0.0, description="AdamW's weight decay")
+    max_grad_norm: float = Field(default=1.0, gt=0, description="gradients are scaled down to this norm")
+    held_out: int = Field(default=64, ge=0, description="rows of the val file scored after training; 0 scores none")
+    save_steps: Positive = Field(
+        default=50, description="steps between checkpoints that an interrupted run goes on from"
+    )
+    logging_steps: Positive = Field(default=1, description="steps between lines of metrics.jsonl")
+    seed: int = Field(default=0, ge=0, description="order of the rows and first values of LoRA")
+    threads: Positive | None = Field(default=None, description="CPU threads; none takes every core")
+    bf16: bool = Field(
+        default=False, description="compute in bfloat16 (for GPUs; CPUs without the instructions get slower)"
+    )
+    gradient_checkpointing: bool = Field(default=False, description="less memory for about a third more time")
+
+
+NEUTRAL = frozenset({"threads", "save_steps", "logging_steps"})
+"""Keys that do not decide the result, so that an interrupted run may go on with others."""

@@ -1,0 +1,160 @@
+"""The model that is trained: base weights with a LoRA adapter, fresh or to be continued; and how it is saved."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steprag.engines.models import ModelFiles, embedded_sha256, read_json, sha256_of
+from steprag.engines.weights import base_weights
+from steprag.errors import ConfigError
+from training.config import LoraSection, TrainConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_BLOCK = re.compile(r"\.layers\.(\d+)\.")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+
+
+def check_adapter(files: ModelFiles, config: TrainConfig) -> None:
+    """Refuses starts that the trainer cannot make, before anything is loaded."""
+    if files.adapter is None:
+        return
+    if config.finetuning == "full":
+        raise ConfigError("finetuning full goes on from full weights, not from an adapter; leave adapter out")
+    if files.adapter.suffix == ".gguf":
+        raise ConfigError(f"{files.adapter} is a GGUF adapter; training goes on from the PEFT folder it was made of")
+    rank = read_json(files.adapter / "adapter_config.json").get("r")
+    if rank != config.lora.rank:
+        raise ConfigError(
+            f"{files.adapter} has rank {rank} and lora.rank is {config.lora.rank}; set --lora.rank {rank}"
+        )
+
+
+def weights_hash(files: ModelFiles) -> str:
+    """What tells these base weights from others: SHA-256 of the GGUF file or the safetensors; the id of a hub model."""
+    if files.embedded:
+        return embedded_sha256()
+    if files.hub:
+        return files.hub
+    if files.gguf:
+        return sha256_of(files.gguf)
+    return _folder_hash(files.hf or Path())
+
+
+def adapter_hash(folder: Path | None) -> str | None:
+    """SHA-256 of an adapter's weights."""
+    return sha256_of(folder / "adapter_model.safetensors") if folder else None
+
+
+def _folder_hash(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for shard in sorted(folder.glob("*.safetensors")):
+        digest.update(f"{shard.name} {sha256_of(shard)}\n".encode())
+    return digest.hexdigest()
+
+
+def load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerBase:
+    """The base's tokenizer; ConfigError where it has no chat template."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(base_weights(files))
+    if not tokenizer.chat_template:
+        raise ConfigError(f"{files.name} has no chat template; train an instruct model")
+    return tokenizer
+
+
+def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
+    """The model to train, on the CPU: a PeftModel, or the bare model for full fine-tuning. The trainer moves it."""
+    import torch
+    from peft import PeftModel, get_peft_model
+    from transformers import AutoModelForCausalLM, set_seed
+
+    dtype = torch.bfloat16 if config.bf16 and config.finetuning == "lora" else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(base_weights(files), dtype=dtype, attn_implementation="sdpa")
+    if config.finetuning == "full":
+        return model
+    set_seed(config.seed)  # the first values of a fresh adapter are random
+    if files.adapter:
+        policy = PeftModel.from_pretrained(model, str(files.adapter), is_trainable=True)
+    else:
+        policy = get_peft_model(model, _lora(config.lora, model))
+    freeze_below(policy, config.lora.layers)
+    return policy
+
+
+def _lora(section: LoraSection, model: PreTrainedModel) -> Any:
+    from peft import LoraConfig
+
+    blocks = int(model.config.get_text_config().num_hidden_layers)
+    layers = None if section.layers is None else list(range(max(0, blocks - section.layers), blocks))
+    names = _linear_names(model) if section.target == "all-linear" else section.target.split(",")
+    return LoraConfig(
+        r=section.rank,
+        lora_alpha=section.alpha,
+        lora_dropout=section.dropout,
+        target_modules=names,
+        layers_to_transform=layers,
+        task_type="CAUSAL_LM",
+    )
+
+
+def _linear_names(model: nn.Module) -> list[str]:
+    """Names of the linear layers within blocks, sorted; PEFT's own "all-linear" cannot be limited to some blocks."""
+    from torch import nn
+
+    found = (name for name, module in model.named_modules() if isinstance(module, nn.Linear) and _BLOCK.search(name))
+    return sorted({name.rsplit(".", 1)[1] for name in found})
+
+
+def freeze_below(policy: nn.Module, layers: int | None) -> None:
+    """Leaves LoRA trainable in the top `layers` blocks only, so that backward ends there. None trains all."""
+    if layers is None:
+        return
+    blocks = {name: int(found[1]) for name, _ in policy.named_parameters() if (found := _BLOCK.search(name))}
+    first = max(blocks.values()) + 1 - layers
+    for name, parameter in policy.named_parameters():
+        if name in blocks and blocks[name] < first:
+            parameter.requires_grad_(False)
+
+
+def save_policy(policy: Any, tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:
+    """Adapter or full model with the tokenizer, into an existing run folder; what names the files comes last."""
+    temporary = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
+    try:
+        if hasattr(policy, "peft_config"):
+            policy.peft_config["default"].base_model_name_or_path = _portable(files)
+            policy.save_pretrained(temporary, selected_adapters=["default"], save_embedding_layers=False)
+        else:
+            policy.save_pretrained(temporary)
+        _save_tokenizer(tokenizer, files, temporary)
+        for path in sorted(temporary.iterdir(), key=lambda path: path.name in ("adapter_config.json", "config.json")):
+            if path.name != "README.md":
+                os.replace(path, folder / path.name)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _portable(files: ModelFiles) -> str:
+    """How the adapter names its base: not by the path of a cache, which is another one elsewhere."""
+    return files.name if files.embedded or files.hf is None else str(files.hf)
+
+
+def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:
+    """The base's own files: what transformers 5 saves names a tokenizer class that version 4 does not know."""
+    base = Path(base_weights(files))
+    if not base.is_dir():
+        tokenizer.save_pretrained(folder)
+        return
+    for name in _TOKENIZER_FILES:
+        if (base / name).is_file():
+            shutil.copyfile(base / name, folder / name)
+    if not (folder / "chat_template.jinja").exists():
+        (folder / "chat_template.jinja").write_text(str(tokenizer.chat_template), encoding="utf-8")

@@ -1,0 +1,160 @@
+"""Training rows: read and checked, turned into tokens, put in order.
+
+Tokens are made here and not by TRL, for three reasons: a row must be learnt up to and including the token that ends a
+turn and not beyond (TRL also trains the newline that templates put after it); a row that is too long is left out
+rather than losing its end; and a template that renders a prompt otherwise than inference sees it is an error.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steprag.errors import ConfigError, DataError
+from steprag.files import from_dict, read_rows
+from steprag.types import Message, Pair, Trajectory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+BLOCK_BATCHES = 16
+"""Rows are sorted by length within blocks of this many batches: little padding, and still a random order."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A prompt and the completions to learn from: one for sft, (chosen, rejected) for dpo."""
+
+    prompt: tuple[Message, ...]
+    completions: tuple[Message, ...]
+
+
+@dataclass(frozen=True)
+class TokenRow:
+    """`Row` in token ids. Every completion ends with the token that ends the turn."""
+
+    prompt: list[int]
+    completions: tuple[list[int], ...]
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest sequence."""
+        return len(self.prompt) + max(map(len, self.completions))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all its sequences: what a step computes, before padding."""
+        return sum(len(self.prompt) + len(completion) for completion in self.completions)
+
+
+def data_files(folder: Path, stage: str) -> tuple[Path, Path]:
+    """The training and the validation file of a pairs folder; the second need not exist."""
+    stem = "pairs" if stage == "dpo" else "sft"
+    return folder / f"{stem}.train.jsonl", folder / f"{stem}.val.jsonl"
+
+
+def read_training(path: Path, stage: str) -> list[Row]:
+    """All rows of a training file; missing, empty or bad is an error."""
+    if not path.is_file():
+        remedy = "steprag pairs writes it" if path.parent.is_dir() else "give a pairs folder with --pairs"
+        raise ConfigError(f"training file not found: {path} ({remedy})")
+    rows = read_file(path, stage)
+    if not rows:
+        raise DataError(path, "holds no rows", remedy="the trees gave no pairs or good episodes to learn from")
+    return rows
+
+
+def read_file(path: Path, stage: str) -> list[Row]:
+    """The rows of a file, checked; none where there is no such file. Raises DataError with the line."""
+    if not path.is_file():
+        return []
+    return [(_pair if stage == "dpo" else _step)(path, number, row) for number, row in read_rows(path)]
+
+
+def _step(path: Path, line: int, row: object) -> Row:
+    step = from_dict(Trajectory, row, path, line)
+    return Row(_prompt(step.prompt, path, line), (_reply(step.completion, "completion", path, line),))
+
+
+def _pair(path: Path, line: int, row: object) -> Row:
+    pair = from_dict(Pair, row, path, line)
+    chosen = _reply(pair.chosen, "chosen", path, line)
+    rejected = _reply(pair.rejected, "rejected", path, line)
+    if chosen["content"] == rejected["content"]:
+        raise DataError(path, "chosen and rejected are the same text", line=line)
+    return Row(_prompt(pair.prompt, path, line), (chosen, rejected))
+
+
+def _prompt(messages: tuple[Message, ...], path: Path, line: int) -> tuple[Message, ...]:
+    if not messages or messages[-1]["role"] != "user":
+        raise DataError(path, "prompt: its last message is not the user's", line=line)
+    return messages
+
+
+def _reply(messages: tuple[Message, ...], field: str, path: Path, line: int) -> Message:
+    if len(messages) != 1 or messages[0]["role"] != "assistant":
+        raise DataError(path, f"{field}: expected one assistant message, found {len(messages)} messages", line=line)
+    if not messages[0]["content"].strip():
+        raise DataError(path, f"{field}: the message is empty", line=line)
+    return messages[0]
+
+
+def tokenise(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, max_length: int) -> list[TokenRow]:
+    """The rows of at most `max_length` tokens; the others are left out."""
+    made = (_tokens(row, tokenizer) for row in rows)
+    return [row for row in made if row.length <= max_length]
+
+
+def _tokens(row: Row, tokenizer: PreTrainedTokenizerBase) -> TokenRow:
+    prompt = _render(tokenizer, row.prompt, add_generation_prompt=True)
+    return TokenRow(prompt, tuple(_completion(row.prompt, reply, prompt, tokenizer) for reply in row.completions))
+
+
+def _completion(
+    messages: tuple[Message, ...], reply: Message, prompt: list[int], tokenizer: PreTrainedTokenizerBase
+) -> list[int]:
+    whole = _render(tokenizer, (*messages, reply))
+    if whole[: len(prompt)] != prompt:
+        raise ConfigError(
+            "the chat template renders a prompt differently when its answer follows; use another template"
+        )
+    tail = whole[len(prompt) :]
+    if tokenizer.eos_token_id not in tail:
+        raise ConfigError(f"the chat template does not end an answer with {tokenizer.eos_token}; use another template")
+    end = len(tail) - tail[::-1].index(tokenizer.eos_token_id)
+    return tail[:end]
+
+
+def _render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], **options: Any) -> list[int]:
+    chat: Any = list(messages)
+    rendered: Any = tokenizer.apply_chat_template(chat, return_dict=True, **options)
+    return rendered["input_ids"]
+
+
+def row_order(lengths: Sequence[int], batch: int, epochs: float, seed: int) -> list[int]:
+    """Row numbers in the order they are trained, all epochs in one list; every run of `batch` has like lengths."""
+    shuffle = random.Random(seed)
+    order: list[int] = []
+    while len(order) < round(epochs * len(lengths)):
+        epoch = list(range(len(lengths)))
+        shuffle.shuffle(epoch)
+        order += epoch
+    order = order[: max(1, round(epochs * len(lengths)))]
+    block = batch * BLOCK_BATCHES
+    return [
+        row
+        for start in range(0, len(order), block)
+        for row in _block(order[start : start + block], lengths, batch, shuffle)
+    ]
+
+
+def _block(rows: list[int], lengths: Sequence[int], batch: int, shuffle: random.Random) -> list[int]:
+    """One block: sorted by length, cut into batches, batches shuffled; an incomplete batch comes last."""
+    rows = sorted(rows, key=lambda row: (lengths[row], row))
+    full = len(rows) // batch * batch
+    batches = [rows[start : start + batch] for start in range(0, full, batch)]
+    shuffle.shuffle(batches)
+    return [row for group in batches for row in group] + rows[full:]

@@ -1,0 +1,151 @@
+"""`steprag train`: a pairs folder to a checkpoint.
+
+The output folder is both the run folder and the checkpoint: adapter (or full weights), tokenizer and manifest stand at
+its top. One file a back end: each takes the model, the tokens and the recipe, and trains the model in place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from steprag.cli import guarded
+from steprag.config import add_options, config_from, parse_arguments
+from steprag.engines.models import ModelFiles, resolve_model
+from steprag.errors import ConfigError
+from steprag.files import file_hash
+from steprag.progress import say
+from steprag.runs import Run, open_run, read_manifest
+from training.config import NEUTRAL, TrainConfig
+from training.policy import adapter_hash, check_adapter, load_policy, load_tokenizer, save_policy, weights_hash
+from training.rows import Row, data_files, read_file, read_training, tokenise
+
+BACK_ENDS = {"sft": "training.trl_sft", "dpo": "training.trl_dpo"}
+PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run trains on, found and checked: rows, their files' hashes, the weights it starts from."""
+
+    rows: list[Row]
+    held_out: list[Row]
+    hashes: dict[str, str]
+    files: ModelFiles
+    source: dict[str, Any]
+
+
+def main(argv: list[str]) -> int:
+    """Trains as the options say; returns 0 when the checkpoint is there."""
+    arguments = _arguments(argv)
+    config: TrainConfig = config_from(TrainConfig, arguments)
+    inputs = gather(Path(arguments.pairs), config)
+    with open_run(
+        arguments.out, "train", identity=_identity(config, inputs), config=config.model_dump(mode="json")
+    ) as run:
+        if run.finished:
+            say(f"{arguments.out} is trained already: {run.manifest['steps']} steps; nothing to do")
+        else:
+            _train(config, inputs, run)
+    _report(run, arguments.json)
+    return 0
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="steprag train", description="Pairs to a checkpoint.", allow_abbrev=False)
+    parser.add_argument("--pairs", required=True, metavar="DIR", help="folder that steprag pairs wrote")
+    parser.add_argument("--out", required=True, metavar="CKPT", help="folder for the checkpoint and its manifest")
+    parser.add_argument("--json", action="store_true", help="write the manifest to standard output when done")
+    add_options(parser, TrainConfig)
+    return parse_arguments(parser, argv)
+
+
+def gather(folder: Path, config: TrainConfig) -> Inputs:
+    """Reads and checks everything that can be wrong before a model is loaded."""
+    train_file, val_file = data_files(folder, config.stage)
+    rows = read_training(train_file, config.stage)
+    held_out = read_file(val_file, config.stage)[: config.held_out]
+    if config.dpo.loss_weights and len(config.dpo.loss_weights) != len(config.dpo.loss):
+        raise ConfigError("dpo.loss_weights: give one weight for each of dpo.loss")
+    files = resolve_model(config.model, config.adapter)
+    check_adapter(files, config)
+    hashes = {path.name: file_hash(path) for path in (train_file, val_file) if path.is_file()}
+    source = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
+    return Inputs(rows, held_out, hashes, files, source)
+
+
+def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
+    recipe = config.model_dump(mode="json", exclude=set(NEUTRAL))
+    return {
+        **recipe,
+        "model": inputs.files.name,
+        "adapter": adapter_hash(inputs.files.adapter),
+        "weights": weights_hash(inputs.files),
+        "data": inputs.hashes,
+    }
+
+
+def _train(config: TrainConfig, inputs: Inputs, run: Run) -> None:
+    threads = config.threads or os.cpu_count() or 1
+    # Read by native libraries when they load. Threads that wait by spinning for each other starve when other programs
+    # want the same cores: steps then took over twenty times as long.
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    say(f"train: {config.stage} on {len(inputs.rows)} rows, from {inputs.files.label}, {threads} threads")
+    back_end = importlib.import_module(BACK_ENDS[config.stage])
+    from training.trl_common import quiet, use_threads
+
+    quiet()
+    use_threads(threads)
+    tokenizer = load_tokenizer(inputs.files)
+    rows = tokenise(inputs.rows, tokenizer, config.max_length)
+    held_out = tokenise(inputs.held_out, tokenizer, config.max_length)
+    if not rows:
+        raise ConfigError(f"no row has at most {config.max_length} tokens; raise max_length")
+    if left_out := len(inputs.rows) - len(rows):
+        say(f"train: {left_out} of {len(inputs.rows)} rows have more than {config.max_length} tokens and are left out")
+    policy = load_policy(inputs.files, config)
+    outcome = back_end.train(policy, tokenizer, rows, held_out, config, run)
+    save_policy(policy, tokenizer, inputs.files, run.path)
+    trained = sum(parameter.numel() for parameter in policy.parameters() if parameter.requires_grad)
+    counts = {"rows": len(rows), "rows_left_out": left_out, "tokens_an_epoch": sum(row.tokens for row in rows)}
+    run.set(**_base(inputs), **counts, trained_parameters=trained, **asdict(outcome), packages=_versions())
+    shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
+
+
+def _base(inputs: Inputs) -> dict[str, Any]:
+    """The manifest's words on where this checkpoint comes from."""
+    files, source = inputs.files, inputs.source
+    adapter = {"name": str(files.adapter), "sha256": adapter_hash(files.adapter)} if files.adapter else None
+    prompt = source.get("prompt") or source.get("prompt_profile") or source.get("profile")
+    return {
+        "base": {"name": files.name, "sha256": weights_hash(files)},
+        "starting_adapter": adapter,
+        "data": inputs.hashes,
+        "prompt": prompt,
+    }
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in PACKAGES}
+
+
+def _report(run: Run, as_json: bool) -> None:
+    manifest = run.manifest
+    if as_json:
+        sys.stdout.write(json.dumps(manifest, ensure_ascii=False) + "\n")
+    losses = f"loss {manifest['loss_first']:.4f} → {manifest['loss_last']:.4f}"
+    say(f"train: {manifest['steps']} steps, {losses}, checkpoint in {run.path}")
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

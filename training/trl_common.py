@@ -1,0 +1,196 @@
+"""What the TRL trainers share: arguments, order of rows, quiet, progress, checkpoints, and a cheaper LM head on CPUs.
+
+This module, `trl_sft` and `trl_dpo` import torch and TRL at their top, because they define trainer classes;
+`training.train` imports them once the data are checked.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+import transformers
+import trl.trainer.utils
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+
+from steprag.errors import TrainingError
+from steprag.progress import Progress
+from steprag.runs import Run
+from training.config import TrainConfig
+from training.policy import freeze_below
+from training.rows import TokenRow, row_order
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How training went. Losses are those logged first and last; `seconds` is this process's training loop."""
+
+    steps: int
+    loss_first: float
+    loss_last: float
+    seconds: float
+    stopped_by: str
+    held_out: dict[str, float]
+
+
+def quiet() -> None:
+    """No bars, cards or reports from the libraries, and none of their telemetry."""
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    logging.getLogger("trl").setLevel(logging.ERROR)
+    logging.getLogger("accelerate").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"(trl|peft|transformers|accelerate|torch)\b")
+
+
+def use_threads(count: int) -> None:
+    """CPU threads for torch, in this process."""
+    torch.set_num_threads(count)
+
+
+def common_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
+    """TRL's arguments that both stages share. All epochs are one pass here: `row_order` has laid them end to end."""
+    return {
+        "output_dir": str(checkpoints),
+        "per_device_train_batch_size": config.batch_size,
+        "per_device_eval_batch_size": config.batch_size,
+        "gradient_accumulation_steps": config.accumulation,
+        "num_train_epochs": 1,
+        "max_steps": config.max_steps or -1,
+        "train_sampling_strategy": "sequential",
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": config.scheduler,
+        "warmup_steps": config.warmup,
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+        "max_length": None,  # rows that are too long have been left out
+        "save_strategy": "steps",
+        "save_steps": config.save_steps,
+        "save_total_limit": 2,
+        "logging_steps": config.logging_steps,
+        "logging_first_step": True,
+        "logging_nan_inf_filter": False,
+        "prediction_loss_only": True,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "bf16": config.bf16,
+        "gradient_checkpointing": config.gradient_checkpointing,
+        "use_cpu": not torch.accelerator.is_available(),
+        "dataloader_pin_memory": torch.accelerator.is_available(),
+        "seed": config.seed,
+    }
+
+
+def order_for(config: TrainConfig, rows: list[TokenRow]) -> list[int]:
+    """Row numbers for the whole run. With `max_steps` as many epochs as these need."""
+    epochs = config.epochs
+    if config.max_steps:
+        epochs = config.max_steps * config.batch_size * config.accumulation / len(rows)
+    return row_order([row.length for row in rows], config.batch_size, epochs, config.seed)
+
+
+class Refreezing(Trainer):
+    """Keeps frozen LoRA blocks frozen: loading a checkpoint would make every adapter weight trainable again."""
+
+    layers: int | None = None
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        freeze_below(self.model, self.layers)  # pyright: ignore[reportArgumentType]
+
+
+class Watch(TrainerCallback):
+    """Notes what the trainer logs in the run's metrics, moves the bar, and ends the loop when its time is over."""
+
+    def __init__(self, run: Run, config: TrainConfig) -> None:
+        self._run, self._config = run, config
+        self._bar: Progress | None = None
+        self._start = time.monotonic()
+        self.out_of_time = False
+        self.seconds = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._bar = Progress(self._config.stage, state.max_steps, "steps", done=state.global_step)
+        self._start = time.monotonic()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        numbers = {key: value for key, value in (logs or {}).items() if isinstance(value, (int, float))}
+        if "train_runtime" not in numbers:
+            self._run.note(step=state.global_step, seconds=round(time.monotonic() - self._start, 2), **numbers)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        last = next((entry["loss"] for entry in reversed(state.log_history) if "loss" in entry), None)
+        if self._bar:
+            self._bar.advance(1, loss="?" if last is None else f"{last:.4f}")
+        self.seconds = time.monotonic() - self._start
+        if self._config.minutes and self.seconds > 60 * self._config.minutes and state.global_step < state.max_steps:
+            self.out_of_time = control.should_training_stop = True
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._bar:
+            self._bar.__exit__(None, None, None)
+
+
+def run_trainer(trainer: Trainer, run: Run, config: TrainConfig) -> Outcome:
+    """Trains, from the last checkpoint if there is one, scores the held-out rows, and says how it went."""
+    watch = Watch(run, config)
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)
+    trainer.add_callback(watch)
+    checkpoint = last_checkpoint(Path(str(trainer.args.output_dir)))
+    if checkpoint:
+        run.note(resumed_from=checkpoint.name)
+    with completion_only_head():
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+        if not losses or not all(loss == loss and abs(loss) < float("inf") for loss in losses):
+            raise TrainingError("the loss is not a number any more; lower learning_rate")
+        held_out = trainer.evaluate() if trainer.eval_dataset is not None else {}
+    scores = {key: value for key, value in held_out.items() if key not in ("epoch",) and "per_second" not in key}
+    steps = trainer.state.global_step
+    stopped_by = "minutes" if watch.out_of_time else "max_steps" if config.max_steps else "epochs"
+    return Outcome(steps, losses[0], losses[-1], round(watch.seconds, 1), stopped_by, scores)
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint. The trainer's state is written last, so one without it was cut short."""
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]), reverse=True)
+    return next((path for path in found if _whole(path / "trainer_state.json")), None)
+
+
+def _whole(path: Path) -> bool:
+    try:
+        return bool(json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return False
+
+
+@contextmanager
+def completion_only_head() -> Iterator[None]:
+    """Has TRL's fused LM head score labelled tokens alone on every device, as it does where Triton runs.
+
+    On a CPU TRL 1.16 multiplies every prompt token with the whole vocabulary, three times a step, and masks the result
+    away: for prompts of 220 tokens and 49,152 words, a third of the step. Loss and gradients are the same. A later TRL
+    that lacks the switch trains as it does, slower at worst.
+    """
+    switch = "_use_triton"
+    saved = getattr(trl.trainer.utils, switch, None)
+    if saved is None:
+        yield
+        return
+    setattr(trl.trainer.utils, switch, lambda device: True)
+    try:
+        yield
+    finally:
+        setattr(trl.trainer.utils, switch, saved)

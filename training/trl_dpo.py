@@ -1,0 +1,104 @@
+"""Preferences with TRL's DPOTrainer. The reference is the policy as it stands when training starts.
+
+With an adapter to continue, that is base and adapter, not the bare base. Its log-probabilities are computed once,
+before the first step, so that a step costs one forward pass and no second model stays in memory.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+from trl.trainer.dpo_config import DPOConfig
+from trl.trainer.dpo_trainer import DPOTrainer
+
+from steprag.progress import Progress
+from steprag.runs import Run
+from training.config import DpoSection, TrainConfig
+from training.rows import TokenRow
+from training.trl_common import Outcome, Refreezing, common_arguments, completion_only_head, order_for, run_trainer
+
+REFERENCE = "ref"
+"""TRL's name for the frozen copy of the adapter that training starts from."""
+
+
+class StepDPOTrainer(Refreezing, DPOTrainer):
+    """TRL's trainer on rows that are tokens already, with a bar over the pass that scores the reference."""
+
+    bar: Progress | None = None
+
+    def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, dataset_name: str) -> Any:
+        """The rows as they are: TRL would append what the template puts behind a turn's end."""
+        return dataset
+
+    def _precompute_ref_logps(self, dataset: Dataset, name: str, batch_size: int) -> Dataset:
+        with Progress(f"reference, {name}", len(dataset), "pairs") as self.bar:
+            return super()._precompute_ref_logps(dataset, name, batch_size)
+
+    def compute_ref_log_probs(self, model: Any, inputs: Any) -> Any:
+        scores = super().compute_ref_log_probs(model, inputs)
+        if self.bar:
+            self.bar.advance(len(scores[0]))
+        return scores
+
+
+def train(
+    policy: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: list[TokenRow],
+    held_out: list[TokenRow],
+    config: TrainConfig,
+    run: Run,
+) -> Outcome:
+    """Trains `policy` in place."""
+    with completion_only_head():
+        trainer = build(policy, tokenizer, rows, held_out, config, run.path / "checkpoints")
+    return run_trainer(trainer, run, config)
+
+
+def build(
+    policy: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: list[TokenRow],
+    held_out: list[TokenRow],
+    config: TrainConfig,
+    checkpoints: Path,
+) -> StepDPOTrainer:
+    """The trainer, its reference scored and its rows in the order of training."""
+    trainer = StepDPOTrainer(
+        model=policy,
+        args=DPOConfig(
+            **common_arguments(config, checkpoints),
+            **losses(config.dpo),
+            beta=config.dpo.beta,
+            precompute_ref_log_probs=True,
+        ),
+        train_dataset=as_dataset(rows),
+        eval_dataset=as_dataset(held_out) if held_out else None,
+        processing_class=tokenizer,
+    )
+    trainer.layers = config.lora.layers
+    if REFERENCE in getattr(policy, "peft_config", {}):
+        policy.delete_adapter(REFERENCE)  # scored; kept, it would go into every checkpoint
+    trainer.train_dataset = trainer.train_dataset.select(order_for(config, rows))  # pyright: ignore
+    return trainer
+
+
+def losses(section: DpoSection) -> dict[str, Any]:
+    """TRL's loss names and weights; the chosen step's likelihood joins as one more loss."""
+    names, weights = list(section.loss), list(section.loss_weights or [1.0] * len(section.loss))
+    if section.sft_weight:
+        names, weights = [*names, "sft"], [*weights, section.sft_weight]
+    return {"loss_type": names, "loss_weights": weights}
+
+
+def as_dataset(rows: list[TokenRow]) -> Dataset:
+    """Columns `prompt_ids`, `chosen_ids` and `rejected_ids`."""
+    return Dataset.from_list([_columns(row) for row in rows])
+
+
+def _columns(row: TokenRow) -> dict[str, list[int]]:
+    chosen, rejected = row.completions
+    return {"prompt_ids": row.prompt, "chosen_ids": chosen, "rejected_ids": rejected}
