@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +29,7 @@ def read_corpus(path: Path) -> list[Passage]:
     """All passages of a corpus file in its order, ids unique, at least one. Raises DataError with file and line."""
     passages: list[Passage] = []
     seen: dict[str, int] = {}
-    for number, row in _rows(path):
+    for number, row in read_rows(path):
         passage = passage_from_row(row, path, number)
         if passage.id in seen:
             problem = f"id {passage.id!r} stands in line {seen[passage.id]} already"
@@ -42,14 +40,6 @@ def read_corpus(path: Path) -> list[Passage]:
         remedy = 'one {"id", "title", "text"} or {"id", "contents"} a line'
         raise DataError(path, "holds no passages", remedy=remedy)
     return passages
-
-
-def _rows(path: Path) -> Iterator[tuple[int, object]]:
-    """`read_rows`, with damage to a gzip file told as DataError too."""
-    try:
-        yield from read_rows(path)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(path, f"not a whole gzip file: {error}", remedy="copy or compress it again") from None
 
 
 def passage_text(passage: Passage) -> str:

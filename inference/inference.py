@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+if not __package__:  # run as a file: Python looks beside it first, where `inference` would be this file
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
 from indexes import open_retriever
 from inference.config import InferConfig
 from inference.datasets import question_file

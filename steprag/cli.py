@@ -28,7 +28,7 @@ COMMANDS = (
     Command("doctor", "steprag.doctor", "what this machine can do"),
     Command("index build", "indexes.build", "corpus to vectors and a FAISS index"),
     Command("index search", "indexes.search", "passages for a query"),
-    Command("policy", "steprag.engines.commands", "serve a model or adapter; convert what the trainer made"),
+    Command("policy", "steprag.engines.serve", "serve a model or adapter; convert what the trainer made"),
     Command("worked", "data_generation.worked", "worked episodes to supervised steps"),
     Command("generate", "data_generation.generate", "Monte Carlo tree search: questions to trees"),
     Command("pairs", "preference.build", "trees to preference pairs and supervised steps"),

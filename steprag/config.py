@@ -140,15 +140,14 @@ def config_from(cls: type[Config], arguments: argparse.Namespace, **shortcuts: A
     return load_config(cls, arguments.config, {**given, **short})
 
 
-def parse_arguments(
-    parser: argparse.ArgumentParser, argv: Sequence[str], known: Sequence[str] = ()
-) -> argparse.Namespace:
+def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
     """Like `parser.parse_args`, but an unknown option is a ConfigError that names the nearest known one."""
+    parser.allow_abbrev = False  # a shortened option would hide a misspelt one
     arguments, rest = parser.parse_known_args(argv)
     if rest:
         options = [option for action in parser._actions for option in action.option_strings]
         name = rest[0].split("=")[0]
-        raise ConfigError(f"{parser.prog}: unknown option {name!r}{_nearest(name, [*options, *known])}")
+        raise ConfigError(f"{parser.prog}: unknown option {name!r}{_nearest(name, options)}")
     return arguments
 
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -98,6 +99,8 @@ def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
                     yield number, json.loads(line)
         except json.JSONDecodeError as error:
             raise DataError(path, f"not JSON: {error.msg} at column {error.colno}", line=number) from None
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(path, f"not a whole gzip file: {error}", line=number + 1, remedy="fetch it again") from None
         except UnicodeDecodeError as error:
             problem = f"not UTF-8: byte {error.object[error.start]:#04x}"
             raise DataError(path, problem, line=number + 1, remedy="convert the file to UTF-8") from None

@@ -388,6 +388,27 @@ def gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.parametrize("repetition", range(5))
+def test_guard_ends_its_command_when_pipe_and_signal_come_together(repetition: int) -> None:
+    """The command outlived its guard when SIGTERM arrived while the closed pipe was being dealt with."""
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    line = [sys.executable, "-m", "steprag.engines.child", *command]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True) as guard:
+        deadline = time.monotonic() + 20
+        while not children(guard.pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        (engine,) = children(guard.pid)
+        assert guard.stdin is not None
+        guard.stdin.close()
+        time.sleep(0.01 * repetition)
+        guard.terminate()
+        guard.wait(20)
+    lingering = not gone(engine)
+    if lingering:
+        os.kill(engine, signal.SIGKILL)
+    assert not lingering
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_engine_ends_with_the_command(end: signal.Signals) -> None:
@@ -405,15 +426,22 @@ def test_the_engine_ends_with_the_command(end: signal.Signals) -> None:
 
 
 @pytest.mark.slow
-def test_transformers_serves_base_and_adapter(adapted: tuple[Any, Path]) -> None:
-    _, folder = adapted
-    asked = {"messages": MESSAGES, "max_tokens": 12, "temperature": 0}
-    said = []
-    for adapter in (None, str(folder)):
-        with serving(EngineSpec("transformers", adapter=adapter)) as endpoint:
-            answer = post(endpoint, "/chat/completions", {**asked, "model": endpoint.model})
-            said.append(answer["choices"][0]["message"]["content"])
-    assert said[0] != said[1]
+def test_transformers_serves_what_peft_says(adapted: tuple[Any, Path], weights: Path) -> None:
+    """20 tokens, because base and adapter begin alike; an adapter ignored in silence would say the base's words."""
+    from transformers import AutoTokenizer
+
+    model, folder = adapted
+    tokenizer = AutoTokenizer.from_pretrained(weights)
+    prompt = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=True, return_tensors="pt")
+    ids = model.generate(**prompt, max_new_tokens=20, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    with model.disable_adapter():
+        base_ids = model.generate(**prompt, max_new_tokens=20, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    asked = {"messages": MESSAGES, "max_tokens": 20, "temperature": 0}
+    with serving(EngineSpec("transformers", adapter=str(folder))) as endpoint:
+        answer = post(endpoint, "/chat/completions", {**asked, "model": endpoint.model})
+    said = answer["choices"][0]["message"]["content"]
+    assert said == tokenizer.decode(ids, skip_special_tokens=True)
+    assert said != tokenizer.decode(base_ids, skip_special_tokens=True)
 
 
 def test_convert_command_prints_the_path(tiny: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -347,6 +347,17 @@ def test_dpo_goes_on_from_the_adapter_itself(tiny: Path, pairs: Path, warm: Path
     assert any(not torch.equal(before[key], after[key]) for key in before)
 
 
+def test_dpo_leaves_the_lower_blocks_as_they_were(tiny: Path, pairs: Path, warm: Path, tmp_path: Path) -> None:
+    import torch
+
+    options = ["--adapter", str(warm), "--lora.layers", "1", "--max_steps", "2"]
+    assert train(tiny, pairs, tmp_path, "dpo", *options) == 0
+    before, after = tensors(warm), tensors(tmp_path)
+    changed = {key for key in before if not torch.equal(before[key], after[key])}
+    assert changed
+    assert all(".layers.1." in key for key in changed)
+
+
 def test_time_limit_ends_the_loop(tiny: Path, pairs: Path, tmp_path: Path) -> None:
     assert train(tiny, pairs, tmp_path, "sft", "--epochs", "50", "--minutes", "0.0001", "--save_steps", "1000") == 0
     manifest = json.loads((tmp_path / "manifest.json").read_text())

@@ -6,6 +6,7 @@ before the first step, so that a step costs one forward pass and no second model
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from steprag.progress import Progress
 from steprag.runs import Run
 from training.config import DpoSection, TrainConfig
+from training.policy import freeze_below
 from training.rows import TokenRow
 from training.trl_common import Outcome, Refreezing, common_arguments, completion_only_head, order_for, run_trainer
 
@@ -34,8 +36,12 @@ class StepDPOTrainer(Refreezing, DPOTrainer):
         return dataset
 
     def _precompute_ref_logps(self, dataset: Dataset, name: str, batch_size: int) -> Dataset:
-        with Progress(f"reference, {name}", len(dataset), "pairs") as self.bar:
-            return super()._precompute_ref_logps(dataset, name, batch_size)
+        os.environ["TQDM_DISABLE"] = "1"  # read by TRL alone at this point: one bar is enough
+        try:
+            with Progress(f"reference, {name}", len(dataset), "pairs") as self.bar:
+                return super()._precompute_ref_logps(dataset, name, batch_size)
+        finally:
+            del os.environ["TQDM_DISABLE"]
 
     def compute_ref_log_probs(self, model: Any, inputs: Any) -> Any:
         scores = super().compute_ref_log_probs(model, inputs)
@@ -67,6 +73,7 @@ def build(
     checkpoints: Path,
 ) -> StepDPOTrainer:
     """The trainer, its reference scored and its rows in the order of training."""
+    rows = sorted(rows, key=lambda row: row.length)  # the reference is scored in this order, with little padding
     trainer = StepDPOTrainer(
         model=policy,
         args=DPOConfig(
@@ -82,6 +89,7 @@ def build(
     trainer.layers = config.lora.layers
     if REFERENCE in getattr(policy, "peft_config", {}):
         policy.delete_adapter(REFERENCE)  # scored; kept, it would go into every checkpoint
+    freeze_below(policy, config.lora.layers)  # adding that adapter made every block trainable
     trainer.train_dataset = trainer.train_dataset.select(order_for(config, rows))  # pyright: ignore
     return trainer
 

