@@ -31,7 +31,7 @@ CACHED = 4096
 """Searches whose passages are kept; the least recently used go first."""
 THREADS = 1
 """Cores that a search uses: the others belong to the engine that serves the policy."""
-DECIMALS = 6
+DECIMALS = 4
 """Scores are rounded to these before passages are ordered; the last float32 digit depends on the batch."""
 SPARE = 8
 """Rows asked of FAISS beyond top_k, so that ties at the cut are broken by row and not by chance."""

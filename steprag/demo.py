@@ -1,12 +1,14 @@
 """`steprag demo`: the whole pipeline on the embedded default, stage by stage, through the commands that a user types.
 
-Every stage keeps its own run folder below `--out`, so a second demo reuses what is finished and an interrupted one goes on.
+Every stage keeps its own run folder below `--out`, so a second demo reuses what is finished and an interrupted one
+goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -45,6 +47,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--sft_steps", type=int, default=10, help="steps of supervised training [10]")
     parser.add_argument("--dpo_steps", type=int, default=12, help="steps of DPO [12]")
     given = parse_arguments(parser, argv)
+    # Read when torch loads: threads that wait must sleep, or they starve the engine on the same cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     out, started = Path(given.out), time.monotonic()
     index, pairs, sft, dpo = out / "index", out / "pairs", out / "sft", out / "dpo"
     _stage("index build", corpus=atlas.path("corpus"), out=index)
@@ -105,7 +109,7 @@ def _report(out: Path, contenders: list[Contender]) -> dict[str, Any]:
         key = pair.action if pair.action == pair.rejected_action else f"{pair.action} over {pair.rejected_action}"
         actions[key] = actions.get(key, 0) + 1
     return {
-        "passages": index["rows"],
+        "passages": index["corpus"]["rows"],
         "trees": generated["counts"],
         "usage": generated["usage"],
         "pairs": pairs["counts"],

@@ -551,7 +551,7 @@ def test_the_same_alone_and_in_a_batch(minilm: Built) -> None:
     for query, batched in zip(queries, together, strict=True):
         (alone,) = ask(minilm.path, query)
         assert [p.id for p in alone] == [p.id for p in batched]
-        assert [p.score for p in alone] == pytest.approx([p.score for p in batched], abs=1e-5)
+        assert [p.score for p in alone] == pytest.approx([p.score for p in batched], abs=2e-4)
 
 
 def test_measured_recall_sees_a_bad_index() -> None:

@@ -137,6 +137,7 @@ def save_policy(policy: Any, tokenizer: PreTrainedTokenizerBase, files: ModelFil
         _save_tokenizer(tokenizer, files, temporary)
         for path in sorted(temporary.iterdir(), key=lambda path: path.name in ("adapter_config.json", "config.json")):
             if path.name != "README.md":
+                path.chmod(0o644)  # safetensors makes its files private
                 os.replace(path, folder / path.name)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -58,11 +58,12 @@ def command(spec: EngineSpec) -> Command:
 
 
 def _llamacpp(spec: EngineSpec, files: ModelFiles) -> Command:
-    from steprag.engines import weights
+    from steprag.engines import requantise, weights
 
     if files.gguf is None:
         raise ConfigError(f"llama.cpp reads GGUF files and {files.name} is none; use --engine transformers or vllm")
-    argv = [sys.executable, "-m", "steprag.engines.llamacpp", "--model", str(files.gguf), "--alias", files.label]
+    gguf = requantise.eight_bit_gguf() if files.embedded else files.gguf
+    argv = [sys.executable, "-m", "steprag.engines.llamacpp", "--model", str(gguf), "--alias", files.label]
     argv += ["--host", spec.host, "--port", str(spec.port)]
     argv += ["--parallel", str(spec.parallel), "--context", str(spec.context)]
     if files.adapter:
@@ -71,7 +72,7 @@ def _llamacpp(spec: EngineSpec, files: ModelFiles) -> Command:
         argv += ["--threads", str(spec.threads)]
     if spec.api_key_env:
         argv += ["--api-key-env", spec.api_key_env]
-    # Threads that wait should sleep: where others use the cores too, OpenMP's busy waiting slows decoding tenfold.
+    # Threads that wait should sleep: where others use the cores too, OpenMP's busy waiting makes llama.cpp crawl.
     return Command(argv, files.label, env={"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive")})
 
 

@@ -1,8 +1,8 @@
 """Weights in the format that an engine or a trainer reads.
 
-llama.cpp reads the embedded GGUF; trainers and `transformers serve` need a Hugging Face folder. The folder made here
-holds the very numbers of the GGUF file (4-bit blocks written out as float32), so that what is trained and what
-is served start from one model.
+llama.cpp reads the embedded model as a GGUF file of 8-bit blocks (`steprag.engines.requantise`); trainers and
+`transformers serve` need a Hugging Face folder. The folder made here holds the very numbers of that file, written out
+as float32, so that what is trained and what is served start from one model.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from steprag.engines.adapters import gguf_adapter, lora_rank, unpermute_rows
 from steprag.engines.models import EMBEDDED, ModelFiles, cache_dir, embedded_sha256, read_json, resolve_model
+from steprag.engines.requantise import eight_bit_gguf
 from steprag.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["base_weights", "gguf_adapter", "hf_weights", "lora_rank", "transformers_folder"]
 
-_FORMAT = 1  # raise it when the folder's content changes
+_FORMAT = 2  # raise it when the folder's content changes
 _MANIFEST = "steprag.json"
 _OUTER_TENSORS = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
 _BLOCK_TENSORS = {
@@ -50,15 +51,14 @@ def hf_weights(model: str | Path, out: Path | None = None) -> Path:
     files = resolve_model(model)
     if files.hf:
         return files.hf
-    if not files.embedded or files.gguf is None:
+    if not files.embedded:
         raise ConfigError(f"{model} has no Hugging Face folder here; give a local folder, or {EMBEDDED}")
     target = out or cache_dir() / "weights" / EMBEDDED
     if _is_current(target):
         return target
     if out is not None and target.exists():
         raise ConfigError(f"{target} exists and is not the folder this would write; give another --out")
-    gguf = files.gguf
-    return _atomic_folder(target, lambda folder: _write_hf(gguf, folder))
+    return _atomic_folder(target, lambda folder: _write_hf(eight_bit_gguf(), folder))
 
 
 def base_weights(files: ModelFiles) -> str:
