@@ -23,9 +23,9 @@ HERE = Path(__file__).parent
 
 def node(identity: int, parent: int | None, action: str | None, f1: float | None = None, **more: object) -> Node:
     depth = {None: 0, 0: 1, 1: 2, 2: 2, 4: 3}[parent] if parent is not None else 0
-    base = Node(id=identity, parent=parent, depth=depth, action=action, text=f"text {identity}", content=f"c {identity}",
-                prediction_f1=f1, terminal=f1 is not None, visits=1)  # fmt: skip
-    return replace(base, **more)
+    texts = {"text": f"text {identity}", "content": f"c {identity}"}
+    values = {"prediction_f1": f1, "terminal": f1 is not None, "visits": 1}
+    return Node(id=identity, parent=parent, depth=depth, action=action, **{**texts, **values, **more})
 
 
 def tree() -> Tree:

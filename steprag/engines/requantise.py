@@ -1,9 +1,8 @@
 """The embedded model in 8-bit blocks: what llama.cpp serves and what training starts from.
 
 The package ships 4-bit blocks (Q4_1) to be small. On a CPU llama.cpp reads prompts from them at little more than half
-the speed
-of 8-bit blocks (Q8_0), and prompts are what a search spends its time on. Written out once, 145 MB; 8 bits lose
-next to nothing of numbers that came from 4 (less than 0.4 % of a block's greatest).
+the speed of 8-bit blocks (Q8_0), and prompts are what a search spends its time on. Written out once, 145 MB; 8 bits
+lose next to nothing of numbers that came from 4 (less than 0.4 % of a block's greatest).
 """
 
 from __future__ import annotations
