@@ -20,6 +20,7 @@ import numpy as np
 from steprag.engines.models import embedded_encoder
 from steprag.errors import ConfigError, RetrieverError
 from steprag.files import file_hash
+from steprag.threads import spin_briefly
 
 EMBEDDED = "minilm"
 NAMES = {
@@ -199,8 +200,7 @@ class Encoder:
     def __init__(self, folder: Path, spec: EncoderSpec, *, device: str = "cpu", threads: int | None = None) -> None:
         """`device`: cpu, cuda, … or auto. `threads` holds for the thread that calls, as OpenMP counts them."""
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false" if threads == 1 else "true")
-        # Threads that wait must sleep, not spin: on a busy machine spinning more than halves the speed.
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        spin_briefly()
         import torch
         from sentence_transformers import SentenceTransformer
         from transformers.utils import logging

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from steprag.metrics import exact_match
 from steprag.progress import say
 from steprag.runs import read_manifest
 from steprag.stats import mean_interval
+from steprag.threads import spin_briefly
 from steprag.types import Pair, Prediction
 
 RECIPES = Path(__file__).parent.parent / "configs"
@@ -47,8 +47,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--sft_steps", type=int, default=10, help="steps of supervised training [10]")
     parser.add_argument("--dpo_steps", type=int, default=12, help="steps of DPO [12]")
     given = parse_arguments(parser, argv)
-    # Read when torch loads: threads that wait must sleep, or they starve the engine on the same cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    spin_briefly()  # before a stage loads torch
     out, started = Path(given.out), time.monotonic()
     index, pairs, sft, dpo = out / "index", out / "pairs", out / "sft", out / "dpo"
     _stage("index build", corpus=atlas.path("corpus"), out=index)

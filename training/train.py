@@ -25,6 +25,7 @@ from steprag.errors import ConfigError
 from steprag.files import file_hash
 from steprag.progress import say
 from steprag.runs import Run, open_run, read_manifest
+from steprag.threads import spin_briefly
 from training.config import NEUTRAL, TrainConfig
 from training.policy import adapter_hash, check_adapter, load_policy, load_tokenizer, save_policy, weights_hash
 from training.rows import Row, data_files, read_file, read_training, tokenise
@@ -96,10 +97,8 @@ def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
 
 def _train(config: TrainConfig, inputs: Inputs, run: Run) -> None:
     threads = config.threads or os.cpu_count() or 1
-    # Read by native libraries when they load. Threads that wait by spinning for each other starve when other programs
-    # want the same cores: steps then took over twenty times as long.
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # read by native libraries when they load
+    spin_briefly()
     say(f"train: {config.stage} on {len(inputs.rows)} rows, from {inputs.files.label}, {threads} threads")
     back_end = importlib.import_module(BACK_ENDS[config.stage])
     from training.trl_common import quiet, use_threads

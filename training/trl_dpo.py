@@ -74,6 +74,8 @@ def build(
 ) -> StepDPOTrainer:
     """The trainer, its reference scored and its rows in the order of training."""
     rows = sorted(rows, key=lambda row: row.length)  # the reference is scored in this order, with little padding
+    order = order_for(config, rows)
+    needed = sorted(set(order))  # `max_steps` may stop short of an epoch: no reference for rows that are never seen
     trainer = StepDPOTrainer(
         model=policy,
         args=DPOConfig(
@@ -82,7 +84,7 @@ def build(
             beta=config.dpo.beta,
             precompute_ref_log_probs=True,
         ),
-        train_dataset=as_dataset(rows),
+        train_dataset=as_dataset([rows[i] for i in needed]),
         eval_dataset=as_dataset(held_out) if held_out else None,
         processing_class=tokenizer,
     )
@@ -90,7 +92,8 @@ def build(
     if REFERENCE in getattr(policy, "peft_config", {}):
         policy.delete_adapter(REFERENCE)  # scored; kept, it would go into every checkpoint
     freeze_below(policy, config.lora.layers)  # adding that adapter made every block trainable
-    trainer.train_dataset = trainer.train_dataset.select(order_for(config, rows))  # pyright: ignore
+    place = {row: i for i, row in enumerate(needed)}
+    trainer.train_dataset = trainer.train_dataset.select([place[row] for row in order])  # pyright: ignore
     return trainer
 
 

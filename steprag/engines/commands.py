@@ -12,6 +12,7 @@ from pathlib import Path
 
 from steprag.engines.models import ModelFiles, resolve_model
 from steprag.errors import ConfigError
+from steprag.threads import spin_briefly
 
 ENGINES = ("llamacpp", "transformers", "vllm")
 _VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the only values that --max-lora-rank takes
@@ -72,8 +73,9 @@ def _llamacpp(spec: EngineSpec, files: ModelFiles) -> Command:
         argv += ["--threads", str(spec.threads)]
     if spec.api_key_env:
         argv += ["--api-key-env", spec.api_key_env]
-    # Threads that wait should sleep: where others use the cores too, OpenMP's busy waiting makes llama.cpp crawl.
-    return Command(argv, files.label, env={"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive")})
+    environment = {key: os.environ[key] for key in ("GOMP_SPINCOUNT",) if key in os.environ}
+    spin_briefly(environment)
+    return Command(argv, files.label, env=environment)
 
 
 def _transformers(spec: EngineSpec, files: ModelFiles) -> Command:
