@@ -73,9 +73,8 @@ def _llamacpp(spec: EngineSpec, files: ModelFiles) -> Command:
         argv += ["--threads", str(spec.threads)]
     if spec.api_key_env:
         argv += ["--api-key-env", spec.api_key_env]
-    environment = {key: os.environ[key] for key in ("GOMP_SPINCOUNT",) if key in os.environ}
-    spin_briefly(environment)
-    return Command(argv, files.label, env=environment)
+    spin_briefly()
+    return Command(argv, files.label)
 
 
 def _transformers(spec: EngineSpec, files: ModelFiles) -> Command:
