@@ -60,7 +60,7 @@ Script = Callable[[str, int], str]
 
 
 def beginner(prompt: str, draw: int) -> str:
-    """A policy of middling skill on QUESTION: it queries clumsily, answers early, or breaks the grammar now and then."""
+    """A policy of middling skill on QUESTION: queries clumsily, answers early, or breaks the grammar."""
     last = prompt.rsplit("\n", 1)[-1]
     if last == "Read the passages.":
         lines = [line for line in prompt.split("\n") if line.startswith(("Tirana:", "Albania:", "Peru:", "Lima:"))]

@@ -25,6 +25,7 @@ from steprag.cli import guarded
 from steprag.config import load_config
 from steprag.errors import ConfigError, DataError, RetrieverError, StepragError
 from steprag.types import Passage
+from tests.models import make_encoder
 
 PASSAGES = [
     ("sea", "Aral Sea", "The Aral Sea lay between Kazakhstan and Uzbekistan and has largely dried up."),
@@ -40,36 +41,6 @@ def write_corpus(path: Path, passages: Sequence[tuple[str, str, str]] = PASSAGES
     rows = [json.dumps({"id": i, "title": title, "text": text}) for i, title, text in passages]
     path.write_text("\n".join(rows) + "\n", encoding="utf-8")
     return path
-
-
-def make_encoder(folder: Path, seed: int) -> Path:
-    """A real sentence-transformers folder: one random BERT layer, CLS pooling, and a query prompt."""
-    import torch
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Normalize, Transformer
-    from sentence_transformers.sentence_transformer.modules import Pooling
-    from transformers import BertConfig, BertModel, BertTokenizer
-
-    torch.manual_seed(seed)
-    plain = folder / "plain"
-    plain.mkdir(parents=True)
-    letters = [chr(c) for c in range(33, 127)]
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + c for c in letters)]
-    (plain / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
-    BertTokenizer(vocab={word: i for i, word in enumerate(words)}).save_pretrained(plain)
-    BertModel(
-        BertConfig(
-            vocab_size=len(words),
-            hidden_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=32,
-            max_position_embeddings=128,
-        )
-    ).save_pretrained(plain)
-    modules = [Transformer(str(plain), max_seq_length=64), Pooling(16, pooling_mode="cls"), Normalize()]
-    SentenceTransformer(modules=modules, prompts={"query": "find: "}, device="cpu").save(str(folder / "encoder"))
-    return folder / "encoder"
 
 
 @pytest.fixture(scope="module")
@@ -162,11 +133,6 @@ def test_commands(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert [len(row["passages"]) for row in rows] == [2, 2]
     assert guarded(indexes.search.main, ["--index", str(out), "iron"]) == 0
     assert capsys.readouterr().out.startswith("# iron\n1. ")
-
-
-def test_recipes_load() -> None:
-    recipes = sorted((Path(__file__).parent.parent / "configs" / "index").glob("*.yaml"))
-    assert [load_config(IndexConfig, str(recipe)).encoder for recipe in recipes] == ["bge-base", "minilm"]
 
 
 # --- what may stand at --out ----------------------------------------------------------------------------------------
