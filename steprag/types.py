@@ -1,7 +1,7 @@
 """The values that stages exchange. Read this file first.
 
 Everything here is frozen plain data. `steprag.files` reads and writes the ones that live in JSON Lines files
-(DESIGN: Question, Passage, Tree, Pair, Trajectory, Prediction, Failure); a field that such a file has and the class
+(Question, Passage, Tree, Pair, Trajectory, Prediction, Failure); a field that such a file has and the class
 lacks is kept in `extra` and written back.
 """
 
