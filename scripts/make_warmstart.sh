@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Remakes the warm-start adapter of the embedded model from Atlas's worked episodes: index, replay, supervised training.
-# About 15 minutes on two idle cores. The result goes to steprag/atlas/warmstart.
+# About 35 minutes on two idle cores. The result goes to steprag/atlas/warmstart.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/setup.sh

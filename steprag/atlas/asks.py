@@ -85,13 +85,11 @@ ASKS: dict[tuple[str, str], Ask] = {
         "the dialling code of {x}",
         ("What is the telephone prefix of {x}?", "Which dialling code do callers use to reach {x}?"),
         ("telephone dialling code of {x}", "calling code for {x}"),
-        inverse=("the country with the dialling code {v}", "the country reached by dialling {v}"),
     ),
     ("country", "domain"): Ask(
         "the internet domain of {x}",
         ("What is the internet domain of {x}?", "In which letters do web addresses of {x} end?"),
         ("internet domain of {x}", "ending of websites in {x}"),
-        inverse=("the country whose websites end in {v}", "the country that owns the internet domain {v}"),
     ),
     ("country", "letters"): Ask(
         "the three-letter code of {x}",
@@ -100,7 +98,6 @@ ASKS: dict[tuple[str, str], Ask] = {
             "Under which three letters do international lists enter {x}?",
         ),
         ("three-letter country code of {x}",),
-        inverse=("the country listed internationally as {v}", "the country whose three-letter code is {v}"),
     ),
     ("country", "parts"): Ask(
         "the number of {part_kind} in {x}",
@@ -199,13 +196,11 @@ ASKS: dict[tuple[str, str], Ask] = {
         "the IATA code of {x}",
         ("What is the IATA code of {x}?", "Which three letters stand on tickets to {x}?"),
         ("IATA code of {x}", "ticket code of {x}"),
-        inverse=("the airport with the IATA code {v}", "the airport that tickets call {v}"),
     ),
     ("airport", "icao"): Ask(
         "the ICAO code of {x}",
         ("What is the ICAO code of {x}?", "Which four letters do pilots use for {x}?"),
         ("ICAO code of {x}", "pilots' code for {x}"),
-        inverse=("the airport that pilots call {v}", "the airport with the ICAO code {v}"),
     ),
     ("airport", "elevation"): Ask(
         "the elevation of {x}",
@@ -232,7 +227,6 @@ ASKS: dict[tuple[str, str], Ask] = {
         "the postal abbreviation of {x}",
         ("Which two letters mark mail to {x}?", "What is the postal abbreviation of {x}?"),
         ("postal abbreviation of {x}",),
-        inverse=("the US state abbreviated {v}", "the US state with the postal letters {v}"),
     ),
     ("state", "counties"): Ask(
         "the number of counties in {x}",

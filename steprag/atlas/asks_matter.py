@@ -7,13 +7,11 @@ MATTER: dict[tuple[str, str], Ask] = {
         "the symbol of {x}",
         ("What is the chemical symbol of {x}?", "How do chemists write {x} for short?"),
         ("chemical symbol of {x}", "symbol for {x}"),
-        inverse=("the element with the symbol {v}", "the chemical element written {v}"),
     ),
     ("element", "number"): Ask(
         "the atomic number of {x}",
         ("What is the atomic number of {x}?", "How many protons does an atom of {x} have?"),
         ("atomic number of {x}", "How many protons does {x} have?"),
-        inverse=("the element with atomic number {v}", "the element whose nucleus has {v} protons"),
     ),
     ("element", "discoverer"): Ask(
         "the discoverer of {x}",
@@ -96,7 +94,6 @@ MATTER: dict[tuple[str, str], Ask] = {
             "Which three letters stand for {x} on exchange boards?",
         ),
         ("ISO code of {x}", "How do banks write {x}?"),
-        inverse=("the currency that banks write {v}", "the currency with the ISO code {v}"),
     ),
     ("currency", "since"): Ask(
         "the year when {x} came into use",
@@ -134,7 +131,6 @@ MATTER: dict[tuple[str, str], Ask] = {
         "the name that speakers of {x} use for it",
         ("What do speakers of {x} call their own language?", "What is the native name of {x}?"),
         ("native name of {x}", "What do speakers call {x}?"),
-        inverse=("the language whose speakers call it {v}", "the language known to its speakers as {v}"),
     ),
     ("language", "direction"): Ask(
         "the writing direction of {x}",

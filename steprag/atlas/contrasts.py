@@ -156,7 +156,8 @@ def _compared(world: World, first: Entity, second: Entity, relation: str, wordin
     low, high = (entity.facts[relation].text for entity in ranked)
     more, less = ("is later than", "is earlier than") if relation in YEARS else ("is more than", "is less than")
     proof = f"{high} {more} {low}" if wanted == "more" else f"{low} {less} {high}"
-    told = f"{proof}, so it is {winner.label}"
+    sides = ", ".join(f"{entity.label} has {entity.facts[relation].text}" for entity in (first, second))
+    told = f"{sentence_case(sides)}; {proof}, so it is {winner.label}"
     bare = winner.label.removeprefix("the ")
     bare = winner.title.split(" (")[0] if kind in ("country", "state", "city") else bare
     answers = tuple(

@@ -66,6 +66,6 @@ def _second_thought(question: Question, hop: Hop) -> str:
 
 
 def rows(questions: list[Question]) -> Iterator[tuple[Question, list[Step]]]:
-    """Every question with its steps; about one in six begins with a search that misses."""
+    """Every question with its steps; about one in eight begins with a search that misses."""
     for order, question in enumerate(questions):
-        yield question, steps_of(question, misses=order % 6 == 3)
+        yield question, steps_of(question, misses=order % 8 == 3)
