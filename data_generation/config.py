@@ -1,31 +1,93 @@
-"""The keys of `steprag generate`."""
+"""The keys of `steprag generate`, and its presets."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from steprag.budget import BudgetConfig
 from steprag.config import PolicyConfig, Positive, PromptConfig, RetrieverConfig, Section, StageConfig
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "default": {},
+    "fast": {"search": {"rollouts": 5, "extra": 0, "hopeless": 4}},
+    # The published loop (arXiv 2505.14069 and its code): one child and one judge call an iteration, the judge sees the
+    # golden answer, nothing is played to its end, finished leaves are visited and judged again.
+    "reasonrag": {
+        "search": {
+            "rollouts": 64, "extra": 0, "children": 2, "siblings": 1, "depth": 7, "exploration": 1.414, "wave": 1,
+            "play": False, "revisit": True, "contrast": None, "hopeless": None,
+        },
+        "reward": {"name": "judge", "gold": True},
+        "retriever": {"top_k": 3},
+    },
+}  # fmt: skip
+"""What each preset sets; keys that the user gives win."""
 
 
 class SearchConfig(Section):
-    rollouts: Positive = Field(default=8, description="iterations a tree: select, expand, play to an answer, back up")
-    children: Positive = Field(default=3, description="siblings sampled where a node is expanded")
+    preset: Literal["default", "reasonrag", "fast"] = Field(
+        default="default", description="a set of search and reward keys; keys given beside it win"
+    )
+    rollouts: Positive = Field(default=16, description="iterations a tree: select, expand, play to an answer, back up")
+    extra: int = Field(default=8, ge=0, description="more iterations for a tree with right and wrong answers by then")
+    contrast: Positive | None = Field(
+        default=4, description="stop a tree with so many right and so many wrong answers; none: never"
+    )
+    hopeless: Positive | None = Field(
+        default=8, description="stop a tree without a right answer after so many iterations; none: never"
+    )
+    children: Positive = Field(default=3, description="children of a node")
+    siblings: Positive | None = Field(default=None, description="children sampled in one request; none: all of them")
+    play: bool = Field(default=True, description="play from a new child to an answer, step by step")
+    revisit: bool = Field(default=False, description="visit finished leaves again (what the published loop does)")
     depth: Positive = Field(default=7, description="steps in an episode at most; the last can only be an answer")
     exploration: float = Field(default=1.414, ge=0, description="UCT's constant c; greater visits the less known more")
+    wave: Positive = Field(default=2, description="leaves of one tree in flight at once")
 
 
 class RewardConfig(Section):
-    name: Literal["spre"] = Field(default="spre", description="spre: the answer's F1 × alpha^steps")
+    name: Literal["spre", "judge", "mixed"] = Field(
+        default="spre", description="spre: the answer's F1 × alpha^steps; judge: a model's score; mixed: both"
+    )
     alpha: float = Field(default=0.9, gt=0, le=1, description="discount a step")
+    weight: float = Field(default=0.5, ge=0, le=1, description="the judge's share, where mixed")
+    gold: bool = Field(default=True, description="show the judge the golden answers")
+
+    @property
+    def judged(self) -> bool:
+        return self.name != "spre"
+
+
+class TreeLimits(Section):
+    """Part of the recipe, unlike the run's budget: a tree that reaches one ends there, whatever the timing."""
+
+    calls: Positive | None = Field(default=None, description="requests a tree may make before its next wave")
+    tokens: Positive | None = Field(default=None, description="tokens a tree may use before its next wave")
 
 
 class GenerateConfig(StageConfig):
     policy: PolicyConfig = PolicyConfig()
+    judge: PolicyConfig = PolicyConfig(temperature=0.0, max_tokens=16)
     retriever: RetrieverConfig = RetrieverConfig()
     prompt: PromptConfig = PromptConfig()
     search: SearchConfig = SearchConfig()
     reward: RewardConfig = RewardConfig()
+    tree: TreeLimits = TreeLimits()
+    budget: BudgetConfig = BudgetConfig()
+    trees_at_once: Positive | None = Field(
+        default=None, description="trees that grow at once; none: twice policy.concurrency"
+    )
     limit: Positive | None = Field(default=None, description="use the first so many questions only")
-    seed: int = Field(default=0, description="seeds every sample, together with question and node")
+    seed: int = Field(default=0, description="seeds every sample, together with question and state")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_preset(cls, given: dict[str, Any]) -> dict[str, Any]:
+        search = given.get("search") or {}
+        name = search.get("preset", "default") if isinstance(search, dict) else search.preset
+        for section, values in PRESETS.get(name, {}).items():
+            own = given.get(section) or {}
+            given[section] = {**values, **own} if isinstance(own, dict) else own
+        return given

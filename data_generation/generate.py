@@ -1,34 +1,47 @@
-"""`steprag generate`: searches a file of questions, many trees at once, and appends each tree as it is finished."""
+"""`steprag generate`: searches a file of questions, many trees at once, and appends each tree as it is finished.
+
+Every call and every search is in the run's journal (`calls.sqlite`) before the tree acts on it; see `steprag.journal`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import sys
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from data_generation.config import GenerateConfig
-from data_generation.search import finished, grow, plant
+from data_generation.growth import finished, plant
+from data_generation.judge import Judge, ScoreFormat, prompt_hash
+from data_generation.search import Searcher, grow
 from indexes import open_retriever
+from steprag.budget import Spending
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.environment import Environment
 from steprag.errors import RequestError
 from steprag.files import existing, read_questions, read_records
-from steprag.policy import Policy, open_policy
+from steprag.journal import Journal, QuestionCalls, slots_of
+from steprag.policy import Policy, model_identity, open_policy
 from steprag.progress import say
-from steprag.prompts import load_profile
-from steprag.questions import agent_identity, in_question_order, note_failures, unfinished, work_off
+from steprag.prompts import PromptProfile, load_profile
+from steprag.questions import SAMPLING, agent_identity, in_question_order, note_failures, unfinished, work_off
+from steprag.retriever import Retriever
 from steprag.runs import Run, open_run
 from steprag.types import Failure, Question, Tree, Usage
+
+JOURNAL = "calls.sqlite"
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag generate", description="Monte Carlo tree search: questions to trees")
     parser.add_argument("--questions", required=True, metavar="FILE", help="questions, JSON Lines")
     parser.add_argument("--index", required=True, metavar="DIR", help="index folder")
-    parser.add_argument("--out", required=True, metavar="RUN", help="run folder: trees.jsonl, failures.jsonl, manifest")
+    parser.add_argument("--out", required=True, metavar="RUN", help="run folder: trees, failures, journal, manifest")
     add_options(parser, GenerateConfig)
     given = parse_arguments(parser, argv)
     config = config_from(GenerateConfig, given)
@@ -36,40 +49,99 @@ def main(argv: list[str]) -> int:
     return 3 if asyncio.run(generate(config, file, given.index, Path(given.out))) else 0
 
 
+@dataclass(frozen=True)
+class Engines:
+    """The models of a run, each with its bound on requests in flight."""
+
+    policy: Policy
+    policy_slots: asyncio.Semaphore
+    judge: Policy | None
+    judge_slots: asyncio.Semaphore
+
+
 async def generate(config: GenerateConfig, questions_file: Path, index: str, out: Path) -> int:
-    """Runs the stage; returns how many questions failed."""
+    """Runs the stage; returns how many questions failed. Raises BudgetReached where a limit ended it."""
     questions = read_questions(questions_file)[: config.limit]
     profile = load_profile(config.prompt.profile, config.prompt.examples)
     retriever = open_retriever(index)
-    environment = Environment(profile, retriever, config.retriever.top_k, config.search.depth)
-    identity = {
-        **agent_identity(config, questions_file, profile, retriever),
-        **config.model_dump(include={"search", "reward", "seed"}),
-    }
+    identity = {**agent_identity(config, questions_file, profile, retriever), **search_identity(config)}
     with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
-        trees = run.path / "trees.jsonl"
-        todo = unfinished(questions, trees, _question_id)
-        if todo:
-            async with open_policy(config.policy, profile.grammar) as policy:
-
-                async def search(question: Question) -> Tree | Failure:
-                    return await search_one(question, config, environment, policy)
-
-                at_once = config.policy.concurrency
-                await work_off(run, todo, search, file=trees, at_once=at_once, total=len(questions))
-        await retriever.close()
-        in_question_order(trees, questions, _question_id)
-        _summarise(run, trees)
+        try:
+            await search_all(run, questions, config, profile, retriever, open_engines(config, profile))
+        finally:
+            await retriever.close()
         return note_failures(run)
 
 
-async def search_one(
-    question: Question, config: GenerateConfig, environment: Environment, policy: Policy
-) -> Tree | Failure:
-    """The question's tree, or why it failed, with the tree as far as it grew."""
-    growth = plant(question)
+async def search_all(
+    run: Run,
+    questions: list[Question],
+    config: GenerateConfig,
+    profile: PromptProfile,
+    retriever: Retriever,
+    engines: AbstractAsyncContextManager[Engines],
+) -> None:
+    """Searches the questions that have no tree yet. `engines` is entered only if there are some.
+
+    Leaving early (a limit, a refused key, Ctrl-C), it waits for the calls in flight, so that their replies are kept.
+    """
+    trees = run.path / "trees.jsonl"
+    todo = unfinished(questions, trees, _question_id)
+    spending = Spending(config.budget, {"policy": config.policy.price, "judge": config.judge.price})
     try:
-        return await grow(growth, environment, policy, config.search, config.reward, config.seed)
+        if todo:
+            async with engines as models, Journal(run.path / JOURNAL, spending) as journal:
+                run.set(calls_lost=journal.lost)
+
+                async def search(question: Question) -> Tree | Failure:
+                    calls = journal.question(question)
+                    return await search_one(question, searcher_for(calls, config, profile, retriever, models))
+
+                at_once = config.trees_at_once or 2 * config.policy.concurrency
+                await work_off(run, todo, search, file=trees, at_once=at_once, total=len(questions), spending=spending)
+    finally:
+        in_question_order(trees, questions, _question_id)
+        summarise(run, trees, spending)
+
+
+def search_identity(config: GenerateConfig) -> dict[str, Any]:
+    """What decides the trees beyond the agent: search, reward, limits, seed, and the judge where there is one."""
+    identity = config.model_dump(include={"search", "reward", "tree", "seed"})
+    if config.reward.judged:
+        judge = {**model_identity(config.judge), **config.judge.model_dump(include=SAMPLING), "prompt": prompt_hash()}
+        identity["judge"] = judge
+    return identity
+
+
+@asynccontextmanager
+async def open_engines(config: GenerateConfig, profile: PromptProfile) -> AsyncIterator[Engines]:
+    """Policy and, where the reward needs one, judge; started and stopped with the block if they do not run already."""
+    slots = slots_of(config.policy), slots_of(config.judge)
+    async with open_policy(config.policy, profile.grammar) as policy:
+        if not config.reward.judged:
+            yield Engines(policy, slots[0], None, slots[1])
+            return
+        async with open_policy(config.judge, ScoreFormat()) as judge:
+            yield Engines(policy, slots[0], judge, slots[1])
+
+
+def searcher_for(
+    calls: QuestionCalls, config: GenerateConfig, profile: PromptProfile, retriever: Retriever, engines: Engines
+) -> Searcher:
+    """What one question's search works with: the engines and the retriever behind the journal."""
+    environment = Environment(profile, calls.retriever(retriever), config.retriever.top_k, config.search.depth)
+    policy = calls.policy(engines.policy, "policy", engines.policy_slots)
+    judge = None
+    if engines.judge is not None:
+        judge = Judge(calls.policy(engines.judge, "judge", engines.judge_slots), config.reward.gold)
+    return Searcher(environment, policy, judge, config)
+
+
+async def search_one(question: Question, searcher: Searcher) -> Tree | Failure:
+    """The question's tree, or why it failed, with the tree as far as it grew."""
+    growth = plant(question, searcher.environment.start(question.question))
+    try:
+        return await grow(growth, searcher)
     except RequestError as error:
         return Failure(question.id, type(error).__name__, str(error), finished(growth, "failed"))
 
@@ -78,9 +150,10 @@ def _question_id(row: dict[str, Any]) -> str:
     return row["question"]["id"]
 
 
-def _summarise(run: Run, trees: Path) -> None:
+def summarise(run: Run, trees: Path, spending: Spending) -> None:
     """Counts the run's trees into the manifest and says what they hold."""
     counts = {"trees": 0, "nodes": 0, "refused_steps": 0, "solved": 0, "mixed": 0}
+    ended: dict[str, int] = {}
     usage = Usage()
     for tree in read_records(trees, Tree) if trees.exists() else ():
         scores = [node.prediction_f1 for node in tree.nodes if node.prediction_f1 is not None]
@@ -89,12 +162,16 @@ def _summarise(run: Run, trees: Path) -> None:
         counts["refused_steps"] += sum(node.failure is not None for node in tree.nodes)
         counts["solved"] += any(score == 1.0 for score in scores)
         counts["mixed"] += bool(scores) and max(scores) > min(scores)
+        ended[tree.status] = ended.get(tree.status, 0) + 1
         usage += tree.usage
-    run.set(counts=counts, usage=vars(usage))
+    run.set(counts=counts, ended_by=ended, usage=vars(usage))
+    if spending.usage.calls:
+        run.set(spent={**vars(spending.usage), "usd": round(spending.usd, 6)})
+    cost = f", ${spending.usd:.2f}" if spending.usd else ""
     say(
         f"generate: {counts['trees']} trees ({counts['solved']} solved, {counts['mixed']} with answers of both kinds), "
         f"{counts['nodes']} nodes, {usage.calls} calls, "
-        f"{usage.prompt_tokens:,} prompt and {usage.completion_tokens:,} completion tokens"
+        f"{usage.prompt_tokens:,} prompt and {usage.completion_tokens:,} completion tokens{cost}"
     )
 
 

@@ -1,192 +1,268 @@
-"""Monte Carlo tree search for one question, as functions over plain lists.
+"""Monte Carlo tree search for one question, in waves.
 
-One iteration (`grow` shows the loop): `select` walks down by UCT to a node that may still branch, `expand` samples its
-children in one request, one of them is played to an answer, and `backup` carries each answer's reward to the root.
-What is played stays in the tree. Terminal and fully explored nodes are closed and not visited again.
+A wave (`grow` shows the loop) selects up to `search.wave` leaves by UCT, counting those in flight, lets each job
+`explore` its leaf at the same time as the others, and lands the jobs in the order of selection. A job only touches
+what is below its own leaf, so neither the tree nor its node ids depend on which reply comes first.
+
+A job samples the leaf's children, `siblings` in one request, and plays the first open one on to an answer, a request a
+step; everything that was sampled stays in the tree.
 """
 
 from __future__ import annotations
 
-import math
-import random
+import asyncio
+import hashlib
 from dataclasses import dataclass, field, replace
 
-from data_generation.config import RewardConfig, SearchConfig
+from data_generation.config import GenerateConfig, SearchConfig, TreeLimits
+from data_generation.growth import Branch, Growth, backup, finished, mark_pending, select, settle
+from data_generation.judge import Judge
 from steprag.environment import Environment
-from steprag.errors import StepFormatError
+from steprag.errors import NotJournalled, StepFormatError
 from steprag.metrics import f1, normalise
 from steprag.policy import Policy
 from steprag.tree import discounted
-from steprag.types import Completion, Found, Node, Question, State, Tree, Usage
+from steprag.types import Completion, Found, Node, State, Step, Tree, Usage
 
-TREE_FORMAT = 1
+RIGHT = 0.5
+"""F1 from which an answer counts as right, where a tree is stopped or prolonged."""
 
 
-@dataclass
-class Growth:
-    """A tree while it grows: one entry a node in every list, indexed by node id.
+@dataclass(frozen=True)
+class Searcher:
+    """What a search works with; `judge` is there where the recipe's reward asks one."""
 
-    `nodes` holds what is settled when a node is made; visits and reward sums live beside it until `finished`.
-    `visits` counts rewarded answers below a node (or at it), `rewards` sums their rewards. `branched`: the node has
-    been asked for all its children. `closed`: nothing below is left to explore.
-    """
+    environment: Environment
+    policy: Policy
+    judge: Judge | None
+    config: GenerateConfig
 
-    question: Question
-    nodes: list[Node] = field(default_factory=list)
-    states: list[State] = field(default_factory=list)
-    children: list[list[int]] = field(default_factory=list)
-    visits: list[int] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    branched: list[bool] = field(default_factory=list)
-    closed: list[bool] = field(default_factory=list)
+
+@dataclass(eq=False)
+class Job:
+    """One leaf in flight. `created` in order of sampling; `valued`: branches whose reward is to be backed up."""
+
+    leaf: Branch
+    created: list[Branch] = field(default_factory=list)
+    valued: list[tuple[Branch, float]] = field(default_factory=list)
     usage: Usage = Usage()
 
-    def add(self, node: Node, state: State) -> int:
-        """Appends a node whose id is the next one and hangs it below its parent."""
-        self.nodes.append(node)
-        self.states.append(state)
-        self.children.append([])
-        self.visits.append(0)
-        self.rewards.append(0.0)
-        self.branched.append(False)
-        self.closed.append(node.terminal)
-        if node.parent is not None:
-            self.children[node.parent].append(node.id)
-        return node.id
 
+async def grow(growth: Growth, searcher: Searcher) -> Tree:
+    """Grows the tree in place and returns it finished; its status says why it ended (`verdict`).
 
-async def grow(
-    growth: Growth, environment: Environment, policy: Policy, search: SearchConfig, reward: RewardConfig, seed: int
-) -> Tree:
-    """Grows the tree in place and returns it finished. Raises PolicyError and RetrieverError; `growth` keeps what was
-    paid for.
+    Raises RequestError; `growth` keeps what was sampled until then.
     """
-    growth.add(Node(id=0, parent=None, depth=0), environment.start(growth.question.question))
-    for _ in range(search.rollouts):
+    search, limits = searcher.config.search, searcher.config.tree
+    while not (ended := verdict(growth, search, limits)):
+        await run_wave(growth, searcher)
+    return finished(growth, ended)
+
+
+def verdict(growth: Growth, search: SearchConfig, limits: TreeLimits) -> str | None:
+    """Why the tree ends here, or None.
+
+    closed: nothing is left to explore. limit: it used up its calls or tokens. enough: it has `contrast` right and wrong
+    answers. hopeless: no right answer in `hopeless` iterations. rollouts: it had its iterations, and `extra` ones more
+    if its answers differ, since there the next one teaches most.
+    """
+    used = growth.usage
+    mixed = growth.right > 0 and growth.wrong > 0
+    if growth.root.closed:
+        return "closed"
+    if limits.calls is not None and used.calls >= limits.calls:
+        return "limit"
+    if limits.tokens is not None and used.prompt_tokens + used.completion_tokens >= limits.tokens:
+        return "limit"
+    if search.contrast is not None and min(growth.right, growth.wrong) >= search.contrast:
+        return "enough"
+    if search.hopeless is not None and growth.right == 0 and growth.iterations >= search.hopeless:
+        return "hopeless"
+    return "rollouts" if growth.iterations >= search.rollouts + (search.extra if mixed else 0) else None
+
+
+async def run_wave(growth: Growth, searcher: Searcher) -> None:
+    """Selects leaves, explores them at the same time, and lands them in order."""
+    search = searcher.config.search
+    jobs: list[Job] = []
+    for _ in range(search.wave):
         leaf = select(growth, search.exploration)
         if leaf is None:
             break
-        width = search.children - len(growth.children[leaf])
-        growth.branched[leaf] = True
-        fresh = await expand(growth, leaf, width, environment, policy, reward, seed)
-        await play(growth, fresh, environment, policy, reward, seed)
-    return finished(growth, "done")
+        leaf.busy = True
+        mark_pending(leaf, 1)
+        jobs.append(Job(leaf))
+    outcomes = await asyncio.gather(*(explore(job, growth, searcher) for job in jobs), return_exceptions=True)
+    for job in jobs:
+        land(job, growth, searcher)
+    for branch in {branch for job in jobs for branch in _to_root(job.leaf)}:
+        branch.busy = False
+    for outcome in outcomes:
+        if outcome is not None:
+            raise outcome
 
 
-def plant(question: Question) -> Growth:
-    """An empty tree for a question."""
-    return Growth(question)
+def _to_root(branch: Branch | None) -> list[Branch]:
+    path = []
+    while branch is not None:
+        path.append(branch)
+        branch = branch.parent
+    return path
 
 
-def select(growth: Growth, exploration: float) -> int | None:
-    """The node to expand next: from the root, down the best open child, to the first that has not branched.
+async def explore(job: Job, growth: Growth, searcher: Searcher) -> None:
+    """Samples the leaf's children, plays one to its end, and values what came out.
 
-    None where the whole tree is closed.
+    Where a replay's journal has no more calls, the job ends there.
     """
-    if growth.closed[0]:
-        return None
-    node = 0
-    while growth.branched[node]:
-        open_children = [child for child in growth.children[node] if not growth.closed[child]]
-        node = max(open_children, key=lambda child: (uct(growth, child, exploration), -child))
-    return node
+    try:
+        fresh = [job.leaf] if job.leaf.node.terminal else await expand(job, job.leaf, growth, searcher)
+        first = list(fresh)
+        while searcher.config.search.play and (open_ := next((b for b in fresh if not _at_end(b)), None)):
+            fresh = await expand(job, open_, growth, searcher)
+        await _value(job, first, growth, searcher)
+    except NotJournalled:
+        job.leaf.full = True
 
 
-def uct(growth: Growth, node: int, exploration: float) -> float:
-    """Q + c·√(ln N_parent / N) (Kocsis and Szepesvári 2006); infinite for a node without visits."""
-    visits, parent = growth.visits[node], growth.nodes[node].parent
-    if visits == 0 or parent is None:
-        return math.inf
-    return growth.rewards[node] / visits + exploration * math.sqrt(math.log(growth.visits[parent]) / visits)
+def _at_end(branch: Branch) -> bool:
+    return branch.node.terminal
 
 
-async def expand(
-    growth: Growth, parent: int, width: int, environment: Environment, policy: Policy, reward: RewardConfig, seed: int
-) -> list[int]:
-    """Samples up to `width` new children of `parent` in one request and returns their ids.
+async def expand(job: Job, parent: Branch, growth: Growth, searcher: Searcher) -> list[Branch]:
+    """Samples children of `parent` in one request and returns the new ones.
 
-    A completion equal to a sibling (same action, same normalised content) is merged into it. Answers are rewarded and
-    backed up at once: that costs no call.
+    A completion equal to a sibling (same action, same normalised content) is merged into it, before its query is
+    searched.
     """
-    if width <= 0:
-        settle(growth, parent)
-        return []
-    observation = environment.observe(growth.states[parent])
-    request_seed = random.Random(f"{seed}/{growth.question.id}/{parent}/{len(growth.children[parent])}").getrandbits(31)
-    sample = await policy.sample(observation.messages, observation.allowed, n=width, seed=request_seed)
-    growth.usage += sample.usage
-    growth.nodes[parent] = replace(growth.nodes[parent], messages=observation.messages)
+    search, environment = searcher.config.search, searcher.environment
+    width = min(search.siblings or search.children, search.children - parent.sampled)
+    observation = environment.observe(parent.state)
+    seed = _seed(searcher.config.seed, growth.question.id, parent)
+    parent.sampled += width
+    parent.full = parent.sampled >= search.children
+    try:
+        sample = await searcher.policy.sample(observation.messages, observation.allowed, n=width, seed=seed)
+    except NotJournalled:
+        parent.full = True
+        raise
+    job.usage += sample.usage
+    parent.node = replace(parent.node, messages=observation.messages)
+    parsed = [_parsed(parent.state, completion, environment) for completion in sample.completions]
+    kept = _without_twins(parent, list(zip(sample.completions, parsed, strict=True)))
+    after = await asyncio.gather(*(_applied(parent.state, step, environment) for _, step in kept))
     usage, fresh = sample.usage, []
-    for completion in sample.completions:
-        child = await _child(growth, parent, completion, environment)
-        if child is not None:
-            fresh.append(growth.add(replace(child[0], usage=usage), child[1]))
-            usage = Usage()
-    for node in fresh:
-        _reward(growth, node, environment, reward)
-    settle(growth, parent)
+    for (completion, step), state in zip(kept, after, strict=True):
+        branch = _branch(parent, completion, step, state, searcher)
+        branch.node = replace(branch.node, usage=usage)
+        usage = Usage()
+        parent.children.append(branch)
+        fresh.append(branch)
+    job.created += fresh
     return fresh
 
 
-async def _child(
-    growth: Growth, parent: int, completion: Completion, environment: Environment
-) -> tuple[Node, State] | None:
-    """The node that a completion makes below `parent`, with its state; None if a sibling is the same step."""
-    above, state = growth.nodes[parent], growth.states[parent]
-    node = Node(id=len(growth.nodes), parent=parent, depth=above.depth + 1, text=completion.text)
+def _seed(seed: int, question_id: str, branch: Branch) -> int:
+    """Depends on the steps that led to the branch and on how often it was sampled, never on node ids or timing."""
+    path = "\0".join(step.text for step in branch.state.steps)
+    text = f"{seed}\0{question_id}\0{branch.sampled}\0{path}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1
+
+
+def _parsed(state: State, completion: Completion, environment: Environment) -> Step | StepFormatError:
     try:
-        step = environment.parse(state, completion)
+        return environment.parse(state, completion)
     except StepFormatError as error:
-        return replace(node, terminal=True, failure=error.reason), state
-    same = (step.action, normalise(step.content))
-    siblings = (growth.nodes[sibling] for sibling in growth.children[parent])
-    if any(same == (other.action, normalise(other.content or "")) for other in siblings if other.failure is None):
-        return None
-    after = await environment.apply(state, step)
-    found = tuple(Found(p.id, p.title, p.score) for p in after.passages)
-    terminal = environment.ended(after)
-    return replace(node, action=step.action, content=step.content, terminal=terminal, passages=found), after
+        return error
 
 
-def _reward(growth: Growth, node: int, environment: Environment, reward: RewardConfig) -> None:
-    """Scores an answer node against the golden answers and backs the reward up."""
-    answer = growth.nodes[node]
-    if not environment.ended(growth.states[node]) or answer.failure is not None:
+def _without_twins(
+    parent: Branch, sampled: list[tuple[Completion, Step | StepFormatError]]
+) -> list[tuple[Completion, Step | StepFormatError]]:
+    """Those that differ from the parent's children and from one another; refused completions are all kept."""
+    seen = {
+        (child.node.action, normalise(child.node.content or "")) for child in parent.children if not child.node.failure
+    }
+    kept = []
+    for completion, step in sampled:
+        if isinstance(step, Step):
+            same = (step.action, normalise(step.content))
+            if same in seen:
+                continue
+            seen.add(same)
+        kept.append((completion, step))
+    return kept
+
+
+async def _applied(state: State, step: Step | StepFormatError, environment: Environment) -> State:
+    return await environment.apply(state, step) if isinstance(step, Step) else state
+
+
+def _branch(
+    parent: Branch, completion: Completion, step: Step | StepFormatError, state: State, searcher: Searcher
+) -> Branch:
+    node = Node(id=-1, parent=None, depth=parent.node.depth + 1, text=completion.text)
+    if isinstance(step, StepFormatError):
+        return Branch(replace(node, terminal=True, failure=step.reason), state, parent, full=True, closed=True)
+    found = tuple(Found(p.id, p.title, p.score) for p in state.passages)
+    terminal = searcher.environment.ended(state)
+    node = replace(node, action=step.action, content=step.content, terminal=terminal, passages=found)
+    return Branch(node, state, parent, full=terminal, closed=terminal and not searcher.config.search.revisit)
+
+
+async def _value(job: Job, first: list[Branch], growth: Growth, searcher: Searcher) -> None:
+    """Scores the new answers and, where the recipe has a judge, what it is asked about, all at once.
+
+    Where nothing is played, the judge scores the leaf's new children (the published rule); else the answers.
+    """
+    config = searcher.config
+    for branch in job.created:
+        if branch.node.terminal and branch.node.failure is None:
+            score = f1(branch.node.content, growth.question.golden_answers)
+            branch.node = replace(branch.node, prediction_f1=score)
+    answers = [branch for branch in job.created if branch.node.prediction_f1 is not None]
+    asked = answers if config.search.play else [branch for branch in first if branch.node.failure is None]
+    judge = searcher.judge
+    if judge is None:
+        job.valued = [(branch, _outcome(branch, config.reward.alpha)) for branch in answers]
         return
-    score = f1(answer.content, growth.question.golden_answers)
-    growth.nodes[node] = replace(answer, prediction_f1=score)
-    backup(growth, node, discounted(score, answer.depth, reward.alpha))
-
-
-def backup(growth: Growth, node: int, reward: float) -> None:
-    """Adds a reward and a visit to `node` and everything above it."""
-    at: int | None = node
-    while at is not None:
-        growth.visits[at] += 1
-        growth.rewards[at] += reward
-        at = growth.nodes[at].parent
-
-
-async def play(
-    growth: Growth, fresh: list[int], environment: Environment, policy: Policy, reward: RewardConfig, seed: int
-) -> None:
-    """Plays one open node of `fresh` to its end, one child a step; the nodes stay in the tree."""
-    while node := next((node for node in fresh if not growth.closed[node]), None):
-        fresh = await expand(growth, node, 1, environment, policy, reward, seed)
-
-
-def settle(growth: Growth, node: int) -> None:
-    """Closes `node` if it has branched and all its children are closed, and so on upwards."""
-    at: int | None = node
-    while at is not None and growth.branched[at] and all(growth.closed[child] for child in growth.children[at]):
-        growth.closed[at] = True
-        at = growth.nodes[at].parent
-
-
-def finished(growth: Growth, status: str) -> Tree:
-    """The tree as a record, with visits and mean values in its nodes."""
-    nodes = tuple(
-        replace(node, visits=visits, value=total / visits if visits else None)
-        for node, visits, total in zip(growth.nodes, growth.visits, growth.rewards, strict=True)
+    verdicts = await asyncio.gather(
+        *(
+            judge.score(
+                growth.question, branch.state, seed=_seed(config.seed, growth.question.id, branch) + branch.visits
+            )
+            for branch in asked
+        )
     )
-    return Tree(TREE_FORMAT, growth.question, status, growth.usage, nodes)
+    for branch, judged in zip(asked, verdicts, strict=True):
+        job.usage += judged.usage
+        branch.node = replace(branch.node, judge={"score": judged.score, "text": judged.text})
+        if judged.score is None:  # no score is not a score of zero
+            continue
+        reward = judged.score
+        if config.reward.name == "mixed" and branch.node.prediction_f1 is not None:
+            reward = (1 - config.reward.weight) * _outcome(branch, config.reward.alpha) + config.reward.weight * reward
+        job.valued.append((branch, reward))
+
+
+def _outcome(answer: Branch, alpha: float) -> float:
+    return discounted(answer.node.prediction_f1 or 0.0, answer.node.depth, alpha)
+
+
+def land(job: Job, growth: Growth, searcher: Searcher) -> None:
+    """Numbers what the job created, backs its rewards up, and closes what is done."""
+    mark_pending(job.leaf, -1)
+    growth.iterations += 1
+    growth.usage += job.usage
+    for branch in job.created:
+        growth.number(branch)
+        if branch.node.prediction_f1 is not None:
+            right = branch.node.prediction_f1 >= RIGHT
+            growth.right, growth.wrong = growth.right + right, growth.wrong + (not right)
+    for branch, reward in job.valued:
+        backup(branch, reward)
+    for branch in reversed(job.created):
+        if not branch.node.terminal:
+            settle(branch)
+    if not job.leaf.node.terminal:
+        settle(job.leaf)

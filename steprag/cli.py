@@ -31,6 +31,7 @@ COMMANDS = (
     Command("policy", "steprag.engines.serve", "serve a model or adapter; convert what the trainer made"),
     Command("worked", "data_generation.worked", "worked episodes to supervised steps"),
     Command("generate", "data_generation.generate", "Monte Carlo tree search: questions to trees"),
+    Command("replay", "data_generation.replay", "trees again from a run's journal, with other rewards or stop rules"),
     Command("pairs", "preference.build", "trees to preference pairs and supervised steps"),
     Command("train", "training.train", "pairs to a checkpoint"),
     Command("infer", "inference.inference", "run the agent over questions and score it"),

@@ -35,8 +35,16 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class PriceConfig(Section):
+    """Dollars a million tokens."""
+
+    prompt: float = Field(default=0.0, ge=0, description="dollars a million prompt tokens")
+    cached: float | None = Field(default=None, ge=0, description="the same, for cached prompt tokens; none: as prompt")
+    completion: float = Field(default=0.0, ge=0, description="dollars a million completion tokens")
+
+
 class PolicyConfig(Section):
-    engine: Literal["openai", "vllm", "llamacpp", "transformers"] = Field(
+    engine: Literal["openai", "vllm", "sglang", "llamacpp", "transformers"] = Field(
         default="llamacpp", description="what serves the model; openai stands for any compatible endpoint"
     )
     model: str = Field(default="smollm2-135m-instruct", description="embedded name, path, hub id, or the served name")
@@ -56,6 +64,7 @@ class PolicyConfig(Section):
     constrained: bool = Field(default=True, description="have the engine force the step grammar, where it can")
     timeout: float = Field(default=300.0, gt=0, description="seconds until a request counts as lost")
     retries: int = Field(default=4, ge=0, description="tries again after 429, 5xx and lost connections")
+    price: PriceConfig = PriceConfig()
 
 
 class RetrieverConfig(Section):
@@ -135,9 +144,14 @@ def config_from(cls: type[Config], arguments: argparse.Namespace, **shortcuts: A
     """The configuration that parsed arguments describe. `shortcuts` are dotted keys ("__" for ".") set by other
     options.
     """
-    given = {key[7:]: value for key, value in vars(arguments).items() if key.startswith("config:")}
+    given = options_from(arguments)
     short = {key.replace("__", "."): value for key, value in shortcuts.items() if value is not None}
     return load_config(cls, arguments.config, {**given, **short})
+
+
+def options_from(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The dotted options that were given, as text."""
+    return {key[7:]: value for key, value in vars(arguments).items() if key.startswith("config:")}
 
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:

@@ -5,10 +5,12 @@
     ├── DataError                2   bytes that came in do not follow their format (file, line, remedy)
     ├── RequestError             1   one request failed: the question fails, the run goes on
     │   ├── PolicyError              a policy or judge
-    │   └── RetrieverError           a retriever
+    │   ├── RetrieverError           a retriever
+    │   └── NotJournalled            a replay asked for a call that was never made
     ├── PolicyUnavailable        2   nothing answers at the endpoint, or it does not serve the model
     ├── PolicyRefused            5   wrong key, or the quota is used up
     ├── TrainingError            1   a trainer failed
+    ├── JournalError             1   the journal cannot be read or written (disk full, damaged)
     ├── BudgetReached            4   a limit that the user set was reached; the run can go on later
     └── StepFormatError          -   a completion broke the step grammar
 
@@ -58,6 +60,14 @@ class PolicyError(RequestError):
 
 class RetrieverError(RequestError):
     """A retriever failed for one search."""
+
+
+class NotJournalled(RequestError):
+    """A replay asked for a call or a search that the journal does not hold."""
+
+
+class JournalError(StepragError):
+    """The journal of a run cannot be read or written; what it holds is kept."""
 
 
 class PolicyUnavailable(StepragError):

@@ -21,6 +21,8 @@ from steprag.errors import ConfigError, DataError
 from steprag.types import Passage, Question
 
 Record = TypeVar("Record")
+PARTIAL = ".partial"
+"""Ending of a hidden file that is being written; one that a kill left behind is worth nothing."""
 
 
 @cache
@@ -164,7 +166,7 @@ def read_passages(path: Path) -> Iterator[Passage]:
 def written_whole(path: Path, mode: str = "w") -> Iterator[Any]:
     """A stream whose file appears at `path` when the block ends well, and not at all when it does not."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)
     temporary = Path(name)
     try:
         with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as stream:

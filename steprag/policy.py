@@ -7,21 +7,25 @@ differs.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import openai
 from openai.types.chat import ChatCompletion
+from pydantic import ValidationError
 
 from steprag.config import PolicyConfig
 from steprag.engines.models import resolve_model, sha256_of
 from steprag.engines.server import EngineSpec, serving
 from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavailable, StepragError
-from steprag.steps import Grammar
 from steprag.types import Completion, Message, Sample, Usage
+
+REMOTE = ("openai", "sglang")
+"""Engines that are never started here, only asked."""
 
 
 class Policy(Protocol):
@@ -35,14 +39,25 @@ class Policy(Protocol):
         ...
 
 
+class OutputFormat(Protocol):
+    """What completions must look like, in the dialects of constrained output; `allowed` as in `Policy.sample`."""
+
+    def gbnf(self, allowed: tuple[str, ...]) -> str: ...
+    def regex(self, allowed: tuple[str, ...]) -> str: ...
+    def schema(self, allowed: tuple[str, ...]) -> dict[str, Any] | None:
+        """A JSON schema, or None where the format is not JSON."""
+        ...
+
+
 class OpenAIPolicy:
     """A policy behind an OpenAI-compatible endpoint. Use as an async context manager.
 
     At most `config.concurrency` requests are in flight. The `openai` package retries 408, 409, 429, 5xx and lost
-    connections, honouring Retry-After; what is left surfaces as a PolicyError.
+    connections, honouring Retry-After; replies that make no sense are asked for again as often. What is left surfaces
+    as a PolicyError.
     """
 
-    def __init__(self, config: PolicyConfig, base_url: str | None, model: str, grammar: Grammar) -> None:
+    def __init__(self, config: PolicyConfig, base_url: str | None, model: str, grammar: OutputFormat) -> None:
         self._config, self._model, self._grammar = config, model, grammar
         self._slots = asyncio.Semaphore(config.concurrency)
         self._client = openai.AsyncOpenAI(
@@ -78,16 +93,17 @@ class OpenAIPolicy:
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
         request = self._request(messages, allowed, n, seed)
         async with self._slots:
-            try:
-                reply = cast(ChatCompletion, await self._client.chat.completions.create(**request))
-            except openai.APIError as error:
-                raise self._translated(error) from None
-        if not reply.choices:
-            raise PolicyError(f"{self._model} sent a reply without choices")
-        completions = tuple(
-            Completion(choice.message.content or "", choice.finish_reason or "unknown") for choice in reply.choices
-        )
-        return Sample(completions, _usage(reply))
+            for _ in range(self._config.retries + 1):
+                try:
+                    reply = await self._client.chat.completions.create(**request)
+                except openai.APIError as error:
+                    raise self._translated(error) from None
+                except json.JSONDecodeError:  # a body that says it is JSON; the package does not translate this one
+                    continue
+                sample = _sample(reply)
+                if sample is not None:
+                    return sample
+        raise PolicyError(f"{self._model} at {self._client.base_url}: every reply was broken")
 
     def _request(self, messages: tuple[Message, ...], allowed: tuple[str, ...], n: int, seed: int) -> dict[str, Any]:
         config = self._config
@@ -111,8 +127,11 @@ class OpenAIPolicy:
                 return {"grammar": self._grammar.gbnf(allowed), "cache_prompt": True}
             case "vllm":
                 return {"structured_outputs": {"regex": self._grammar.regex(allowed)}}
+            case "sglang":
+                return {"regex": self._grammar.regex(allowed)}
             case _:
-                return {}
+                schema = self._grammar.schema(allowed)
+                return {"response_format": _strict(schema)} if schema else {}
 
     def _translated(self, error: openai.APIError) -> StepragError:
         """Our error for theirs: refused, unavailable, or this one request failed."""
@@ -137,6 +156,22 @@ def _api_key(variable: str, base_url: str | None) -> str:
     return "none"
 
 
+def _strict(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": schema}}
+
+
+def _sample(reply: object) -> Sample | None:
+    """The reply as a sample; None where it is not one (the package does not validate what endpoints send)."""
+    try:
+        checked = ChatCompletion.model_validate(reply.model_dump() if isinstance(reply, ChatCompletion) else reply)
+    except ValidationError:
+        return None
+    if not checked.choices:
+        return None
+    completions = tuple(Completion(c.message.content or "", c.finish_reason or "unknown") for c in checked.choices)
+    return Sample(completions, _usage(checked))
+
+
 def _usage(reply: ChatCompletion) -> Usage:
     if reply.usage is None:
         return Usage(calls=1)
@@ -151,13 +186,13 @@ def _reason(error: openai.APIError) -> str:
 
 
 @asynccontextmanager
-async def open_policy(config: PolicyConfig, grammar: Grammar) -> AsyncIterator[OpenAIPolicy]:
+async def open_policy(config: PolicyConfig, grammar: OutputFormat) -> AsyncIterator[OpenAIPolicy]:
     """The policy that `config` describes, checked and ready; an engine that is not running yet is started for the
     block.
     """
     with ExitStack() as stack:
         base_url, model = config.base_url, config.model
-        if base_url is None and config.engine != "openai":
+        if base_url is None and config.engine not in REMOTE:
             spec = EngineSpec(config.engine, config.model, config.adapter, parallel=config.concurrency)
             endpoint = stack.enter_context(serving(spec))
             base_url, model = endpoint.base_url, endpoint.model
@@ -168,7 +203,7 @@ async def open_policy(config: PolicyConfig, grammar: Grammar) -> AsyncIterator[O
 
 def model_identity(config: PolicyConfig) -> dict[str, str]:
     """What names the policy's weights in a run's identity: the model, the adapter and the hash of its file."""
-    if config.base_url is not None or config.engine == "openai":
+    if config.base_url is not None or config.engine in REMOTE:
         return {"model": config.model}
     files = resolve_model(config.model, config.adapter)
     identity = {"model": files.name}

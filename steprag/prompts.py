@@ -58,10 +58,10 @@ class PromptProfile:
 
         The user turn only ever grows at its end, but for passages and tail: root paths are shared prefixes.
         """
-        lines = [_fill(self.words.question, question=neutralise(state.question))]
-        lines += [_fill(self.words.step, text=step.text) for step in state.steps]
+        lines = [fill(self.words.question, question=neutralise(state.question))]
+        lines += [fill(self.words.step, text=step.text) for step in state.steps]
         if state.passages:
-            lines.append(_fill(self.words.passages, passages=self._passages(state.passages)))
+            lines.append(fill(self.words.passages, passages=self._passages(state.passages)))
         tail = self.words.tails.get("|".join(allowed))
         if tail:
             lines.append(tail)
@@ -78,12 +78,12 @@ class PromptProfile:
     def _passages(self, passages: tuple[Passage, ...]) -> str:
         ordered = passages if self.words.order == "best_first" else passages[::-1]
         return "\n".join(
-            _fill(self.words.passage, rank=str(rank), title=neutralise(p.title), text=neutralise(p.text))
+            fill(self.words.passage, rank=str(rank), title=neutralise(p.title), text=neutralise(p.text))
             for rank, p in enumerate(ordered, 1)
         )
 
 
-def _fill(template: str, **values: str) -> str:
+def fill(template: str, **values: str) -> str:
     """Replaces {name} once, left to right; braces inside values are never templates."""
     out, rest = "", template
     while rest:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from steprag.budget import Spending
 from steprag.concurrency import for_each
 from steprag.config import PolicyConfig, PromptConfig, RetrieverConfig
 from steprag.files import Journal, drop_torn_line, file_hash, ids_in, read_rows, written_whole
@@ -21,7 +22,7 @@ from steprag.runs import Run
 from steprag.types import Failure, Question, Usage
 
 FAILED = "failures.jsonl"
-_SAMPLING = {"temperature", "top_p", "max_tokens", "constrained"}
+SAMPLING = {"temperature", "top_p", "max_tokens", "constrained"}
 
 
 class AgentConfig(Protocol):
@@ -50,7 +51,7 @@ def agent_identity(
         "questions": file_hash(questions_file),
         "index": retriever.fingerprint,
         "prompt": {"profile": profile.name, "hash": profile.hash},
-        "policy": {**model_identity(config.policy), **config.policy.model_dump(include=_SAMPLING)},
+        "policy": {**model_identity(config.policy), **config.policy.model_dump(include=SAMPLING)},
         "retriever": config.retriever.model_dump(),
     }
 
@@ -72,6 +73,7 @@ async def work_off(
     file: Path,
     at_once: int,
     total: int,
+    spending: Spending | None = None,
 ) -> None:
     """Appends `work(question)` to `file`, or to failures.jsonl, for every question; `total` counts finished ones too.
 
@@ -96,7 +98,17 @@ async def work_off(
                 results.append(result)
                 usage += result.usage
                 run.note(event="done", id=question.id, **vars(result.usage))
-            progress.advance(failed=failed, calls=usage.calls, tokens=usage.prompt_tokens + usage.completion_tokens)
+            spent = usage if spending is None else spending.usage
+            notes: dict[str, object] = {
+                "failed": failed,
+                "calls": spent.calls,
+                "tokens": spent.prompt_tokens + spent.completion_tokens,
+            }
+            if spent.cached_tokens:
+                notes["cached"] = f"{spent.cached_tokens / spent.prompt_tokens:.0%}"
+            if spending is not None and spending.usd:
+                notes["usd"] = f"{spending.usd:.2f}"
+            progress.advance(1, **notes)
 
         await for_each(todo, one, at_once=at_once)
 

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 import steprag
 from steprag.errors import BudgetReached, ConfigError, StepragError
-from steprag.files import Journal, write_json
+from steprag.files import PARTIAL, Journal, write_json
 
 FORMAT = 1
 
@@ -61,6 +61,8 @@ def open_run(path: Path | str, stage: str, *, identity: dict[str, Any], config: 
         raise ConfigError(f"cannot make the run folder {path}: {error.strerror or error}") from None
     try:
         with FileLock(path / ".lock", timeout=0):
+            for leftover in path.glob(f".*{PARTIAL}"):  # a kill came while the file was being written
+                leftover.unlink()
             manifest = _manifest(path, stage, identity, config)
             write_json(path / "manifest.json", manifest)
             with Journal(path / "metrics.jsonl") as metrics:

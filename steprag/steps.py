@@ -143,6 +143,9 @@ class Grammar:
             forms.append(f"{thought}{head} ?[^<>\\n ][^<>\\n]{{0,{self.content_chars}}}{tail}")
         return "|".join(f"(?:{form})" for form in forms)
 
+    def schema(self, allowed: tuple[str, ...]) -> None:
+        """None: steps are tagged text, which no JSON schema describes."""
+
     @cached_property
     def _by_name(self) -> dict[str, Action]:
         return {action.name: action for action in self.actions}

@@ -88,10 +88,9 @@ def test_finished_questions_are_not_asked_again(
     (out / "trees.jsonl").write_bytes(b"".join(lines[:7]) + lines[7][:100])  # as a kill leaves it
     assert main(command) == 0
     assert (out / "trees.jsonl").read_bytes() == whole
-    redone = sum(json.loads(line)["usage"]["calls"] for line in lines[7:])
-    assert len(endpoint.requests) == calls + redone
+    assert len(endpoint.requests) == calls, "a call that the journal holds was made again"
     assert main(command) == 0
-    assert len(endpoint.requests) == calls + redone
+    assert len(endpoint.requests) == calls
 
 
 @pytest.mark.parametrize("at_once", [1, 16])

@@ -5,28 +5,43 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from data_generation.config import RewardConfig, SearchConfig
-from data_generation.search import Growth, grow, plant, select, uct
+from data_generation.config import GenerateConfig
+from data_generation.growth import Branch, Growth, backup, mark_pending, plant, select, uct
+from data_generation.search import Searcher, grow
+from steprag.config import load_config
 from steprag.environment import Environment
 from steprag.errors import PolicyError
 from steprag.files import to_dict
+from steprag.policy import Policy
 from steprag.prompts import load_profile
 from steprag.tree import children_of, discounted
-from steprag.types import Message, Node, Question, Sample, Tree
+from steprag.types import Message, Node, Question, Sample, State, Tree
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy, answer, evidence, query
 
 GOLDEN = Path(__file__).parent / "golden_tree.json"
-SEARCH = SearchConfig(rollouts=6, children=3, depth=7)
+SEARCH = {"rollouts": 6, "extra": 0, "children": 3, "depth": 7}
 ASKED = Question("q1", QUESTION, ("lek", "Albanian lek"))
 
 
-def search(policy: ScriptedPolicy, config: SearchConfig = SEARCH, seed: int = 3) -> Tree:
-    world = Environment(load_profile("transcript"), DictRetriever(), 3, config.depth)
-    return asyncio.run(grow(plant(ASKED), world, policy, config, RewardConfig(), seed))
+def searcher(policy: Policy, seed: int = 3, **keys: object) -> Searcher:
+    config = load_config(
+        GenerateConfig, None, {**{f"search.{k}": v for k, v in {**SEARCH, **keys}.items()}, "seed": seed}
+    )
+    world = Environment(load_profile("transcript"), DictRetriever(), 3, config.search.depth)
+    return Searcher(world, policy, None, config)
+
+
+def planted() -> Growth:
+    return plant(ASKED, State(QUESTION))
+
+
+def search(policy: Policy, seed: int = 3, **keys: object) -> Tree:
+    return asyncio.run(grow(planted(), searcher(policy, seed, **keys)))
 
 
 def test_the_golden_tree_is_rebuilt_whole() -> None:
@@ -39,9 +54,8 @@ def test_the_golden_tree_is_rebuilt_whole() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_invariants_of_every_tree(seed: int) -> None:
-    tree = search(
-        ScriptedPolicy(), SearchConfig(rollouts=random.Random(seed).randint(1, 20), children=2 + seed % 3), seed
-    )
+    rollouts = random.Random(seed).randint(1, 20)
+    tree = search(ScriptedPolicy(), seed, rollouts=rollouts, children=2 + seed % 3, wave=1 + seed % 4)
     children = children_of(tree)
     for node, below in zip(tree.nodes, children, strict=True):
         assert tree.nodes[node.id] is node
@@ -73,13 +87,13 @@ def test_equal_siblings_are_merged_and_no_more_are_asked_for() -> None:
 def test_a_closed_tree_stops_early() -> None:
     draws = iter([answer("lek"), answer("sol"), answer("real")])
     policy = ScriptedPolicy(lambda prompt, draw: next(draws))
-    tree = search(policy, SearchConfig(rollouts=50, children=3))
+    tree = search(policy, rollouts=50)
     assert [node.prediction_f1 for node in tree.nodes[1:]] == [1.0, 0.0, 0.0]
     assert len(policy.prompts) == 1
 
 
 def test_refused_completions_are_kept_with_their_reason_and_without_reward() -> None:
-    tree = search(ScriptedPolicy(lambda prompt, draw: "Who knows?"), SearchConfig(rollouts=4, children=2))
+    tree = search(ScriptedPolicy(lambda prompt, draw: "Who knows?"), rollouts=4, children=2)
     assert [(node.failure, node.text, node.value) for node in tree.nodes[1:]] == [("no_action", "Who knows?", None)] * 2
     assert tree.nodes[0].value is None
 
@@ -87,26 +101,87 @@ def test_refused_completions_are_kept_with_their_reason_and_without_reward() -> 
 def test_the_deepest_step_is_an_answer() -> None:
     policy = ScriptedPolicy(lambda prompt, draw: {"Read the passages.": evidence(f"fact {draw}"), "Answer now.": answer(
         f"it {draw}")}.get(prompt.rsplit("\n", 1)[-1], query(f"thing {draw}")))  # fmt: skip
-    tree = search(policy, SearchConfig(rollouts=12, children=3, depth=5))
+    tree = search(policy, rollouts=12, depth=5, hopeless=None)
     deepest = [node for node in tree.nodes if node.depth == 5]
     assert deepest
     assert {node.action for node in deepest} == {"answer"}
 
 
 def test_uct_prefers_the_unvisited_then_value_then_the_less_known() -> None:
-    growth = Growth(ASKED)
-    for parent in (None, 0, 0, 0):
-        growth.add(Node(id=len(growth.nodes), parent=parent, depth=int(parent is not None)), _state())
-    growth.branched[0] = True
-    growth.visits[:], growth.rewards[:] = [6, 3, 3, 0], [2.0, 1.5, 0.5, 0.0]
-    assert select(growth, 1.414) == 3
-    growth.closed[3] = True
-    assert select(growth, 1.414) == 1
-    growth.visits[1], growth.rewards[1] = 300, 150.0
-    growth.visits[0] = 303
-    assert uct(growth, 2, 1.414) > uct(growth, 1, 1.414)
-    growth.closed[0] = True
+    growth = planted()
+    root, (first, second, third) = growth.root, [_child(growth) for _ in range(3)]
+    root.full = True
+    for child, rewards in ((first, (1.0, 0.5, 0.0)), (second, (0.5, 0.0, 0.0))):
+        for reward in rewards:
+            backup(child, reward)
+    assert select(growth, 1.414) is third
+    third.closed = True
+    assert select(growth, 1.414) is first
+    for _ in range(297):
+        backup(first, 0.5)
+    assert uct(second, 1.414) > uct(first, 1.414)
+    root.closed = True
     assert select(growth, 1.414) is None
+
+
+def test_a_leaf_in_flight_counts_as_visited() -> None:
+    """WU-UCT: of two equal children, the second leaf of a wave goes to the one that nobody is at."""
+    growth = planted()
+    growth.root.full = True
+    first, second = _child(growth), _child(growth)
+    for child in (first, second):
+        child.full = True
+        _child(growth, child)
+        backup(child, 0.5)
+    leaf = select(growth, 1.414)
+    assert leaf is not None
+    assert leaf.parent is first
+    mark_pending(leaf, 1)
+    leaf.busy = True
+    other = select(growth, 1.414)
+    assert other is not None
+    assert other.parent is second
+
+
+@pytest.mark.parametrize(("script", "keys", "status"), [
+    ([answer("lek"), answer("sol"), query("a")], {"contrast": 1}, "enough"),
+    ([answer("sol"), answer("real"), query("a")], {"hopeless": 1}, "hopeless"),
+    ([answer("lek"), answer("sol"), query("a")], {"rollouts": 2, "contrast": None}, "rollouts"),
+    ([answer("lek"), answer("sol"), query("a")], {"tree.calls": 1}, "limit"),
+])  # fmt: skip
+def test_a_tree_ends_for_a_reason(script: list[str], keys: dict[str, object], status: str) -> None:
+    draws = iter(script)
+
+    def written(prompt: str, draw: int) -> str:
+        last = prompt.rsplit("\n", 1)[-1]
+        known = {"Read the passages.": evidence(f"e{draw}"), "Answer now.": answer(f"no {draw}")}
+        return known.get(last) or next(draws, query(f"q{draw}"))
+
+    config = {"search.rollouts": 9, **{key if "." in key else f"search.{key}": value for key, value in keys.items()}}
+    world = searcher(ScriptedPolicy(written))
+    world = replace(world, config=load_config(GenerateConfig, None, config))
+    assert asyncio.run(grow(planted(), world)).status == status
+
+
+def test_a_mixed_tree_gets_more_iterations() -> None:
+    def written(right: str) -> ScriptedPolicy:
+        draws = iter([answer(right), answer("sol"), query("a")])
+        known = {"Read the passages.": evidence, "Answer now.": answer}
+        return ScriptedPolicy(
+            lambda prompt, draw: known.get(prompt.rsplit("\n", 1)[-1], query)(f"x{draw}") if not (
+                first := next(draws, None)) else first)  # fmt: skip
+
+    keys = {"rollouts": 3, "extra": 4, "wave": 1, "hopeless": None, "contrast": None}
+    assert search(written("lek"), **keys).extra["iterations"] == 7
+    assert search(written("peso"), **keys).extra["iterations"] == 3
+
+
+def _child(growth: Growth, parent: Branch | None = None) -> Branch:
+    above = parent or growth.root
+    branch = Branch(Node(id=-1, parent=None, depth=above.node.depth + 1), growth.root.state, above)
+    above.children.append(branch)
+    growth.number(branch)
+    return branch
 
 
 def test_delays_change_nothing() -> None:
@@ -125,16 +200,11 @@ def test_an_endpoint_error_leaves_the_tree_as_far_as_it_grew() -> None:
                 raise PolicyError("lost")
             return await super().sample(messages, allowed, n=n, seed=seed)
 
-    growth = plant(ASKED)
-    world = Environment(load_profile("transcript"), DictRetriever(), 3, 7)
+    growth = planted()
     with pytest.raises(PolicyError):
-        asyncio.run(grow(growth, world, Failing(), SEARCH, RewardConfig(), 3))
-    assert len(growth.nodes) > 1
+        asyncio.run(grow(growth, searcher(Failing(), wave=1)))
+    assert len(growth.branches) > 1
     assert growth.usage.calls == 4
-
-
-def _state():  # noqa: ANN202
-    return Environment(load_profile("transcript"), DictRetriever(), 3, 7).start(QUESTION)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,54 @@
+"""What a run may spend, and what it has spent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from steprag.config import Positive, PriceConfig, Section
+from steprag.errors import BudgetReached, ConfigError
+from steprag.types import Usage
+
+
+class BudgetConfig(Section):
+    usd: float | None = Field(default=None, gt=0, description="dollars a run may cost, at policy.price and judge.price")
+    tokens: Positive | None = Field(default=None, description="prompt and completion tokens a run may use")
+    calls: Positive | None = Field(default=None, description="requests a run may make, earlier parts of it included")
+    minutes: float | None = Field(
+        default=None, gt=0, description="minutes until this process stops; start it again to go on"
+    )
+
+
+def dollars(usage: Usage, price: PriceConfig) -> float:
+    """What a use of tokens costs; cached prompt tokens have their own price."""
+    fresh = usage.prompt_tokens - usage.cached_tokens
+    cached = price.prompt if price.cached is None else price.cached
+    return (fresh * price.prompt + usage.cached_tokens * cached + usage.completion_tokens * price.completion) / 1e6
+
+
+class Spending:
+    """Counts a run's use against its budget. `prices` by role ("policy", "judge")."""
+
+    def __init__(self, budget: BudgetConfig | None = None, prices: Mapping[str, PriceConfig] | None = None) -> None:
+        self._budget, self._prices = budget or BudgetConfig(), prices or {}
+        self.usage, self.usd, self._start = Usage(), 0.0, time.monotonic()
+        if self._budget.usd is not None and not any(p.prompt or p.completion for p in self._prices.values()):
+            raise ConfigError("budget.usd is set but no price: give policy.price.prompt and policy.price.completion")
+
+    def add(self, role: str, usage: Usage) -> None:
+        self.usage += usage
+        self.usd += dollars(usage, self._prices.get(role, PriceConfig()))
+
+    def check(self) -> None:
+        """Raises BudgetReached where a further request is not allowed."""
+        spent = {
+            "usd": self.usd,
+            "tokens": self.usage.prompt_tokens + self.usage.completion_tokens,
+            "calls": self.usage.calls,
+            "minutes": (time.monotonic() - self._start) / 60,
+        }
+        for name, limit in self._budget.model_dump().items():
+            if limit is not None and spent[name] >= limit:
+                raise BudgetReached(f"budget.{name} = {limit} is reached; raise it and run the same command to go on")

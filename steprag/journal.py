@@ -1,0 +1,281 @@
+"""Every paid call on the disk before anyone acts on it: one SQLite file a run.
+
+A search is a pure function of the replies it gets, so the journal is all that a run needs to go on: started again, a
+tree is grown from its first step, finished calls are answered from here, and only what was never answered is sent.
+The same file rebuilds trees without a model or an index (`Replay`).
+
+Rows are committed one by one in WAL mode. A killed process loses nothing that was committed; after a power failure the
+last moments may be missing, and those calls are made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sqlite3
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from steprag.budget import Spending
+from steprag.config import PolicyConfig
+from steprag.errors import JournalError, NotJournalled, RequestError, StepragError
+from steprag.files import dump_line, from_dict
+from steprag.policy import Policy
+from steprag.retriever import Retriever
+from steprag.types import Completion, Message, Passage, Question, Sample, Usage
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS calls(
+    id INTEGER PRIMARY KEY, question TEXT, role TEXT, state TEXT, seed INTEGER, n INTEGER, reply TEXT, usage TEXT,
+    UNIQUE(question, role, state, seed, n));
+CREATE TABLE IF NOT EXISTS searches(
+    question TEXT, query TEXT, top_k INTEGER, found TEXT, PRIMARY KEY(question, query, top_k)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS passages(id TEXT PRIMARY KEY, title TEXT, text TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS questions(id TEXT PRIMARY KEY, row TEXT);
+CREATE TABLE IF NOT EXISTS lost(id INTEGER PRIMARY KEY, question TEXT, role TEXT);
+"""
+# A call without a reply was in flight when the process died.
+
+_THIS = "question = ? AND role = ? AND state = ? AND seed = ? AND n = ?"
+
+CallKey = tuple[str, str, int, int]
+"""Role, state, seed, n."""
+
+
+def state_of(messages: tuple[Message, ...], allowed: tuple[str, ...]) -> str:
+    """Short name of what a policy saw: the hash of the prompt and the allowed actions."""
+    text = json.dumps([messages, allowed], ensure_ascii=False, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+class Journal:
+    """The open file. Use as a context manager; leaving it waits for the calls in flight and keeps their replies.
+
+    Raises JournalError where the file cannot be read or written (disk full, damaged, made by something else).
+    """
+
+    def __init__(self, path: Path, spending: Spending | None = None) -> None:
+        self.path, self.spending = path, spending or Spending()
+        self.in_flight: set[asyncio.Task[Any]] = set()
+        self.closing = False
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.executescript(SCHEMA)
+        except sqlite3.Error as error:
+            raise JournalError(f"{path}: {error}; move it away to start afresh") from None
+        self._bury_lost()
+        self._questions = {row[0] for row in self._rows("SELECT DISTINCT question FROM calls")}
+        for role, usage in self._rows("SELECT role, usage FROM calls"):
+            self.spending.add(role, Usage(*json.loads(usage)))
+
+    def question(self, question: Question) -> QuestionCalls:
+        """The finished calls of one question, and the way to make more."""
+        self._write("INSERT OR IGNORE INTO questions VALUES (?, ?)", question.id, dump_line(question))
+        return QuestionCalls(self, question.id, fresh=question.id not in self._questions)
+
+    def questions(self) -> list[Question]:
+        """Every question that was begun, in that order."""
+        rows = self._rows("SELECT row FROM questions ORDER BY rowid")
+        return [from_dict(Question, json.loads(row), self.path, place) for place, (row,) in enumerate(rows, 1)]
+
+    @property
+    def lost(self) -> int:
+        """Calls that were in flight whenever a run of this folder was killed: perhaps paid, never answered."""
+        return self._rows("SELECT COUNT(*) FROM lost")[0][0]
+
+    def _bury_lost(self) -> None:
+        self._write("INSERT INTO lost(question, role) SELECT question, role FROM calls WHERE reply IS NULL")
+        self._write("DELETE FROM calls WHERE reply IS NULL")
+
+    def calls_of(self, question_id: str) -> list[tuple[CallKey, Sample]]:
+        """A question's finished calls in the order in which they were sent."""
+        query = "SELECT role, state, seed, n, reply, usage FROM calls WHERE question = ? ORDER BY id"
+        return [
+            (
+                (role, state, seed, n),
+                Sample(tuple(Completion(*c) for c in json.loads(reply)), Usage(*json.loads(usage))),
+            )
+            for role, state, seed, n, reply, usage in self._rows(query, question_id)
+        ]
+
+    def searches_of(self, question_id: str) -> dict[tuple[str, int], tuple[Passage, ...]]:
+        """A question's finished searches: query and top_k to passages."""
+        query = "SELECT query, top_k, found FROM searches WHERE question = ?"
+        return {
+            (text, top_k): tuple(self._passage(*found) for found in json.loads(row))
+            for text, top_k, row in self._rows(query, question_id)
+        }
+
+    def _passage(self, passage_id: str, score: float | None) -> Passage:
+        title, text = self._rows("SELECT title, text FROM passages WHERE id = ?", passage_id)[0]
+        return Passage(passage_id, title, text, score)
+
+    def sent(self, question_id: str, key: CallKey) -> None:
+        self._write("INSERT INTO calls(question, role, state, seed, n) VALUES (?, ?, ?, ?, ?)", question_id, *key)
+
+    def failed(self, question_id: str, key: CallKey) -> None:
+        """The endpoint answered that it will not: nothing to keep."""
+        self._write(f"DELETE FROM calls WHERE {_THIS}", question_id, *key)
+
+    def replied(self, question_id: str, key: CallKey, sample: Sample) -> None:
+        reply = json.dumps([[c.text, c.finish] for c in sample.completions], ensure_ascii=False)
+        usage = json.dumps(list(vars(sample.usage).values()))
+        self._write(f"UPDATE calls SET reply = ?, usage = ? WHERE {_THIS}", reply, usage, question_id, *key)
+        self.spending.add(key[0], sample.usage)
+
+    def searched(self, question_id: str, query: str, top_k: int, passages: tuple[Passage, ...]) -> None:
+        self._write("BEGIN")
+        for passage in passages:
+            self._write("INSERT OR IGNORE INTO passages VALUES (?, ?, ?)", passage.id, passage.title, passage.text)
+        found = json.dumps([[passage.id, passage.score] for passage in passages])
+        self._write("INSERT OR REPLACE INTO searches VALUES (?, ?, ?, ?)", question_id, query, top_k, found)
+        self._write("COMMIT")
+
+    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise JournalError(f"{self.path}: {error}") from None
+
+    def _write(self, statement: str, *values: object) -> None:
+        try:
+            self._db.execute(statement, values)
+        except sqlite3.Error as error:
+            raise JournalError(f"{self.path}: {error}; make room and run again: what is in it is kept") from None
+
+    async def __aenter__(self) -> Journal:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.closing = True
+        await asyncio.gather(*self.in_flight, return_exceptions=True)
+        self._db.close()
+
+
+class QuestionCalls:
+    """One question's calls. `policy` and `retriever` wrap the real ones; what was paid for is not paid again."""
+
+    def __init__(self, journal: Journal, question_id: str, *, fresh: bool) -> None:
+        self._journal, self._id = journal, question_id
+        self._known = {} if fresh else dict(journal.calls_of(question_id))
+        self._found = {} if fresh else journal.searches_of(question_id)
+
+    def policy(self, policy: Policy, role: str, slots: asyncio.Semaphore) -> Policy:
+        """`policy` behind the journal; at most as many requests as `slots` has are in flight."""
+        return _JournalledPolicy(self, policy, role, slots)
+
+    def retriever(self, retriever: Retriever) -> Retriever:
+        return _JournalledRetriever(self, retriever)
+
+    async def sample(self, key: CallKey, slots: asyncio.Semaphore, request: Callable[[], Awaitable[Sample]]) -> Sample:
+        """The reply to a call: from the journal, or sent now and journalled. A cancelled search leaves it running."""
+        if key not in self._known:
+            self._known[key] = await self._kept(self._send(key, slots, request))
+        return self._known[key]
+
+    async def _send(self, key: CallKey, slots: asyncio.Semaphore, request: Callable[[], Awaitable[Sample]]) -> Sample:
+        async with slots:
+            if self._journal.closing:
+                raise asyncio.CancelledError
+            self._journal.spending.check()
+            self._journal.sent(self._id, key)
+            try:
+                sample = await request()
+            except StepragError as error:
+                self._journal.failed(self._id, key)
+                if not isinstance(error, RequestError):  # no other request can succeed: send none that waits
+                    self._journal.closing = True
+                raise
+            self._journal.replied(self._id, key, sample)
+            return sample
+
+    async def search(self, query: str, top_k: int, retriever: Retriever) -> tuple[Passage, ...]:
+        """The passages of a search: from the journal, or searched now and journalled."""
+        if (query, top_k) not in self._found:
+            passages = await retriever.search(query, top_k)
+            self._journal.searched(self._id, query, top_k, passages)
+            self._found[query, top_k] = passages
+        return self._found[query, top_k]
+
+    async def _kept(self, call: Any) -> Any:
+        task = asyncio.ensure_future(call)
+        self._journal.in_flight.add(task)
+        task.add_done_callback(self._journal.in_flight.discard)
+        return await asyncio.shield(task)
+
+
+class _JournalledPolicy:
+    def __init__(self, calls: QuestionCalls, policy: Policy, role: str, slots: asyncio.Semaphore) -> None:
+        self._calls, self._policy, self._role, self._slots = calls, policy, role, slots
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        key = (self._role, state_of(messages, allowed), seed, n)
+        return await self._calls.sample(
+            key, self._slots, lambda: self._policy.sample(messages, allowed, n=n, seed=seed)
+        )
+
+
+class _JournalledRetriever:
+    def __init__(self, calls: QuestionCalls, retriever: Retriever) -> None:
+        self._calls, self._retriever, self.fingerprint = calls, retriever, retriever.fingerprint
+
+    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+        return await self._calls.search(query, top_k, self._retriever)
+
+    async def close(self) -> None:
+        """The retriever belongs to the run, not to this question."""
+
+
+class Replay:
+    """A question's calls as a policy and a retriever without network.
+
+    A state's samples are handed out in the order in which they were paid for, however they are asked for, so other
+    stop rules and rewards rebuild other trees from the same calls. NotJournalled where the journal has no more.
+    """
+
+    def __init__(self, journal: Journal, question_id: str, fingerprint: str) -> None:
+        self.fingerprint = fingerprint
+        self._samples: dict[tuple[str, str], deque[tuple[Completion, Usage]]] = defaultdict(deque)
+        for (role, state, _, _), sample in journal.calls_of(question_id):
+            usage = sample.usage
+            for completion in sample.completions:
+                self._samples[role, state].append((completion, usage))
+                usage = Usage()
+        self._found = journal.searches_of(question_id)
+
+    def policy(self, role: str) -> Policy:
+        return _ReplayPolicy(self._samples, role)
+
+    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+        if (query, top_k) not in self._found:
+            raise NotJournalled(f"the journal has no search for {query!r} with top_k {top_k}")
+        return self._found[query, top_k]
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class _ReplayPolicy:
+    def __init__(self, samples: dict[tuple[str, str], deque[tuple[Completion, Usage]]], role: str) -> None:
+        self._samples, self._role = samples, role
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        left = self._samples.get((self._role, state_of(messages, allowed)))
+        if not left:
+            raise NotJournalled(f"the journal has no more {self._role} calls for this state")
+        taken = [left.popleft() for _ in range(min(n, len(left)))]
+        usage = sum((usage for _, usage in taken), Usage())
+        return Sample(tuple(completion for completion, _ in taken), usage)
+
+
+def slots_of(config: PolicyConfig) -> asyncio.Semaphore:
+    """The bound on requests in flight at one endpoint."""
+    return asyncio.Semaphore(config.concurrency)

@@ -1,0 +1,263 @@
+"""Nothing paid for is lost: kills at every write and at random moments, budgets, refused keys, replays."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from data_generation.config import GenerateConfig
+from data_generation.generate import JOURNAL, Engines, search_all, search_identity
+from steprag.cli import main
+from steprag.config import load_config
+from steprag.errors import BudgetReached, ConfigError, JournalError, PolicyRefused, RetrieverError
+from steprag.files import read_records
+from steprag.journal import Journal
+from steprag.policy import Policy
+from steprag.prompts import load_profile
+from steprag.runs import open_run, read_manifest
+from steprag.types import Failure, Message, Passage, Question, Sample, Tree
+from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy
+
+QUESTIONS = [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(4)]
+SMALL = {"search.rollouts": 3, "search.extra": 2, "search.children": 2, "policy.concurrency": 4}
+
+
+@dataclass
+class Counted(ScriptedPolicy):
+    """Notes every call in a file that outlives a kill, and takes a random moment for it."""
+
+    log: Path = Path(os.devnull)
+    delay: float = 0.0
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        with self.log.open("a") as stream:
+            stream.write(json.dumps([messages, n, seed]) + "\n")
+        await asyncio.sleep(self.delay * random.random())
+        return await super().sample(messages, allowed, n=n, seed=seed)
+
+
+def generate(out: Path, policy: Policy, keys: dict[str, object] | None = None, questions: list[Question] = QUESTIONS,
+             retriever: DictRetriever | None = None) -> None:  # fmt: skip
+    """What `steprag generate` does once its inputs are loaded, with a scripted policy in place of an endpoint."""
+    config = load_config(GenerateConfig, None, {**SMALL, **(keys or {})})
+
+    @contextlib.asynccontextmanager
+    async def engines() -> AsyncIterator[Engines]:
+        slots = asyncio.Semaphore(config.policy.concurrency)
+        yield Engines(policy, slots, policy if config.reward.judged else None, slots)
+
+    identity = {"index": "world", **search_identity(config)}
+    with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
+        world = retriever or DictRetriever()
+        asyncio.run(search_all(run, questions, config, load_profile("transcript"), world, engines()))
+
+
+def killed(out: Path, log: Path, *, at_write: int | None = None, after: float | None = None) -> bool:
+    """Runs `generate` in a child that dies by SIGKILL at its n-th journal statement or after so many seconds.
+
+    Returns whether it was killed before its end.
+    """
+    child = os.fork()
+    if child == 0:
+        with contextlib.redirect_stderr(open(os.devnull, "w")):
+            if at_write is not None:
+                die_at_write(at_write)
+            generate(out, Counted(log=log, delay=0.004))
+        os._exit(0)
+    if after is not None:
+        time.sleep(after)
+        os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+def die_at_write(count: int) -> None:
+    """Before the n-th statement that this process sends to a journal, it dies."""
+    left = count
+    connect = sqlite3.connect
+
+    def connected(*args: object, **keys: object) -> sqlite3.Connection:
+        connection = connect(*args, **keys)  # type: ignore[arg-type]
+
+        def trace(statement: str) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        connection.set_trace_callback(trace)
+        return connection
+
+    sqlite3.connect = connected  # type: ignore[assignment]
+
+
+def check_after(out: Path, log: Path, expected: bytes, calls: Counter[str]) -> None:
+    """Finishes the run and compares it with one that was never interrupted."""
+    generate(out, Counted(log=log))
+    assert (out / "trees.jsonl").read_bytes() == expected
+    made = Counter(log.read_text().splitlines())
+    assert made.keys() == calls.keys()
+    with sqlite3.connect(out / JOURNAL) as db:
+        lost = db.execute("SELECT COUNT(*) FROM lost").fetchone()[0]
+    assert sum(made.values()) - sum(calls.values()) <= lost
+    assert read_manifest(out)["usage"]["calls"] == sum(calls.values())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Counter[str]]:
+    """The trees of an uninterrupted run and its calls."""
+    folder = tmp_path_factory.mktemp("whole")
+    generate(folder / "run", Counted(log=folder / "log"))
+    return (folder / "run/trees.jsonl").read_bytes(), Counter((folder / "log").read_text().splitlines())
+
+
+def test_a_kill_at_every_write_loses_nothing(tmp_path: Path, whole: tuple[bytes, Counter[str]]) -> None:
+    expected, calls = whole
+    assert max(calls.values()) == 1
+    count = 0
+    for at_write in range(1, 10_000):
+        out, log = tmp_path / f"run{at_write}", tmp_path / f"log{at_write}"
+        log.touch()
+        if not killed(out, log, at_write=at_write):
+            break
+        check_after(out, log, expected, calls)
+        count += 1
+    assert count >= 90
+
+
+@pytest.mark.slow
+def test_200_kills_at_random_moments_lose_nothing(tmp_path: Path, whole: tuple[bytes, Counter[str]]) -> None:
+    expected, calls = whole
+    rng, kills, number = random.Random(7), 0, 0
+    while kills < 200:
+        number += 1
+        out, log = tmp_path / f"run{number}", tmp_path / f"log{number}"
+        log.touch()
+        while killed(out, log, after=rng.uniform(0.0, 0.25)) and kills < 200:
+            kills += 1
+        check_after(out, log, expected, calls)
+
+
+@pytest.mark.parametrize("at_once", [1, 8, 64])
+def test_timing_does_not_matter(tmp_path: Path, whole: tuple[bytes, Counter[str]], at_once: int) -> None:
+    keys = {"policy.concurrency": at_once}
+    generate(tmp_path / "run", Counted(delay=0.01), keys)
+    assert (tmp_path / "run/trees.jsonl").read_bytes() == whole[0]
+
+
+@pytest.mark.parametrize(("limit", "value"), [("calls", 12), ("tokens", 5000), ("usd", 0.006)])
+def test_budgets_hold_and_the_run_goes_on(
+    tmp_path: Path, whole: tuple[bytes, Counter[str]], limit: str, value: float
+) -> None:
+    out, log = tmp_path / "run", tmp_path / "log"
+    log.touch()
+    keys: dict[str, object] = {"policy.price.prompt": 1.0, "policy.price.completion": 2.0}
+    with pytest.raises(BudgetReached, match=f"budget.{limit} = {value} is reached"):
+        generate(out, Counted(log=log, delay=0.01), {**keys, f"budget.{limit}": value})
+    manifest = read_manifest(out)
+    assert manifest["status"] == "budget"
+    spent, dearest = manifest["spent"], 700
+    used = {"calls": spent["calls"], "tokens": spent["prompt_tokens"] + spent["completion_tokens"], "usd": spent["usd"]}
+    over = {"calls": 4, "tokens": 4 * dearest, "usd": 4 * dearest * 1e-6}
+    assert value <= used[limit] <= value + over[limit]
+    before = len(log.read_text().splitlines())
+    assert before == spent["calls"], "a call in flight at the end was not kept"
+    generate(out, Counted(log=log), keys)
+    assert (out / "trees.jsonl").read_bytes() == whole[0]
+    assert Counter(log.read_text().splitlines()) == whole[1]
+
+
+def test_a_budget_in_dollars_needs_a_price(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="budget.usd is set but no price"):
+        generate(tmp_path / "run", ScriptedPolicy(), {"budget.usd": 1.0})
+
+
+def test_a_refused_key_keeps_the_calls_in_flight(tmp_path: Path, whole: tuple[bytes, Counter[str]]) -> None:
+    class Exhausted(Counted):
+        async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+            if len(self.prompts) >= 6:
+                raise PolicyRefused("the quota is used up")
+            return await super().sample(messages, allowed, n=n, seed=seed)
+
+    out, log = tmp_path / "run", tmp_path / "log"
+    log.touch()
+    with pytest.raises(PolicyRefused):
+        generate(out, Exhausted(log=log, delay=0.01))
+    generate(out, Counted(log=log))
+    assert (out / "trees.jsonl").read_bytes() == whole[0]
+    assert Counter(log.read_text().splitlines()) == whole[1]
+
+
+def test_a_failed_search_fails_its_question_and_is_made_again(
+    tmp_path: Path, whole: tuple[bytes, Counter[str]]
+) -> None:
+    class Broken(DictRetriever):
+        async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+            if len(self.searched) >= 3:
+                raise RetrieverError("the index is gone")
+            return await super().search(query, top_k)
+
+    out, log = tmp_path / "run", tmp_path / "log"
+    generate(out, Counted(log=log), retriever=Broken())
+    reasons = {failure.reason for failure in read_records(out / "failures.jsonl", Failure)}
+    assert reasons == {"RetrieverError"}
+    generate(out, Counted(log=log))
+    assert (out / "trees.jsonl").read_bytes() == whole[0]
+    assert Counter(log.read_text().splitlines()) == whole[1]
+
+
+def test_a_replay_is_the_same_bytes_and_other_rules_make_other_trees(
+    tmp_path: Path, whole: tuple[bytes, Counter[str]]
+) -> None:
+    out = tmp_path / "run"
+    generate(out, ScriptedPolicy())
+    assert main(["replay", "--trees", str(out), "--out", str(tmp_path / "same")]) == 0
+    assert (tmp_path / "same/trees.jsonl").read_bytes() == whole[0]
+    assert main(["replay", "--trees", str(out), "--out", str(tmp_path / "short"), "--search.rollouts", "1"]) == 0
+    short = {tree.question.id: tree for tree in read_records(tmp_path / "short/trees.jsonl", Tree)}
+    long = {tree.question.id: tree for tree in read_records(out / "trees.jsonl", Tree)}
+    assert short.keys() == long.keys()
+    assert sum(len(tree.nodes) for tree in short.values()) < sum(len(tree.nodes) for tree in long.values())
+    command = ["replay", "--trees", str(out), "--out", str(tmp_path / "steep"), "--reward.alpha", "0.3"]
+    assert main([*command, "--search.exploration", "5"]) == 0
+    assert (tmp_path / "steep/trees.jsonl").read_bytes() != whole[0]
+    texts = {node.text for tree in long.values() for node in tree.nodes}
+    for tree in read_records(tmp_path / "steep/trees.jsonl", Tree):
+        assert {node.text for node in tree.nodes} <= texts
+
+
+def test_a_damaged_or_foreign_journal_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "calls.sqlite"
+    file.write_bytes(b"not a database, but long enough to be looked at" * 100)
+    with pytest.raises(JournalError, match="calls.sqlite: file is not a database; move it away"):
+        Journal(file)
+
+
+def test_a_full_disk_is_said_and_what_was_paid_for_is_kept(tmp_path: Path, whole: tuple[bytes, Counter[str]]) -> None:
+    import resource
+
+    out, log = tmp_path / "run", tmp_path / "log"
+    log.touch()
+    child = os.fork()
+    if child == 0:  # the limit holds for the process, so it has one of its own
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+        try:
+            generate(out, Counted(log=log))
+        except (JournalError, OSError) as error:
+            os._exit(7 if "calls.sqlite" in str(error) or isinstance(error, OSError) else 8)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    generate(out, Counted(log=log))
+    assert (out / "trees.jsonl").read_bytes() == whole[0]
