@@ -14,6 +14,7 @@ from contextlib import ExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Any, Protocol
 
+import httpx2
 import openai
 from openai.types.chat import ChatCompletion
 from pydantic import ValidationError
@@ -142,7 +143,9 @@ class OpenAIPolicy:
             return PolicyRefused(f"{where}: the quota is used up")
         if isinstance(error, openai.NotFoundError):
             return PolicyUnavailable(f"{where}: not found ({_reason(error)})")
-        if isinstance(error, openai.APIConnectionError) and not isinstance(error, openai.APITimeoutError):
+        if isinstance(
+            error.__cause__, httpx2.ConnectError
+        ):  # a lost connection is one request's bad luck; no listener is not
             return PolicyUnavailable(f"{where}: nothing answers ({_reason(error)})")
         return PolicyError(f"{where}: {_reason(error)}")
 
@@ -163,7 +166,9 @@ def _strict(schema: dict[str, Any]) -> dict[str, Any]:
 def _sample(reply: object) -> Sample | None:
     """The reply as a sample; None where it is not one (the package does not validate what endpoints send)."""
     try:
-        checked = ChatCompletion.model_validate(reply.model_dump() if isinstance(reply, ChatCompletion) else reply)
+        checked = ChatCompletion.model_validate(
+            reply.model_dump(warnings=False) if isinstance(reply, ChatCompletion) else reply
+        )
     except ValidationError:
         return None
     if not checked.choices:

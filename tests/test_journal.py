@@ -31,7 +31,8 @@ from steprag.types import Failure, Message, Passage, Question, Sample, Tree
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy
 
 QUESTIONS = [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(4)]
-SMALL = {"search.rollouts": 3, "search.extra": 2, "search.children": 2, "policy.concurrency": 4}
+Keys = dict[str, object]
+SMALL: Keys = {"search.rollouts": 3, "search.extra": 2, "search.children": 2, "policy.concurrency": 4}
 
 
 @dataclass
@@ -48,20 +49,26 @@ class Counted(ScriptedPolicy):
         return await super().sample(messages, allowed, n=n, seed=seed)
 
 
-def generate(out: Path, policy: Policy, keys: dict[str, object] | None = None, questions: list[Question] = QUESTIONS,
+def generate(out: Path, policy: Policy, keys: Keys | None = None, questions: list[Question] = QUESTIONS,
              retriever: DictRetriever | None = None) -> None:  # fmt: skip
     """What `steprag generate` does once its inputs are loaded, with a scripted policy in place of an endpoint."""
-    config = load_config(GenerateConfig, None, {**SMALL, **(keys or {})})
 
     @contextlib.asynccontextmanager
     async def engines() -> AsyncIterator[Engines]:
+        config = load_config(GenerateConfig, None, {**SMALL, **(keys or {})})
         slots = asyncio.Semaphore(config.policy.concurrency)
         yield Engines(policy, slots, policy if config.reward.judged else None, slots)
 
+    generate_with(out, engines(), {**SMALL, **(keys or {})}, questions, retriever)
+
+
+def generate_with(out: Path, engines: contextlib.AbstractAsyncContextManager[Engines], keys: Keys,
+                  questions: list[Question], retriever: DictRetriever | None = None) -> None:  # fmt: skip
+    config = load_config(GenerateConfig, None, keys)
     identity = {"index": "world", **search_identity(config)}
     with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
         world = retriever or DictRetriever()
-        asyncio.run(search_all(run, questions, config, load_profile("transcript"), world, engines()))
+        asyncio.run(search_all(run, questions, config, load_profile("transcript"), world, engines))
 
 
 def killed(out: Path, log: Path, *, at_write: int | None = None, after: float | None = None) -> bool:

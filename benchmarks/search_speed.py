@@ -1,0 +1,141 @@
+"""How fast the search is beside its policy: expansions a second, cost a node as a tree grows, and how full the slots are.
+
+    python benchmarks/search_speed.py [--trees 300]
+
+The policy is scripted and in this process. "expansions": how many requests a second one core gets through, with and
+without the journal. "growing": microseconds a node in trees of about 100, 10,000 and 100,000 nodes. "slots": the share of
+the possible calls a second that 64 slots reach against fixed (200 ms) and mixed (50 to 800 ms) latencies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from data_generation.config import GenerateConfig
+from data_generation.generate import Engines, search_all
+from data_generation.growth import plant
+from data_generation.search import Searcher, run_wave
+from steprag.config import load_config
+from steprag.environment import Environment
+from steprag.prompts import load_profile
+from steprag.runs import open_run
+from steprag.types import Completion, Message, Passage, Question, Sample, State, Usage
+
+FACTS = tuple(Passage(str(i), f"Thing {i}", f"Thing {i} is next to thing {i + 1}.", 1.0) for i in range(100))
+
+
+@dataclass
+class Latent:
+    """A policy that writes any allowed step after a while; `busy` sums the seconds of its requests."""
+
+    shortest: float = 0.0
+    longest: float = 0.0
+    calls: int = 0
+    busy: float = 0.0
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        rng = random.Random(seed)
+        if self.longest:
+            wait = rng.uniform(self.shortest, self.longest)
+            self.busy += wait
+            await asyncio.sleep(wait)
+        self.calls += 1
+        texts = (_step(allowed, rng) for _ in range(n))
+        return Sample(tuple(Completion(text, "stop") for text in texts), Usage(1, 400, 40 * n, 0))
+
+
+def _step(allowed: tuple[str, ...], rng: random.Random) -> str:
+    action, number = rng.choice(allowed), rng.randrange(10**6)
+    return {
+        "query": f"I look further. So the next query is <query> thing {number} </query>",
+        "evidence": f"Based on the query, the relevant evidence is <evidence> fact {number} </evidence>",
+        "answer": f"That is it. So the answer is <answer> {number % 7} </answer>",
+    }[action]
+
+
+@dataclass
+class Shelf:
+    """A retriever that answers at once."""
+
+    fingerprint: str = "shelf"
+
+    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+        start = hash(query) % 90
+        return FACTS[start : start + top_k]
+
+    async def close(self) -> None:
+        return None
+
+
+def questions(count: int) -> list[Question]:
+    return [Question(f"q{i}", f"What is thing {i} next to?", ("3",)) for i in range(count)]
+
+
+def generate(policy: Latent, count: int, keys: dict[str, object]) -> float:
+    """Seconds that `count` trees took, journal and all."""
+    config = load_config(GenerateConfig, None, {"search.rollouts": 8, "search.hopeless": None, **keys})
+
+    @contextlib.asynccontextmanager
+    async def engines() -> AsyncIterator[Engines]:
+        slots = asyncio.Semaphore(config.policy.concurrency)
+        yield Engines(policy, slots, None, slots)
+
+    with tempfile.TemporaryDirectory() as folder, open_run(f"{folder}/r", "generate", identity={}, config={}) as run:
+        start = time.perf_counter()
+        asyncio.run(search_all(run, questions(count), config, load_profile("transcript"), Shelf(), engines()))
+        return time.perf_counter() - start
+
+
+async def grown(nodes: int) -> tuple[int, float]:
+    """A tree of about so many nodes, and the seconds it took."""
+    keys = {
+        "search.rollouts": 10**9,
+        "search.children": 6,
+        "search.depth": 25,
+        "search.hopeless": None,
+        "search.wave": 1,
+    }
+    config = load_config(GenerateConfig, None, keys)
+    searcher = Searcher(Environment(load_profile("transcript"), Shelf(), 3, 25), Latent(), None, config)
+    growth = plant(questions(1)[0], State("What is thing 0 next to?"))
+    start = time.perf_counter()
+    while len(growth.branches) < nodes and not growth.root.closed:
+        await run_wave(growth, searcher)
+    return len(growth.branches), time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trees", type=int, default=300, help="trees of each measurement [300]")
+    given = parser.parse_args()
+    policy, start = Latent(), time.process_time()
+    seconds = generate(policy, given.trees, {"policy.concurrency": 64})
+    core = time.process_time() - start
+    print(
+        f"expansions  {policy.calls / seconds:,.0f} a second with journal and trees on disk ({core / seconds:.0%} of a core)"
+    )
+    for size in (100, 10_000, 100_000):
+        nodes, seconds = asyncio.run(grown(size))
+        sys.stdout.write(f"growing     {nodes:>7,} nodes: {1e6 * seconds / nodes:.0f} µs a node\n")
+    for name, shortest, longest in (("200 ms", 0.2, 0.2), ("50 to 800 ms", 0.05, 0.8)):
+        policy = Latent(shortest, longest)
+        seconds = generate(policy, given.trees, {"policy.concurrency": 64})
+        sys.stdout.write(
+            f"slots       {name}: {policy.busy / (64 * seconds):.1%} of the possible calls ({policy.calls} calls)\n"
+        )
+    sys.stdout.write(
+        f"memory      {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB resident at most\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

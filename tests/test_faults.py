@@ -1,0 +1,140 @@
+"""An endpoint that fails four calls in ten, in every way that endpoints do."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from data_generation.config import GenerateConfig
+from data_generation.generate import open_engines
+from steprag.config import load_config
+from steprag.files import read_records
+from steprag.prompts import load_profile
+from steprag.runs import read_manifest
+from steprag.types import Failure, Question, Tree
+from tests.fakes import QUESTION, Endpoint, beginner, chat_reply
+from tests.test_journal import generate_with
+
+SHARE = 0.4
+FAULTS = ("busy", "error", "reset", "stalled", "truncated", "broken", "garbage", "no_choices", "wrong_types")
+
+
+class Faulty(BaseHTTPRequestHandler):
+    """Answers like `chat_reply`, but for a share of requests that it picks by lot."""
+
+    protocol_version = "HTTP/1.1"
+    rng = random.Random(5)
+    seen: Counter[str]
+    early: list[float]
+
+    def do_GET(self) -> None:
+        self.reply(200, json.dumps({"object": "list", "data": [{"id": "double", "object": "model"}]}))
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        fault = self.rng.choice(FAULTS) if self.rng.random() < SHARE else "none"
+        self.seen[fault] += 1
+        body = json.dumps(chat_reply(beginner)(request)[1])
+        match fault:
+            case "busy":
+                self.reply(429, json.dumps({"error": {"message": "slow down"}}), {"Retry-After": "0.05"})
+            case "error":
+                self.reply(500, json.dumps({"error": {"message": "oops"}}))
+            case "reset":
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                self.close_connection = True
+                self.connection.close()
+            case "stalled":
+                time.sleep(0.6)
+                self.reply(200, body)
+            case "truncated":
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body) + 50))
+                self.end_headers()
+                self.wfile.write(body[: len(body) // 2].encode())
+                self.close_connection = True
+            case "broken":
+                self.reply(200, body[: len(body) // 2])
+            case "garbage":
+                self.reply(200, "<html>bad gateway</html>", {"Content-Type": "text/html"})
+            case "no_choices":
+                self.reply(200, json.dumps({**json.loads(body), "choices": []}))
+            case "wrong_types":
+                self.reply(200, json.dumps({"choices": [{"message": 7}], "usage": "none"}))
+            case _:
+                self.reply(200, body)
+
+    def reply(self, status: int, body: str, headers: dict[str, str] | None = None) -> None:
+        try:
+            self.send_response(status)
+            for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body.encode())))
+            self.end_headers()
+            self.wfile.write(body.encode())
+        except (BrokenPipeError, ConnectionResetError):  # the client gave up waiting
+            self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@contextmanager
+def faulty() -> Iterator[tuple[Endpoint, Counter[str]]]:
+    seen: Counter[str] = Counter()
+    handler = type("Handler", (Faulty,), {"seen": seen, "rng": random.Random(5)})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign] # resets are ours
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield Endpoint(f"http://127.0.0.1:{server.server_port}/v1", []), seen
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("calls", "retries"),
+    [(150, 1), pytest.param(10_000, 4, marks=pytest.mark.slow)],
+)
+def test_faults_are_data(tmp_path: Path, calls: int, retries: int) -> None:
+    """No crash; every question is finished or has a typed reason; what fails is no reward of zero."""
+    out = tmp_path / "run"
+    questions = [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(calls // 8)]
+    with faulty() as (endpoint, seen):
+        keys = {
+            "policy.engine": "openai", "policy.model": "double", "policy.base_url": endpoint.url, "policy.timeout": 0.5,
+            "policy.retries": retries, "policy.concurrency": 32,
+        }  # fmt: skip
+        config = load_config(GenerateConfig, None, keys)
+        generate_with(out, open_engines(config, load_profile("transcript")), keys, questions)
+        assert sum(seen.values()) >= calls
+        assert set(FAULTS) < set(seen)
+        done = [tree.question.id for tree in read_records(out / "trees.jsonl", Tree)]
+        failed = list(read_records(out / "failures.jsonl", Failure))
+        assert sorted([*done, *(failure.id for failure in failed)]) == sorted(q.id for q in questions)
+        assert {failure.reason for failure in failed} <= {"PolicyError"}
+        assert all(failure.detail for failure in failed)
+        for tree in read_records(out / "trees.jsonl", Tree):
+            assert all((node.prediction_f1 is None) == (node.action != "answer") for node in tree.nodes)
+        manifest = read_manifest(out)
+        assert manifest["spent"]["calls"] == seen["none"] + _read_late(seen, manifest)
+
+
+def _read_late(seen: Counter[str], manifest: dict[str, dict[str, int]]) -> int:
+    """Stalled replies may come just in time: no more than there were."""
+    late = manifest["spent"]["calls"] - seen["none"]
+    return late if 0 <= late <= seen["stalled"] else -1
