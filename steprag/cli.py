@@ -30,6 +30,7 @@ COMMANDS = (
     Command("index search", "indexes.search", "passages for a query"),
     Command("policy", "steprag.engines.serve", "serve a model or adapter; convert what the trainer made"),
     Command("worked", "data_generation.worked", "worked episodes to supervised steps"),
+    Command("plan", "data_generation.plan", "what a generation run will cost, before anything is spent"),
     Command("generate", "data_generation.generate", "Monte Carlo tree search: questions to trees"),
     Command("replay", "data_generation.replay", "trees again from a run's journal, with other rewards or stop rules"),
     Command("pairs", "preference.build", "trees to preference pairs and supervised steps"),

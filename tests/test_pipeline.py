@@ -187,3 +187,24 @@ def test_episodes_that_end_without_an_answer_score_nothing_but_count(
     assert scores["em"] == pytest.approx(11 / 12)
     assert scores["by_type"] == {"bridge": {"questions": 12, "em": pytest.approx(11 / 12)}}
     assert main(["evaluate", "--predictions", str(tmp_path / "r"), "--json"]) == 0
+
+
+def test_a_plan_from_a_few_questions_foretells_the_run(
+    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    price = ("--policy.price.prompt", "2", "--policy.price.completion", "8")
+    some, whole = tmp_path / "some", tmp_path / "whole"
+    assert main(["generate", *options(endpoint, questions, index, some, "--limit", "8", *price)]) == 0
+    asked = len(endpoint.requests)
+    capsys.readouterr()
+    assert main(["plan", "--questions", str(questions), "--like", str(some), "--json", *price]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert len(endpoint.requests) == asked, "a plan must not cost anything"
+    assert main(["generate", *options(endpoint, questions, index, whole, *price)]) == 0
+    spent = read_manifest(whole)["spent"]
+    calls, *_, dollars = [line for line in report["forecast"] if line["what"] in ("calls", "dollars")]
+    assert spent["calls"] <= report["calls_at_most"]
+    assert calls["low"] * 0.8 <= spent["calls"] <= calls["high"] * 1.2
+    assert dollars["amount"] == pytest.approx(calls["amount"] * (10 * 2 + 5 * 8) / 1e6)
+    assert main(["plan", "--questions", str(questions), "--like", str(some), "--search.depth", "5"]) == 2
+    assert "another search.* configuration" in capsys.readouterr().err
