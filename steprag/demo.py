@@ -170,7 +170,7 @@ def _interval(pair: list[float]) -> str:
 def _verdict(gain: dict[str, float]) -> str:
     """What so few questions bear: that training helped, that it hurt, or neither."""
     if gain["low"] == gain["high"] == 0:
-        return f"Warm start and trained model scored alike on each of the {gain['questions']} questions: nothing is shown."
+        return f"Warm start and trained model scored alike on all {gain['questions']} questions: nothing is shown."
     if gain["low"] > 0:
         word = "Training helped"
     elif gain["high"] < 0:
