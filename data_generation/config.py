@@ -60,6 +60,13 @@ class RewardConfig(Section):
         return self.name != "spre"
 
 
+class JudgeConfig(PolicyConfig):
+    """The judge is a policy of its own; its replies are short and not sampled."""
+
+    temperature: float = Field(default=0.0, ge=0, le=5, description="sampling temperature; 0 is greedy")
+    max_tokens: Positive = Field(default=16, description="longest reply, in tokens")
+
+
 class TreeLimits(Section):
     """Part of the recipe, unlike the run's budget: a tree that reaches one ends there, whatever the timing."""
 
@@ -69,7 +76,7 @@ class TreeLimits(Section):
 
 class GenerateConfig(StageConfig):
     policy: PolicyConfig = PolicyConfig()
-    judge: PolicyConfig = PolicyConfig(temperature=0.0, max_tokens=16)
+    judge: JudgeConfig = JudgeConfig()
     retriever: RetrieverConfig = RetrieverConfig()
     prompt: PromptConfig = PromptConfig()
     search: SearchConfig = SearchConfig()
