@@ -7,8 +7,9 @@ import os
 BRIEFLY = "1000"
 """Turns of a waiting OpenMP thread before it sleeps.
 
-Measured with llama.cpp on two cores (benchmarks/engine_waiting.py repeats the comparison): on an idle machine as fast as endless spinning and
-twice as fast as sleeping at once; beside a busy process it takes 2.5 times as long, spinning over 4.5 times.
+Measured with llama.cpp on two cores (benchmarks/engine_waiting.py repeats the comparison): on an idle machine as fast
+as endless spinning and twice as fast as sleeping at once; beside a busy process it takes 2.5 times as long, spinning
+over 4.5 times.
 """
 
 
