@@ -11,7 +11,7 @@ from steprag.config import PolicyConfig, Positive, PromptConfig, RetrieverConfig
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "default": {},
-    "fast": {"search": {"rollouts": 5, "extra": 0, "hopeless": 4}},
+    "fast": {"search": {"rollouts": 4, "extra": 0, "children": 2, "contrast": 2, "hopeless": 3}},
     # The published loop (arXiv 2505.14069 and its code): one child and one judge call an iteration, the judge sees the
     # golden answer, nothing is played to its end, finished leaves are visited and judged again.
     "reasonrag": {
