@@ -42,10 +42,10 @@ class Contender:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag demo", description="The whole pipeline on the embedded default.")
     parser.add_argument("--out", default="runs/demo", metavar="DIR", help="folder of the demo's runs [runs/demo]")
-    parser.add_argument("--train_questions", type=int, default=8, help="questions to search [8]")
-    parser.add_argument("--test_questions", type=int, default=18, help="unseen questions to score on [18]")
-    parser.add_argument("--sft_steps", type=int, default=6, help="steps of supervised training [6]")
-    parser.add_argument("--dpo_steps", type=int, default=8, help="steps of DPO [8]")
+    parser.add_argument("--train_questions", type=int, default=6, help="questions to search [6]")
+    parser.add_argument("--test_questions", type=int, default=12, help="unseen questions to score on [12]")
+    parser.add_argument("--sft_steps", type=int, default=4, help="steps of supervised training [4]")
+    parser.add_argument("--dpo_steps", type=int, default=5, help="steps of DPO [5]")
     given = parse_arguments(parser, argv)
     spin_briefly()  # before a stage loads torch
     out, started = Path(given.out), time.monotonic()
