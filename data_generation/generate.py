@@ -25,7 +25,8 @@ from steprag.config import add_options, config_from, parse_arguments
 from steprag.environment import Environment
 from steprag.errors import RequestError
 from steprag.files import existing, read_questions, read_records
-from steprag.journal import Journal, QuestionCalls, slots_of
+from steprag.gate import Gate
+from steprag.journal import JOURNAL, Journal, QuestionCalls
 from steprag.policy import Policy, model_identity, open_policy
 from steprag.progress import say
 from steprag.prompts import PromptProfile, load_profile
@@ -34,7 +35,8 @@ from steprag.retriever import Retriever
 from steprag.runs import Run, open_run
 from steprag.types import Failure, Question, Tree, Usage
 
-JOURNAL = "calls.sqlite"
+SERVED = ("engine", "model", "adapter", "base_url", "api_key_env")
+"""Keys of policy and judge that decide who serves them; where all are equal, one engine and one gate serve both."""
 
 
 def main(argv: list[str]) -> int:
@@ -51,12 +53,12 @@ def main(argv: list[str]) -> int:
 
 @dataclass(frozen=True)
 class Engines:
-    """The models of a run, each with its bound on requests in flight."""
+    """The models of a run and the gates of their endpoints; one gate where they share an endpoint."""
 
     policy: Policy
-    policy_slots: asyncio.Semaphore
+    policy_gate: Gate
     judge: Policy | None
-    judge_slots: asyncio.Semaphore
+    judge_gate: Gate
 
 
 async def generate(config: GenerateConfig, questions_file: Path, index: str, out: Path) -> int:
@@ -116,13 +118,15 @@ def search_identity(config: GenerateConfig) -> dict[str, Any]:
 @asynccontextmanager
 async def open_engines(config: GenerateConfig, profile: PromptProfile) -> AsyncIterator[Engines]:
     """Policy and, where the reward needs one, judge; started and stopped with the block if they do not run already."""
-    slots = slots_of(config.policy), slots_of(config.judge)
+    gate = Gate(config.policy)
     async with open_policy(config.policy, profile.grammar) as policy:
         if not config.reward.judged:
-            yield Engines(policy, slots[0], None, slots[1])
+            yield Engines(policy, gate, None, gate)
             return
-        async with open_policy(config.judge, ScoreFormat()) as judge:
-            yield Engines(policy, slots[0], judge, slots[1])
+        shared = all(getattr(config.policy, key) == getattr(config.judge, key) for key in SERVED)
+        judging = policy.beside(config.judge, ScoreFormat()) if shared else open_policy(config.judge, ScoreFormat())
+        async with judging as judge:
+            yield Engines(policy, gate, judge, gate if shared else Gate(config.judge))
 
 
 def searcher_for(
@@ -130,10 +134,10 @@ def searcher_for(
 ) -> Searcher:
     """What one question's search works with: the engines and the retriever behind the journal."""
     environment = Environment(profile, calls.retriever(retriever), config.retriever.top_k, config.search.depth)
-    policy = calls.policy(engines.policy, "policy", engines.policy_slots)
+    policy = calls.policy(engines.policy, "policy", engines.policy_gate)
     judge = None
     if engines.judge is not None:
-        judge = Judge(calls.policy(engines.judge, "judge", engines.judge_slots), config.reward.gold)
+        judge = Judge(calls.policy(engines.judge, "judge", engines.judge_gate), config.reward.gold)
     return Searcher(environment, policy, judge, config)
 
 

@@ -16,18 +16,21 @@ import json
 import sqlite3
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from steprag.budget import Spending
-from steprag.config import PolicyConfig
 from steprag.errors import JournalError, NotJournalled, RequestError, StepragError
 from steprag.files import dump_line, from_dict
+from steprag.gate import Gate
 from steprag.policy import Policy
 from steprag.retriever import Retriever
 from steprag.types import Completion, Message, Passage, Question, Sample, Usage
 
+JOURNAL = "calls.sqlite"
+"""Its name in a run folder."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS calls(
     id INTEGER PRIMARY KEY, question TEXT, role TEXT, state TEXT, seed INTEGER, n INTEGER, reply TEXT, usage TEXT,
@@ -44,6 +47,7 @@ _THIS = "question = ? AND role = ? AND state = ? AND seed = ? AND n = ?"
 
 CallKey = tuple[str, str, int, int]
 """Role, state, seed, n."""
+Request = Callable[[], Awaitable[Sample]]
 
 
 def state_of(messages: tuple[Message, ...], allowed: tuple[str, ...]) -> str:
@@ -168,21 +172,21 @@ class QuestionCalls:
         self._known = {} if fresh else dict(journal.calls_of(question_id))
         self._found = {} if fresh else journal.searches_of(question_id)
 
-    def policy(self, policy: Policy, role: str, slots: asyncio.Semaphore) -> Policy:
-        """`policy` behind the journal; at most as many requests as `slots` has are in flight."""
-        return _JournalledPolicy(self, policy, role, slots)
+    def policy(self, policy: Policy, role: str, gate: Gate) -> Policy:
+        """`policy` behind the journal and its endpoint's gate."""
+        return _JournalledPolicy(self, policy, role, gate)
 
     def retriever(self, retriever: Retriever) -> Retriever:
         return _JournalledRetriever(self, retriever)
 
-    async def sample(self, key: CallKey, slots: asyncio.Semaphore, request: Callable[[], Awaitable[Sample]]) -> Sample:
+    async def sample(self, key: CallKey, gate: Gate, chars: int, request: Request) -> Sample:
         """The reply to a call: from the journal, or sent now and journalled. A cancelled search leaves it running."""
         if key not in self._known:
-            self._known[key] = await self._kept(self._send(key, slots, request))
+            self._known[key] = await self._kept(self._send(key, gate, chars, request))
         return self._known[key]
 
-    async def _send(self, key: CallKey, slots: asyncio.Semaphore, request: Callable[[], Awaitable[Sample]]) -> Sample:
-        async with slots:
+    async def _send(self, key: CallKey, gate: Gate, chars: int, request: Request) -> Sample:
+        async with gate.turn(chars):
             if self._journal.closing:
                 raise asyncio.CancelledError
             self._journal.spending.check()
@@ -195,6 +199,7 @@ class QuestionCalls:
                     self._journal.closing = True
                 raise
             self._journal.replied(self._id, key, sample)
+            gate.settle(chars, sample.usage)
             return sample
 
     async def search(self, query: str, top_k: int, retriever: Retriever) -> tuple[Passage, ...]:
@@ -213,14 +218,14 @@ class QuestionCalls:
 
 
 class _JournalledPolicy:
-    def __init__(self, calls: QuestionCalls, policy: Policy, role: str, slots: asyncio.Semaphore) -> None:
-        self._calls, self._policy, self._role, self._slots = calls, policy, role, slots
+    def __init__(self, calls: QuestionCalls, policy: Policy, role: str, gate: Gate) -> None:
+        self._calls, self._policy, self._role, self._gate = calls, policy, role, gate
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
         key = (self._role, state_of(messages, allowed), seed, n)
-        return await self._calls.sample(
-            key, self._slots, lambda: self._policy.sample(messages, allowed, n=n, seed=seed)
-        )
+        chars = sum(len(message["content"]) for message in messages)
+        request = partial(self._policy.sample, messages, allowed, n=n, seed=seed)
+        return await self._calls.sample(key, self._gate, chars, request)
 
 
 class _JournalledRetriever:
@@ -274,8 +279,3 @@ class _ReplayPolicy:
         taken = [left.popleft() for _ in range(min(n, len(left)))]
         usage = sum((usage for _, usage in taken), Usage())
         return Sample(tuple(completion for completion, _ in taken), usage)
-
-
-def slots_of(config: PolicyConfig) -> asyncio.Semaphore:
-    """The bound on requests in flight at one endpoint."""
-    return asyncio.Semaphore(config.concurrency)

@@ -18,12 +18,13 @@ from pathlib import Path
 import pytest
 
 from data_generation.config import GenerateConfig
-from data_generation.generate import JOURNAL, Engines, search_all, search_identity
+from data_generation.generate import Engines, search_all, search_identity
 from steprag.cli import main
 from steprag.config import load_config
 from steprag.errors import BudgetReached, ConfigError, JournalError, PolicyRefused, RetrieverError
 from steprag.files import read_records
-from steprag.journal import Journal
+from steprag.gate import Gate
+from steprag.journal import JOURNAL, Journal
 from steprag.policy import Policy
 from steprag.prompts import load_profile
 from steprag.runs import open_run, read_manifest
@@ -56,8 +57,8 @@ def generate(out: Path, policy: Policy, keys: Keys | None = None, questions: lis
     @contextlib.asynccontextmanager
     async def engines() -> AsyncIterator[Engines]:
         config = load_config(GenerateConfig, None, {**SMALL, **(keys or {})})
-        slots = asyncio.Semaphore(config.policy.concurrency)
-        yield Engines(policy, slots, policy if config.reward.judged else None, slots)
+        gate = Gate(config.policy)
+        yield Engines(policy, gate, policy if config.reward.judged else None, gate)
 
     generate_with(out, engines(), {**SMALL, **(keys or {})}, questions, retriever)
 
