@@ -51,7 +51,7 @@ async def replay(config: GenerateConfig, folder: Path, of: dict[str, object], ou
     profile = load_profile(config.prompt.profile, config.prompt.examples)
     identity = {**of, **search_identity(config), "replay_of": of}
     with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
-        async with Journal(folder / JOURNAL) as journal:
+        async with Journal(folder / JOURNAL, reading=True) as journal:
 
             async def rebuilt(question: Question) -> Tree | Failure:
                 source = Replay(journal, question.id, str(of["index"]))

@@ -15,7 +15,7 @@ import hashlib
 import json
 import sqlite3
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -59,24 +59,24 @@ def state_of(messages: tuple[Message, ...], allowed: tuple[str, ...]) -> str:
 class Journal:
     """The open file. Use as a context manager; leaving it waits for the calls in flight and keeps their replies.
 
-    Raises JournalError where the file cannot be read or written (disk full, damaged, made by something else).
+    `reading`: nothing is written, so the file may belong to a run that goes on. Raises JournalError where the file
+    cannot be read or written (disk full, damaged, made by something else).
     """
 
-    def __init__(self, path: Path, spending: Spending | None = None) -> None:
+    def __init__(self, path: Path, spending: Spending | None = None, *, reading: bool = False) -> None:
         self.path, self.spending = path, spending or Spending()
         self.in_flight: set[asyncio.Task[Any]] = set()
         self.closing = False
         try:
-            self._db = sqlite3.connect(path, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.executescript(SCHEMA)
+            self._db = _connected_to_read(path) if reading else _connected(path)
         except sqlite3.Error as error:
             raise JournalError(f"{path}: {error}; move it away to start afresh") from None
-        self._bury_lost()
-        self._questions = {row[0] for row in self._rows("SELECT DISTINCT question FROM calls")}
-        for role, usage in self._rows("SELECT role, usage FROM calls"):
-            self.spending.add(role, Usage(*json.loads(usage)))
+        if not reading:
+            self._bury_lost()
+        self._questions: set[str] = set()
+        for question_id, role, usage in self.usage():
+            self._questions.add(question_id)
+            self.spending.add(role, usage)
 
     def question(self, question: Question) -> QuestionCalls:
         """The finished calls of one question, and the way to make more."""
@@ -87,6 +87,11 @@ class Journal:
         """Every question that was begun, in that order."""
         rows = self._rows("SELECT row FROM questions ORDER BY rowid")
         return [from_dict(Question, json.loads(row), self.path, place) for place, (row,) in enumerate(rows, 1)]
+
+    def usage(self) -> Iterator[tuple[str, str, Usage]]:
+        """Question id, role and usage of every finished call."""
+        for question_id, role, usage in self._rows("SELECT question, role, usage FROM calls WHERE usage IS NOT NULL"):
+            yield question_id, role, Usage(*json.loads(usage))
 
     @property
     def lost(self) -> int:
@@ -99,7 +104,7 @@ class Journal:
 
     def calls_of(self, question_id: str) -> list[tuple[CallKey, Sample]]:
         """A question's finished calls in the order in which they were sent."""
-        query = "SELECT role, state, seed, n, reply, usage FROM calls WHERE question = ? ORDER BY id"
+        query = "SELECT role, state, seed, n, reply, usage FROM calls WHERE question = ? AND reply NOT NULL ORDER BY id"
         return [
             (
                 (role, state, seed, n),
@@ -162,6 +167,20 @@ class Journal:
         self.closing = True
         await asyncio.gather(*self.in_flight, return_exceptions=True)
         self._db.close()
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=NORMAL")
+    db.executescript(SCHEMA)
+    return db
+
+
+def _connected_to_read(path: Path) -> sqlite3.Connection:
+    """Without a -wal file nobody writes, and the file can be read even where nothing may be written beside it."""
+    still = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
+    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{still}", uri=True, isolation_level=None)
 
 
 class QuestionCalls:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from steprag.budget import Spending
 from steprag.concurrency import for_each
 from steprag.config import PolicyConfig, PromptConfig, RetrieverConfig
-from steprag.files import Journal, drop_torn_line, file_hash, ids_in, read_rows, written_whole
+from steprag.files import Journal, drop_torn_line, file_hash, ids_in, lines_of, written_whole
 from steprag.policy import model_identity
 from steprag.progress import Progress, say
 from steprag.prompts import PromptProfile
@@ -128,18 +128,13 @@ def in_question_order(file: Path, questions: list[Question], question_id: Callab
     """Puts the lines of a finished file into the order of the questions, so that equal runs give equal files."""
     if not file.exists():
         return
-    places: dict[str, tuple[int, int]] = {}
-    with file.open("rb") as stream:
-        start = 0
-        for line, (_, row) in zip(stream, read_rows(file), strict=True):
-            places[question_id(row)] = (start, len(line))
-            start += len(line)
-        with written_whole(file, "wb") as ordered:
-            for question in questions:
-                if question.id in places:
-                    offset, length = places[question.id]
-                    stream.seek(offset)
-                    ordered.write(stream.read(length))
+    places = {key: (start, length) for key, start, length in lines_of(file, question_id)}
+    with file.open("rb") as stream, written_whole(file, "wb") as ordered:
+        for question in questions:
+            if question.id in places:
+                offset, length = places[question.id]
+                stream.seek(offset)
+                ordered.write(stream.read(length))
 
 
 def note_failures(run: Run) -> int:
