@@ -70,7 +70,7 @@ class Journal:
         try:
             self._db = _connected_to_read(path) if reading else _connected(path)
         except sqlite3.Error as error:
-            raise JournalError(f"{path}: {error}; move it away to start afresh") from None
+            raise _translated(error, path) from None
         if not reading:
             self._bury_lost()
         self._questions: set[str] = set()
@@ -150,13 +150,13 @@ class Journal:
         try:
             return self._db.execute(query, values).fetchall()
         except sqlite3.Error as error:
-            raise JournalError(f"{self.path}: {error}") from None
+            raise _translated(error, self.path) from None
 
     def _write(self, statement: str, *values: object) -> None:
         try:
             self._db.execute(statement, values)
         except sqlite3.Error as error:
-            raise JournalError(f"{self.path}: {error}; make room and run again: what is in it is kept") from None
+            raise _translated(error, self.path) from None
 
     async def __aenter__(self) -> Journal:
         return self
@@ -167,6 +167,14 @@ class Journal:
         self.closing = True
         await asyncio.gather(*self.in_flight, return_exceptions=True)
         self._db.close()
+
+
+def _translated(error: sqlite3.Error, path: Path) -> JournalError:
+    if error.sqlite_errorname.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+        return JournalError(f"{path}: {error}; move it away to start afresh")
+    if error.sqlite_errorname.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
+        return JournalError(f"{path}: {error}; make room and run again: what is in it is kept")
+    return JournalError(f"{path}: {error}")
 
 
 def _connected(path: Path) -> sqlite3.Connection:

@@ -19,7 +19,7 @@ import pytest
 
 from data_generation.config import GenerateConfig
 from data_generation.generate import Engines, search_all, search_identity
-from steprag.cli import main
+from steprag.cli import guarded, main
 from steprag.config import load_config
 from steprag.errors import BudgetReached, ConfigError, JournalError, PolicyRefused, RetrieverError
 from steprag.files import read_records
@@ -252,7 +252,9 @@ def test_a_damaged_or_foreign_journal_is_refused(tmp_path: Path) -> None:
         Journal(file)
 
 
-def test_a_full_disk_is_said_and_what_was_paid_for_is_kept(tmp_path: Path, whole: tuple[bytes, Counter[str]]) -> None:
+@pytest.mark.parametrize("size", [60_000, 12_000])  # full on the way, and from the start
+def test_a_full_disk_is_said_and_what_was_paid_for_is_kept(tmp_path: Path, whole: tuple[bytes, Counter[str]],
+                                                           size: int) -> None:  # fmt: skip
     import resource
 
     out, log = tmp_path / "run", tmp_path / "log"
@@ -260,12 +262,11 @@ def test_a_full_disk_is_said_and_what_was_paid_for_is_kept(tmp_path: Path, whole
     child = os.fork()
     if child == 0:  # the limit holds for the process, so it has one of its own
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
-        try:
-            generate(out, Counted(log=log))
-        except (JournalError, OSError) as error:
-            os._exit(7 if "calls.sqlite" in str(error) or isinstance(error, OSError) else 8)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        with (tmp_path / "said").open("w") as said, contextlib.redirect_stderr(said):
+            code = guarded(lambda _: generate(out, Counted(log=log)) or 0, [])
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert "make room and run" in (tmp_path / "said").read_text()
     generate(out, Counted(log=log))
     assert (out / "trees.jsonl").read_bytes() == whole[0]
