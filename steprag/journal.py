@@ -170,9 +170,10 @@ class Journal:
 
 
 def _translated(error: sqlite3.Error, path: Path) -> JournalError:
-    if error.sqlite_errorname.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
         return JournalError(f"{path}: {error}; move it away to start afresh")
-    if error.sqlite_errorname.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
+    if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
         return JournalError(f"{path}: {error}; make room and run again: what is in it is kept")
     return JournalError(f"{path}: {error}")
 
