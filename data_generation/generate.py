@@ -190,6 +190,12 @@ def summarise(run: Run, trees: Path, spending: Spending) -> None:
         f"{counts['nodes']} nodes{known}, {usage.calls} calls, "
         f"{usage.prompt_tokens:,} prompt and {usage.completion_tokens:,} completion tokens{cost}"
     )
+    if counts["trees"]:
+        say(f"generate: ended by {_counted(ended)}; next: steprag pairs --trees {run.path}")
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from indexes import open_retriever
 from inference.config import InferConfig
 from inference.datasets import question_file
 from inference.evaluate import evaluate, table
+from inference.scores import HARNESS
 from steprag.budget import Spending
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
@@ -31,7 +32,7 @@ from steprag.policy import Policy, open_policy
 from steprag.prompts import load_profile
 from steprag.questions import agent_identity, in_question_order, note_failures, unfinished, work_off
 from steprag.runs import open_run
-from steprag.types import Episode, Failure, Prediction, Question
+from steprag.types import Episode, Failure, Found, Prediction, Question
 
 
 def main(argv: list[str]) -> int:
@@ -67,6 +68,7 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
     identity = {
         **agent_identity(config, questions_file, profile, retriever),
         **config.model_dump(include={"search", "seed", "limit"}),
+        "harness": HARNESS,
     }
     with open_run(out, "infer", identity=identity, config=config.model_dump()) as run:
         predictions = run.path / "predictions.jsonl"
@@ -113,7 +115,7 @@ def _prediction(question: Question, episode: Episode) -> Prediction:
         golden_answers=question.golden_answers,
         prediction=episode.prediction,
         steps=episode.state.steps,
-        passages=tuple(tuple(passage.id for passage in found) for found in episode.retrieved),
+        passages=tuple(tuple(Found(p.id, p.title, p.score) for p in found) for found in episode.retrieved),
         usage=episode.usage,
         finish=episode.finish,
         extra={"metadata": question.metadata, **({"refused": episode.refused} if episode.refused else {})},

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
+from dataclasses import dataclass
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -26,16 +27,42 @@ def exact_match(prediction: str | None, golden_answers: tuple[str, ...]) -> floa
     return float(normalise(prediction) in {normalise(answer) for answer in golden_answers})
 
 
-def f1(prediction: str | None, golden_answers: tuple[str, ...]) -> float:
-    """Token F1 against the best golden answer, 0 to 1; no prediction scores 0."""
+def cover_match(prediction: str | None, golden_answers: tuple[str, ...]) -> float:
+    """1.0 if a normalised golden answer stands in the normalised prediction (cover EM), else 0.0."""
     if prediction is None:
         return 0.0
-    return max((_token_f1(normalise(prediction), normalise(answer)) for answer in golden_answers), default=0.0)
+    said = normalise(prediction)
+    return float(any(answer in said for answer in map(normalise, golden_answers) if answer))
 
 
-def _token_f1(prediction: str, answer: str) -> float:
+def f1(prediction: str | None, golden_answers: tuple[str, ...]) -> float:
+    """Token F1 against the best golden answer, 0 to 1; no prediction scores 0."""
+    return overlap(prediction, golden_answers).f1
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Shared tokens: precision of the prediction, recall of the golden answer, their harmonic mean; 0 to 1."""
+
+    f1: float = 0.0
+    precision: float = 0.0
+    recall: float = 0.0
+
+
+def overlap(prediction: str | None, golden_answers: tuple[str, ...]) -> Overlap:
+    """The overlap with the golden answer of best F1; no prediction scores 0."""
+    if prediction is None:
+        return Overlap()
+    said = normalise(prediction)
+    each = (_token_overlap(said, normalise(answer)) for answer in golden_answers)
+    return max(each, key=lambda score: score.f1, default=Overlap())
+
+
+def _token_overlap(prediction: str, answer: str) -> Overlap:
     if prediction != answer and (prediction in _CLOSED or answer in _CLOSED):
-        return 0.0  # HotpotQA: yes and no are right or wrong, never partly
+        return Overlap()  # HotpotQA: yes and no are right or wrong, never partly
     predicted, wanted = prediction.split(), answer.split()
     common = sum((Counter(predicted) & Counter(wanted)).values())
-    return 2 * common / (len(predicted) + len(wanted)) if common else 0.0
+    if not common:
+        return Overlap()
+    return Overlap(2 * common / (len(predicted) + len(wanted)), common / len(predicted), common / len(wanted))
