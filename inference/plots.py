@@ -28,7 +28,7 @@ def _scores(axes: Any, rows: list[dict[str, Any]], ends: dict[str, Counter[str]]
         places = [place + shift for place in range(len(rows))]
         axes.errorbar(values, places, xerr=[below, above], fmt="o", capsize=3, color=colour, label=name.upper())
     axes.set_yticks(range(len(rows)), [row["run"] for row in rows])
-    axes.invert_yaxis()
+    axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(left=0)
     axes.set_xlabel("%, with 95 % intervals")
     axes.grid(axis="x", alpha=0.3)
@@ -45,9 +45,8 @@ def _searches(axes: Any, rows: list[dict[str, Any]], ends: dict[str, Counter[str
         axes.annotate(row["run"], (row["searches"], 100 * row["em"]), xytext=(6, 4), textcoords="offset points")
     axes.set_xlabel("searches a question")
     axes.set_ylabel("EM, %")
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, 1.25 * max(1, *(row["searches"] for row in rows)))
     axes.set_ylim(bottom=0)
-    axes.margins(x=0.25)
     axes.grid(alpha=0.3)
 
 
@@ -62,4 +61,4 @@ def _endings(axes: Any, rows: list[dict[str, Any]], ends: dict[str, Counter[str]
     axes.set_yticks(range(len(rows)), [row["run"] for row in rows])
     axes.invert_yaxis()
     axes.set_xlabel("% of the episodes")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=min(4, len(kinds)))
+    axes.figure.legend(loc="outside lower center", ncols=min(4, len(kinds)))
