@@ -24,7 +24,7 @@ from steprag.budget import Spending
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.environment import Environment
-from steprag.errors import RequestError
+from steprag.errors import PART_DONE, RequestError
 from steprag.files import existing, read_questions, read_records
 from steprag.gate import Gate
 from steprag.journal import JOURNAL, Journal, QuestionCalls
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
     config = config_from(GenerateConfig, given)
     file = existing(given.questions, "question file")
     earlier = Earlier([Path(run) for run in given.after]) if given.after else None
-    return 3 if asyncio.run(generate(config, file, given.index, Path(given.out), earlier)) else 0
+    return PART_DONE if asyncio.run(generate(config, file, given.index, Path(given.out), earlier)) else 0
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from steprag.budget import Spending
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.environment import Environment, rollout
-from steprag.errors import RequestError
+from steprag.errors import PART_DONE, RequestError
 from steprag.files import existing, read_questions
 from steprag.gate import Gate
 from steprag.journal import JOURNAL, Journal
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
     file = question_file(named, given.split, given.data_dir) if named else existing(given.questions, "question file")
     scores, failed = asyncio.run(infer(config, file, given.index, Path(given.out)))
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
-    return 3 if failed else 0
+    return PART_DONE if failed else 0
 
 
 async def infer(config: InferConfig, questions_file: Path, index: str, out: Path) -> tuple[dict[str, Any], int]:

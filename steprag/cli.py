@@ -39,6 +39,7 @@ COMMANDS = (
     Command("pairs", "preference.build", "trees to preference pairs and supervised steps"),
     Command("train", "training.train", "pairs to a checkpoint"),
     Command("infer", "inference.inference", "run the agent over questions and score it"),
+    Command("ask", "inference.ask", "one question, its steps shown as they come"),
     Command("compare", "inference.compare", "runs of the agent side by side: table, paired tests, plots"),
     Command("evaluate", "inference.evaluate", "score predictions again"),
 )
