@@ -89,8 +89,8 @@ def open_text(path: Path) -> TextIO:
     return path.open(encoding="utf-8-sig")
 
 
-def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """Line number (from 1) and decoded JSON of every line that is not blank. Raises DataError with the line."""
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Number (from 1) and text, without newline, of every line that is not blank. Raises DataError with the line."""
     if path.is_dir():
         raise DataError(path, "is a folder, not a JSON Lines file")
     number = 0
@@ -98,14 +98,26 @@ def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
         try:
             for number, line in enumerate(stream, 1):
                 if line.strip():
-                    yield number, json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(path, f"not JSON: {error.msg} at column {error.colno}", line=number) from None
+                    yield number, line.removesuffix("\n")
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DataError(path, f"not a whole gzip file: {error}", line=number + 1, remedy="fetch it again") from None
         except UnicodeDecodeError as error:
             problem = f"not UTF-8: byte {error.object[error.start]:#04x}"
             raise DataError(path, problem, line=number + 1, remedy="convert the file to UTF-8") from None
+
+
+def parse_line(line: str, path: Path, number: int) -> Any:
+    """A line's JSON. Raises DataError with the line."""
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(path, f"not JSON: {error.msg} at column {error.colno}", line=number) from None
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    """Line number (from 1) and decoded JSON of every line that is not blank. Raises DataError with the line."""
+    for number, line in read_lines(path):
+        yield number, parse_line(line, path, number)
 
 
 def read_records(path: Path, cls: type[Record]) -> Iterator[Record]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
+from collections.abc import Callable
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -19,6 +20,10 @@ def normalise(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
+def _with_articles(text: str) -> str:
+    return " ".join(text.lower().translate(_PUNCTUATION).split())
+
+
 def exact_match(prediction: str | None, golden_answers: tuple[str, ...]) -> float:
     """1.0 if the normalised prediction equals a normalised golden answer, else 0.0; no prediction scores 0."""
     if prediction is None:
@@ -28,9 +33,18 @@ def exact_match(prediction: str | None, golden_answers: tuple[str, ...]) -> floa
 
 def f1(prediction: str | None, golden_answers: tuple[str, ...]) -> float:
     """Token F1 against the best golden answer, 0 to 1; no prediction scores 0."""
+    return _best_f1(prediction, golden_answers, normalise)
+
+
+def f1_with_articles(prediction: str | None, golden_answers: tuple[str, ...]) -> float:
+    """Token F1 where "a", "an" and "the" count as words: what ReasonRAG's pair builder computes."""
+    return _best_f1(prediction, golden_answers, _with_articles)
+
+
+def _best_f1(prediction: str | None, golden_answers: tuple[str, ...], normal: Callable[[str], str]) -> float:
     if prediction is None:
         return 0.0
-    return max((_token_f1(normalise(prediction), normalise(answer)) for answer in golden_answers), default=0.0)
+    return max((_token_f1(normal(prediction), normal(answer)) for answer in golden_answers), default=0.0)
 
 
 def _token_f1(prediction: str, answer: str) -> float:
@@ -38,4 +52,7 @@ def _token_f1(prediction: str, answer: str) -> float:
         return 0.0  # HotpotQA: yes and no are right or wrong, never partly
     predicted, wanted = prediction.split(), answer.split()
     common = sum((Counter(predicted) & Counter(wanted)).values())
-    return 2 * common / (len(predicted) + len(wanted)) if common else 0.0
+    if not common:
+        return 0.0
+    precision, recall = common / len(predicted), common / len(wanted)
+    return 2 * precision * recall / (precision + recall)  # the official scripts' order, to the last bit
