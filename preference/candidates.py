@@ -51,7 +51,7 @@ class Candidates:
         """`split` as the caller counts them; `tokens` of the longer sequence, 0 where nobody counted."""
         if pair.prompt is not self._prompt:
             self._prompt = pair.prompt
-            self._state = "\0".join(text for m in pair.prompt for text in (m["role"], m["content"])).encode()
+            self._state = _digest("\0".join(text for m in pair.prompt for text in (m["role"], m["content"])).encode())
         texts = pair.chosen[-1]["content"], pair.rejected[-1]["content"]
         chosen, rejected = (
             self._step(action, text) for action, text in zip((pair.action, pair.rejected_action), texts, strict=True)
@@ -163,5 +163,9 @@ def in_circles(chosen: np.ndarray, rejected: np.ndarray) -> np.ndarray:
     return component[better] == component[worse]
 
 
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=8).digest()
+
+
 def _number(data: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
+    return int.from_bytes(_digest(data), "big")

@@ -87,7 +87,7 @@ def import_file(config: FolderConfig, path: Path, out: Path) -> None:
     say(
         f"pairs import: {tally['rows'] - tally['refused']} of {tally['rows']} rows are pairs (others: refused.jsonl); "
         f"{tally['prompts_byte_for_byte']} prompts are the file's byte for byte, the others as {PROFILE} renders them\n"
-        f"pairs import: the file has no {', no '.join(LACKS)}: it cannot be re-scored or cut by margin\n"
+        f"pairs import: the file lacks {', '.join(LACKS)}: it cannot be re-scored or cut by margin\n"
         f"pairs import: generate and infer with its prompts by --prompt.profile {out / PROFILE}"
     )
     say(summary("pairs import", out))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from itertools import cycle
 from typing import Any
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#F0E442", "#000000")
@@ -61,19 +62,14 @@ def _margins(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _depths(axes: Any, pairs: dict[str, Any]) -> None:
-    depths = list(pairs["depths"])
+    depths = [int(depth) for depth in pairs["depths"]]
     below = [0] * len(depths)
-    for colour, action in zip(_repeat(COLOURS), pairs["actions"], strict=False):
-        heights = [pairs["depths"][depth].get(action, 0) for depth in depths]
+    for colour, action in zip(cycle(COLOURS), pairs["actions"], strict=False):
+        heights = [row.get(action, 0) for row in pairs["depths"].values()]
         axes.bar(depths, heights, bottom=below, color=colour, label=action, edgecolor="white")
         below = [base + height for base, height in zip(below, heights, strict=True)]
-    axes.set(title="Pairs by depth of the step", xlabel="depth", ylabel="pairs")
+    axes.set(title="Pairs by depth of the step", xlabel="depth", ylabel="pairs", xticks=range(1, max(depths) + 1))
     axes.legend(frameon=False, fontsize="small")
-
-
-def _repeat(colours: tuple[str, ...]) -> Iterator[str]:
-    while True:
-        yield from colours
 
 
 def _actions(axes: Any, pairs: dict[str, Any]) -> None:

@@ -165,7 +165,7 @@ class ProfileFinder:
             "order": "best_last",
             "between": " ",
             "between_passages": "",
-            "turns": {**turns, "answer": turns["query|answer"]},
+            "turns": {**turns, "answer": dict(turns["query|answer"])},
         }
 
 

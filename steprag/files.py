@@ -31,8 +31,13 @@ def _adapter(cls: type) -> TypeAdapter[Any]:
 
 
 @cache
+def _fields(cls: type) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(cls))
+
+
+@cache
 def _known(cls: type) -> frozenset[str]:
-    return frozenset(f.name for f in dataclasses.fields(cls)) - {"extra"}
+    return frozenset(_fields(cls)) - {"extra"}
 
 
 def from_dict(cls: type[Record], row: object, path: Path, line: int) -> Record:
@@ -59,8 +64,17 @@ def to_dict(record: object) -> dict[str, Any]:
 
 def dump_line(record: object) -> str:
     """A record as one line of JSON, without the newline. The same record always gives the same bytes."""
-    row = record if isinstance(record, dict) else to_dict(record)
-    return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+    if not isinstance(record, dict):
+        row = _shallow(record)
+        row |= row.pop("extra", {})
+    else:
+        row = record
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":"), default=_shallow)
+
+
+def _shallow(record: Any) -> dict[str, Any]:
+    """A dataclass as a dictionary of its fields, in their order; json.dumps asks for those within it in turn."""
+    return {name: getattr(record, name) for name in _fields(type(record))}
 
 
 def line_hash(line: str) -> str:
