@@ -1,6 +1,6 @@
 """Candidates: pairs that passed every rule of their own, waiting for the filters that must see all of them.
 
-Their lines go to a temporary file; what the filters and the report need of each stays in memory, 49 bytes a pair.
+Their lines go to a temporary file; what the filters and the report need of each stays in memory, 41 bytes a pair.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from preference.pairs import same_words
 from steprag.files import PARTIAL, dump_line
 from steprag.types import Message, Pair
 
-COLUMNS = {"chosen": "Q", "rejected": "Q", "draw": "Q", "cell": "I", "split": "B", "margin": "d", "tokens": "I",
+COLUMNS = {"chosen": "Q", "rejected": "Q", "cell": "I", "split": "B", "margin": "d", "tokens": "I",
            "chosen_length": "I", "rejected_length": "I"}  # fmt: skip
-"""What is kept of a pair, by name, and its type code in `array`. `draw` is a random number, `cell` a row of `cells`."""
+"""What is kept of a pair and its type code in `array`; `chosen` and `rejected` are hashes, `cell` a row of `cells`."""
 
 
 class Candidates:
@@ -52,16 +52,17 @@ class Candidates:
         if pair.prompt is not self._prompt:
             self._prompt = pair.prompt
             self._state = _digest("\0".join(text for m in pair.prompt for text in (m["role"], m["content"])).encode())
-        texts = pair.chosen[-1]["content"], pair.rejected[-1]["content"]
-        chosen, rejected = (
-            self._step(action, text) for action, text in zip((pair.action, pair.rejected_action), texts, strict=True)
-        )
-        cell = self.cells.setdefault((pair.action, pair.rejected_action, pair.depth), len(self.cells))
+        chosen, rejected = pair.chosen[-1]["content"], pair.rejected[-1]["content"]
         values = {
-            "chosen": chosen, "rejected": rejected, "draw": _number(f"{self._seed}/{chosen}/{rejected}".encode()),
-            "cell": cell, "split": split, "margin": float("nan") if pair.margin is None else pair.margin,
-            "tokens": tokens, "chosen_length": len(texts[0]), "rejected_length": len(texts[1]),
-        }  # fmt: skip
+            "chosen": self._step(pair.action, chosen),
+            "rejected": self._step(pair.rejected_action, rejected),
+            "cell": self.cells.setdefault((pair.action, pair.rejected_action, pair.depth), len(self.cells)),
+            "split": split,
+            "margin": float("nan") if pair.margin is None else pair.margin,
+            "tokens": tokens,
+            "chosen_length": len(chosen),
+            "rejected_length": len(rejected),
+        }
         for name, column in self._columns.items():
             column.append(values[name])
         self._stream.write(dump_line(pair).encode() + b"\n")
@@ -128,7 +129,8 @@ class Candidates:
 
     def _drawn(self, rows: np.ndarray) -> np.ndarray:
         """The rows in an order that depends on the pairs and the seed alone."""
-        return rows[np.argsort(self.column("draw")[rows], kind="stable")]
+        mixed = (self.column("chosen") ^ self.column("rejected")) * np.uint64((2 * self._seed + 1) % 2**64)
+        return rows[np.argsort(mixed[rows], kind="stable")]
 
     def lines(self, kept: np.ndarray) -> Iterator[tuple[str, int]]:
         """The lines of the pairs that stay, with their splits, in order of arrival."""

@@ -24,8 +24,8 @@ KINDS = {Trajectory: "sft", StepLabel: "steps", Ranking: "rankings"}
 
 
 class PairsFolder:
-    """Takes questions and records, filters the pairs, and writes the files. Use as a context manager; call `finish`
-    before leaving it, or nothing appears.
+    """Takes questions and records, filters the pairs, and writes the files. Use as a context manager, and call `finish`
+    once everything is in: only then are the pairs selected and written.
     """
 
     def __init__(
@@ -66,18 +66,15 @@ class PairsFolder:
             if isinstance(record, Pair):
                 self._offer(record, split)
             else:
-                name = f"{KINDS[type(record)]}.{SPLITS[split]}"
-                self._write(name, record)
+                self._write(f"{KINDS[type(record)]}.{SPLITS[split]}", record)
 
     def _offer(self, pair: Pair, split: int) -> None:
-        tokens = 0
         if not all(self._funnel.count(check.name, check.passes(pair)) for check in self._checks):
             return
-        if self._counter is not None:
-            tokens = self._counter(pair)
-            if not self._funnel.count("within the cut-off", tokens <= (self._config.filters.max_tokens or tokens)):
-                return
-        self._candidates.add(pair, split, tokens)
+        tokens = self._counter(pair) if self._counter else 0
+        most = self._config.filters.max_tokens
+        if most is None or self._funnel.count("within the cut-off", tokens <= most):
+            self._candidates.add(pair, split, tokens)
 
     def _write(self, name: str, record: object) -> None:
         self._streams[name].write(dump_line(record) + "\n")

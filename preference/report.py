@@ -10,7 +10,7 @@ from preference.card import card
 from preference.config import FolderConfig
 from preference.folder import PairsFolder
 from preference.plots import draw
-from steprag.files import write_json, written_whole
+from steprag.files import existing, write_json, written_whole
 
 FORMAT = 1
 
@@ -46,8 +46,6 @@ def note_leakage(folder: Path, found: dict[str, Any]) -> None:
 
 def read_report(folder: Path) -> dict[str, Any]:
     """The report of a finished pairs folder."""
-    from steprag.files import existing
-
     file = existing(folder / "report.json", "report of the pairs folder")
     return json.loads(file.read_text(encoding="utf-8"))
 
