@@ -27,6 +27,7 @@ from data_generation.growth import plant
 from data_generation.search import Searcher, run_wave
 from steprag.config import load_config
 from steprag.environment import Environment
+from steprag.gate import Gate
 from steprag.prompts import load_profile
 from steprag.runs import open_run
 from steprag.types import Completion, Message, Passage, Question, Sample, State, Usage
@@ -87,8 +88,8 @@ def generate(policy: Latent, count: int, keys: dict[str, object]) -> float:
 
     @contextlib.asynccontextmanager
     async def engines() -> AsyncIterator[Engines]:
-        slots = asyncio.Semaphore(config.policy.concurrency)
-        yield Engines(policy, slots, None, slots)
+        gate = Gate(config.policy)
+        yield Engines(policy, gate, None, gate)
 
     with tempfile.TemporaryDirectory() as folder, open_run(f"{folder}/r", "generate", identity={}, config={}) as run:
         start = time.perf_counter()

@@ -17,6 +17,7 @@ from typing import Any
 from data_generation.config import GenerateConfig
 from data_generation.growth import finished, plant
 from data_generation.judge import Judge, ScoreFormat, prompt_hash
+from data_generation.rounds import Earlier
 from data_generation.search import Searcher, grow
 from indexes import open_retriever
 from steprag.budget import Spending
@@ -25,7 +26,8 @@ from steprag.config import add_options, config_from, parse_arguments
 from steprag.environment import Environment
 from steprag.errors import RequestError
 from steprag.files import existing, read_questions, read_records
-from steprag.journal import Journal, QuestionCalls, slots_of
+from steprag.gate import Gate
+from steprag.journal import JOURNAL, Journal, QuestionCalls
 from steprag.policy import Policy, model_identity, open_policy
 from steprag.progress import say
 from steprag.prompts import PromptProfile, load_profile
@@ -34,7 +36,8 @@ from steprag.retriever import Retriever
 from steprag.runs import Run, open_run
 from steprag.types import Failure, Question, Tree, Usage
 
-JOURNAL = "calls.sqlite"
+SERVED = ("engine", "model", "adapter", "base_url", "api_key_env")
+"""Keys of policy and judge that decide who serves them; where all are equal, one engine and one gate serve both."""
 
 
 def main(argv: list[str]) -> int:
@@ -42,32 +45,40 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--questions", required=True, metavar="FILE", help="questions, JSON Lines")
     parser.add_argument("--index", required=True, metavar="DIR", help="index folder")
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder: trees, failures, journal, manifest")
+    parser.add_argument(
+        "--after", nargs="+", default=[], metavar="RUN", help="earlier runs: what their trees hold is marked as known"
+    )
     add_options(parser, GenerateConfig)
     given = parse_arguments(parser, argv)
     config = config_from(GenerateConfig, given)
     file = existing(given.questions, "question file")
-    return 3 if asyncio.run(generate(config, file, given.index, Path(given.out))) else 0
+    earlier = Earlier([Path(run) for run in given.after]) if given.after else None
+    return 3 if asyncio.run(generate(config, file, given.index, Path(given.out), earlier)) else 0
 
 
 @dataclass(frozen=True)
 class Engines:
-    """The models of a run, each with its bound on requests in flight."""
+    """The models of a run and the gates of their endpoints; one gate where they share an endpoint."""
 
     policy: Policy
-    policy_slots: asyncio.Semaphore
+    policy_gate: Gate
     judge: Policy | None
-    judge_slots: asyncio.Semaphore
+    judge_gate: Gate
 
 
-async def generate(config: GenerateConfig, questions_file: Path, index: str, out: Path) -> int:
+async def generate(
+    config: GenerateConfig, questions_file: Path, index: str, out: Path, earlier: Earlier | None = None
+) -> int:
     """Runs the stage; returns how many questions failed. Raises BudgetReached where a limit ended it."""
     questions = read_questions(questions_file)[: config.limit]
     profile = load_profile(config.prompt.profile, config.prompt.examples)
     retriever = open_retriever(index)
     identity = {**agent_identity(config, questions_file, profile, retriever), **search_identity(config)}
+    if earlier is not None:
+        identity["after"] = earlier.identity
     with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
         try:
-            await search_all(run, questions, config, profile, retriever, open_engines(config, profile))
+            await search_all(run, questions, config, profile, retriever, open_engines(config, profile), earlier)
         finally:
             await retriever.close()
         return note_failures(run)
@@ -80,6 +91,7 @@ async def search_all(
     profile: PromptProfile,
     retriever: Retriever,
     engines: AbstractAsyncContextManager[Engines],
+    earlier: Earlier | None = None,
 ) -> None:
     """Searches the questions that have no tree yet. `engines` is entered only if there are some.
 
@@ -95,7 +107,8 @@ async def search_all(
 
                 async def search(question: Question) -> Tree | Failure:
                     calls = journal.question(question)
-                    return await search_one(question, searcher_for(calls, config, profile, retriever, models))
+                    tree = await search_one(question, searcher_for(calls, config, profile, retriever, models))
+                    return earlier.mark(tree) if earlier and isinstance(tree, Tree) else tree
 
                 at_once = config.trees_at_once or 2 * config.policy.concurrency
                 await work_off(run, todo, search, file=trees, at_once=at_once, total=len(questions), spending=spending)
@@ -116,13 +129,15 @@ def search_identity(config: GenerateConfig) -> dict[str, Any]:
 @asynccontextmanager
 async def open_engines(config: GenerateConfig, profile: PromptProfile) -> AsyncIterator[Engines]:
     """Policy and, where the reward needs one, judge; started and stopped with the block if they do not run already."""
-    slots = slots_of(config.policy), slots_of(config.judge)
+    gate = Gate(config.policy)
     async with open_policy(config.policy, profile.grammar) as policy:
         if not config.reward.judged:
-            yield Engines(policy, slots[0], None, slots[1])
+            yield Engines(policy, gate, None, gate)
             return
-        async with open_policy(config.judge, ScoreFormat()) as judge:
-            yield Engines(policy, slots[0], judge, slots[1])
+        shared = all(getattr(config.policy, key) == getattr(config.judge, key) for key in SERVED)
+        judging = policy.beside(config.judge, ScoreFormat()) if shared else open_policy(config.judge, ScoreFormat())
+        async with judging as judge:
+            yield Engines(policy, gate, judge, gate if shared else Gate(config.judge))
 
 
 def searcher_for(
@@ -130,10 +145,10 @@ def searcher_for(
 ) -> Searcher:
     """What one question's search works with: the engines and the retriever behind the journal."""
     environment = Environment(profile, calls.retriever(retriever), config.retriever.top_k, config.search.depth)
-    policy = calls.policy(engines.policy, "policy", engines.policy_slots)
+    policy = calls.policy(engines.policy, "policy", engines.policy_gate)
     judge = None
     if engines.judge is not None:
-        judge = Judge(calls.policy(engines.judge, "judge", engines.judge_slots), config.reward.gold)
+        judge = Judge(calls.policy(engines.judge, "judge", engines.judge_gate), config.reward.gold)
     return Searcher(environment, policy, judge, config)
 
 
@@ -152,13 +167,14 @@ def _question_id(row: dict[str, Any]) -> str:
 
 def summarise(run: Run, trees: Path, spending: Spending) -> None:
     """Counts the run's trees into the manifest and says what they hold."""
-    counts = {"trees": 0, "nodes": 0, "refused_steps": 0, "solved": 0, "mixed": 0}
+    counts = {"trees": 0, "nodes": 0, "known": 0, "refused_steps": 0, "solved": 0, "mixed": 0}
     ended: dict[str, int] = {}
     usage = Usage()
     for tree in read_records(trees, Tree) if trees.exists() else ():
         scores = [node.prediction_f1 for node in tree.nodes if node.prediction_f1 is not None]
         counts["trees"] += 1
         counts["nodes"] += len(tree.nodes)
+        counts["known"] += len(tree.extra.get("known", ()))
         counts["refused_steps"] += sum(node.failure is not None for node in tree.nodes)
         counts["solved"] += any(score == 1.0 for score in scores)
         counts["mixed"] += bool(scores) and max(scores) > min(scores)
@@ -167,12 +183,19 @@ def summarise(run: Run, trees: Path, spending: Spending) -> None:
     run.set(counts=counts, ended_by=ended, usage=vars(usage))
     if spending.usage.calls:
         run.set(spent={**vars(spending.usage), "usd": round(spending.usd, 6)})
+    known = f" ({counts['known']} known from earlier runs)" if counts["known"] else ""
     cost = f", ${spending.usd:.2f}" if spending.usd else ""
     say(
         f"generate: {counts['trees']} trees ({counts['solved']} solved, {counts['mixed']} with answers of both kinds), "
-        f"{counts['nodes']} nodes, {usage.calls} calls, "
+        f"{counts['nodes']} nodes{known}, {usage.calls} calls, "
         f"{usage.prompt_tokens:,} prompt and {usage.completion_tokens:,} completion tokens{cost}"
     )
+    if counts["trees"]:
+        say(f"generate: ended by {_counted(ended)}; next: steprag pairs --trees {run.path}")
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """`steprag plan`: calls, tokens, dollars and minutes of a generation run, before anything is spent.
 
 From the recipe alone it can only say what a tree costs at most. Given a run of the same recipe over a few questions
-(`--like`), it forecasts from that run's trees: their means times the questions, with the bootstrap's interval.
+(`--like`), it forecasts from that run's trees: their means times the questions, with the bootstrap's interval. Given
+the whole run too (`--took`), it says how far off the forecast was.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from data_generation.config import GenerateConfig
-from steprag.budget import dollars
+from steprag.budget import Spending
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import existing, read_questions, read_records, read_rows
+from steprag.files import existing, ids_in, read_questions, read_rows
+from steprag.journal import JOURNAL, Journal
 from steprag.runs import read_manifest
 from steprag.stats import mean_interval
-from steprag.types import Tree
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag plan", description="What a generation run will cost")
     parser.add_argument("--questions", required=True, metavar="FILE", help="questions, JSON Lines")
     parser.add_argument("--like", metavar="RUN", help="a run of the same recipe over some questions, to forecast from")
+    parser.add_argument("--took", metavar="RUN", help="the run that was forecast: says how far off the forecast was")
     parser.add_argument("--json", action="store_true", help="the forecast as JSON")
     add_options(parser, GenerateConfig)
     given = parse_arguments(parser, argv)
@@ -47,6 +49,8 @@ def main(argv: list[str]) -> int:
     report: dict[str, Any] = {"questions": count, "calls_at_most": count * most_calls(config)}
     if given.like:
         report["forecast"] = [vars(line) for line in forecast(config, count, Path(given.like))]
+    if given.took:
+        _compare(report, amounts_of(existing(given.took, "run folder"), config))
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else _table(report))
     return 0
 
@@ -62,27 +66,53 @@ def most_calls(config: GenerateConfig) -> int:
 
 def forecast(config: GenerateConfig, count: int, like: Path) -> list[Forecast]:
     """Totals for `count` questions from the trees of the run `like`. Raises ConfigError where it does not fit."""
-    manifest = read_manifest(existing(like, "run folder"))
+    amounts = amounts_of(existing(like, "run folder"), config)
+    trees = len(amounts["calls"])
+    if trees < 2:
+        raise ConfigError(f"{like} has {trees} finished trees; a forecast needs two, and ten to be of use")
+    return [_total(what, each, count) for what, each in amounts.items()]
+
+
+def amounts_of(run: Path, config: GenerateConfig) -> dict[str, list[float]]:
+    """What each finished tree of a run took; the run's minutes are shared out by calls.
+
+    Raises ConfigError where the run was made by another recipe.
+    """
+    manifest = read_manifest(run)
     for section in ("search", "reward"):
         if manifest["config"].get(section) != getattr(config, section).model_dump():
-            raise ConfigError(f"{like} was made with another {section}.* configuration; a forecast needs the same")
-    trees = [tree.usage for tree in read_records(like / "trees.jsonl", Tree)]
-    if len(trees) < 2:
-        raise ConfigError(f"{like} has {len(trees)} finished trees; a forecast needs two, and ten to be of use")
-    amounts: dict[str, list[float]] = {
-        "calls": [usage.calls for usage in trees],
-        "prompt tokens": [usage.prompt_tokens for usage in trees],
-        "of them cached": [usage.cached_tokens for usage in trees],
-        "completion tokens": [usage.completion_tokens for usage in trees],
-        "dollars": [dollars(usage, config.policy.price) for usage in trees],
+            raise ConfigError(f"{run} was made with another {section}.* configuration; a forecast needs the same")
+    if not (run / JOURNAL).is_file():
+        raise ConfigError(f"{run} has no journal ({JOURNAL}); what it cost is not known")
+    done = ids_in(run / "trees.jsonl", lambda row: row["question"]["id"])
+    prices = {"policy": config.policy.price, "judge": config.judge.price}
+    spent = {question_id: Spending(prices=prices) for question_id in sorted(done)}
+    for question_id, role, used in Journal(run / JOURNAL, reading=True).usage():
+        if question_id in spent:
+            spent[question_id].add(role, used)
+    usage = [each.usage for each in spent.values()]
+    pace = _seconds(run / "metrics.jsonl") / 60 / max(1, sum(each.calls for each in usage))
+    return {
+        "calls": [each.calls for each in usage],
+        "prompt tokens": [each.prompt_tokens for each in usage],
+        "of them cached": [each.cached_tokens for each in usage],
+        "completion tokens": [each.completion_tokens for each in usage],
+        "dollars": [each.usd for each in spent.values()],
+        "minutes": [each.calls * pace for each in usage],
     }
-    lines = [_total(what, each, count) for what, each in amounts.items()]
-    seconds = _seconds(like / "metrics.jsonl")
-    if seconds:
-        calls = lines[0]
-        pace = seconds / sum(amounts["calls"]) / 60
-        lines.append(Forecast("minutes", calls.amount * pace, calls.low * pace, calls.high * pace))
-    return lines
+
+
+def _compare(report: dict[str, Any], took: dict[str, list[float]]) -> None:
+    """Adds to each line of the forecast what the run took, and its excess over the forecast as a share of it."""
+    if "forecast" not in report:
+        raise ConfigError("--took compares a run with a forecast: give the run that it was made from as --like")
+    if len(took["calls"]) != report["questions"]:
+        raise ConfigError(
+            f"the run has {len(took['calls'])} trees, the forecast is for {report['questions']} questions"
+        )
+    for line in report["forecast"]:
+        line["took"] = sum(took[line["what"]])
+        line["off"] = line["took"] / line["amount"] - 1 if line["amount"] else None
 
 
 def _total(what: str, each: list[float], count: int) -> Forecast:
@@ -99,10 +129,12 @@ def _seconds(metrics: Path) -> float:
 def _table(report: dict[str, Any]) -> str:
     lines = [f"questions          {report['questions']:,}", f"calls, at most     {report['calls_at_most']:,}"]
     for line in report.get("forecast", ()):
-        amounts = "".join(f"{line[key]:>14,.2f}" for key in ("amount", "low", "high"))
-        lines.append(f"{line['what']:<18}{amounts}")
+        amounts = "".join(f"{line[key]:>14,.2f}" for key in ("amount", "low", "high", "took") if key in line)
+        off = f"{line['off']:>+10.0%}" if line.get("off") is not None else ""
+        lines.append(f"{line['what']:<18}{amounts}{off}")
     if "forecast" in report:
-        lines.insert(2, f"{'':<18}{'expected':>14}{'95 % from':>14}{'to':>14}")
+        after = f"{'took':>14}{'off by':>10}" if "took" in report["forecast"][0] else ""
+        lines.insert(2, f"{'':<18}{'expected':>14}{'95 % from':>14}{'to':>14}{after}")
     else:
         lines.append("For a forecast, search ten questions (--limit 10) and give that run as --like.")
     return "\n".join(lines) + "\n"

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from data_generation.config import GenerateConfig
-from data_generation.generate import JOURNAL, search_identity, search_one, summarise
+from data_generation.generate import search_identity, search_one, summarise
 from data_generation.judge import Judge
 from data_generation.search import Searcher
 from steprag.cli import guarded
@@ -20,7 +20,7 @@ from steprag.config import add_options, load_config, options_from, parse_argumen
 from steprag.environment import Environment
 from steprag.errors import ConfigError
 from steprag.files import existing, write_records
-from steprag.journal import Journal, Replay
+from steprag.journal import JOURNAL, Journal, Replay
 from steprag.prompts import load_profile
 from steprag.runs import open_run, read_manifest
 from steprag.types import Failure, Question, Tree
@@ -51,7 +51,7 @@ async def replay(config: GenerateConfig, folder: Path, of: dict[str, object], ou
     profile = load_profile(config.prompt.profile, config.prompt.examples)
     identity = {**of, **search_identity(config), "replay_of": of}
     with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
-        async with Journal(folder / JOURNAL) as journal:
+        async with Journal(folder / JOURNAL, reading=True) as journal:
 
             async def rebuilt(question: Question) -> Tree | Failure:
                 source = Replay(journal, question.id, str(of["index"]))

@@ -118,15 +118,11 @@ async def explore(job: Job, growth: Growth, searcher: Searcher) -> None:
     try:
         fresh = [job.leaf] if job.leaf.node.terminal else await expand(job, job.leaf, growth, searcher)
         first = list(fresh)
-        while searcher.config.search.play and (open_ := next((b for b in fresh if not _at_end(b)), None)):
+        while searcher.config.search.play and (open_ := next((b for b in fresh if not b.node.terminal), None)):
             fresh = await expand(job, open_, growth, searcher)
         await _value(job, first, growth, searcher)
     except NotJournalled:
         job.leaf.full = True
-
-
-def _at_end(branch: Branch) -> bool:
-    return branch.node.terminal
 
 
 async def expand(job: Job, parent: Branch, growth: Growth, searcher: Searcher) -> list[Branch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from steprag.budget import BudgetConfig
 from steprag.config import PolicyConfig, Positive, PromptConfig, RetrieverConfig, Section, StageConfig
 
 
@@ -17,4 +18,5 @@ class InferConfig(StageConfig):
     prompt: PromptConfig = PromptConfig()
     search: EpisodeConfig = EpisodeConfig()
     limit: Positive | None = Field(default=None, description="use the first so many questions only")
+    budget: BudgetConfig = BudgetConfig()
     seed: int = Field(default=0, description="seeds the sampling where temperature is above 0")

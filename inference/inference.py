@@ -1,4 +1,7 @@
-"""`steprag infer`: runs the agent over a question file, writes each prediction as it comes, then scores them."""
+"""`steprag infer`: runs the agent over a question file, writes each prediction as it comes, then scores them.
+
+Calls and searches are journalled as in generation: what an interrupted run paid for is not paid again.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,20 @@ from indexes import open_retriever
 from inference.config import InferConfig
 from inference.datasets import question_file
 from inference.evaluate import evaluate, table
+from inference.scores import HARNESS
+from steprag.budget import Spending
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.environment import Environment, rollout
 from steprag.errors import RequestError
 from steprag.files import existing, read_questions
+from steprag.gate import Gate
+from steprag.journal import JOURNAL, Journal
 from steprag.policy import Policy, open_policy
 from steprag.prompts import load_profile
 from steprag.questions import agent_identity, in_question_order, note_failures, unfinished, work_off
 from steprag.runs import open_run
-from steprag.types import Episode, Failure, Prediction, Question
+from steprag.types import Episode, Failure, Found, Prediction, Question
 
 
 def main(argv: list[str]) -> int:
@@ -57,22 +64,29 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
     questions = read_questions(questions_file)[: config.limit]
     profile = load_profile(config.prompt.profile, config.prompt.examples)
     retriever = open_retriever(index)
-    environment = Environment(profile, retriever, config.retriever.top_k, config.search.depth)
+    spending = Spending(config.budget, {"policy": config.policy.price})
     identity = {
         **agent_identity(config, questions_file, profile, retriever),
         **config.model_dump(include={"search", "seed", "limit"}),
+        "harness": HARNESS,
     }
     with open_run(out, "infer", identity=identity, config=config.model_dump()) as run:
         predictions = run.path / "predictions.jsonl"
         todo = unfinished(questions, predictions, _question_id)
         if todo:
-            async with open_policy(config.policy, profile.grammar) as policy:
+            gate = Gate(config.policy)
+            opened = open_policy(config.policy, profile.grammar)
+            async with opened as policy, Journal(run.path / JOURNAL, spending) as journal:
+                run.set(calls_lost=journal.lost)
 
                 async def answer(question: Question) -> Prediction | Failure:
-                    return await answer_one(question, config.seed, environment, policy)
+                    calls = journal.question(question)
+                    world = calls.retriever(retriever)
+                    environment = Environment(profile, world, config.retriever.top_k, config.search.depth)
+                    return await answer_one(question, config.seed, environment, calls.policy(policy, "policy", gate))
 
-                at_once = config.policy.concurrency
-                await work_off(run, todo, answer, file=predictions, at_once=at_once, total=len(questions))
+                at_once, total = config.policy.concurrency, len(questions)
+                await work_off(run, todo, answer, file=predictions, at_once=at_once, total=total, spending=spending)
         await retriever.close()
         in_question_order(predictions, questions, _question_id)
         failed = note_failures(run)
@@ -101,7 +115,7 @@ def _prediction(question: Question, episode: Episode) -> Prediction:
         golden_answers=question.golden_answers,
         prediction=episode.prediction,
         steps=episode.state.steps,
-        passages=tuple(tuple(passage.id for passage in found) for found in episode.retrieved),
+        passages=tuple(tuple(Found(p.id, p.title, p.score) for p in found) for found in episode.retrieved),
         usage=episode.usage,
         finish=episode.finish,
         extra={"metadata": question.metadata, **({"refused": episode.refused} if episode.refused else {})},

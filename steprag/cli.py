@@ -5,6 +5,7 @@ Nothing heavy is imported before the command is known, so `steprag --help` stays
 
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from steprag.errors import ConfigError, StepragError
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ COMMANDS = (
     Command("pairs", "preference.build", "trees to preference pairs and supervised steps"),
     Command("train", "training.train", "pairs to a checkpoint"),
     Command("infer", "inference.inference", "run the agent over questions and score it"),
+    Command("compare", "inference.compare", "runs of the agent side by side: table, paired tests, plots"),
     Command("evaluate", "inference.evaluate", "score predictions again"),
 )
 
@@ -57,6 +61,12 @@ def guarded(command: Callable[[list[str]], int], argv: list[str]) -> int:
     except StepragError as error:
         sys.stderr.write(f"steprag: {error}\n")
         return error.exit_code
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        sys.stderr.write(f"steprag: {error.filename or 'the disk'}: {error.strerror}; what is written so far is kept: ")
+        sys.stderr.write("make room and run the same command again\n")
+        return 1
     except KeyboardInterrupt:
         sys.stderr.write("steprag: interrupted; run the same command again to go on\n")
         return 130

@@ -43,6 +43,11 @@ class PriceConfig(Section):
     completion: float = Field(default=0.0, ge=0, description="dollars a million completion tokens")
 
 
+class RateConfig(Section):
+    requests: Positive | None = Field(default=None, description="requests a minute at most")
+    tokens: Positive | None = Field(default=None, description="prompt and completion tokens a minute at most")
+
+
 class PolicyConfig(Section):
     engine: Literal["openai", "vllm", "sglang", "llamacpp", "transformers"] = Field(
         default="llamacpp", description="what serves the model; openai stands for any compatible endpoint"
@@ -64,6 +69,7 @@ class PolicyConfig(Section):
     constrained: bool = Field(default=True, description="have the engine force the step grammar, where it can")
     timeout: float = Field(default=300.0, gt=0, description="seconds until a request counts as lost")
     retries: int = Field(default=4, ge=0, description="tries again after 429, 5xx and lost connections")
+    rate: RateConfig = RateConfig()
     price: PriceConfig = PriceConfig()
 
 

@@ -264,6 +264,15 @@ def drop_torn_line(path: Path) -> None:
             stream.truncate(end)
 
 
+def lines_of(path: Path, key: Callable[[dict[str, Any]], str]) -> Iterator[tuple[str, int, int]]:
+    """For every line of a plain JSON Lines file what `key` gives, its byte offset and its length."""
+    start = 0
+    with path.open("rb") as stream:
+        for line, (_, row) in zip(stream, read_rows(path), strict=True):
+            yield key(row), start, len(line)
+            start += len(line)
+
+
 def ids_in(path: Path, key: Callable[[dict[str, Any]], str]) -> set[str]:
     """What `key` gives for every line of a JSON Lines file; empty where there is no such file."""
     return {key(row) for _, row in read_rows(path)} if path.exists() else set()

@@ -15,19 +15,22 @@ import hashlib
 import json
 import sqlite3
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from steprag.budget import Spending
-from steprag.config import PolicyConfig
 from steprag.errors import JournalError, NotJournalled, RequestError, StepragError
 from steprag.files import dump_line, from_dict
+from steprag.gate import Gate
 from steprag.policy import Policy
 from steprag.retriever import Retriever
 from steprag.types import Completion, Message, Passage, Question, Sample, Usage
 
+JOURNAL = "calls.sqlite"
+"""Its name in a run folder."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS calls(
     id INTEGER PRIMARY KEY, question TEXT, role TEXT, state TEXT, seed INTEGER, n INTEGER, reply TEXT, usage TEXT,
@@ -44,6 +47,7 @@ _THIS = "question = ? AND role = ? AND state = ? AND seed = ? AND n = ?"
 
 CallKey = tuple[str, str, int, int]
 """Role, state, seed, n."""
+Request = Callable[[], Awaitable[Sample]]
 
 
 def state_of(messages: tuple[Message, ...], allowed: tuple[str, ...]) -> str:
@@ -55,24 +59,24 @@ def state_of(messages: tuple[Message, ...], allowed: tuple[str, ...]) -> str:
 class Journal:
     """The open file. Use as a context manager; leaving it waits for the calls in flight and keeps their replies.
 
-    Raises JournalError where the file cannot be read or written (disk full, damaged, made by something else).
+    `reading`: nothing is written, so the file may belong to a run that goes on. Raises JournalError where the file
+    cannot be read or written (disk full, damaged, made by something else).
     """
 
-    def __init__(self, path: Path, spending: Spending | None = None) -> None:
+    def __init__(self, path: Path, spending: Spending | None = None, *, reading: bool = False) -> None:
         self.path, self.spending = path, spending or Spending()
         self.in_flight: set[asyncio.Task[Any]] = set()
         self.closing = False
         try:
-            self._db = sqlite3.connect(path, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.executescript(SCHEMA)
+            self._db = _connected_to_read(path) if reading else _connected(path)
         except sqlite3.Error as error:
-            raise JournalError(f"{path}: {error}; move it away to start afresh") from None
-        self._bury_lost()
-        self._questions = {row[0] for row in self._rows("SELECT DISTINCT question FROM calls")}
-        for role, usage in self._rows("SELECT role, usage FROM calls"):
-            self.spending.add(role, Usage(*json.loads(usage)))
+            raise _translated(error, path) from None
+        if not reading:
+            self._bury_lost()
+        self._questions: set[str] = set()
+        for question_id, role, usage in self.usage():
+            self._questions.add(question_id)
+            self.spending.add(role, usage)
 
     def question(self, question: Question) -> QuestionCalls:
         """The finished calls of one question, and the way to make more."""
@@ -83,6 +87,11 @@ class Journal:
         """Every question that was begun, in that order."""
         rows = self._rows("SELECT row FROM questions ORDER BY rowid")
         return [from_dict(Question, json.loads(row), self.path, place) for place, (row,) in enumerate(rows, 1)]
+
+    def usage(self) -> Iterator[tuple[str, str, Usage]]:
+        """Question id, role and usage of every finished call."""
+        for question_id, role, usage in self._rows("SELECT question, role, usage FROM calls WHERE usage IS NOT NULL"):
+            yield question_id, role, Usage(*json.loads(usage))
 
     @property
     def lost(self) -> int:
@@ -95,7 +104,7 @@ class Journal:
 
     def calls_of(self, question_id: str) -> list[tuple[CallKey, Sample]]:
         """A question's finished calls in the order in which they were sent."""
-        query = "SELECT role, state, seed, n, reply, usage FROM calls WHERE question = ? ORDER BY id"
+        query = "SELECT role, state, seed, n, reply, usage FROM calls WHERE question = ? AND reply NOT NULL ORDER BY id"
         return [
             (
                 (role, state, seed, n),
@@ -141,13 +150,13 @@ class Journal:
         try:
             return self._db.execute(query, values).fetchall()
         except sqlite3.Error as error:
-            raise JournalError(f"{self.path}: {error}") from None
+            raise _translated(error, self.path) from None
 
     def _write(self, statement: str, *values: object) -> None:
         try:
             self._db.execute(statement, values)
         except sqlite3.Error as error:
-            raise JournalError(f"{self.path}: {error}; make room and run again: what is in it is kept") from None
+            raise _translated(error, self.path) from None
 
     async def __aenter__(self) -> Journal:
         return self
@@ -160,6 +169,29 @@ class Journal:
         self._db.close()
 
 
+def _translated(error: sqlite3.Error, path: Path) -> JournalError:
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+        return JournalError(f"{path}: {error}; move it away to start afresh")
+    if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
+        return JournalError(f"{path}: {error}; make room and run again: what is in it is kept")
+    return JournalError(f"{path}: {error}")
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=NORMAL")
+    db.executescript(SCHEMA)
+    return db
+
+
+def _connected_to_read(path: Path) -> sqlite3.Connection:
+    """Without a -wal file nobody writes, and the file can be read even where nothing may be written beside it."""
+    still = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
+    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{still}", uri=True, isolation_level=None)
+
+
 class QuestionCalls:
     """One question's calls. `policy` and `retriever` wrap the real ones; what was paid for is not paid again."""
 
@@ -168,21 +200,21 @@ class QuestionCalls:
         self._known = {} if fresh else dict(journal.calls_of(question_id))
         self._found = {} if fresh else journal.searches_of(question_id)
 
-    def policy(self, policy: Policy, role: str, slots: asyncio.Semaphore) -> Policy:
-        """`policy` behind the journal; at most as many requests as `slots` has are in flight."""
-        return _JournalledPolicy(self, policy, role, slots)
+    def policy(self, policy: Policy, role: str, gate: Gate) -> Policy:
+        """`policy` behind the journal and its endpoint's gate."""
+        return _JournalledPolicy(self, policy, role, gate)
 
     def retriever(self, retriever: Retriever) -> Retriever:
         return _JournalledRetriever(self, retriever)
 
-    async def sample(self, key: CallKey, slots: asyncio.Semaphore, request: Callable[[], Awaitable[Sample]]) -> Sample:
+    async def sample(self, key: CallKey, gate: Gate, chars: int, request: Request) -> Sample:
         """The reply to a call: from the journal, or sent now and journalled. A cancelled search leaves it running."""
         if key not in self._known:
-            self._known[key] = await self._kept(self._send(key, slots, request))
+            self._known[key] = await self._kept(self._send(key, gate, chars, request))
         return self._known[key]
 
-    async def _send(self, key: CallKey, slots: asyncio.Semaphore, request: Callable[[], Awaitable[Sample]]) -> Sample:
-        async with slots:
+    async def _send(self, key: CallKey, gate: Gate, chars: int, request: Request) -> Sample:
+        async with gate.turn(chars):
             if self._journal.closing:
                 raise asyncio.CancelledError
             self._journal.spending.check()
@@ -195,6 +227,7 @@ class QuestionCalls:
                     self._journal.closing = True
                 raise
             self._journal.replied(self._id, key, sample)
+            gate.settle(chars, sample.usage)
             return sample
 
     async def search(self, query: str, top_k: int, retriever: Retriever) -> tuple[Passage, ...]:
@@ -213,14 +246,19 @@ class QuestionCalls:
 
 
 class _JournalledPolicy:
-    def __init__(self, calls: QuestionCalls, policy: Policy, role: str, slots: asyncio.Semaphore) -> None:
-        self._calls, self._policy, self._role, self._slots = calls, policy, role, slots
+    def __init__(self, calls: QuestionCalls, policy: Policy, role: str, gate: Gate) -> None:
+        self._calls, self._policy, self._role, self._gate = calls, policy, role, gate
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-        key = (self._role, state_of(messages, allowed), seed, n)
-        return await self._calls.sample(
-            key, self._slots, lambda: self._policy.sample(messages, allowed, n=n, seed=seed)
-        )
+        """One request, and more where the endpoint gives fewer than `n` completions for one."""
+        state, chars = state_of(messages, allowed), sum(len(message["content"]) for message in messages)
+        whole = Sample((), Usage())
+        while (missing := n - len(whole.completions)) > 0:
+            place = seed + len(whole.completions)
+            request = partial(self._policy.sample, messages, allowed, n=missing, seed=place)
+            part = await self._calls.sample((self._role, state, place, missing), self._gate, chars, request)
+            whole = Sample(whole.completions + part.completions, whole.usage + part.usage)
+        return whole
 
 
 class _JournalledRetriever:
@@ -274,8 +312,3 @@ class _ReplayPolicy:
         taken = [left.popleft() for _ in range(min(n, len(left)))]
         usage = sum((usage for _, usage in taken), Usage())
         return Sample(tuple(completion for completion, _ in taken), usage)
-
-
-def slots_of(config: PolicyConfig) -> asyncio.Semaphore:
-    """The bound on requests in flight at one endpoint."""
-    return asyncio.Semaphore(config.concurrency)

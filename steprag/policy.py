@@ -6,7 +6,6 @@ differs.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Mapping
@@ -53,14 +52,13 @@ class OutputFormat(Protocol):
 class OpenAIPolicy:
     """A policy behind an OpenAI-compatible endpoint. Use as an async context manager.
 
-    At most `config.concurrency` requests are in flight. The `openai` package retries 408, 409, 429, 5xx and lost
+    Who asks bounds the requests in flight (`steprag.gate`). The `openai` package retries 408, 409, 429, 5xx and lost
     connections, honouring Retry-After; replies that make no sense are asked for again as often. What is left surfaces
     as a PolicyError.
     """
 
     def __init__(self, config: PolicyConfig, base_url: str | None, model: str, grammar: OutputFormat) -> None:
-        self._config, self._model, self._grammar = config, model, grammar
-        self._slots = asyncio.Semaphore(config.concurrency)
+        self._config, self._base_url, self._model, self._grammar = config, base_url, model, grammar
         self._client = openai.AsyncOpenAI(
             api_key=_api_key(config.api_key_env, base_url),
             base_url=base_url,
@@ -75,6 +73,10 @@ class OpenAIPolicy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._client.close()
+
+    def beside(self, config: PolicyConfig, grammar: OutputFormat) -> OpenAIPolicy:
+        """Another policy of the same model at the same endpoint, with its own sampling and format."""
+        return OpenAIPolicy(config, self._base_url, self._model, grammar)
 
     async def check(self) -> None:
         """Asks the endpoint which models it serves. Raises PolicyUnavailable or PolicyRefused before any work is
@@ -93,17 +95,16 @@ class OpenAIPolicy:
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
         request = self._request(messages, allowed, n, seed)
-        async with self._slots:
-            for _ in range(self._config.retries + 1):
-                try:
-                    reply = await self._client.chat.completions.create(**request)
-                except openai.APIError as error:
-                    raise self._translated(error) from None
-                except json.JSONDecodeError:  # a body that says it is JSON; the package does not translate this one
-                    continue
-                sample = _sample(reply)
-                if sample is not None:
-                    return sample
+        for _ in range(self._config.retries + 1):
+            try:
+                reply = await self._client.chat.completions.create(**request)
+            except openai.APIError as error:
+                raise self._translated(error) from None
+            except json.JSONDecodeError:  # a body that says it is JSON; the package does not translate this one
+                continue
+            sample = _sample(reply)
+            if sample is not None:
+                return sample
         raise PolicyError(f"{self._model} at {self._client.base_url}: every reply was broken")
 
     def _request(self, messages: tuple[Message, ...], allowed: tuple[str, ...], n: int, seed: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def say(text: str) -> None:
 
 
 class Progress:
-    """Counts units of work towards `total`; `note` shows numbers beside the bar."""
+    """Counts units of work towards `total`, with pace and time left; notes stand beside them."""
 
     def __init__(self, label: str, total: int, unit: str, done: int = 0) -> None:
         self._label, self._total, self._unit, self._done = label, total, unit, done
@@ -27,21 +27,24 @@ class Progress:
         self._bar = tqdm(total=total, initial=done, desc=label, unit=f" {unit}", file=sys.stderr, dynamic_ncols=True,
                          disable=not sys.stderr.isatty())  # fmt: skip
 
-    def advance(self, count: int = 1, **notes: object) -> None:
+    def advance(self, count: int = 1, notes: str | None = None) -> None:
         self._done += count
-        self._notes = ", ".join(f"{key} {value}" for key, value in notes.items())
-        self._bar.set_postfix_str(self._notes, refresh=False)
         self._bar.update(count)
-        if self._bar.disable and (time.monotonic() - self._said > QUIET_SECONDS or self._done >= self._total):
-            self._line()
+        self.show(notes)
 
-    def _line(self) -> None:
-        self._said = time.monotonic()
-        elapsed = self._said - self._start
+    def show(self, notes: str | None = None) -> None:
+        """Refreshes what is seen; call it now and then where units take long. `notes` replaces what stood there."""
+        self._notes = self._notes if notes is None else notes
+        elapsed = time.monotonic() - self._start
         rate = (self._done - self._first) / elapsed if elapsed > 0 else 0.0
-        left = f", {(self._total - self._done) / rate:.0f} s left" if rate and self._done < self._total else ""
-        extra = f", {self._notes}" if self._notes else ""
-        say(f"{self._label}: {self._done}/{self._total} {self._unit} in {elapsed:.0f} s{left}{extra}")
+        pace = f"{60 * rate:.1f} a minute" if rate else ""
+        self._bar.set_postfix_str(_joined(pace, self._notes))
+        over = self._done >= self._total
+        if self._bar.disable and (over or time.monotonic() - self._said > QUIET_SECONDS):
+            self._said = time.monotonic()
+            left = f"{(self._total - self._done) / rate:.0f} s left" if rate and not over else ""
+            done = f"{self._label}: {self._done}/{self._total} {self._unit} in {elapsed:.0f} s"
+            say(_joined(done, left, pace, self._notes))
 
     def __enter__(self) -> Progress:
         return self
@@ -50,3 +53,7 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.close()
+
+
+def _joined(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)

@@ -6,6 +6,9 @@ ones tried again.
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +16,7 @@ from typing import Any, Protocol
 from steprag.budget import Spending
 from steprag.concurrency import for_each
 from steprag.config import PolicyConfig, PromptConfig, RetrieverConfig
-from steprag.files import Journal, drop_torn_line, file_hash, ids_in, read_rows, written_whole
+from steprag.files import Journal, drop_torn_line, file_hash, ids_in, lines_of, written_whole
 from steprag.policy import model_identity
 from steprag.progress import Progress, say
 from steprag.prompts import PromptProfile
@@ -73,14 +76,14 @@ async def work_off(
     file: Path,
     at_once: int,
     total: int,
-    spending: Spending | None = None,
+    spending: Spending,
 ) -> None:
     """Appends `work(question)` to `file`, or to failures.jsonl, for every question; `total` counts finished ones too.
 
     Earlier failures are forgotten first: their questions are in `todo` again.
     """
     (run.path / FAILED).unlink(missing_ok=True)
-    label, failed, usage = run.manifest["stage"], 0, Usage()
+    label, failed = run.manifest["stage"], Counter[str]()
     with (
         Journal(file) as results,
         Journal(run.path / FAILED) as failures,
@@ -88,47 +91,53 @@ async def work_off(
     ):
 
         async def one(question: Question) -> None:
-            nonlocal failed, usage
+            began = time.monotonic()
             result = await work(question)
+            seconds = round(time.monotonic() - began, 3)
             if isinstance(result, Failure):
                 failures.append(result)
-                failed += 1
-                run.note(event="failure", id=question.id, reason=result.reason)
+                failed[result.reason] += 1
+                run.note(event="failure", id=question.id, reason=result.reason, seconds=seconds)
             else:
                 results.append(result)
-                usage += result.usage
-                run.note(event="done", id=question.id, **vars(result.usage))
-            spent = usage if spending is None else spending.usage
-            notes: dict[str, object] = {
-                "failed": failed,
-                "calls": spent.calls,
-                "tokens": spent.prompt_tokens + spent.completion_tokens,
-            }
-            if spent.cached_tokens:
-                notes["cached"] = f"{spent.cached_tokens / spent.prompt_tokens:.0%}"
-            if spending is not None and spending.usd:
-                notes["usd"] = f"{spending.usd:.2f}"
-            progress.advance(1, **notes)
+                run.note(event="done", id=question.id, seconds=seconds, **vars(result.usage))
+            progress.advance(notes=_notes(failed, spending))
 
-        await for_each(todo, one, at_once=at_once)
+        async def watch() -> None:
+            while True:
+                await asyncio.sleep(1)
+                progress.show(_notes(failed, spending))
+
+        watching = asyncio.create_task(watch())
+        try:
+            await for_each(todo, one, at_once=at_once)
+        finally:
+            watching.cancel()
+
+
+def _notes(failed: Counter[str], spending: Spending) -> str:
+    """What stands beside the progress: failures by kind, and what was spent."""
+    spent = spending.usage
+    notes = [f"{count} {reason}" for reason, count in sorted(failed.items())] or ["0 failed"]
+    notes.append(f"{spent.calls:,} calls, {spent.prompt_tokens + spent.completion_tokens:,} tokens")
+    if spent.cached_tokens:
+        notes.append(f"{spent.cached_tokens / spent.prompt_tokens:.0%} of prompts cached")
+    if spending.usd:
+        notes.append(f"${spending.usd:.2f}")
+    return ", ".join(notes)
 
 
 def in_question_order(file: Path, questions: list[Question], question_id: Callable[[dict[str, Any]], str]) -> None:
     """Puts the lines of a finished file into the order of the questions, so that equal runs give equal files."""
     if not file.exists():
         return
-    places: dict[str, tuple[int, int]] = {}
-    with file.open("rb") as stream:
-        start = 0
-        for line, (_, row) in zip(stream, read_rows(file), strict=True):
-            places[question_id(row)] = (start, len(line))
-            start += len(line)
-        with written_whole(file, "wb") as ordered:
-            for question in questions:
-                if question.id in places:
-                    offset, length = places[question.id]
-                    stream.seek(offset)
-                    ordered.write(stream.read(length))
+    places = {key: (start, length) for key, start, length in lines_of(file, question_id)}
+    with file.open("rb") as stream, written_whole(file, "wb") as ordered:
+        for question in questions:
+            if question.id in places:
+                offset, length = places[question.id]
+                stream.seek(offset)
+                ordered.write(stream.read(length))
 
 
 def note_failures(run: Run) -> int:

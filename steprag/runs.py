@@ -55,21 +55,31 @@ def open_run(path: Path | str, stage: str, *, identity: dict[str, Any], config: 
     budget, interrupted or failed.
     """
     path = Path(path)
+    with _locked(path):
+        for leftover in path.glob(f".*{PARTIAL}"):  # a kill came while the file was being written
+            leftover.unlink()
+        manifest = _manifest(path, stage, identity, config)
+        write_json(path / "manifest.json", manifest)
+        with Journal(path / "metrics.jsonl") as metrics:
+            run = Run(path, manifest, metrics)
+            yield from _closing(run)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """The folder, made if need be, for this process alone."""
+    lock = FileLock(path / ".lock", timeout=0)
     try:
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot make the run folder {path}: {error.strerror or error}") from None
-    try:
-        with FileLock(path / ".lock", timeout=0):
-            for leftover in path.glob(f".*{PARTIAL}"):  # a kill came while the file was being written
-                leftover.unlink()
-            manifest = _manifest(path, stage, identity, config)
-            write_json(path / "manifest.json", manifest)
-            with Journal(path / "metrics.jsonl") as metrics:
-                run = Run(path, manifest, metrics)
-                yield from _closing(run)
+        lock.acquire()
     except Timeout:
         raise ConfigError(f"{path} is in use by another process; wait for it or choose another folder") from None
+    except OSError as error:
+        raise ConfigError(f"cannot write into the run folder {path}: {error.strerror or error}") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _closing(run: Run) -> Iterator[Run]:

@@ -258,14 +258,14 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What an episode answered. `prediction` is None where it ended without an answer; `passages` are ids by query."""
+    """What an episode answered. `prediction` is None where it ended without one; `passages` by query, best first."""
 
     id: str
     question: str
     golden_answers: tuple[str, ...]
     prediction: str | None
     steps: tuple[Step, ...]
-    passages: tuple[tuple[str, ...], ...]
+    passages: tuple[tuple[Found, ...], ...]
     usage: Usage
     finish: str
     extra: dict[str, Any] = field(default_factory=dict)

@@ -412,13 +412,18 @@ def test_guard_ends_its_command_when_pipe_and_signal_come_together(repetition: i
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_engine_ends_with_the_command(end: signal.Signals) -> None:
-    line = [sys.executable, "-c", "import sys; from steprag.engines.serve import main; sys.exit(main(sys.argv[1:]))"]
+    # Where the tests run in the background, SIGINT is ignored, and Python then sets no handler of its own.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    line = [sys.executable, "-c", f"{heard}; import sys; from steprag.engines.serve import main; main(sys.argv[1:])"]
     with subprocess.Popen([*line, "serve", "--port", "0"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("http://127.0.0.1:")
         (engine,) = children(process.pid)
         os.kill(process.pid, end)
-        assert process.wait() == (-signal.SIGKILL if end == signal.SIGKILL else 0)
+        try:
+            assert process.wait(60) == (-signal.SIGKILL if end == signal.SIGKILL else 0)
+        finally:
+            process.kill()
     deadline = time.monotonic() + 20
     while not gone(engine) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -148,6 +148,18 @@ def test_a_run_in_use_and_a_folder_of_other_files_are_refused(tmp_path: Path) ->
     assert [path.name for path in (tmp_path / "mine").iterdir() if path.name != ".lock"] == ["thesis.txt"]
 
 
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    closed = Path("/sys/kernel") if os.geteuid() == 0 else tmp_path / "closed"  # root may write into any other
+    if os.geteuid() != 0:
+        closed.mkdir(mode=0o555)
+    for folder in (closed, closed / "new"):
+        with (
+            pytest.raises(ConfigError, match=f"cannot write into the run folder {folder}"),
+            open_run(folder, "infer", identity={}, config={}),
+        ):
+            pass
+
+
 @pytest.mark.parametrize(("error", "status"), [
     (BudgetReached("b"), "budget"), (KeyboardInterrupt(), "interrupted"), (ConfigError("c"), "failed"),
 ])  # fmt: skip

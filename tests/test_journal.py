@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import multiprocessing
 import os
 import random
+import resource
 import signal
 import sqlite3
 import time
@@ -18,12 +20,13 @@ from pathlib import Path
 import pytest
 
 from data_generation.config import GenerateConfig
-from data_generation.generate import JOURNAL, Engines, search_all, search_identity
-from steprag.cli import main
+from data_generation.generate import Engines, search_all, search_identity
+from steprag.cli import guarded, main
 from steprag.config import load_config
 from steprag.errors import BudgetReached, ConfigError, JournalError, PolicyRefused, RetrieverError
 from steprag.files import read_records
-from steprag.journal import Journal
+from steprag.gate import Gate
+from steprag.journal import JOURNAL, Journal
 from steprag.policy import Policy
 from steprag.prompts import load_profile
 from steprag.runs import open_run, read_manifest
@@ -56,8 +59,8 @@ def generate(out: Path, policy: Policy, keys: Keys | None = None, questions: lis
     @contextlib.asynccontextmanager
     async def engines() -> AsyncIterator[Engines]:
         config = load_config(GenerateConfig, None, {**SMALL, **(keys or {})})
-        slots = asyncio.Semaphore(config.policy.concurrency)
-        yield Engines(policy, slots, policy if config.reward.judged else None, slots)
+        gate = Gate(config.policy)
+        yield Engines(policy, gate, policy if config.reward.judged else None, gate)
 
     generate_with(out, engines(), {**SMALL, **(keys or {})}, questions, retriever)
 
@@ -121,6 +124,14 @@ def check_after(out: Path, log: Path, expected: bytes, calls: Counter[str]) -> N
     assert read_manifest(out)["usage"]["calls"] == sum(calls.values())
 
 
+def check_each_call_was_made_once(out: Path, log: Path, whole: tuple[bytes, Counter[str]], keys: Keys | None = None
+                                  ) -> None:  # fmt: skip
+    """Finishes the run: the trees of an uninterrupted one, and nothing was asked for again."""
+    generate(out, Counted(log=log), keys)
+    assert (out / "trees.jsonl").read_bytes() == whole[0]
+    assert Counter(log.read_text().splitlines()) == whole[1]
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Counter[str]]:
     """The trees of an uninterrupted run and its calls."""
@@ -180,9 +191,29 @@ def test_budgets_hold_and_the_run_goes_on(
     assert value <= used[limit] <= value + over[limit]
     before = len(log.read_text().splitlines())
     assert before == spent["calls"], "a call in flight at the end was not kept"
-    generate(out, Counted(log=log), keys)
-    assert (out / "trees.jsonl").read_bytes() == whole[0]
-    assert Counter(log.read_text().splitlines()) == whole[1]
+    check_each_call_was_made_once(out, log, whole, keys)
+
+
+def test_a_budget_of_minutes_ends_the_run_and_it_goes_on(tmp_path: Path, whole: tuple[bytes, Counter[str]]) -> None:
+    out, log = tmp_path / "run", tmp_path / "log"
+    with pytest.raises(BudgetReached, match="budget.minutes = 0.001 is reached"):
+        generate(out, Counted(log=log, delay=0.05), {"budget.minutes": 0.001})
+    check_each_call_was_made_once(out, log, whole)
+
+
+def test_an_endpoint_that_gives_one_completion_a_request_is_asked_again(tmp_path: Path) -> None:
+    class Single(ScriptedPolicy):
+        async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+            return await super().sample(messages, allowed, n=1, seed=seed)
+
+    policy = Single()
+    generate(tmp_path / "one", policy)
+    expanded = [
+        node for tree in read_records(tmp_path / "one/trees.jsonl", Tree) for node in tree.nodes if node.messages
+    ]
+    assert len(policy.prompts) == 2 * len(expanded), "each node was to have two children"
+    assert main(["replay", "--trees", str(tmp_path / "one"), "--out", str(tmp_path / "again")]) == 0
+    assert (tmp_path / "again/trees.jsonl").read_bytes() == (tmp_path / "one/trees.jsonl").read_bytes()
 
 
 def test_a_budget_in_dollars_needs_a_price(tmp_path: Path) -> None:
@@ -201,9 +232,7 @@ def test_a_refused_key_keeps_the_calls_in_flight(tmp_path: Path, whole: tuple[by
     log.touch()
     with pytest.raises(PolicyRefused):
         generate(out, Exhausted(log=log, delay=0.01))
-    generate(out, Counted(log=log))
-    assert (out / "trees.jsonl").read_bytes() == whole[0]
-    assert Counter(log.read_text().splitlines()) == whole[1]
+    check_each_call_was_made_once(out, log, whole)
 
 
 def test_a_failed_search_fails_its_question_and_is_made_again(
@@ -219,9 +248,7 @@ def test_a_failed_search_fails_its_question_and_is_made_again(
     generate(out, Counted(log=log), retriever=Broken())
     reasons = {failure.reason for failure in read_records(out / "failures.jsonl", Failure)}
     assert reasons == {"RetrieverError"}
-    generate(out, Counted(log=log))
-    assert (out / "trees.jsonl").read_bytes() == whole[0]
-    assert Counter(log.read_text().splitlines()) == whole[1]
+    check_each_call_was_made_once(out, log, whole)
 
 
 def test_a_replay_is_the_same_bytes_and_other_rules_make_other_trees(
@@ -251,20 +278,44 @@ def test_a_damaged_or_foreign_journal_is_refused(tmp_path: Path) -> None:
         Journal(file)
 
 
-def test_a_full_disk_is_said_and_what_was_paid_for_is_kept(tmp_path: Path, whole: tuple[bytes, Counter[str]]) -> None:
-    import resource
-
+@pytest.mark.parametrize("size", [60_000, 12_000])  # full on the way, and from the start
+def test_a_full_disk_is_said_and_what_was_paid_for_is_kept(tmp_path: Path, whole: tuple[bytes, Counter[str]],
+                                                           size: int) -> None:  # fmt: skip
     out, log = tmp_path / "run", tmp_path / "log"
     log.touch()
     child = os.fork()
     if child == 0:  # the limit holds for the process, so it has one of its own
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
-        try:
-            generate(out, Counted(log=log))
-        except (JournalError, OSError) as error:
-            os._exit(7 if "calls.sqlite" in str(error) or isinstance(error, OSError) else 8)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        with (tmp_path / "said").open("w") as said, contextlib.redirect_stderr(said):
+            code = guarded(lambda _: generate(out, Counted(log=log)) or 0, [])
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert "make room and run" in (tmp_path / "said").read_text()
     generate(out, Counted(log=log))
     assert (out / "trees.jsonl").read_bytes() == whole[0]
+
+
+class Forgetful(ScriptedPolicy):
+    """Keeps no record of what it was asked."""
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        self.prompts.clear()
+        return await super().sample(messages, allowed, n=n, seed=seed)
+
+
+def peak_memory(out: Path, trees: int) -> int:
+    """Resident KiB at most of a process that searches so many trees."""
+    generate(out, Forgetful(), questions=[Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(trees)])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_trees(tmp_path: Path) -> None:
+    """Ten times the trees, 9 MiB of them on disk, within 6 MiB; `benchmarks/memory.py` takes 10,000."""
+    peaks = []
+    for trees in (100, 1_000):
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            peaks.append(pool.apply(peak_memory, (tmp_path / str(trees), trees)))
+    assert (tmp_path / "1000/trees.jsonl").stat().st_size > 9 * 2**20
+    assert peaks[1] - peaks[0] < 6 * 1024

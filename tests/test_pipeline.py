@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from steprag.cli import main
 from steprag.files import read_records, write_records
+from steprag.metrics import normalise
 from steprag.runs import read_manifest
 from steprag.types import Failure, Message, Pair, Prediction, Question, Trajectory, Tree
 from tests.fakes import QUESTION, WORLD, Endpoint, answer, beginner, chat_reply, serve
@@ -206,5 +208,50 @@ def test_a_plan_from_a_few_questions_foretells_the_run(
     assert spent["calls"] <= report["calls_at_most"]
     assert calls["low"] * 0.8 <= spent["calls"] <= calls["high"] * 1.2
     assert dollars["amount"] == pytest.approx(calls["amount"] * (10 * 2 + 5 * 8) / 1e6)
+    capsys.readouterr()
+    assert (
+        main(["plan", "--questions", str(questions), "--like", str(some), "--took", str(whole), "--json", *price]) == 0
+    )
+    took = {line["what"]: line for line in json.loads(capsys.readouterr().out)["forecast"]}
+    assert took["calls"]["took"] == spent["calls"]
+    assert took["dollars"]["took"] == pytest.approx(spent["usd"])
+    assert took["calls"]["off"] == pytest.approx(spent["calls"] / calls["amount"] - 1)
     assert main(["plan", "--questions", str(questions), "--like", str(some), "--search.depth", "5"]) == 2
     assert "another search.* configuration" in capsys.readouterr().err
+
+
+def test_a_second_round_knows_what_the_first_one_holds(
+    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, again, other = tmp_path / "first", tmp_path / "again", tmp_path / "other"
+    assert main(["generate", *options(endpoint, questions, index, first, "--limit", "6")]) == 0
+    assert main(["generate", *options(endpoint, questions, index, again, "--after", str(first))]) == 0
+    for place, tree in enumerate(read_records(again / "trees.jsonl", Tree)):
+        assert tree.extra["known"] == ([node.id for node in tree.nodes if node.parent is not None] if place < 6 else [])
+    more = ("--seed", "1", "--after", str(first), str(again))
+    assert main(["generate", *options(endpoint, questions, index, other, *more)]) == 0
+    earlier = {tree.question.id: steps(tree) for tree in read_records(again / "trees.jsonl", Tree)}
+    for tree in read_records(other / "trees.jsonl", Tree):
+        known = [path for node_id, path in steps(tree).items() if path in earlier[tree.question.id].values()]
+        assert len(known) == len(tree.extra["known"])
+    counts = read_manifest(other)["counts"]
+    assert 0 < counts["known"] < counts["nodes"] / 2
+    assert main(["generate", *options(endpoint, questions, index, other, "--seed", "1")]) == 2
+    assert "after" in capsys.readouterr().err
+
+
+def steps(tree: Tree) -> dict[int, tuple[object, ...]]:
+    """For every node but the root the actions and contents that lead to it; a refused completion's text."""
+    paths: dict[int, tuple[object, ...]] = {0: ()}
+    for node in tree.nodes[1:]:
+        content = node.text if node.content is None else normalise(node.content)
+        paths[node.id] = (*paths[node.parent or 0], (node.action, content))
+    return {node_id: path for node_id, path in paths.items() if path}
+
+
+def test_a_rate_limit_holds_for_the_whole_run(endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path) -> None:
+    started = time.monotonic()
+    more = ("--limit", "2", "--policy.rate.requests", "600")
+    assert main(["generate", *options(endpoint, questions, index, tmp_path / "r", *more)]) == 0
+    assert len(endpoint.requests) > 15
+    assert time.monotonic() - started >= (len(endpoint.requests) - 11) / 10

@@ -132,7 +132,7 @@ class Watch(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         last = next((entry["loss"] for entry in reversed(state.log_history) if "loss" in entry), None)
         if self._bar:
-            self._bar.advance(1, loss="?" if last is None else f"{last:.4f}")
+            self._bar.advance(notes="" if last is None else f"loss {last:.4f}")
         self.seconds = time.monotonic() - self._start
         if self._config.minutes and self.seconds > 60 * self._config.minutes and state.global_step < state.max_steps:
             self.out_of_time = control.should_training_stop = True

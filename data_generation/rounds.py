@@ -1,0 +1,63 @@
+"""A later round: which steps of a new tree the trees of earlier runs hold already."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from steprag.errors import ConfigError
+from steprag.files import existing, file_hash, from_dict, lines_of
+from steprag.metrics import normalise
+from steprag.types import Node, Tree
+
+
+class Earlier:
+    """The trees of earlier runs, found by question; they stay on disk. Raises ConfigError where a run has none."""
+
+    def __init__(self, runs: Sequence[Path]) -> None:
+        self._files = [existing(run, "earlier run") / "trees.jsonl" for run in runs]
+        self._places: dict[str, list[tuple[Path, int]]] = defaultdict(list)
+        for file in self._files:
+            if not file.is_file():
+                raise ConfigError(f"{file.parent} has no trees.jsonl; --after takes run folders of steprag generate")
+            for question_id, start, _ in lines_of(file, lambda row: row["question"]["id"]):
+                self._places[question_id].append((file, start))
+
+    @property
+    def identity(self) -> list[str]:
+        """Hashes of the files: what decides which steps are known."""
+        return [file_hash(file) for file in self._files]
+
+    def mark(self, tree: Tree) -> Tree:
+        """The tree with `extra["known"]`: the ids of the nodes that an earlier tree of its question has too.
+
+        A node is the same where the steps from the root to it are: same actions, same normalised contents.
+        """
+        known = {path for earlier in self._trees(tree.question.id) for path in paths_of(earlier) if path}
+        ids = [node.id for node, path in zip(tree.nodes, paths_of(tree), strict=True) if path in known]
+        return replace(tree, extra={**tree.extra, "known": ids})
+
+    def _trees(self, question_id: str) -> list[Tree]:
+        trees = []
+        for number, (file, start) in enumerate(self._places.get(question_id, ()), 1):
+            with file.open("rb") as stream:
+                stream.seek(start)
+                trees.append(from_dict(Tree, json.loads(stream.readline()), file, number))
+        return trees
+
+
+def paths_of(tree: Tree) -> list[str]:
+    """For every node id a name of the steps that lead to it; empty for the root."""
+    paths: list[str] = []
+    for node in tree.nodes:
+        paths.append("" if node.parent is None else _longer(paths[node.parent], node))
+    return paths
+
+
+def _longer(path: str, node: Node) -> str:
+    content = node.text if node.content is None else normalise(node.content)
+    return hashlib.sha256(f"{path}\0{node.action}\0{content}".encode()).hexdigest()[:32]
