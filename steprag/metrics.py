@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -18,6 +19,10 @@ _CLOSED = frozenset({"yes", "no", "noanswer"})
 def normalise(text: str) -> str:
     """Lower case, no ASCII punctuation, no articles, single spaces (SQuAD 1.1's `normalize_answer`)."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def _with_articles(text: str) -> str:
+    return " ".join(text.lower().translate(_PUNCTUATION).split())
 
 
 def exact_match(prediction: str | None, golden_answers: tuple[str, ...]) -> float:
@@ -40,6 +45,11 @@ def f1(prediction: str | None, golden_answers: tuple[str, ...]) -> float:
     return overlap(prediction, golden_answers).f1
 
 
+def f1_with_articles(prediction: str | None, golden_answers: tuple[str, ...]) -> float:
+    """Token F1 where "a", "an" and "the" count as words: what ReasonRAG's pair builder computes."""
+    return overlap(prediction, golden_answers, _with_articles).f1
+
+
 @dataclass(frozen=True)
 class Overlap:
     """Shared tokens: precision of the prediction, recall of the golden answer, their harmonic mean; 0 to 1."""
@@ -49,12 +59,14 @@ class Overlap:
     recall: float = 0.0
 
 
-def overlap(prediction: str | None, golden_answers: tuple[str, ...]) -> Overlap:
-    """The overlap with the golden answer of best F1; no prediction scores 0."""
+def overlap(
+    prediction: str | None, golden_answers: tuple[str, ...], normal: Callable[[str], str] = normalise
+) -> Overlap:
+    """The overlap with the golden answer of best F1, after normalising by `normal`; no prediction scores 0."""
     if prediction is None:
         return Overlap()
-    said = normalise(prediction)
-    each = (_token_overlap(said, normalise(answer)) for answer in golden_answers)
+    said = normal(prediction)
+    each = (_token_overlap(said, normal(answer)) for answer in golden_answers)
     return max(each, key=lambda score: score.f1, default=Overlap())
 
 
@@ -65,4 +77,5 @@ def _token_overlap(prediction: str, answer: str) -> Overlap:
     common = sum((Counter(predicted) & Counter(wanted)).values())
     if not common:
         return Overlap()
-    return Overlap(2 * common / (len(predicted) + len(wanted)), common / len(predicted), common / len(wanted))
+    precision, recall = common / len(predicted), common / len(wanted)
+    return Overlap(2 * precision * recall / (precision + recall), precision, recall)  # the official scripts' order

@@ -61,16 +61,6 @@ def _folder_hash(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerBase:
-    """The base's tokenizer; ConfigError where it has no chat template."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(base_weights(files))
-    if not tokenizer.chat_template:
-        raise ConfigError(f"{files.name} has no chat template; train an instruct model")
-    return tokenizer
-
-
 def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
     """The model to train, on the CPU: a PeftModel, or the bare model for full fine-tuning. The trainer moves it."""
     import torch

@@ -11,10 +11,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steprag.errors import ConfigError, DataError
 from steprag.files import from_dict, read_rows
+from steprag.tokens import prompt_tokens, reply_tokens
 from steprag.types import Message, Pair, Trajectory
 
 if TYPE_CHECKING:
@@ -109,29 +110,8 @@ def tokenise(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, max_length
 
 
 def _tokens(row: Row, tokenizer: PreTrainedTokenizerBase) -> TokenRow:
-    prompt = _render(tokenizer, row.prompt, add_generation_prompt=True)
-    return TokenRow(prompt, tuple(_completion(row.prompt, reply, prompt, tokenizer) for reply in row.completions))
-
-
-def _completion(
-    messages: tuple[Message, ...], reply: Message, prompt: list[int], tokenizer: PreTrainedTokenizerBase
-) -> list[int]:
-    whole = _render(tokenizer, (*messages, reply))
-    if whole[: len(prompt)] != prompt:
-        raise ConfigError(
-            "the chat template renders a prompt differently when its answer follows; use another template"
-        )
-    tail = whole[len(prompt) :]
-    if tokenizer.eos_token_id not in tail:
-        raise ConfigError(f"the chat template does not end an answer with {tokenizer.eos_token}; use another template")
-    end = len(tail) - tail[::-1].index(tokenizer.eos_token_id)
-    return tail[:end]
-
-
-def _render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], **options: Any) -> list[int]:
-    chat: Any = list(messages)
-    rendered: Any = tokenizer.apply_chat_template(chat, return_dict=True, **options)
-    return rendered["input_ids"]
+    prompt = prompt_tokens(row.prompt, tokenizer)
+    return TokenRow(prompt, tuple(reply_tokens(row.prompt, reply, prompt, tokenizer) for reply in row.completions))
 
 
 def row_order(lengths: Sequence[int], batch: int, epochs: float, seed: int) -> list[int]:

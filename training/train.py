@@ -26,8 +26,9 @@ from steprag.files import file_hash
 from steprag.progress import say
 from steprag.runs import Run, open_run, read_manifest
 from steprag.threads import spin_briefly
+from steprag.tokens import load_tokenizer
 from training.config import NEUTRAL, TrainConfig
-from training.policy import adapter_hash, check_adapter, load_policy, load_tokenizer, save_policy, weights_hash
+from training.policy import adapter_hash, check_adapter, load_policy, save_policy, weights_hash
 from training.rows import Row, data_files, read_file, read_training, tokenise
 
 BACK_ENDS = {"sft": "training.trl_sft", "dpo": "training.trl_dpo"}
