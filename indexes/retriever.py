@@ -7,20 +7,21 @@ collect, and the next batch takes them all. The event loop only ever waits.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from indexes.corpus import PASSAGES, PassageStore
-from indexes.encoders import Encoder, Overrides, TextEncoder, find_encoder, read_spec, same_vectors
-from indexes.manifest import INDEX, IndexManifest, check_files, fingerprint, read_index_manifest
+from indexes.embed import Encoder
+from indexes.encoders import TextEncoder, encoder_here
+from indexes.manifest import IndexManifest, check_files, fingerprint, read_index_manifest
+from indexes.measure import VectorIndex
+from indexes.types import open_index
 from steprag.errors import ConfigError, DataError, RetrieverError, StepragError
 from steprag.files import existing
 from steprag.retriever import Retriever
@@ -48,7 +49,7 @@ def open_retriever(path_or_url: str | Path) -> Retriever:
     folder = existing(path_or_url, "index folder")
     manifest = read_index_manifest(folder)
     check_files(folder, manifest)
-    index, store = _read_index(folder, manifest), PassageStore(folder)
+    index, store = open_index(folder, manifest), PassageStore(folder)
     try:
         _check_agreement(folder, manifest, index, store)
         load_encoder = _encoder_loader(manifest)
@@ -60,27 +61,7 @@ def open_retriever(path_or_url: str | Path) -> Retriever:
 
 def _encoder_loader(manifest: IndexManifest) -> Callable[[], TextEncoder]:
     """What loads the encoder, after its files are found to be those that the index was built with."""
-    spec = manifest.encoder
-    folder = find_encoder(spec.name)
-    overrides = Overrides(spec.max_length, spec.query_prefix, spec.passage_prefix)
-    here = read_spec(spec.name, folder, overrides)
-    if not same_vectors(here, spec):
-        differing = next(key for key in ("weight_hash", "dimension", "pooling", "normalise")
-                         if getattr(here, key) != getattr(spec, key))  # fmt: skip
-        raise ConfigError(f"encoder {spec.name} is not the one that made the index ({differing}:"
-                          f" {getattr(here, differing)!r}, not {getattr(spec, differing)!r});"
-                          " restore it or build the index again")  # fmt: skip
-    return partial(Encoder, folder, spec, threads=THREADS)
-
-
-class VectorIndex(Protocol):
-    """What the retriever asks of FAISS."""
-
-    ntotal: int
-
-    def search(self, x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """(n, k) scores and (n, k) rows of n queries, best first, -1 where there is no row."""
-        ...
+    return partial(Encoder, encoder_here(manifest.encoder, manifest.config), manifest.encoder, threads=THREADS)
 
 
 @dataclass(frozen=True)
@@ -206,20 +187,6 @@ def _ranked(scores: np.ndarray, rows: np.ndarray) -> list[tuple[int, float]]:
     """(row, rounded score), best first, equal scores by row; FAISS's filler id -1 left out."""
     pairs = [(int(row), round(float(score), DECIMALS)) for row, score in zip(rows, scores, strict=True) if row >= 0]
     return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
-
-
-def _read_index(folder: Path, manifest: IndexManifest) -> VectorIndex:
-    import faiss
-
-    path = folder / INDEX
-    try:
-        index = faiss.read_index(os.fspath(path))
-    except RuntimeError:  # FAISS's own message is a page of C++
-        raise DataError(path, "is no FAISS index", remedy="build the index again") from None
-    if index.d != manifest.encoder.dimension:
-        problem = f"has {index.d} dimensions, the manifest says {manifest.encoder.dimension}"
-        raise DataError(path, problem, remedy="build the index again")
-    return index
 
 
 def _check_agreement(folder: Path, manifest: IndexManifest, index: VectorIndex, store: PassageStore) -> None:

@@ -18,9 +18,9 @@ def say(text: str) -> None:
 
 
 class Progress:
-    """Counts units of work towards `total`; `note` shows numbers beside the bar."""
+    """Counts units of work towards `total` (None: not known); notes are shown beside the bar."""
 
-    def __init__(self, label: str, total: int, unit: str, done: int = 0) -> None:
+    def __init__(self, label: str, total: int | None, unit: str, done: int = 0) -> None:
         self._label, self._total, self._unit, self._done = label, total, unit, done
         self._start = self._said = time.monotonic()
         self._first, self._notes = done, ""
@@ -32,16 +32,18 @@ class Progress:
         self._notes = ", ".join(f"{key} {value}" for key, value in notes.items())
         self._bar.set_postfix_str(self._notes, refresh=False)
         self._bar.update(count)
-        if self._bar.disable and (time.monotonic() - self._said > QUIET_SECONDS or self._done >= self._total):
+        if self._bar.disable and (time.monotonic() - self._said > QUIET_SECONDS or self._done == self._total):
             self._line()
 
     def _line(self) -> None:
         self._said = time.monotonic()
         elapsed = self._said - self._start
         rate = (self._done - self._first) / elapsed if elapsed > 0 else 0.0
-        left = f", {(self._total - self._done) / rate:.0f} s left" if rate and self._done < self._total else ""
+        to_do = (self._total or 0) - self._done
+        left = f", {to_do / rate:.0f} s left" if rate and to_do > 0 else ""
         extra = f", {self._notes}" if self._notes else ""
-        say(f"{self._label}: {self._done}/{self._total} {self._unit} in {elapsed:.0f} s{left}{extra}")
+        of = f"/{self._total}" if self._total else ""
+        say(f"{self._label}: {self._done}{of} {self._unit} in {elapsed:.0f} s{left}{extra}")
 
     def __enter__(self) -> Progress:
         return self
