@@ -18,6 +18,8 @@ import numpy as np
 from filelock import FileLock, Timeout
 from pydantic import Field
 
+from indexes.bm25 import FOLDER as BM25
+from indexes.bm25 import Bm25Config, add_bm25
 from indexes.corpus import OFFSETS, PASSAGES, corpus_path, passage_text, read_corpus, write_passages
 from indexes.encoders import EMBEDDED, Encoder, EncoderSpec, Overrides, find_encoder, read_spec
 from indexes.manifest import (
@@ -53,6 +55,7 @@ class IndexConfig(StageConfig):
     query_prefix: str | None = Field(None, description="words before every query; none: as the model says")
     passage_prefix: str | None = Field(None, description="words before every passage; none: as the model says")
     device: str = Field("auto", description="where passages are encoded: cpu, cuda, or auto")
+    bm25: Bm25Config = Bm25Config()
 
 
 @dataclass(frozen=True)
@@ -224,12 +227,15 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag index build", description="Builds an index folder from a corpus.")
     parser.add_argument("--corpus", required=True, help="JSON Lines file, plain or .gz, or the word atlas")
     parser.add_argument("--out", required=True, type=Path, help="the index folder to make")
+    parser.add_argument("--hybrid", action="store_true", help="BM25 as well, for sparse and hybrid search")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_options(parser, IndexConfig)
     arguments = parse_arguments(parser, argv)
-    built = build_index(arguments.corpus, arguments.out, config_from(IndexConfig, arguments))
-    report = _report(built)
-    if built.reused:
+    config = config_from(IndexConfig, arguments)
+    built = build_index(arguments.corpus, arguments.out, config)
+    added = arguments.hybrid and add_bm25(built.path, built.manifest, config.bm25)
+    report = {**_report(built), "bm25": (built.path / BM25).exists()}
+    if built.reused and not added:
         say(f"index: {built.path} holds this index already; nothing to do")
     if arguments.json:
         sys.stdout.write(dump_line(report) + "\n")

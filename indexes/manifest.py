@@ -7,7 +7,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from indexes.encoders import EncoderSpec
 from steprag.errors import ConfigError, DataError
@@ -100,7 +100,14 @@ def read_index_manifest(folder: Path) -> IndexManifest:
     return manifest
 
 
-def check_files(folder: Path, manifest: IndexManifest) -> None:
+class Listed(Protocol):
+    """A manifest that lists files."""
+
+    @property
+    def files(self) -> dict[str, FileFacts]: ...
+
+
+def check_files(folder: Path, manifest: Listed) -> None:
     """Compares the folder's files with the manifest. Raises DataError at the first that differs."""
     remedy = "build the index again, or copy the whole folder again"
     for name, facts in manifest.files.items():

@@ -28,6 +28,8 @@ COMMANDS = (
     Command("doctor", "steprag.doctor", "what this machine can do"),
     Command("index build", "indexes.build", "corpus to vectors and a FAISS index"),
     Command("index search", "indexes.search", "passages for a query"),
+    Command("index serve", "indexes.serve", "an index folder over HTTP"),
+    Command("index evaluate", "indexes.evaluate", "recall of an index against supporting passages"),
     Command("policy", "steprag.engines.serve", "serve a model or adapter; convert what the trainer made"),
     Command("worked", "data_generation.worked", "worked episodes to supervised steps"),
     Command("plan", "data_generation.plan", "what a generation run will cost, before anything is spent"),

@@ -20,7 +20,8 @@ from indexes import open_retriever
 from indexes.build import Built, IndexConfig, build_index, measure
 from indexes.corpus import PassageStore, read_corpus, write_passages
 from indexes.encoders import Encoder, Overrides, find_encoder, read_spec
-from indexes.retriever import MAX_BATCH, FolderRetriever
+from indexes.folder_retriever import MAX_BATCH, FolderRetriever
+from indexes.searchers import DenseSearcher, VectorIndex
 from steprag.cli import guarded
 from steprag.config import load_config
 from steprag.errors import ConfigError, DataError, RetrieverError, StepragError
@@ -350,8 +351,8 @@ def test_paths_that_are_no_index(tmp_path: Path) -> None:
         open_retriever(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="no index folder"):
         open_retriever(tmp_path)
-    with pytest.raises(ConfigError, match="HTTP come later"):
-        open_retriever("http://localhost:8000")
+    with pytest.raises(ConfigError, match="no retriever answers at http://127.0.0.1:9"):
+        open_retriever("http://127.0.0.1:9")
 
 
 def test_fingerprint_names_corpus_and_encoder(index: Path, encoder: Path, tmp_path: Path) -> None:
@@ -396,13 +397,17 @@ def letter_vectors(texts: Sequence[str]) -> np.ndarray:
     return counts / np.linalg.norm(counts, axis=1, keepdims=True)
 
 
-def lettered(folder: Path, encoder: Letters, texts: Sequence[str]) -> FolderRetriever:
+def letter_index(texts: Sequence[str]) -> VectorIndex:
     import faiss
 
     index = faiss.IndexFlatIP(26)
     index.add(letter_vectors(texts))  # pyright: ignore[reportCallIssue]
+    return index
+
+
+def lettered(folder: Path, encoder: Letters, texts: Sequence[str]) -> FolderRetriever:
     write_passages(folder, [Passage(str(row), "", text) for row, text in enumerate(texts)])
-    return FolderRetriever("f", index, PassageStore(folder), lambda: encoder)
+    return FolderRetriever(DenseSearcher("f", letter_index(texts), lambda: encoder), PassageStore(folder))
 
 
 WORDS = ["apple", "banana", "cherry", "fig", "grape", "kiwi", "lemon", "mango", "quince", "zebra"]
@@ -481,8 +486,8 @@ def test_an_encoder_that_does_not_load_is_told_at_the_search(tmp_path: Path) -> 
     def broken() -> Letters:
         raise OSError("weights unreadable")
 
-    store = lettered(tmp_path, Letters(), WORDS)._store
-    retriever = FolderRetriever("f", lettered(tmp_path, Letters(), WORDS)._index, store, broken)
+    write_passages(tmp_path, [Passage("0", "", "fig")])
+    retriever = FolderRetriever(DenseSearcher("f", letter_index(["fig"]), broken), PassageStore(tmp_path))
     with pytest.raises(RetrieverError, match="weights unreadable"):
         asyncio.run(retriever.search("fig", 1))
 
