@@ -40,7 +40,7 @@ JOURNAL = "calls.sqlite"
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag generate", description="Monte Carlo tree search: questions to trees")
     parser.add_argument("--questions", required=True, metavar="FILE", help="questions, JSON Lines")
-    parser.add_argument("--index", required=True, metavar="DIR", help="index folder")
+    parser.add_argument("--index", required=True, metavar="DIR|URL", help="index folder, or a service's URL")
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder: trees, failures, journal, manifest")
     add_options(parser, GenerateConfig)
     given = parse_arguments(parser, argv)
@@ -63,7 +63,7 @@ async def generate(config: GenerateConfig, questions_file: Path, index: str, out
     """Runs the stage; returns how many questions failed. Raises BudgetReached where a limit ended it."""
     questions = read_questions(questions_file)[: config.limit]
     profile = load_profile(config.prompt.profile, config.prompt.examples)
-    retriever = open_retriever(index)
+    retriever = open_retriever(index, config.retriever)
     identity = {**agent_identity(config, questions_file, profile, retriever), **search_identity(config)}
     with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
         try:

@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import datetime
 import json
+import shutil
 import sys
 import time
 from dataclasses import dataclass
@@ -19,13 +20,16 @@ from typing import Any
 
 import numpy as np
 
+from indexes.bm25 import FOLDER as BM25
+from indexes.bm25 import add_bm25
 from indexes.config import IndexConfig
 from indexes.corpus import OFFSETS, PASSAGES
 from indexes.embed import Encoder
 from indexes.encoders import EncoderSpec, Overrides, find_encoder, read_spec
-from indexes.folder import building, link
+from indexes.folder import building, link, restore
 from indexes.intake import SKIPPED, Taken, take_in
 from indexes.manifest import (
+    BUILT,
     FORMAT,
     INDEX,
     STAGE,
@@ -84,6 +88,7 @@ def build_index(corpus: str, out: Path, config: IndexConfig, vectors_from: Path 
     """
     out = out.expanduser().resolve()
     order = _order(corpus, config)
+    restore(out)
     there = _existing(out, order.wanted)
     if there and there.identity == order.wanted:
         return Built(out, there, reused=True)
@@ -119,6 +124,7 @@ def build_index(corpus: str, out: Path, config: IndexConfig, vectors_from: Path 
                 measured=dataclasses.asdict(measured),
                 files={},
                 fingerprint="",
+                origin=read_index_manifest(giver).origin if giver else BUILT,
             ),
         )
     return Built(out, manifest, reused=False)
@@ -193,6 +199,8 @@ def _given(order: _Order, folder: Path, giver: Path) -> Taken:
     for name in (PASSAGES, OFFSETS, SKIPPED, VECTORS):
         if (giver / name).is_file():
             link(giver / name, folder / name)
+    if (giver / BM25).is_dir():
+        shutil.copytree(giver / BM25, folder / BM25, copy_function=link, dirs_exist_ok=True)
     if VECTORS not in manifest.files:
         _halved(giver, manifest, folder)
     return Taken(rows, manifest.corpus.skipped)
@@ -224,7 +232,7 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _report(built: Built) -> dict[str, Any]:
+def report_of(built: Built) -> dict[str, Any]:
     manifest = built.manifest
     return {
         "index": str(built.path),
@@ -251,13 +259,15 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--out", required=True, type=Path, help="the index folder to make, or to give another type")
     parser.add_argument("--vectors_from", type=Path, metavar="DIR", help="take the vectors of this index folder")
+    parser.add_argument("--hybrid", action="store_true", help="BM25 as well, for sparse and hybrid search")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_options(parser, IndexConfig)
     arguments = parse_arguments(parser, argv)
     config = config_from(IndexConfig, arguments)
     built = build_index(arguments.corpus, arguments.out, config, arguments.vectors_from)
-    report = _report(built)
-    if built.reused:
+    added = arguments.hybrid and add_bm25(built.path, built.manifest, config.bm25)
+    report = {**report_of(built), "bm25": (built.path / BM25).exists()}
+    if built.reused and not added:
         say(f"index: {built.path} holds this index already; nothing to do")
     if arguments.json:
         sys.stdout.write(dump_line(report) + "\n")

@@ -125,6 +125,8 @@ def read_spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:
 
 
 def _spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder} is no encoder: it has no config.json")
     config = _json(folder / "config.json")
     family = _family(name, folder)
     query_prefix, passage_prefix = _prefixes(family, folder)
@@ -156,8 +158,6 @@ def _longest(folder: Path, config: dict[str, Any]) -> int:
 def _modules(folder: Path) -> dict[str, str]:
     """Class name → sub-folder of every module in `modules.json`; empty where a plain transformers folder has none."""
     if not (folder / "modules.json").is_file():
-        if not (folder / "config.json").is_file():
-            raise ConfigError(f"{folder} is no encoder: it has neither modules.json nor config.json")
         return {}
     entries = _json(folder / "modules.json")
     foreign = [entry["type"] for entry in entries if not entry["type"].startswith("sentence_transformers.")]

@@ -37,7 +37,6 @@ def building(out: Path, state: dict[str, Any]) -> Iterator[Path]:
     it for the next build. Raises ConfigError where another process builds here, or the disk is full.
     """
     folder = out.parent / f".{out.name}.building"
-    _restore(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -74,7 +73,9 @@ def _prepare(folder: Path, state: dict[str, Any]) -> None:
         if known is not None:
             say(f"index: {folder} holds part of another build, which is given up")
         for left in folder.iterdir():
-            if left.name != LOCK:
+            if left.is_dir():
+                shutil.rmtree(left)
+            elif left.name != LOCK:
                 left.unlink()
         write_json(folder / STATE, state)
 
@@ -104,7 +105,7 @@ def _aside(out: Path) -> Path:
     return out.parent / f".{out.name}.replaced"
 
 
-def _restore(out: Path) -> None:
+def restore(out: Path) -> None:
     """Puts back an index that was moved aside when a kill came before the new one stood; clears it otherwise."""
     aside = _aside(out)
     if aside.is_dir():
@@ -114,9 +115,9 @@ def _restore(out: Path) -> None:
             aside.replace(out)
 
 
-def link(source: Path, target: Path) -> None:
+def link(source: Path | str, target: Path | str) -> None:
     """The file under a second name; a copy where the file system cannot do that. Replaces what stands there."""
-    target.unlink(missing_ok=True)
+    Path(target).unlink(missing_ok=True)
     try:
         os.link(source, target)
     except OSError:

@@ -16,7 +16,7 @@ from steprag.errors import ConfigError
 
 def build_on_gpu(name: str, folder: Path, vectors: VectorFile) -> Any:
     """The index on the first GPU; CAGRA's graph is written as an HNSW index too, from which it is opened later."""
-    faiss = _faiss(name)
+    faiss = gpu_faiss(name)
     index = _empty(faiss, name, vectors.dimension)
     if name == "gpu-flat":
         return _filled(index, vectors)
@@ -32,7 +32,7 @@ def build_on_gpu(name: str, folder: Path, vectors: VectorFile) -> Any:
 
 def open_on_gpu(name: str, folder: Path, rows: int, dimension: int) -> Any:
     """The index of a folder on the first GPU. Raises ConfigError where this FAISS has none."""
-    faiss = _faiss(name)
+    faiss = gpu_faiss(name)
     index = _empty(faiss, name, dimension)
     if name == "gpu-flat":
         return _filled(index, VectorFile(folder / VECTORS, rows, dimension))
@@ -58,7 +58,8 @@ def _empty(faiss: Any, name: str, dimension: int) -> Any:
     return faiss.GpuIndexCagra(resources, dimension, faiss.METRIC_INNER_PRODUCT, config)
 
 
-def _faiss(name: str) -> Any:
+def gpu_faiss(name: str) -> Any:
+    """FAISS, where it can have this type here. Raises ConfigError otherwise."""
     import faiss
 
     wanted, package = ("GpuIndexFlatIP", "faiss-gpu") if name == "gpu-flat" else ("GpuIndexCagra", "faiss-gpu-cuvs")

@@ -7,7 +7,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from indexes.encoders import EncoderSpec
 from steprag.errors import ConfigError, DataError
@@ -15,6 +15,7 @@ from steprag.files import file_hash, from_dict
 
 FORMAT = 1
 STAGE = "index"
+BUILT = "built"
 INDEX = "index.faiss"
 HASHED_BYTES = 64 * 2**20
 """Bytes that are hashed whenever an index is opened, smallest file first; of larger ones a sample of blocks is."""
@@ -56,7 +57,7 @@ class FileFacts:
 @dataclass(frozen=True)
 class IndexManifest:
     """`manifest.json`. `measured`: recall@10 and milliseconds a query against exact search, on sampled passages or
-    given questions. `origin`: built, or adopted from another program's files.
+    given questions. `origin`: built, or adopted and what from.
     """
 
     format: int
@@ -75,7 +76,7 @@ class IndexManifest:
     measured: dict[str, Any]
     files: dict[str, FileFacts]
     fingerprint: str
-    origin: str = "built"
+    origin: str = BUILT
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -124,7 +125,14 @@ def read_index_manifest(folder: Path) -> IndexManifest:
     return manifest
 
 
-def check_files(folder: Path, manifest: IndexManifest, *, full: bool = False) -> None:
+class Listed(Protocol):
+    """A manifest that lists files."""
+
+    @property
+    def files(self) -> dict[str, FileFacts]: ...
+
+
+def check_files(folder: Path, manifest: Listed, *, full: bool = False) -> None:
     """Compares the folder's files with the manifest. Raises DataError at the first that differs.
 
     Sizes always; hashes of the smallest files up to 64 MiB together, of larger ones those of a sample of blocks; with

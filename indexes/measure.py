@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
+from indexes.searchers import VectorIndex
 from indexes.vectors import VectorFile
 
 SAMPLE = 100
@@ -15,16 +15,6 @@ SAMPLE = 100
 DEPTH = 10
 TIE = 1e-5
 """A found row counts where its exact score reaches the tenth best but for this, so that ties cost nothing."""
-
-
-class VectorIndex(Protocol):
-    """What is asked of an index: a FAISS index, or one of ours that looks like it."""
-
-    ntotal: int
-
-    def search(self, x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """(n, k) scores and (n, k) rows of n queries, best first, -1 where there is no row."""
-        ...
 
 
 @dataclass(frozen=True)

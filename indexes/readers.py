@@ -145,8 +145,13 @@ def _opened(path: Path) -> BinaryIO:
     if path.suffix == ".gz":
         return gzip.open(path, "rb")  # pyright: ignore[reportReturnType] - a GzipFile reads as a BinaryIO
     if path.suffix == ".zst":
-        return io.BufferedReader(_Zst(path), 1 << 20)
+        return zst_stream(path.open("rb"))
     return path.open("rb")
+
+
+def zst_stream(packed: BinaryIO) -> BinaryIO:
+    """The content of an open zstandard file, which is closed with it."""
+    return io.BufferedReader(_Zst(packed), 1 << 20)
 
 
 class _ZstBroken(Exception):
@@ -156,11 +161,11 @@ class _ZstBroken(Exception):
 class _Zst(io.RawIOBase):
     """A zstandard file of one or more frames. zstandard's own reader takes a file that was cut off for a whole one."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, packed: BinaryIO) -> None:
         import zstandard
 
         self._new, self._error = zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError
-        self._file, self._frame = path.open("rb"), self._new()
+        self._file, self._frame = packed, self._new()
         self._packed, self._ready = b"", memoryview(b"")
 
     def readable(self) -> bool:

@@ -8,7 +8,7 @@ fp16 vectors from a memory map, which costs disk and no memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,11 +17,14 @@ import numpy as np
 
 from indexes.config import SearchConfig
 from indexes.manifest import INDEX, IndexFacts
-from indexes.measure import Measured, Probe, VectorIndex, measure
+from indexes.measure import Measured, Probe, measure
+from indexes.searchers import VectorIndex
 from indexes.vectors import VECTORS, VectorFile, no_room
 from steprag.errors import ConfigError, DataError
 from steprag.progress import say
 
+ADOPTED = "adopted"
+"""A FAISS file of another program, opened as it is."""
 TRAIN_POINTS = 64
 """Sampled rows a cell that k-means sees."""
 PQ_POINTS = 256 * TRAIN_POINTS
@@ -74,7 +77,7 @@ TYPES = {
         IndexType("ivf-sq8", lambda n, d, s: f"IVF{cells(n, s)},SQ8", "nprobe"),
         IndexType("ivf-pq", lambda n, d, s: f"IVF{cells(n, s)},PQ{code_bytes(d, s)}", "nprobe", True, least=256),
         IndexType("hnsw-sq8", lambda n, d, s: f"HNSW{s.links},SQ8", "efSearch"),
-        IndexType("rabitq", lambda n, d, s: f"RR{d},IVF{cells(n, s)},RaBitQfs{s.bits}", "nprobe", True),
+        IndexType("rabitq", lambda n, d, s: f"RR{d},IVF{cells(n, s)},RaBitQ{s.bits}", "nprobe", True),
         IndexType("gpu-flat", gpu=True),
         IndexType("gpu-cagra", gpu=True),
     )
@@ -110,12 +113,15 @@ class Rescored:
             exact = self._vectors.take(found) @ query
             best = np.argsort(-exact, kind="stable")[:k]
             scores[number, : len(best)], rows[number, : len(best)] = exact[best], found[best]
+            self._vectors.release()
         return scores, rows
 
 
 def open_index(folder: Path, manifest: Manifest) -> VectorIndex:
     """The index of a folder, memory-mapped wherever FAISS can. Raises DataError where a file is not that index."""
     facts, rows, dimension = manifest.index, manifest.corpus.rows, manifest.encoder.dimension
+    if facts.type == ADOPTED:
+        return read_faiss(folder / INDEX, dimension)
     if facts.type not in TYPES:
         raise ConfigError(f"{folder} holds an index of type {facts.type!r}, which this version does not know")
     kind = TYPES[facts.type]
@@ -146,12 +152,18 @@ def read_faiss(path: Path, dimension: int) -> Any:
 
 
 def check_type(name: str, rows: int, dimension: int, search: SearchConfig) -> None:
-    """Raises ConfigError where a corpus of so many rows cannot have this type, before anything is encoded."""
+    """Raises ConfigError where a corpus of so many rows, or this machine, cannot have the type: before anything is
+    encoded.
+    """
     kind = TYPES[name]
     if rows < kind.least:
         raise ConfigError(f"{name} needs at least {kind.least} passages, the corpus has {rows}; use flat")
     if kind.factory:
         kind.factory(rows, dimension, search)
+    if kind.gpu:
+        from indexes.gpu import gpu_faiss
+
+        gpu_faiss(name)
 
 
 def build_type(
@@ -192,25 +204,34 @@ def _approximate(
     assert kind.effort is not None
     given = search.nprobe if kind.effort == "nprobe" else search.ef
     efforts = [given] if given else _efforts(kind.effort, index)
-    factors = [search.rescore] if search.rescore is not None else RESCORED if kind.rescored else PLAIN
+    factors = (search.rescore,) if search.rescore is not None else RESCORED if kind.rescored else PLAIN
+    tried = [_least_effort(kind.effort, efforts, index, factor, vectors, search.recall, probe) for factor in factors]
+    enough = [found for found in tried if found[1].recall_at_10 >= search.recall]
+    if enough:
+        parameters, measured = min(enough, key=lambda found: found[1].search_ms)
+    else:
+        parameters, measured = max(tried, key=lambda found: found[1].recall_at_10)
+        say(f"index: recall@10 is {measured.recall_at_10}, below the {search.recall} asked for;"
+            " give more bits or bytes a vector, or another --type")  # fmt: skip
+    return IndexFacts(kind.name, {"factory": factory, **parameters}), measured
+
+
+def _least_effort(
+    name: str, efforts: Sequence[int], index: Any, factor: int, vectors: VectorFile, wanted: float, probe: Probe
+) -> tuple[dict[str, Any], Measured]:
+    """The first effort that gives the wanted recall with so many candidates, else the best one."""
+    searched = Rescored(index, vectors, factor) if factor else index
     best: tuple[dict[str, Any], Measured] | None = None
-    for factor in factors:
-        tried = Rescored(index, vectors, factor) if factor else index
-        last = -1.0
-        for effort in efforts:
-            _set_effort(index, kind.effort, effort)
-            measured = measure(tried, vectors, probe)
-            if best is None or measured.recall_at_10 > best[1].recall_at_10:
-                best = ({kind.effort: effort, "rescore": factor}, measured)
-            if measured.recall_at_10 >= search.recall:
-                return IndexFacts(kind.name, {"factory": factory, **best[0]}), measured
-            if measured.recall_at_10 < last + 0.002:  # more effort finds no more
-                break
-            last = measured.recall_at_10
+    for effort in efforts:
+        _set_effort(index, name, effort)
+        measured = measure(searched, vectors, probe)
+        gained = measured.recall_at_10 - best[1].recall_at_10 if best else 1.0
+        if gained > 0:
+            best = ({name: effort, "rescore": factor}, measured)
+        if measured.recall_at_10 >= wanted or gained < 0.002:  # more effort finds no more
+            break
     assert best is not None
-    say(f"index: recall@10 is {best[1].recall_at_10}, below the {search.recall} asked for;"
-        " give more bits or bytes a vector, or another --type")  # fmt: skip
-    return IndexFacts(kind.name, {"factory": factory, **best[0]}), best[1]
+    return best
 
 
 def _efforts(effort: str, index: Any) -> list[int]:
@@ -236,16 +257,8 @@ def _train_and_fill(factory: str, path: Path, vectors: VectorFile) -> None:
     import faiss
 
     index: Any = faiss.index_factory(vectors.dimension, factory, faiss.METRIC_INNER_PRODUCT)
-    inner = _inner(index)
-    points = PQ_POINTS
-    if hasattr(inner, "cp"):
-        inner.cp.niter, inner.cp.max_points_per_centroid = 10, TRAIN_POINTS
-        inner.cp.min_points_per_centroid = 1
-    if hasattr(inner, "pq"):
-        inner.pq.cp.niter, inner.pq.cp.max_points_per_centroid = 10, TRAIN_POINTS
-        inner.pq.cp.min_points_per_centroid = 1
-    if hasattr(inner, "nlist"):
-        points = max(PQ_POINTS, inner.nlist * TRAIN_POINTS)
+    prepare(index, TRAIN_POINTS)
+    points = max(PQ_POINTS, getattr(_inner(index), "nlist", 0) * TRAIN_POINTS)
     sample = np.sort(np.random.default_rng(0).permutation(vectors.rows)[:points])
     index.train(vectors.take(sample))
     for _, chunk in vectors.chunks():
@@ -259,27 +272,17 @@ def _train_and_fill(factory: str, path: Path, vectors: VectorFile) -> None:
         raise no_room(path, vectors.rows * index.sa_code_size()) from None
 
 
+def prepare(index: Any, points: int) -> None:
+    """Sets how a FAISS index is trained: ten rounds of k-means over so many rows a cell."""
+    inner = _inner(index)
+    clusterings = [inner.cp] if hasattr(inner, "cp") else []
+    if hasattr(inner, "pq"):
+        inner.do_polysemous_training = False  # FAISS's default for it: minutes, for a search that is not used here
+        clusterings.append(inner.pq.cp)
+    for clustering in clusterings:
+        clustering.niter, clustering.max_points_per_centroid, clustering.min_points_per_centroid = 10, points, 1
+
+
 def requested(name: str, search: SearchConfig) -> IndexFacts:
     """The type and parameters that a build is asked for, as they decide whether a folder holds it already."""
     return IndexFacts(name, {} if TYPES[name].exact else search.model_dump())
-
-
-def bytes_a_row(name: str, dimension: int, search: SearchConfig) -> tuple[float, float]:
-    """(disk, memory) bytes a passage of the vectors and the index while they serve; formulas of FAISS's own layout.
-
-    Memory counts what must stay resident for the latency that was measured: exact types read every vector in every
-    search; what is scored again is read from the disk's cache and not counted.
-    """
-    fp16 = 2.0 * dimension
-    per_row = {
-        "flat": 4.0 * dimension,
-        "flat-fp16": 0.0,
-        "ivf-sq8": dimension + 8.0,
-        "ivf-pq": code_bytes(dimension, search) + 8.0 if name == "ivf-pq" else 0.0,
-        "hnsw-sq8": dimension + 2 * 4.0 * search.links * 1.1,
-        "rabitq": dimension * search.bits / 8 + (8.0 if search.bits == 1 else 20.0) + 8.0,
-        "gpu-flat": 0.0,
-        "gpu-cagra": 4.0 * 64,
-    }[name]
-    memory = {"flat-fp16": fp16, "gpu-flat": fp16, "gpu-cagra": fp16 + per_row}.get(name, per_row)
-    return fp16 + per_row, memory

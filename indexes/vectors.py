@@ -61,7 +61,6 @@ class VectorFile:
             self._map = mmap.mmap(stream.fileno(), 0, access=access)
         values = np.frombuffer(self._map, dtype=self.dtype, offset=self._start, count=rows * dimension)
         self._values = values.reshape(rows, dimension)
-        self._touched = 0
 
     @classmethod
     def create(cls, path: Path, rows: int, dimension: int, dtype: Any = np.float16) -> VectorFile:
@@ -94,15 +93,8 @@ class VectorFile:
         return self._values[start:end].tobytes()
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """(len(rows), dimension) float32 of these rows.
-
-        Pages that were read stay with the operating system, but not with this process: past 32 MiB they are let go.
-        """
-        found = self._values[rows].astype(np.float32)
-        self._touched += len(rows) * (self._width + mmap.PAGESIZE)
-        if self._touched > CHUNK:
-            self.release()
-        return found
+        """(len(rows), dimension) float32 of these rows. `release` lets go of the pages that were read."""
+        return self._values[rows].astype(np.float32)
 
     def chunks(self) -> Iterator[tuple[int, np.ndarray]]:
         """All rows in float32, some at a time: first row, and (n, dimension)."""
@@ -112,9 +104,8 @@ class VectorFile:
             self.release()
 
     def release(self) -> None:
-        """Gives the pages that were read back to the operating system's cache."""
+        """Lets go of the pages that were read: they stay in the operating system's cache, and count to no process."""
         self._map.madvise(mmap.MADV_DONTNEED)
-        self._touched = 0
 
 
 def _reserve(file: int, size: int) -> None:

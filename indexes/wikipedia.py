@@ -76,7 +76,7 @@ def plain_text(markup: str) -> str:
     """An article's prose: without tables, references, pictures, categories, templates and the lists at its end."""
     import mwparserfromhell
 
-    wikicode: Any = mwparserfromhell.parse(markup, skip_style_tags=True)
+    wikicode: Any = mwparserfromhell.parse(markup)
     for tag in wikicode.ifilter_tags(matches=lambda node: str(node.tag).lower() in _DROPPED):
         _remove(wikicode, tag)
     for link in wikicode.ifilter_wikilinks(matches=lambda node: _MEDIA.match(str(node.title))):
