@@ -19,7 +19,7 @@ import numpy as np
 from steprag.errors import ConfigError, DataError
 
 VECTORS = "vectors.faiss"
-CHUNK = 1 << 25
+CHUNK = 1 << 23
 """Bytes of vectors that are in memory at once while files are read through."""
 
 
