@@ -22,6 +22,7 @@ from indexes.bm25 import FOLDER as BM25
 from indexes.bm25 import Bm25Config, add_bm25
 from indexes.corpus import OFFSETS, PASSAGES, corpus_path, passage_text, read_corpus, write_passages
 from indexes.encoders import EMBEDDED, Encoder, EncoderSpec, Overrides, find_encoder, read_spec
+from indexes.links import add_links
 from indexes.manifest import (
     FORMAT,
     INDEX,
@@ -227,13 +228,15 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag index build", description="Builds an index folder from a corpus.")
     parser.add_argument("--corpus", required=True, help="JSON Lines file, plain or .gz, or the word atlas")
     parser.add_argument("--out", required=True, type=Path, help="the index folder to make")
-    parser.add_argument("--hybrid", action="store_true", help="BM25 as well, for sparse and hybrid search")
+    parser.add_argument("--hybrid", action="store_true", help="BM25 and title links too, for sparse and hybrid search")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_options(parser, IndexConfig)
     arguments = parse_arguments(parser, argv)
     config = config_from(IndexConfig, arguments)
     built = build_index(arguments.corpus, arguments.out, config)
-    added = arguments.hybrid and add_bm25(built.path, built.manifest, config.bm25)
+    added = arguments.hybrid and any(
+        [add_bm25(built.path, built.manifest, config.bm25), add_links(built.path, built.manifest)]
+    )
     report = {**_report(built), "bm25": (built.path / BM25).exists()}
     if built.reused and not added:
         say(f"index: {built.path} holds this index already; nothing to do")
