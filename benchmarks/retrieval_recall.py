@@ -2,10 +2,10 @@
 
     python benchmarks/retrieval_recall.py --indexes DIR --data DIR [--split dev] [--reranker MODEL]
 
-`--indexes` holds an index folder a set (DIR/hotpotqa, …) built with `steprag index build --hybrid`; `--data` the questions
-(DIR/dev/hotpotqa.jsonl, …) with `metadata.supporting_ids`. PopQA counts a question where any of its passages is found,
-the other sets the share of a question's passages. "rrf" is reciprocal rank fusion with equal weights, "hybrid" the
-default. A cross-encoder's line appears where one is named.
+`--indexes` holds an index folder a set (DIR/hotpotqa, …) built with `steprag index build --hybrid`; `--data` the
+questions (DIR/dev/hotpotqa.jsonl, …) with `metadata.supporting_ids`. PopQA counts a question where any of its passages
+is found, the other sets the share of a question's passages. "rrf" is reciprocal rank fusion with equal weights,
+"hybrid" the default. A cross-encoder's line appears where one is named.
 """
 
 from __future__ import annotations
