@@ -24,6 +24,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import httpx2
+
 from indexes.evaluate import read_judged
 
 CLIENTS, ROUNDS, TOP_K = 64, 3, 3
@@ -128,7 +130,9 @@ def percentile(seconds: Sequence[float], share: float) -> float:
 
 
 async def measure(port: int, queries: Iterator[str], requests: int, soak_seconds: float) -> None:
-    await timed(port, list(itertools.islice(queries, CLIENTS)), CLIENTS)  # weights are loaded with the first
+    while httpx2.get(f"http://127.0.0.1:{port}/health", timeout=60).status_code != 200:
+        await asyncio.sleep(0.5)
+    await timed(port, list(itertools.islice(queries, CLIENTS)), CLIENTS)  # the first ones warm the machine
     rates: dict[int, list[float]] = {1: [], CLIENTS: []}
     took: dict[int, list[float]] = {1: [], CLIENTS: []}
     for _ in range(ROUNDS):

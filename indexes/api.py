@@ -37,7 +37,9 @@ class LimitsConfig(Section):
     query_chars: Positive = Field(default=8192, description="characters in one query; more is 422")
     top_k: Positive = Field(default=100, description="passages a query; more is 422")
     waiting: Positive = Field(default=8192, description="queries accepted and not yet answered; more is 429")
-    seconds: float = Field(default=60.0, gt=0, description="time for a request, waiting included; more is 504")
+    seconds: float = Field(
+        default=60.0, gt=0, description="time for a request once the weights are loaded; more is 504"
+    )
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def create_app(served: Served) -> FastAPI:
 
     @app.get("/health")
     async def health(request: Request) -> Response:
-        return _json(_health(served, telemetry, request), 200 if served.retriever.ready else 503)
+        return _json(_health(served, telemetry, request), 200 if served.retriever.state == "healthy" else 503)
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -134,6 +136,7 @@ class _Desk:
         if self._telemetry.waiting + len(asked) > self._served.limits.waiting:
             raise HTTPException(429, "too many queries wait already; come again", {"Retry-After": "1"})
         with self._telemetry.accepted(len(asked)):
+            await self._served.retriever.settled()  # a slow start is no one's time-out
             try:
                 async with asyncio.timeout(self._served.limits.seconds):
                     found = iter(await asyncio.gather(*(self._served.retriever.search(q, top_k) for q in asked)))
@@ -184,8 +187,8 @@ def _with_scores(rows: Sequence[tuple[Passage, ...]], scores: bool, *, single: b
 
 def _health(served: Served, telemetry: Telemetry, request: Request) -> dict[str, Any]:
     """ReSearch's `status` and `retrievers`, and what is served; the latter only for those who may search."""
-    ready = served.retriever.ready
-    status = {"status": "healthy" if ready else "loading", "retrievers": {"total": 1, "available": int(ready)}}
+    state = served.retriever.state
+    status = {"status": state, "retrievers": {"total": 1, "available": int(state == "healthy")}}
     if not _allowed(served, request.headers.get("authorization")):
         return {**status, "token": "required"}
     return {

@@ -65,9 +65,16 @@ class FolderRetriever:
         return self._searcher.fingerprint
 
     @property
-    def ready(self) -> bool:
-        """Whether the weights are loaded, so that a search need not wait for them."""
-        return self._loaded.done() and self._loaded.exception() is None
+    def state(self) -> str:
+        """loading, healthy, or failed: what became of the weights."""
+        if not self._loaded.done():
+            return "loading"
+        return "healthy" if self._loaded.exception() is None else "failed"
+
+    async def settled(self) -> None:
+        """Waits until the weights are loaded, or failed to."""
+        if not self._loaded.done():
+            await asyncio.wait([asyncio.wrap_future(self._loaded)])
 
     @property
     def passages(self) -> int:

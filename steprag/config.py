@@ -75,7 +75,7 @@ class RetrieverConfig(Section):
     fusion: Literal["scores", "rrf"] = Field(
         default="scores", description="how hybrid fuses: weighted scores, or reciprocal ranks"
     )
-    dense_weight: float = Field(default=0.3, ge=0, le=1, description="what the vectors count in hybrid; BM25 the rest")
+    dense_weight: float = Field(default=0.4, ge=0, le=1, description="what the vectors count in hybrid; BM25 the rest")
     links: float = Field(
         default=0.0, ge=0, description="what a passage gains whose title the best ones mention; 0: nothing, 0.6 is good"
     )

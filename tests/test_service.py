@@ -484,3 +484,37 @@ def test_what_serve_refuses(index: Path, tmp_path: Path, capsys: pytest.CaptureF
         port = url.rsplit(":", 1)[1]
         assert guarded(main, ["--index", str(index), "--port", port]) == 2
         assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+
+
+def test_a_slow_start_is_no_ones_time_out(tmp_path: Path) -> None:
+    class Slow(Words):
+        def load(self) -> None:
+            self.started.set()
+            self.go.wait(30)
+
+    searcher = Slow()
+    searcher.go.clear()
+
+    async def work(made: httpx2.AsyncClient) -> tuple[httpx2.Response, httpx2.Response]:
+        early = asyncio.create_task(made.post("/retrieve", json={"queries": ["Lima"]}))
+        await asyncio.sleep(0.3)
+        health = await made.get("/health")
+        searcher.go.set()
+        return health, await early
+
+    health, early = asking(tmp_path, work, searcher, limits=LimitsConfig(seconds=0.2))
+    assert (health.status_code, health.json()["status"]) == (503, "loading")
+    assert early.status_code == 200
+
+
+def test_weights_that_do_not_load(tmp_path: Path) -> None:
+    class Broken(Words):
+        def load(self) -> None:
+            raise OSError("weights unreadable")
+
+    async def work(made: httpx2.AsyncClient) -> tuple[httpx2.Response, httpx2.Response]:
+        return await made.post("/retrieve", json={"queries": ["Lima"]}), await made.get("/health")
+
+    reply, health = asking(tmp_path, work, Broken())
+    assert (reply.status_code, reply.json()["detail"]) == (500, "search failed: weights unreadable")
+    assert (health.status_code, health.json()["status"]) == (503, "failed")
