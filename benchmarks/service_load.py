@@ -31,13 +31,15 @@ from indexes.evaluate import read_judged
 CLIENTS, ROUNDS, TOP_K = 64, 3, 3
 WAITING = 512
 """Queries that the service lets wait; more are refused with 429."""
+IDLE = 5
+"""Seconds after which an unused connection is not used again, as HTTP clients do: the service may be closing it."""
 
 
 class Client:
     """One connection that is kept open. By hand, so that little of the machine is spent on asking."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self._port, self.used = port, 0.0
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, query: str) -> tuple[int, bytes]:
@@ -50,7 +52,9 @@ class Client:
         writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
         length = next(int(line.split(":")[1]) for line in lines if line.startswith("content-length"))
-        return int(lines[0].split()[1]), await reader.readexactly(length)
+        answer = await reader.readexactly(length)
+        self.used = time.perf_counter()
+        return int(lines[0].split()[1]), answer
 
     def close(self) -> None:
         if self._streams is not None:
@@ -83,6 +87,8 @@ async def soak(port: int, queries: Iterator[str], rate: float, seconds: float) -
     idle: list[Client] = []
 
     async def send(query: str) -> None:
+        while idle and time.perf_counter() - idle[-1].used > IDLE:
+            idle.pop().close()
         client = idle.pop() if idle else Client(port)
         start = time.perf_counter()
         try:
@@ -119,7 +125,10 @@ def service(index: Path, mode: str) -> Iterator[int]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         try:
-            yield int(child.stdout.readline().rsplit(":", 1)[1])
+            url = child.stdout.readline().strip()
+            while httpx2.get(f"{url}/health", timeout=60).status_code != 200:
+                time.sleep(0.5)
+            yield int(url.rsplit(":", 1)[1])
         finally:
             child.send_signal(signal.SIGTERM)
 
@@ -130,8 +139,6 @@ def percentile(seconds: Sequence[float], share: float) -> float:
 
 
 async def measure(port: int, queries: Iterator[str], requests: int, soak_seconds: float) -> None:
-    while httpx2.get(f"http://127.0.0.1:{port}/health", timeout=60).status_code != 200:
-        await asyncio.sleep(0.5)
     await timed(port, list(itertools.islice(queries, CLIENTS)), CLIENTS)  # the first ones warm the machine
     rates: dict[int, list[float]] = {1: [], CLIENTS: []}
     took: dict[int, list[float]] = {1: [], CLIENTS: []}

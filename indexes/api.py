@@ -38,7 +38,7 @@ class LimitsConfig(Section):
     top_k: Positive = Field(default=100, description="passages a query; more is 422")
     waiting: Positive = Field(default=8192, description="queries accepted and not yet answered; more is 429")
     seconds: float = Field(
-        default=60.0, gt=0, description="time for a request once the weights are loaded; more is 504"
+        default=60.0, gt=0, description="time for a request, from when weights are loaded; more is 504"
     )
 
 
@@ -133,7 +133,7 @@ class _Desk:
         """The passages of every query, in order; none for a query without text."""
         self._check(queries, top_k)
         asked = [query for query in queries if query.strip()]
-        if self._telemetry.waiting + len(asked) > self._served.limits.waiting:
+        if self._full(len(asked)):
             raise HTTPException(429, "too many queries wait already; come again", {"Retry-After": "1"})
         with self._telemetry.accepted(len(asked)):
             await self._served.retriever.settled()  # a slow start is no one's time-out
@@ -145,6 +145,15 @@ class _Desk:
             except RetrieverError as error:
                 raise HTTPException(500, str(error)) from None
         return [next(found) if query.strip() else () for query in queries]
+
+    def _full(self, queries: int) -> bool:
+        """Whether so many more would be too many, or half the time would be over before their turn came.
+
+        A request that waits for no other is taken whatever its size.
+        """
+        limits, ahead = self._served.limits, self._telemetry.waiting
+        late = ahead * self._served.retriever.pace > limits.seconds / 2
+        return ahead + queries > limits.waiting or late
 
     def _check(self, queries: Sequence[str], top_k: int) -> None:
         limits = self._served.limits

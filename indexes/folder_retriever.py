@@ -7,6 +7,7 @@ collect, and the next batch takes them all. The event loop only ever waits.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -50,9 +51,13 @@ class FolderRetriever:
         cache: QueryCache | None = None,
         batch: int = MAX_BATCH,
     ) -> None:
-        """Starts to load the searcher's weights. A batch has at most `batch` queries."""
+        """Starts to load the searcher's weights. A batch has at most `batch` queries.
+
+        `pace` is the seconds that a query of a batch has taken lately.
+        """
         self._searcher, self._store, self._disk, self._batch = searcher, store, cache, batch
         self.counts = Counts()
+        self.pace = 0.0
         self._waiting: list[_Waiting] = []
         self._pump: asyncio.Task[None] | None = None
         self._cache: OrderedDict[Asked, tuple[Passage, ...]] = OrderedDict()
@@ -133,8 +138,12 @@ class FolderRetriever:
         wanted = list(dict.fromkeys(waiting.asked for waiting in batch))
         self.counts.batches += 1
         self.counts.batched += len(wanted)
+        await self.settled()
+        start = time.monotonic()
         work = asyncio.get_running_loop().run_in_executor(self._worker, self._search_batch, wanted)
         await asyncio.wait([work])
+        taken = (time.monotonic() - start) / len(wanted)
+        self.pace = taken if not self.pace else 0.8 * self.pace + 0.2 * taken
         error = work.exception()
         if error is None:
             self._remember(work.result())

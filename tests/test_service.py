@@ -264,6 +264,23 @@ def test_a_full_queue_refuses_and_the_rest_is_answered(tmp_path: Path) -> None:
     assert (taken.status_code, later.status_code) == (200, 200)
 
 
+def test_a_queue_that_would_take_too_long_refuses(tmp_path: Path) -> None:
+    class Slow(Words):
+        def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+            threading.Event().wait(0.2 * len(asked))
+            return super().search(asked)
+
+    async def work(made: httpx2.AsyncClient) -> list[int]:
+        alone = await made.post("/retrieve", json={"queries": ["a", "b"]})
+        many = [asyncio.create_task(made.post("/retrieve", json={"queries": [f"q{n}"]})) for n in range(12)]
+        return [alone.status_code, *(reply.status_code for reply in await asyncio.gather(*many))]
+
+    statuses = asking(tmp_path, work, Slow(), limits=LimitsConfig(seconds=4, waiting=4096))
+    assert statuses[:3] == [200, 200, 200]
+    assert statuses[-1] == 429  # eleven ahead of it, at a fifth of a second each
+    assert set(statuses) == {200, 429}
+
+
 def test_a_request_that_takes_too_long(tmp_path: Path) -> None:
     searcher = Words()
     searcher.go.clear()
