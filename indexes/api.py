@@ -227,15 +227,16 @@ class _Gate:
             await self._app(scope, receive, send)
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        name = self._served.retriever.fingerprint.encode()
+        allowed = _allowed(self._served, headers.get(b"authorization"))
+        name = (FINGERPRINT.lower().encode(), self._served.retriever.fingerprint.encode())
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._telemetry.answered(scope["path"], message["status"])
-                message["headers"] = [*message.get("headers", ()), (FINGERPRINT.lower().encode(), name)]
+                message["headers"] = [*message.get("headers", ()), *([name] if allowed else ())]
             await send(message)
 
-        if scope["path"] != "/health" and not _allowed(self._served, headers.get(b"authorization")):
+        if scope["path"] != "/health" and not allowed:
             await _json({"detail": "this service wants a token"}, 401)(scope, receive, sending)
             return
         with self._telemetry.timed(scope["path"]):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,7 @@ def mentions(text: str, titles: dict[Title, int]) -> Iterator[Title]:
         start += step
 
 
+@cache
 def _common() -> frozenset[str]:
     from bm25s.stopwords import STOPWORDS_EN
 

@@ -58,7 +58,7 @@ class Searcher(Protocol):
 
 def asked_of(query: str, top_k: int) -> Asked:
     """The query with single spaces, and its top_k. Raises RetrieverError for what cannot be searched."""
-    text = " ".join(query.split())
+    text = " ".join(query.split()).encode("utf-8", "replace").decode()  # half a surrogate pair would fail the batch
     if not text:
         raise RetrieverError("the query is empty")
     if top_k < 1:

@@ -68,6 +68,8 @@ def test_bm25_stems_queries_as_it_does_passages(pristine: Path) -> None:
     assert ids(pristine, "cafe muller", mode="sparse") == ["cafe"]
     assert ids(pristine, "首都", mode="sparse") == ["tokyo"]
     assert ids(pristine, "xylophone", mode="sparse") == []
+    assert ids(pristine, "runner \ud83d", mode="sparse") == ["runner"]  # half of an emoji, as a cut completion has it
+    assert len(ids(pristine, "runner \ud83d", mode="dense")) == 3
 
 
 def test_a_title_counts_more_than_text(index: Path) -> None:

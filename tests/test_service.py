@@ -320,6 +320,7 @@ def test_the_token(tmp_path: Path) -> None:
     assert [reply.status_code for reply in replies] == [401, 401, 401, 200]
     assert stranger.json()["token"] == "required"
     assert "fingerprint" not in stranger.json()
+    assert "X-StepRAG-Index" not in stranger.headers
     assert friend.json()["fingerprint"] == Words.fingerprint
 
 
