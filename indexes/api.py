@@ -149,11 +149,10 @@ class _Desk:
     def _full(self, queries: int) -> bool:
         """Whether so many more would be too many, or half the time would be over before their turn came.
 
-        A request that waits for no other is taken whatever its size.
+        A request with less than a batch before it is taken whatever its size.
         """
         limits, ahead = self._served.limits, self._telemetry.waiting
-        late = ahead * self._served.retriever.pace > limits.seconds / 2
-        return ahead + queries > limits.waiting or late
+        return ahead + queries > limits.waiting or self._served.retriever.delay(ahead) > limits.seconds / 2
 
     def _check(self, queries: Sequence[str], top_k: int) -> None:
         limits = self._served.limits

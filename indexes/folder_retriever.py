@@ -51,13 +51,10 @@ class FolderRetriever:
         cache: QueryCache | None = None,
         batch: int = MAX_BATCH,
     ) -> None:
-        """Starts to load the searcher's weights. A batch has at most `batch` queries.
-
-        `pace` is the seconds that a query of a batch has taken lately.
-        """
+        """Starts to load the searcher's weights. A batch has at most `batch` queries."""
         self._searcher, self._store, self._disk, self._batch = searcher, store, cache, batch
         self.counts = Counts()
-        self.pace = 0.0
+        self._batch_seconds = 0.0
         self._waiting: list[_Waiting] = []
         self._pump: asyncio.Task[None] | None = None
         self._cache: OrderedDict[Asked, tuple[Passage, ...]] = OrderedDict()
@@ -75,6 +72,10 @@ class FolderRetriever:
         if not self._loaded.done():
             return "loading"
         return "healthy" if self._loaded.exception() is None else "failed"
+
+    def delay(self, waiting: int) -> float:
+        """Seconds until so many queries are through, by what batches took lately; nothing for less than a batch."""
+        return waiting // self._batch * self._batch_seconds
 
     async def settled(self) -> None:
         """Waits until the weights are loaded, or failed to."""
@@ -142,8 +143,8 @@ class FolderRetriever:
         start = time.monotonic()
         work = asyncio.get_running_loop().run_in_executor(self._worker, self._search_batch, wanted)
         await asyncio.wait([work])
-        taken = (time.monotonic() - start) / len(wanted)
-        self.pace = taken if not self.pace else 0.8 * self.pace + 0.2 * taken
+        taken = time.monotonic() - start
+        self._batch_seconds = 0.7 * self._batch_seconds + 0.3 * taken if self._batch_seconds else taken
         error = work.exception()
         if error is None:
             self._remember(work.result())

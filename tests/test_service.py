@@ -22,7 +22,7 @@ import indexes.build
 from indexes import open_retriever
 from indexes.api import LimitsConfig, Served, create_app
 from indexes.corpus import PassageStore, write_passages
-from indexes.folder_retriever import FolderRetriever
+from indexes.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.remote import RemoteRetriever
 from indexes.searchers import DECIMALS, Asked, Ranking, ranking
 from indexes.serve import service_token
@@ -63,15 +63,15 @@ class Words:
         return ranking(np.arange(len(scores)), np.array(scores))
 
 
-def retriever(folder: Path, searcher: Words) -> FolderRetriever:
+def retriever(folder: Path, searcher: Words, batch: int) -> FolderRetriever:
     write_passages(folder, list(searcher.passages))
-    return FolderRetriever(searcher, PassageStore(folder))
+    return FolderRetriever(searcher, PassageStore(folder), batch=batch)
 
 
 @asynccontextmanager
 async def client(folder: Path, searcher: Words, **served: Any) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of the application in this loop, without a socket between."""
-    source = retriever(folder, searcher)
+    source = retriever(folder, searcher, served.pop("batch", MAX_BATCH))
     app = create_app(Served(source, "dense", served.pop("limits", LimitsConfig()), **served))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1:8000") as made:
         yield made
@@ -267,17 +267,17 @@ def test_a_full_queue_refuses_and_the_rest_is_answered(tmp_path: Path) -> None:
 def test_a_queue_that_would_take_too_long_refuses(tmp_path: Path) -> None:
     class Slow(Words):
         def search(self, asked: Sequence[Asked]) -> list[Ranking]:
-            threading.Event().wait(0.2 * len(asked))
+            threading.Event().wait(0.3)
             return super().search(asked)
 
     async def work(made: httpx2.AsyncClient) -> list[int]:
         alone = await made.post("/retrieve", json={"queries": ["a", "b"]})
-        many = [asyncio.create_task(made.post("/retrieve", json={"queries": [f"q{n}"]})) for n in range(12)]
+        many = [asyncio.create_task(made.post("/retrieve", json={"queries": [f"q{n}"]})) for n in range(30)]
         return [alone.status_code, *(reply.status_code for reply in await asyncio.gather(*many))]
 
-    statuses = asking(tmp_path, work, Slow(), limits=LimitsConfig(seconds=4, waiting=4096))
+    statuses = asking(tmp_path, work, Slow(), batch=1, limits=LimitsConfig(seconds=6, waiting=4096))
     assert statuses[:3] == [200, 200, 200]
-    assert statuses[-1] == 429  # eleven ahead of it, at a fifth of a second each
+    assert statuses[-1] == 429  # those before it would have taken more than half the time
     assert set(statuses) == {200, 429}
 
 
