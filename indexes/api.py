@@ -37,7 +37,9 @@ class LimitsConfig(Section):
     query_chars: Positive = Field(default=8192, description="characters in one query; more is 422")
     top_k: Positive = Field(default=100, description="passages a query; more is 422")
     waiting: Positive = Field(default=8192, description="queries accepted and not yet answered; more is 429")
-    seconds: float = Field(default=60.0, gt=0, description="time for a request, waiting included; more is 504")
+    seconds: float = Field(
+        default=60.0, gt=0, description="time for a request, from when weights are loaded; more is 504"
+    )
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def create_app(served: Served) -> FastAPI:
 
     @app.get("/health")
     async def health(request: Request) -> Response:
-        return _json(_health(served, telemetry, request), 200 if served.retriever.ready else 503)
+        return _json(_health(served, telemetry, request), 200 if served.retriever.state == "healthy" else 503)
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -131,9 +133,10 @@ class _Desk:
         """The passages of every query, in order; none for a query without text."""
         self._check(queries, top_k)
         asked = [query for query in queries if query.strip()]
-        if self._telemetry.waiting + len(asked) > self._served.limits.waiting:
+        if self._full(len(asked)):
             raise HTTPException(429, "too many queries wait already; come again", {"Retry-After": "1"})
         with self._telemetry.accepted(len(asked)):
+            await self._served.retriever.settled()  # a slow start is no one's time-out
             try:
                 async with asyncio.timeout(self._served.limits.seconds):
                     found = iter(await asyncio.gather(*(self._served.retriever.search(q, top_k) for q in asked)))
@@ -142,6 +145,14 @@ class _Desk:
             except RetrieverError as error:
                 raise HTTPException(500, str(error)) from None
         return [next(found) if query.strip() else () for query in queries]
+
+    def _full(self, queries: int) -> bool:
+        """Whether so many more would be too many, or half the time would be over before their turn came.
+
+        A request with less than a batch before it is taken whatever its size.
+        """
+        limits, ahead = self._served.limits, self._telemetry.waiting
+        return ahead + queries > limits.waiting or self._served.retriever.delay(ahead) > limits.seconds / 2
 
     def _check(self, queries: Sequence[str], top_k: int) -> None:
         limits = self._served.limits
@@ -184,8 +195,8 @@ def _with_scores(rows: Sequence[tuple[Passage, ...]], scores: bool, *, single: b
 
 def _health(served: Served, telemetry: Telemetry, request: Request) -> dict[str, Any]:
     """ReSearch's `status` and `retrievers`, and what is served; the latter only for those who may search."""
-    ready = served.retriever.ready
-    status = {"status": "healthy" if ready else "loading", "retrievers": {"total": 1, "available": int(ready)}}
+    state = served.retriever.state
+    status = {"status": state, "retrievers": {"total": 1, "available": int(state == "healthy")}}
     if not _allowed(served, request.headers.get("authorization")):
         return {**status, "token": "required"}
     return {
@@ -215,15 +226,16 @@ class _Gate:
             await self._app(scope, receive, send)
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        name = self._served.retriever.fingerprint.encode()
+        allowed = _allowed(self._served, headers.get(b"authorization"))
+        name = (FINGERPRINT.lower().encode(), self._served.retriever.fingerprint.encode())
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._telemetry.answered(scope["path"], message["status"])
-                message["headers"] = [*message.get("headers", ()), (FINGERPRINT.lower().encode(), name)]
+                message["headers"] = [*message.get("headers", ()), *([name] if allowed else ())]
             await send(message)
 
-        if scope["path"] != "/health" and not _allowed(self._served, headers.get(b"authorization")):
+        if scope["path"] != "/health" and not allowed:
             await _json({"detail": "this service wants a token"}, 401)(scope, receive, sending)
             return
         with self._telemetry.timed(scope["path"]):

@@ -6,31 +6,26 @@ which keeps every term's contribution to every passage ready (Lucene's formula).
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-import shutil
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 from pydantic import Field
 
-from indexes.corpus import PASSAGES, PassageStore
-from indexes.manifest import FileFacts, IndexManifest, check_files, file_facts
-from indexes.searchers import Asked, Ranking, named, ranking
+from indexes.corpus import PassageStore
+from indexes.manifest import IndexManifest
+from indexes.searchers import Asked, Ranking, ranking
+from indexes.sidecar import add_sidecar, open_sidecar
 from steprag.config import Positive, Section
-from steprag.errors import ConfigError, DataError
-from steprag.files import from_dict, to_dict, write_json
+from steprag.errors import ConfigError
 from steprag.progress import Progress
 from steprag.types import Passage
 
 FOLDER = "bm25"
-FORMAT = 1
 _WORD = re.compile(r"[぀-ヿ㐀-䶿一-鿿豈-﫿가-힯]|[^\W぀-ヿ㐀-䶿一-鿿豈-﫿가-힯]+")
 """A run of letters, digits and underscores; in scripts without spaces, each character."""
 
@@ -42,20 +37,6 @@ class Bm25Config(Section):
     title_weight: Positive = Field(default=4, description="how many times a title counts beside its text")
     k1: float = Field(default=1.5, ge=0, description="saturation of repeated words")
     b: float = Field(default=0.75, ge=0, le=1, description="how much long passages are discounted")
-
-
-@dataclass(frozen=True)
-class Bm25Manifest:
-    """`bm25/manifest.json`. `passages`: SHA-256 of the passages file that was indexed."""
-
-    format: int
-    settings: dict[str, Any]
-    passages: str
-    rows: int
-    words: int
-    files: dict[str, FileFacts]
-    fingerprint: str
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class Analyser:
@@ -85,39 +66,12 @@ def _folded(text: str) -> str:
 
 
 def add_bm25(folder: Path, index: IndexManifest, config: Bm25Config) -> bool:
-    """Adds BM25 to a finished index folder, whole or not at all; False where it is there already.
-
-    Raises ConfigError where the folder holds one of other settings, or another process is adding it.
-    """
-    if (folder / FOLDER).exists():
-        if read_bm25_manifest(folder, index).settings != config.model_dump():
-            raise ConfigError(f"{folder / FOLDER} has other settings; delete that folder to build it again")
-        return False
-    lock = FileLock(folder / ".bm25.lock", timeout=0)
-    try:
-        with lock:
-            _build_beside(folder, index, config)
-            (folder / ".bm25.lock").unlink()
-    except Timeout:
-        raise ConfigError(f"BM25 is being added to {folder} by another process; wait for it") from None
-    except OSError as error:
-        reason = error.strerror or error
-        raise ConfigError(f"cannot write {folder / FOLDER}: {reason}; the index is as it was") from None
-    return True
+    """Adds BM25 to a finished index folder, as `sidecar.add_sidecar` says; False where it is there already."""
+    return add_sidecar(folder, index, FOLDER, config, partial(_write, config))
 
 
-def _build_beside(folder: Path, index: IndexManifest, config: Bm25Config) -> None:
-    unfinished = folder / ".bm25.building"
-    shutil.rmtree(unfinished, ignore_errors=True)  # what a kill left
-    try:
-        with PassageStore(folder) as store:
-            _build(unfinished, store, index, config)
-        unfinished.replace(folder / FOLDER)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _build(folder: Path, store: PassageStore, index: IndexManifest, config: Bm25Config) -> None:
+def _write(config: Bm25Config, folder: Path, store: PassageStore) -> None:
+    """Holds a list of term numbers and the score matrix in memory: about 1 GiB a million 100-word passages."""
     import bm25s
 
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG
@@ -126,22 +80,10 @@ def _build(folder: Path, store: PassageStore, index: IndexManifest, config: Bm25
     with Progress("BM25", len(store), "passages") as progress:
         rows = [_ids(terms, vocabulary, progress) for terms in _documents(store, analyse, config.title_weight)]
     if not vocabulary:
-        raise DataError(folder.parent / PASSAGES, "holds no word that BM25 could index")
+        raise ConfigError(f"{folder.parent} holds no word that BM25 could index (bm25.language {config.language})")
     model = bm25s.BM25(method="lucene", k1=config.k1, b=config.b, backend="numpy")
     model.index((rows, vocabulary), show_progress=False)
     model.save(folder, show_progress=False)
-    settings = config.model_dump()
-    passages = index.files[PASSAGES].sha256
-    manifest = Bm25Manifest(
-        format=FORMAT,
-        settings=settings,
-        passages=passages,
-        rows=len(rows),
-        words=len(vocabulary),
-        files={path.name: file_facts(path) for path in sorted(folder.iterdir())},
-        fingerprint=named(FOLDER, FORMAT, settings, passages),
-    )
-    write_json(folder / "manifest.json", to_dict(manifest))
 
 
 def _documents(store: PassageStore, analyse: Analyser, title_weight: int) -> Iterable[list[str]]:
@@ -160,32 +102,6 @@ def _ids(terms: list[str], vocabulary: dict[str, int], progress: Progress) -> li
     return [vocabulary.setdefault(term, len(vocabulary)) for term in terms]
 
 
-def read_bm25_manifest(folder: Path, index: IndexManifest) -> Bm25Manifest:
-    """The BM25 manifest of an index folder. Raises ConfigError where there is none, DataError where it is not this
-    index's.
-    """
-    path = folder / FOLDER / "manifest.json"
-    if not path.is_file():
-        raise ConfigError(f"{folder} has no BM25 files; the command that built it, with --hybrid, adds them")
-    try:
-        row = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(path, f"not JSON: {error}", remedy=_remedy(folder)) from None
-    manifest = from_dict(Bm25Manifest, row, path, 1)
-    if manifest.format != FORMAT:
-        raise DataError(path, f"format {manifest.format}, this version reads {FORMAT}", remedy=_remedy(folder))
-    passages = index.files[PASSAGES].sha256
-    if manifest.passages != passages or manifest.rows != index.corpus.rows:
-        raise DataError(path, "belongs to other passages than this index", remedy=_remedy(folder))
-    if manifest.fingerprint != named(FOLDER, FORMAT, manifest.settings, passages):
-        raise DataError(path, "was changed: its fingerprint does not fit", remedy=_remedy(folder))
-    return manifest
-
-
-def _remedy(folder: Path) -> str:
-    return f"delete {folder / FOLDER} and run steprag index build --hybrid again"
-
-
 class Bm25Searcher:
     """Ranks by BM25. Rows that share no term with the query are not found."""
 
@@ -193,10 +109,9 @@ class Bm25Searcher:
         """Maps the files after checking them. Raises ConfigError or DataError."""
         import bm25s
 
-        manifest = read_bm25_manifest(folder, index)
-        check_files(folder / FOLDER, manifest)
-        config = Bm25Config.model_validate(manifest.settings)
-        self.fingerprint = manifest.fingerprint
+        sidecar = open_sidecar(folder, index, FOLDER)
+        config = Bm25Config.model_validate(sidecar.settings)
+        self.fingerprint = sidecar.fingerprint
         self._analyse = Analyser(config.language)
         self._model = bm25s.BM25.load(folder / FOLDER, mmap=True, backend="numpy", allow_pickle=False)
 

@@ -28,6 +28,7 @@ from indexes.embed import Encoder
 from indexes.encoders import EncoderSpec, Overrides, find_encoder, read_spec
 from indexes.folder import building, link, restore
 from indexes.intake import SKIPPED, Taken, take_in
+from indexes.links import add_links
 from indexes.manifest import (
     BUILT,
     FORMAT,
@@ -44,6 +45,7 @@ from indexes.manifest import (
 from indexes.measure import make_probe
 from indexes.readers import Source, open_source
 from indexes.shards import MARKS, Work, encode_shards
+from indexes.sidecar import sidecars
 from indexes.types import build_type, check_type, requested
 from indexes.vectors import VECTORS, VectorFile
 from steprag.cli import guarded
@@ -199,8 +201,8 @@ def _given(order: _Order, folder: Path, giver: Path) -> Taken:
     for name in (PASSAGES, OFFSETS, SKIPPED, VECTORS):
         if (giver / name).is_file():
             link(giver / name, folder / name)
-    if (giver / BM25).is_dir():
-        shutil.copytree(giver / BM25, folder / BM25, copy_function=link, dirs_exist_ok=True)
+    for name in sidecars(giver):
+        shutil.copytree(giver / name, folder / name, copy_function=link, dirs_exist_ok=True)
     if VECTORS not in manifest.files:
         _halved(giver, manifest, folder)
     return Taken(rows, manifest.corpus.skipped)
@@ -259,13 +261,15 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--out", required=True, type=Path, help="the index folder to make, or to give another type")
     parser.add_argument("--vectors_from", type=Path, metavar="DIR", help="take the vectors of this index folder")
-    parser.add_argument("--hybrid", action="store_true", help="BM25 as well, for sparse and hybrid search")
+    parser.add_argument("--hybrid", action="store_true", help="BM25 and title links too, for sparse and hybrid search")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_options(parser, IndexConfig)
     arguments = parse_arguments(parser, argv)
     config = config_from(IndexConfig, arguments)
     built = build_index(arguments.corpus, arguments.out, config, arguments.vectors_from)
-    added = arguments.hybrid and add_bm25(built.path, built.manifest, config.bm25)
+    added = arguments.hybrid and any(
+        [add_bm25(built.path, built.manifest, config.bm25), add_links(built.path, built.manifest)]
+    )
     report = {**report_of(built), "bm25": (built.path / BM25).exists()}
     if built.reused and not added:
         say(f"index: {built.path} holds this index already; nothing to do")

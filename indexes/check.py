@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from indexes.bm25 import FOLDER as BM25
-from indexes.bm25 import read_bm25_manifest
 from indexes.corpus import PassageStore
 from indexes.embed import Encoder
 from indexes.encoders import encoder_here
 from indexes.manifest import BUILT, IndexManifest, check_files, read_index_manifest
+from indexes.sidecar import read_sidecar, sidecars
 from indexes.types import open_index
 from indexes.vectors import VECTORS, VectorFile
 from steprag.cli import guarded
@@ -33,10 +32,10 @@ def check_folder(folder: Path, sample: int = SAMPLE) -> dict[str, Any]:
     manifest = read_index_manifest(folder)
     check_files(folder, manifest, full=True)
     compared = [*manifest.files]
-    if (folder / BM25).is_dir():
-        bm25 = read_bm25_manifest(folder, manifest)
-        check_files(folder / BM25, bm25, full=True)
-        compared += [f"{BM25}/{name}" for name in bm25.files]
+    for name in sidecars(folder):
+        beside = read_sidecar(folder, manifest, name)
+        check_files(folder / name, beside, full=True)
+        compared += [f"{name}/{file}" for file in beside.files]
     index = open_index(folder, manifest)
     if index.ntotal != manifest.corpus.rows:
         raise DataError(folder, f"holds {index.ntotal} vectors, the manifest says {manifest.corpus.rows}")

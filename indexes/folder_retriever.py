@@ -7,6 +7,7 @@ collect, and the next batch takes them all. The event loop only ever waits.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -53,6 +54,7 @@ class FolderRetriever:
         """Starts to load the searcher's weights. A batch has at most `batch` queries."""
         self._searcher, self._store, self._disk, self._batch = searcher, store, cache, batch
         self.counts = Counts()
+        self._batch_seconds = 0.0
         self._waiting: list[_Waiting] = []
         self._pump: asyncio.Task[None] | None = None
         self._cache: OrderedDict[Asked, tuple[Passage, ...]] = OrderedDict()
@@ -65,9 +67,20 @@ class FolderRetriever:
         return self._searcher.fingerprint
 
     @property
-    def ready(self) -> bool:
-        """Whether the weights are loaded, so that a search need not wait for them."""
-        return self._loaded.done() and self._loaded.exception() is None
+    def state(self) -> str:
+        """loading, healthy, or failed: what became of the weights."""
+        if not self._loaded.done():
+            return "loading"
+        return "healthy" if self._loaded.exception() is None else "failed"
+
+    def delay(self, waiting: int) -> float:
+        """Seconds until so many queries are through, by what batches took lately; nothing for less than a batch."""
+        return waiting // self._batch * self._batch_seconds
+
+    async def settled(self) -> None:
+        """Waits until the weights are loaded, or failed to."""
+        if not self._loaded.done():
+            await asyncio.wait([asyncio.wrap_future(self._loaded)])
 
     @property
     def passages(self) -> int:
@@ -126,8 +139,12 @@ class FolderRetriever:
         wanted = list(dict.fromkeys(waiting.asked for waiting in batch))
         self.counts.batches += 1
         self.counts.batched += len(wanted)
+        await self.settled()
+        start = time.monotonic()
         work = asyncio.get_running_loop().run_in_executor(self._worker, self._search_batch, wanted)
         await asyncio.wait([work])
+        taken = time.monotonic() - start
+        self._batch_seconds = 0.7 * self._batch_seconds + 0.3 * taken if self._batch_seconds else taken
         error = work.exception()
         if error is None:
             self._remember(work.result())

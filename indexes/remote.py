@@ -21,7 +21,9 @@ FINGERPRINT = "X-StepRAG-Index"
 AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 """Statuses after which a request is sent again."""
 CONNECTIONS = 64
-_LONGEST_WAIT = 30.0
+FIRST_WAIT = 0.5
+LONGEST_WAIT = 30.0
+"""Seconds before the second try, doubled each time, and at most."""
 
 
 class RemoteRetriever:
@@ -55,8 +57,9 @@ class RemoteRetriever:
     def _checked(self, health: dict[str, Any]) -> str:
         """The fingerprint of what is served; of the URL where the service does not tell."""
         config = self._config
-        if config.reranker is not None:
-            raise ConfigError(f"{self._url} re-ranks or not as it was started; leave retriever.reranker to the service")
+        for key in ("reranker", "links", "cache"):
+            if getattr(config, key):
+                raise ConfigError(f"{self._url} searches as it was started; leave retriever.{key} to the service")
         if config.mode not in ("auto", health.get("mode")):
             serves = health.get("mode", "what it does not tell")
             raise ConfigError(f"retriever.mode is {config.mode}, and {self._url} serves {serves}")
@@ -84,7 +87,7 @@ class RemoteRetriever:
                     return self._passages(reply)
                 problem, wait = _complaint(reply), _retry_after(reply)
             if attempt < self._config.retries:
-                await asyncio.sleep(min(_LONGEST_WAIT, wait or 0.5 * 2**attempt) * random.uniform(1, 1.5))
+                await asyncio.sleep(min(LONGEST_WAIT, wait or FIRST_WAIT * 2**attempt) * random.uniform(1, 1.5))
         raise RetrieverError(f"{self._url}: {problem} (tried {self._config.retries + 1} times)")
 
     async def close(self) -> None:

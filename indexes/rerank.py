@@ -20,7 +20,11 @@ from steprag.files import file_hash
 
 
 class PairScorer(Protocol):
-    """What the re-ranker asks of a cross-encoder."""
+    """What the re-ranker asks of a cross-encoder. `hash` names its weights."""
+
+    hash: str
+
+    def load(self) -> None: ...
 
     def score(self, query: str, texts: Sequence[str]) -> np.ndarray:
         """(len(texts),) scores, greater is better."""
@@ -28,7 +32,7 @@ class PairScorer(Protocol):
 
 
 class CrossEncoder:
-    """A sentence-transformers cross-encoder with one output. Loaded in the thread that calls `score`."""
+    """A sentence-transformers cross-encoder with one output."""
 
     def __init__(self, name: str, *, device: str = "cpu") -> None:
         """Finds the model. Raises ConfigError where it is not there or holds no safetensors."""
@@ -58,9 +62,9 @@ class CrossEncoder:
 
 
 class RerankedSearcher:
-    """The first `candidates` of another ranking in the cross-encoder's order; what follows them is left out."""
+    """The first `candidates` of another ranking (top_k, where that is more) in the cross-encoder's order."""
 
-    def __init__(self, base: Searcher, store: PassageStore, model: CrossEncoder, candidates: int) -> None:
+    def __init__(self, base: Searcher, store: PassageStore, model: PairScorer, candidates: int) -> None:
         self._base, self._store, self._model, self._candidates = base, store, model, candidates
         self.fingerprint = named("rerank", base.fingerprint, model.hash, candidates)
 

@@ -13,6 +13,7 @@ from indexes.corpus import PASSAGES, PassageStore
 from indexes.embed import Encoder
 from indexes.encoders import EncoderSpec, TextEncoder, encoder_here
 from indexes.folder_retriever import MAX_BATCH, FolderRetriever
+from indexes.links import LinkedSearcher
 from indexes.manifest import IndexManifest, check_files, fingerprint, read_index_manifest
 from indexes.remote import RemoteRetriever
 from indexes.rerank import CrossEncoder, RerankedSearcher
@@ -75,7 +76,10 @@ def _searcher(
         parts.append(_dense(folder, manifest, store, machine))
     if mode in ("sparse", "hybrid"):
         parts.append(Bm25Searcher(folder, manifest))
-    base = parts[0] if len(parts) == 1 else HybridSearcher(parts, (config.dense_weight, 1 - config.dense_weight))
+    weights = config.dense_weight, 1 - config.dense_weight
+    base = parts[0] if len(parts) == 1 else HybridSearcher(parts, weights, config.fusion)
+    if config.links:
+        base = LinkedSearcher(base, folder, manifest, config.links)
     if config.reranker is None:
         return base
     return RerankedSearcher(base, store, CrossEncoder(config.reranker, device=machine.device), config.candidates)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -58,7 +58,7 @@ class Searcher(Protocol):
 
 def asked_of(query: str, top_k: int) -> Asked:
     """The query with single spaces, and its top_k. Raises RetrieverError for what cannot be searched."""
-    text = " ".join(query.split())
+    text = " ".join(query.split()).encode("utf-8", "replace").decode()  # half a surrogate pair would fail the batch
     if not text:
         raise RetrieverError("the query is empty")
     if top_k < 1:
@@ -98,11 +98,13 @@ def ranking(rows: np.ndarray, scores: np.ndarray) -> Ranking:
 
 
 class HybridSearcher:
-    """Several rankings as one, by reciprocal rank fusion; the weights say how much each counts."""
+    """Several rankings as one; the weights say how much each counts."""
 
-    def __init__(self, parts: Sequence[Searcher], weights: Sequence[float]) -> None:
+    def __init__(self, parts: Sequence[Searcher], weights: Sequence[float], fusion: str = "scores") -> None:
+        """`fusion`: scores (`fuse_scores`) or rrf (`fuse_ranks`)."""
         self._parts, self._weights = tuple(parts), tuple(weights)
-        self.fingerprint = named("rrf", RRF_K, POOL, [part.fingerprint for part in parts], self._weights)
+        self._fuse = {"scores": fuse_scores, "rrf": fuse_ranks}[fusion]
+        self.fingerprint = named(fusion, RRF_K, POOL, [part.fingerprint for part in parts], self._weights)
 
     def load(self) -> None:
         for part in self._parts:
@@ -111,19 +113,43 @@ class HybridSearcher:
     def search(self, asked: Sequence[Asked]) -> list[Ranking]:
         pools = [(query, max(top_k, POOL)) for query, top_k in asked]
         found = [part.search(pools) for part in self._parts]
-        return [fuse(rankings, self._weights)[:top_k]
+        return [self._fuse(rankings, self._weights)[:top_k]
                 for rankings, (_, top_k) in zip(zip(*found, strict=True), asked, strict=True)]  # fmt: skip
 
 
-def fuse(rankings: Sequence[Ranking], weights: Sequence[float]) -> Ranking:
-    """Reciprocal rank fusion: a row's score is the sum over rankings of weight / (RRF_K + its rank, from 1).
-
-    Scores are scaled so that first place in every ranking gives 1; equal scores by row.
+def fuse_ranks(rankings: Sequence[Ranking], weights: Sequence[float]) -> Ranking:
+    """Reciprocal rank fusion: a row's score is the sum over rankings of weight / (RRF_K + its rank, from 1), scaled so
+    that first place in all of them gives 1.
     """
+    ranked = ([(row, (RRF_K + 1) / (RRF_K + rank)) for rank, (row, _) in enumerate(ranking, 1)] for ranking in rankings)
+    return _summed(ranked, weights)
+
+
+def fuse_scores(rankings: Sequence[Ranking], weights: Sequence[float]) -> Ranking:
+    """The weighted mean of scores, each ranking's brought to 0…1 (its last to its first); 0 where a row is missing.
+
+    A convex combination after min-max normalisation (Bruch, Gai and Ingber, ACM TOIS 2023).
+    """
+    return _summed(map(unit, rankings), weights)
+
+
+def unit(ranked: Ranking) -> Ranking:
+    """The ranking with its scores brought to 0…1; 1 where all are equal."""
+    if not ranked:
+        return []
+    best, last = ranked[0][1], ranked[-1][1]
+    return [(row, (score - last) / (best - last) if best > last else 1.0) for row, score in ranked]
+
+
+def _summed(rankings: Iterable[Ranking], weights: Sequence[float]) -> Ranking:
     scores: dict[int, float] = {}
     for ranked, weight in zip(rankings, weights, strict=True):
-        for rank, (row, _) in enumerate(ranked, 1):
-            scores[row] = scores.get(row, 0.0) + weight * (RRF_K + 1) / (RRF_K + rank)
-    total = sum(weights)
-    rounded = ((row, round(score / total, 6)) for row, score in scores.items())
+        for row, score in ranked:
+            scores[row] = scores.get(row, 0.0) + weight * score
+    return ordered({row: score / sum(weights) for row, score in scores.items()})
+
+
+def ordered(scores: Mapping[int, float]) -> Ranking:
+    """Rows by score, rounded; equal scores by row."""
+    rounded = ((row, round(score, 6)) for row, score in scores.items())
     return sorted(rounded, key=lambda pair: (-pair[1], pair[0]))

@@ -97,12 +97,13 @@ def service_token(host: str, token_env: str) -> str | None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A bound socket, so that a taken port is told before the index is opened."""
+    """A listening socket, so that a taken port is told before the index is opened."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
+        listening.listen()
     except OSError as error:
         listening.close()
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None

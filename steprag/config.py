@@ -72,7 +72,13 @@ class RetrieverConfig(Section):
     mode: Literal["auto", "dense", "sparse", "hybrid"] = Field(
         default="auto", description="how passages are ranked; auto: hybrid where the index has BM25, else dense"
     )
-    dense_weight: float = Field(default=0.5, ge=0, le=1, description="what the vectors count in hybrid; BM25 the rest")
+    fusion: Literal["scores", "rrf"] = Field(
+        default="scores", description="how hybrid fuses: weighted scores, or reciprocal ranks"
+    )
+    dense_weight: float = Field(default=0.4, ge=0, le=1, description="what the vectors count in hybrid; BM25 the rest")
+    links: float = Field(
+        default=0.0, ge=0, description="what a passage gains whose title the best ones mention; 0: nothing, 0.6 is good"
+    )
     reranker: str | None = Field(default=None, description="cross-encoder that orders anew: a folder or a hub id")
     candidates: Positive = Field(default=50, description="passages that the cross-encoder reads for a query")
     cache: str | None = Field(default=None, description="file that keeps searches for other runs; none: memory only")
