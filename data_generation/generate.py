@@ -43,7 +43,7 @@ SERVED = ("engine", "model", "adapter", "base_url", "api_key_env")
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag generate", description="Monte Carlo tree search: questions to trees")
     parser.add_argument("--questions", required=True, metavar="FILE", help="questions, JSON Lines")
-    parser.add_argument("--index", required=True, metavar="DIR", help="index folder")
+    parser.add_argument("--index", required=True, metavar="DIR|URL", help="index folder, or a service's URL")
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder: trees, failures, journal, manifest")
     parser.add_argument(
         "--after", nargs="+", default=[], metavar="RUN", help="earlier runs: what their trees hold is marked as known"
@@ -72,7 +72,7 @@ async def generate(
     """Runs the stage; returns how many questions failed. Raises BudgetReached where a limit ended it."""
     questions = read_questions(questions_file)[: config.limit]
     profile = load_profile(config.prompt.profile, config.prompt.examples)
-    retriever = open_retriever(index)
+    retriever = open_retriever(index, config.retriever)
     identity = {**agent_identity(config, questions_file, profile, retriever), **search_identity(config)}
     if earlier is not None:
         identity["after"] = earlier.identity

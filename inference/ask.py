@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
 async def ask(question: str, index: str, config: InferConfig) -> Episode:
     """Plays the episode and writes each step to standard output. Raises PolicyError and RetrieverError."""
     profile = load_profile(config.prompt.profile, config.prompt.examples)
-    retriever = open_retriever(index)
+    retriever = open_retriever(index, config.retriever)
     environment = Environment(profile, retriever, config.retriever.top_k, config.search.depth)
     try:
         async with open_policy(config.policy, profile.grammar) as policy:

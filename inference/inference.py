@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--model", metavar="M", help="short for --policy.model: name, path, checkpoint or adapter")
     parser.add_argument("--adapter", metavar="A", help="short for --policy.adapter")
     parser.add_argument("--base_url", metavar="URL", help="short for --policy.base_url")
-    parser.add_argument("--index", required=True, metavar="DIR", help="index folder")
+    parser.add_argument("--index", required=True, metavar="DIR|URL", help="index folder, or a service's URL")
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder: predictions.jsonl, metrics.json")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
     add_options(parser, InferConfig)
@@ -63,7 +63,7 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
     """Runs the stage; returns the scores and how many questions failed."""
     questions = read_questions(questions_file)[: config.limit]
     profile = load_profile(config.prompt.profile, config.prompt.examples)
-    retriever = open_retriever(index)
+    retriever = open_retriever(index, config.retriever)
     spending = Spending(config.budget, {"policy": config.policy.price})
     identity = {
         **agent_identity(config, questions_file, profile, retriever),

@@ -161,7 +161,7 @@ def read_questions(path: Path | str) -> list[Question]:
     return questions
 
 
-def passage_from_row(row: object, path: Path, line: int) -> Passage:
+def passage_from_row(row: object, path: Path | str, line: int) -> Passage:
     """A passage from either spelling: {"id","contents"} with the title in the first line, or {"id","title","text"}.
 
     Titles lose the quotation marks that FlashRAG's corpora wrap them in. Raises DataError.

@@ -55,7 +55,7 @@ def agent_identity(
         "index": retriever.fingerprint,
         "prompt": {"profile": profile.name, "hash": profile.hash},
         "policy": {**model_identity(config.policy), **config.policy.model_dump(include=SAMPLING)},
-        "retriever": config.retriever.model_dump(),
+        "retriever": config.retriever.model_dump(include={"top_k"}),  # the index's fingerprint holds the rest
     }
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from indexes.build import Built, IndexConfig, build_index
+from steprag.config import load_config
+from tests.indexing import small, write_corpus
 from tests.models import make_encoder
 
 
@@ -13,3 +17,26 @@ from tests.models import make_encoder
 def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sentence-transformers folder with random weights: 16 dimensions, loads in a blink."""
     return make_encoder(tmp_path_factory.mktemp("encoder"), seed=0)
+
+
+@pytest.fixture(scope="session")
+def encoder(tiny_encoder: Path) -> Path:
+    return tiny_encoder
+
+
+@pytest.fixture(scope="session")
+def minilm(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("minilm")
+    return build_index(str(write_corpus(folder / "corpus.jsonl")), folder / "index", load_config(IndexConfig))
+
+
+@pytest.fixture(scope="session")
+def pristine(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index by the small encoder; tests that break one copy it."""
+    folder = tmp_path_factory.mktemp("small")
+    return build_index(str(write_corpus(folder / "corpus.jsonl")), folder / "index", small(encoder)).path
+
+
+@pytest.fixture
+def index(pristine: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(pristine, tmp_path / "index")
