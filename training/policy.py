@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from steprag.engines.models import ModelFiles, embedded_sha256, read_json, sha256_of
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError
+from steprag.files import write_json
 from training.config import LoraSection, TrainConfig
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _BLOCK = re.compile(r"\.layers\.(\d+)\.")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+_WEIGHT_FILES = ("adapter_config.json", "config.json", "generation_config.json", "model.safetensors.index.json")
 
 
 def check_adapter(files: ModelFiles, config: TrainConfig) -> None:
@@ -59,16 +61,6 @@ def _folder_hash(folder: Path) -> str:
     for shard in sorted(folder.glob("*.safetensors")):
         digest.update(f"{shard.name} {sha256_of(shard)}\n".encode())
     return digest.hexdigest()
-
-
-def load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerBase:
-    """The base's tokenizer; ConfigError where it has no chat template."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(base_weights(files))
-    if not tokenizer.chat_template:
-        raise ConfigError(f"{files.name} has no chat template; train an instruct model")
-    return tokenizer
 
 
 def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
@@ -130,17 +122,24 @@ def save_policy(policy: Any, tokenizer: PreTrainedTokenizerBase, files: ModelFil
     temporary = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
     try:
         if hasattr(policy, "peft_config"):
-            policy.peft_config["default"].base_model_name_or_path = _portable(files)
             policy.save_pretrained(temporary, selected_adapters=["default"], save_embedding_layers=False)
         else:
             policy.save_pretrained(temporary)
-        _save_tokenizer(tokenizer, files, temporary)
-        for path in sorted(temporary.iterdir(), key=lambda path: path.name in ("adapter_config.json", "config.json")):
-            if path.name != "README.md":
-                path.chmod(0o644)  # safetensors makes its files private
-                os.replace(path, folder / path.name)
+        adopt(temporary, tokenizer, files, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def adopt(made: Path, tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:
+    """Moves the weights that a trainer left in `made` to `folder`, with the base's tokenizer beside them."""
+    weights = [path for path in made.iterdir() if path.suffix == ".safetensors" or path.name in _WEIGHT_FILES]
+    adapter = made / "adapter_config.json"
+    if adapter.is_file():
+        write_json(adapter, {**read_json(adapter), "base_model_name_or_path": _portable(files)})
+    _save_tokenizer(tokenizer, files, folder)
+    for path in sorted(weights, key=lambda path: path.name in ("adapter_config.json", "config.json")):
+        path.chmod(0o644)  # safetensors makes its files private
+        os.replace(path, folder / path.name)
 
 
 def _portable(files: ModelFiles) -> str:
