@@ -37,6 +37,7 @@ COMMANDS = (
     Command("generate", "data_generation.generate", "Monte Carlo tree search: questions to trees"),
     Command("replay", "data_generation.replay", "trees again from a run's journal, with other rewards or stop rules"),
     Command("pairs", "preference.build", "trees to preference pairs and supervised steps"),
+    Command("train plan", "training.plan", "memory, disk and hours of a training run, before it starts"),
     Command("train", "training.train", "pairs to a checkpoint"),
     Command("infer", "inference.inference", "run the agent over questions and score it"),
     Command("evaluate", "inference.evaluate", "score predictions again"),

@@ -20,7 +20,8 @@ from steprag.errors import ConfigError
 from tests.training_parts import FAST, lines, make_qwen2, tensors, train
 from training.checks import check_recipe
 from training.config import DpoSection, LlamaFactorySection, TrainConfig
-from training.llamafactory_process import OUT_OF_MEMORY, ROOT, executable, reason
+from training.job import OUT_OF_MEMORY
+from training.llamafactory_process import ROOT, executable, reason
 
 REAL = ROOT / ".venv-llamafactory" / "bin" / "llamafactory-cli"
 

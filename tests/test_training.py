@@ -13,6 +13,7 @@ from steprag.cli import guarded
 from steprag.config import load_config
 from steprag.errors import ConfigError, DataError
 from tests.training_parts import pair_row, reply, train, write
+from training.checks import check_keys
 from training.config import TrainConfig
 from training.rows import data_files, read_training
 from training.train import main
@@ -65,13 +66,19 @@ def test_help_needs_no_torch() -> None:
 
 def test_recipes_load() -> None:
     folder = Path(__file__).parent.parent / "configs" / "training"
-    stages = {path.stem: load_config(TrainConfig, str(path)).stage for path in folder.glob("*.yaml")}
-    assert stages == {
-        "atlas-warmstart": "sft",
-        "atlas-sft": "sft",
-        "atlas-dpo": "dpo",
-        "qwen2.5-7b-dpo-lora": "dpo",
-    }
+    recipes = {path.stem: load_config(TrainConfig, str(path)) for path in folder.glob("*.yaml")}
+    assert len(recipes) >= 12
+    for name, recipe in recipes.items():
+        check_keys(recipe)
+        assert ("sft" if "sft" in name or "warmstart" in name else "dpo") == recipe.stage
+    published = recipes["qwen2.5-7b-dpo"]
+    assert (published.dpo.beta, published.learning_rate, published.epochs) == (0.3, 1e-6, 1)
+    assert (published.warmup, published.scheduler, published.finetuning, published.bf16) == (
+        0.2,
+        "cosine",
+        "full",
+        True,
+    )
 
 
 def test_unknown_key_names_the_nearest() -> None:
@@ -82,3 +89,20 @@ def test_unknown_key_names_the_nearest() -> None:
 def test_adapter_of_another_rank_is_refused(tiny: Path, pairs: Path, warm: Path, tmp_path: Path) -> None:
     assert train(tiny, pairs, tmp_path / "out", "dpo", "--adapter", str(warm), "--lora.rank", "8") == 2
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("tracker", "complaint"), [("tensorbord", "unknown tracker 'tensorbord'"), ("clearml", "pip install clearml")]
+)
+def test_trackers_that_are_not_there_are_named_before_training(
+    tiny: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], tracker: str, complaint: str
+) -> None:
+    assert train(tiny, pairs, tmp_path / "out", "sft", "--report_to", f'["{tracker}"]') == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_trackers_reach_the_trainer(tmp_path: Path) -> None:
+    from training.trl_common import common_arguments
+
+    assert common_arguments(TrainConfig(report_to=("wandb",)), tmp_path)["report_to"] == ["wandb"]
+    assert common_arguments(TrainConfig(), tmp_path)["report_to"] == "none"

@@ -135,3 +135,14 @@ def test_killed_run_goes_on_to_the_same_weights(
     assert any("resumed_from" in row for row in lines(killed / "metrics.jsonl"))
     expected, found = tensors(whole), tensors(killed)
     assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+def test_curves_are_drawn_from_what_was_logged(tiny: Path, pairs: Path, tmp_path: Path) -> None:
+    from training.plots import curves
+
+    assert train(tiny, pairs, tmp_path, "dpo", "--max_steps", "3") == 0
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    panels = curves(tmp_path / "metrics.jsonl")
+    assert list(panels) == ["loss", "reward accuracy", "reward margin"]
+    assert [step for step, _ in panels["loss"]["loss"]] == [1, 2, 3]
+    assert [step for step, _ in panels["loss"]["eval_loss"]] == [3]

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+OUT_OF_MEMORY = (
+    "out of memory: halve batch_size and double accumulation (activations halve, the result stays), set "
+    "gradient_checkpointing (activations of one block, a third more time), lower max_length; then finetuning lora "
+    "(16 bytes a weight become 2), quantization nf4 (half a byte), or deepspeed zero3 (a share each GPU); "
+    "steprag train plan gives the numbers"
+)
+
+
 @dataclass(frozen=True)
 class Job:
     """One training run. The back end trains from `files` and leaves the checkpoint at the top of `run.path`."""

@@ -16,9 +16,7 @@ import yaml
 
 from steprag.engines.models import read_json
 from steprag.engines.weights import base_weights
-from steprag.errors import ConfigError
 from steprag.files import written_whole
-from training.config import TrainConfig
 from training.job import Job, Outcome, finite, last_checkpoint, scores
 from training.llamafactory_process import executable, run_command
 from training.policy import adopt
@@ -178,21 +176,6 @@ def merge_recipe(job: Job) -> dict[str, Any]:
         "export_device": "cpu",
         "export_legacy_format": False,
     }
-
-
-def check(config: TrainConfig) -> None:
-    """Refuses what LLaMA-Factory cannot do, before anything is loaded."""
-    refused = {
-        "dpo.loss: llamafactory takes one of sigmoid, hinge, ipo": config.stage == "dpo"
-        and (len(config.dpo.loss) != 1 or config.dpo.loss[0] not in ("sigmoid", "hinge", "ipo")),
-        "dpo.loss_weights: llamafactory has one loss; leave it out": config.dpo.loss_weights is not None,
-        "lora.layers: llamafactory trains every block; leave it out": config.lora.layers is not None,
-        "minutes: llamafactory is bounded by max_steps or epochs; leave it out": config.minutes is not None,
-    }
-    for complaint, holds in refused.items():
-        if holds:
-            raise ConfigError(complaint)
-    executable(config)
 
 
 def _outcome(job: Job, seconds: float) -> Outcome:

@@ -18,7 +18,7 @@ from typing import Any
 from steprag.errors import ConfigError, TrainingError
 from steprag.progress import Progress
 from training.config import TrainConfig
-from training.job import Job
+from training.job import OUT_OF_MEMORY, Job
 
 ROOT = Path(__file__).parent.parent
 LOG = "trainer_log.jsonl"
@@ -27,11 +27,6 @@ LOG = "trainer_log.jsonl"
 _ERROR = re.compile(r"^(?:\[rank\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*)$")
 _WRAPPERS = ("CalledProcessError", "ChildFailedError")
 """What torchrun and the launcher raise because their child did; the child's own error says more."""
-
-OUT_OF_MEMORY = (
-    "out of memory: halve batch_size and double accumulation; set gradient_checkpointing; lower max_length; "
-)
-OUT_OF_MEMORY += "then finetuning lora, quantization nf4, or deepspeed zero3 (steprag train plan gives the numbers)"
 
 
 def executable(config: TrainConfig) -> list[str]:

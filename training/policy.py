@@ -17,6 +17,7 @@ from steprag.files import write_json
 from training.config import LoraSection, TrainConfig
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -66,13 +67,18 @@ def _folder_hash(folder: Path) -> str:
 def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
     """The model to train, on the CPU: a PeftModel, or the bare model for full fine-tuning. The trainer moves it."""
     import torch
-    from peft import PeftModel, get_peft_model
+    from peft import PeftModel, get_peft_model, prepare_model_for_kbit_training
     from transformers import AutoModelForCausalLM, set_seed
 
     dtype = torch.bfloat16 if config.bf16 and config.finetuning == "lora" else torch.float32
-    model = AutoModelForCausalLM.from_pretrained(base_weights(files), dtype=dtype, attn_implementation="sdpa")
+    options = _four_bits(dtype) if config.quantization else {}
+    model = AutoModelForCausalLM.from_pretrained(
+        base_weights(files), dtype=dtype, attn_implementation="sdpa", **options
+    )
     if config.finetuning == "full":
         return model
+    if config.quantization:
+        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=config.gradient_checkpointing)
     set_seed(config.seed)  # the first values of a fresh adapter are random
     if files.adapter:
         policy = PeftModel.from_pretrained(model, str(files.adapter), is_trainable=True)
@@ -80,6 +86,14 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
         policy = get_peft_model(model, _lora(config.lora, model))
     freeze_below(policy, config.lora.layers)
     return policy
+
+
+def _four_bits(dtype: torch.dtype) -> dict[str, Any]:
+    """QLoRA's base (arXiv 2305.14314): nf4 with doubly quantised scales, computed in `dtype`."""
+    from transformers import BitsAndBytesConfig
+
+    nf4 = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
+    return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, **nf4)}
 
 
 def _lora(section: LoraSection, model: PreTrainedModel) -> Any:

@@ -27,9 +27,10 @@ from steprag.progress import say
 from steprag.runs import Run, open_run, read_manifest
 from steprag.threads import spin_briefly
 from steprag.tokens import load_tokenizer
-from training.checks import check_recipe
+from training.checks import check_recipe, check_room
 from training.config import NEUTRAL, TrainConfig
 from training.job import Job
+from training.plots import draw
 from training.policy import adapter_hash, check_adapter, weights_hash
 from training.rows import Row, data_files, read_file, read_training, tokenise
 
@@ -58,6 +59,7 @@ def main(argv: list[str]) -> int:
     arguments = _arguments(argv)
     config: TrainConfig = config_from(TrainConfig, arguments)
     inputs = gather(Path(arguments.pairs), config)
+    check_room(Path(arguments.out), config, inputs.files)
     with open_run(
         arguments.out, "train", identity=_identity(config, inputs), config=config.model_dump(mode="json")
     ) as run:
@@ -107,7 +109,7 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run) -> None:
     os.environ["OMP_NUM_THREADS"] = str(threads)  # read by native libraries when they load
     spin_briefly()
     say(f"train: {config.stage} on {len(inputs.rows)} rows, from {inputs.files.label}, {threads} threads")
-    from training.trl_common import quiet, use_threads
+    from training.trl_common import memory_told, quiet, use_threads
 
     quiet()
     use_threads(threads)
@@ -119,9 +121,11 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run) -> None:
     if left_out := len(inputs.rows) - len(rows):
         say(f"train: {left_out} of {len(inputs.rows)} rows have more than {config.max_length} tokens and are left out")
     back_end = importlib.import_module(BACK_ENDS[config.trainer, config.stage])
-    outcome = back_end.train(Job(inputs.files, tokenizer, rows, held_out, config, run))
+    with memory_told():
+        outcome = back_end.train(Job(inputs.files, tokenizer, rows, held_out, config, run))
     counts = {"rows": len(rows), "rows_left_out": left_out, "tokens_an_epoch": sum(row.tokens for row in rows)}
     run.set(**_base(inputs), **counts, **asdict(outcome), packages=_versions())
+    draw(run.path / "metrics.jsonl", run.path / "curves.png", f"{config.stage}, {inputs.files.label}")
     shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
 
 

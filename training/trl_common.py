@@ -21,10 +21,11 @@ import transformers
 import trl.trainer.utils
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
+from steprag.errors import TrainingError
 from steprag.progress import Progress
 from steprag.runs import Run
 from training.config import TrainConfig
-from training.job import Job, Outcome, finite, last_checkpoint, scores
+from training.job import OUT_OF_MEMORY, Job, Outcome, finite, last_checkpoint, scores
 from training.policy import freeze_below
 
 
@@ -136,6 +137,17 @@ def run_trainer(trainer: Trainer, job: Job) -> Outcome:
     trained = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)  # pyright: ignore
     seconds = round(watch.seconds, 1)
     return Outcome(trainer.state.global_step, losses[0], losses[-1], seconds, stopped_by, scores(held_out), trained)
+
+
+@contextmanager
+def memory_told() -> Iterator[None]:
+    """Says which keys help when memory runs out. torch has a type for GPUs; for the processor only a text."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        raise TrainingError(f"{str(error).splitlines()[0]}; {OUT_OF_MEMORY}") from None
 
 
 @contextmanager
