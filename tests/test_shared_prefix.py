@@ -40,7 +40,9 @@ def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def stock_trainer(qwen2: Path, out: Path, finetuning: Any, loss: list[str]) -> Iterator[tuple[Any, Any, Any]]:
+def stock_trainer(
+    qwen2: Path, out: Path, finetuning: Any, loss: list[str], checkpointing: bool = False
+) -> Iterator[tuple[Any, Any, Any]]:
     """TRL's DPOTrainer on the rows, the policy, and one batch of all of them."""
     from transformers import AutoTokenizer
     from trl.trainer.dpo_config import DPOConfig
@@ -52,7 +54,12 @@ def stock_trainer(qwen2: Path, out: Path, finetuning: Any, loss: list[str]) -> I
     quiet()
     config = TrainConfig(finetuning=finetuning, lora=LoraSection(rank=4))
     policy = load_policy(resolve_model(str(qwen2)), config)
-    options: dict[str, Any] = {"use_cpu": True, "bf16": False, "gradient_checkpointing": False, "report_to": "none"}
+    options: dict[str, Any] = {
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": checkpointing,
+        "report_to": "none",
+    }
     arguments = DPOConfig(str(out), loss_type=loss, beta=0.5, precompute_ref_log_probs=True, **options)
     dataset = as_dataset(some_rows())
     trainer = StepDPOTrainer(
@@ -60,10 +67,13 @@ def stock_trainer(qwen2: Path, out: Path, finetuning: Any, loss: list[str]) -> I
     )
     batch = trainer.data_collator([trainer.train_dataset[i] for i in range(len(dataset))])
     batch["ref_chosen_logps"] = batch["ref_chosen_logps"] + 0.7  # away from the point where both terms are alike
+    if checkpointing:
+        policy.gradient_checkpointing_enable({"use_reentrant": False})
     yield trainer, policy, batch
 
 
 def gradients(trainer: Any, policy: Any, batch: Any) -> tuple[float, dict[str, Any]]:
+    policy.train()  # only then does checkpointing take place
     policy.zero_grad()
     loss = trainer.compute_loss(policy, batch)
     loss.backward()
@@ -71,12 +81,16 @@ def gradients(trainer: Any, policy: Any, batch: Any) -> tuple[float, dict[str, A
     return loss.item(), found
 
 
-@pytest.mark.parametrize("finetuning", ["lora", "full"])
-@pytest.mark.parametrize("budget", [1, 150, 4000])
-def test_loss_and_gradients_are_those_of_stock_dpo(qwen2: Path, tmp_path: Path, finetuning: str, budget: int) -> None:
+@pytest.mark.parametrize(
+    ("finetuning", "budget", "checkpointing"),
+    [("lora", 1, False), ("lora", 150, True), ("lora", 4000, False), ("full", 1, True), ("full", 150, False)],
+)
+def test_loss_and_gradients_are_those_of_stock_dpo(
+    qwen2: Path, tmp_path: Path, finetuning: str, budget: int, checkpointing: bool
+) -> None:
     import torch
 
-    with stock_trainer(qwen2, tmp_path, finetuning, ["sigmoid", "sft"]) as (trainer, policy, batch):
+    with stock_trainer(qwen2, tmp_path, finetuning, ["sigmoid", "sft"], checkpointing) as (trainer, policy, batch):
         if finetuning == "lora":
             for name, weight in policy.named_parameters():
                 if "lora_B" in name:

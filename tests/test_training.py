@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -106,3 +108,25 @@ def test_trackers_reach_the_trainer(tmp_path: Path) -> None:
 
     assert common_arguments(TrainConfig(report_to=("wandb",)), tmp_path)["report_to"] == ["wandb"]
     assert common_arguments(TrainConfig(), tmp_path)["report_to"] == "none"
+
+
+def test_model_without_chat_template_is_refused_before_a_folder_is_made(
+    tiny: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = shutil.copytree(tiny, tmp_path / "base")
+    (base / "chat_template.jinja").unlink()
+    assert train(base, pairs, tmp_path / "out", "sft") == 2
+    assert "base has no chat template; train an instruct model" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_adapter_of_another_hub_model_is_refused(
+    pairs: Path, warm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adapter = shutil.copytree(warm, tmp_path / "adapter")
+    settings = json.loads((adapter / "adapter_config.json").read_text())
+    settings["base_model_name_or_path"] = "Qwen/Qwen2-7B-Instruct"
+    (adapter / "adapter_config.json").write_text(json.dumps(settings))
+    options = ["--adapter", str(adapter)]
+    assert train(Path("Qwen/Qwen2.5-7B-Instruct"), pairs, tmp_path / "out", "dpo", *options) == 2
+    assert "was made for Qwen/Qwen2-7B-Instruct, not for Qwen/Qwen2.5-7B-Instruct" in capsys.readouterr().err

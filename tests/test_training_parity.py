@@ -92,3 +92,25 @@ def test_a_template_that_changes_the_prompt_stops_the_run(tmp_path: Path) -> Non
     path = write(tmp_path / "pairs.jsonl", [pair_row(1)])
     with pytest.raises(ConfigError, match="renders a prompt differently"):
         tokenise(read_file(path, "dpo"), tokenizer, 1000)
+
+
+@pytest.mark.slow
+def test_llamacpp_sends_the_ids_that_are_trained() -> None:
+    """The serving engine's own template and tokenizer, on the embedded model."""
+    import httpx2
+
+    from steprag.engines.models import resolve_model
+    from steprag.engines.server import EngineSpec, serving
+    from steprag.tokens import load_tokenizer, prompt_tokens
+
+    tokenizer = load_tokenizer(resolve_model("smollm2-135m-instruct"))
+    chats = [messages(n) for n in range(3)] + [messages(3)[1:]]
+    later = {"role": "user", "content": "é→ 12\n\n y"}
+    chats += [[*messages(4), *reply("So the next query is <query> x </query>"), later]]
+    with serving(EngineSpec("llamacpp", "smollm2-135m-instruct", None, parallel=1)) as endpoint:
+        root = endpoint.base_url.removesuffix("/v1")
+        for chat in chats:
+            prompt = httpx2.post(f"{root}/apply-template", json={"messages": chat}, timeout=60).json()["prompt"]
+            request = {"content": prompt, "add_special": True, "parse_special": True}
+            sent = httpx2.post(f"{root}/tokenize", json=request, timeout=60).json()["tokens"]
+            assert sent == prompt_tokens(chat, tokenizer), chat

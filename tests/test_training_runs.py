@@ -24,6 +24,7 @@ def test_sft_learns_and_leaves_a_checkpoint(tiny: Path, warm: Path) -> None:
     assert manifest["base"]["sha256"]
     assert manifest["prompt"] == {"profile": "transcript", "hash": "abc"}
     assert manifest["rows"] == 16
+    assert manifest["trained_parameters"] == sum(tensor.numel() for tensor in tensors(warm).values())
     assert set(manifest["packages"]) >= {"torch", "trl", "peft", "transformers"}
     assert not (warm / "checkpoints").exists()
     assert {"adapter_model.safetensors", "tokenizer.json", "chat_template.jinja"} <= {p.name for p in warm.iterdir()}

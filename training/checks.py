@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from steprag.engines.models import ModelFiles
+from steprag.engines.models import ModelFiles, read_json
 from steprag.errors import ConfigError
 from training.config import TrainConfig
 from training.estimate import GIB, checkpoint_bytes
@@ -42,6 +42,15 @@ def check_room(out: Path, config: TrainConfig, files: ModelFiles) -> None:
             f"{out}: {free / GIB:.1f} GiB of disk are free and checkpoints take up to {needed / GIB:.1f}; "
             "make room, or choose another --out"
         )
+
+
+def check_template(files: ModelFiles) -> None:
+    """Raises ConfigError for a local model without a chat template, which only an instruct model has."""
+    if files.hf is None or (files.hf / "chat_template.jinja").is_file():
+        return
+    settings = files.hf / "tokenizer_config.json"
+    if not settings.is_file() or not read_json(settings).get("chat_template"):
+        raise ConfigError(f"{files.name} has no chat template; train an instruct model")
 
 
 def check_keys(config: TrainConfig) -> None:

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steprag.engines.models import ModelFiles, embedded_sha256, read_json, sha256_of
+from steprag.engines.models import ModelFiles, adapter_base, embedded_sha256, read_json, sha256_of
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError
 from steprag.files import write_json
@@ -34,6 +34,9 @@ def check_adapter(files: ModelFiles, config: TrainConfig) -> None:
         raise ConfigError("finetuning full goes on from full weights, not from an adapter; leave adapter out")
     if files.adapter.suffix == ".gguf":
         raise ConfigError(f"{files.adapter} is a GGUF adapter; training goes on from the PEFT folder it was made of")
+    named = adapter_base(files.adapter)
+    if files.hub and not Path(named).exists() and named.lower() != files.hub.lower():
+        raise ConfigError(f"{files.adapter} was made for {named}, not for {files.hub}; give that base with --model")
     rank = read_json(files.adapter / "adapter_config.json").get("r")
     if rank != config.lora.rank:
         raise ConfigError(

@@ -27,7 +27,7 @@ from steprag.progress import say
 from steprag.runs import Run, open_run, read_manifest
 from steprag.threads import spin_briefly
 from steprag.tokens import load_tokenizer
-from training.checks import check_recipe, check_room
+from training.checks import check_recipe, check_room, check_template
 from training.config import NEUTRAL, TrainConfig
 from training.job import Job
 from training.plots import draw
@@ -87,6 +87,7 @@ def gather(folder: Path, config: TrainConfig) -> Inputs:
     held_out = read_file(val_file, config.stage)[: config.held_out]
     check_recipe(config)
     files = resolve_model(config.model, config.adapter)
+    check_template(files)
     check_adapter(files, config)
     hashes = {path.name: file_hash(path) for path in (train_file, val_file) if path.is_file()}
     source = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
