@@ -137,7 +137,7 @@ def test_qlora_and_deepspeed_reach_the_recipe(qwen2: Path, pairs: Path, tmp_path
 def real() -> list[str]:
     if not REAL.is_file():
         pytest.skip("needs LLaMA-Factory: bash scripts/setup_llamafactory.sh")
-    return ["--trainer", "llamafactory", "--held_out", "0"]
+    return ["--trainer", "llamafactory", "--held_out", "4"]
 
 
 @pytest.mark.slow
@@ -153,6 +153,7 @@ def test_real_dpo_full_starts_where_trl_does(qwen2: Path, pairs: Path, tmp_path:
     assert len(theirs) == 6
     assert theirs == pytest.approx(ours, rel=2e-2)
     assert theirs[-1] < theirs[0]
+    assert json.loads((tmp_path / "lf" / "manifest.json").read_text())["held_out"]["eval_rewards/accuracies"] == 1
     assert (tmp_path / "lf" / "model.safetensors").is_file()
 
 
@@ -167,6 +168,7 @@ def test_real_sft_then_dpo_lora_and_merge(qwen2: Path, pairs: Path, tmp_path: Pa
     options = ["--adapter", str(tmp_path / "sft"), "--max_steps", "4", "--merge", "true"]
     assert train(qwen2, pairs, dpo, "dpo", *real, *options) == 0
     losses = [row["loss"] for row in lines(dpo / "metrics.jsonl") if "loss" in row]
+    assert len(losses) == 4
     assert losses[0] == pytest.approx(math.log(2), abs=1e-3)  # the reference is base and adapter
     assert losses[-1] < losses[0]
     before, after = tensors(tmp_path / "sft"), tensors(dpo)
@@ -195,5 +197,8 @@ def test_real_run_killed_goes_on(qwen2: Path, pairs: Path, tmp_path: Path, real:
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert train(qwen2, pairs, out, "sft", *options) == 0
-    assert any("resumed_from" in row for row in lines(out / "metrics.jsonl"))
+    metrics = lines(out / "metrics.jsonl")
+    resumed = next(number for number, row in enumerate(metrics) if "resumed_from" in row)
+    start = int(metrics[resumed]["resumed_from"].split("-")[1])
+    assert [row["step"] for row in metrics[resumed + 1 :]] == list(range(start + 1, 241))
     assert json.loads((out / "manifest.json").read_text())["steps"] == 240

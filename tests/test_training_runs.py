@@ -147,3 +147,17 @@ def test_curves_are_drawn_from_what_was_logged(tiny: Path, pairs: Path, tmp_path
     assert list(panels) == ["loss", "reward accuracy", "reward margin"]
     assert [step for step, _ in panels["loss"]["loss"]] == [1, 2, 3]
     assert [step for step, _ in panels["loss"]["eval_loss"]] == [3]
+
+
+def test_merged_model_is_base_and_adapter_in_one(tiny: Path, pairs: Path, tmp_path: Path) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    assert train(tiny, pairs, tmp_path, "sft", "--max_steps", "2", "--merge", "true") == 0
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny), str(tmp_path))
+    ids = torch.arange(3, 40)[None]
+    assert torch.allclose(merged(ids).logits, adapted(ids).logits, atol=1e-4)
+    assert not torch.allclose(merged(ids).logits, AutoModelForCausalLM.from_pretrained(tiny)(ids).logits, atol=1e-2)
+    assert AutoTokenizer.from_pretrained(tmp_path / "merged").chat_template

@@ -68,6 +68,9 @@ def check_keys(config: TrainConfig) -> None:
         and config.deepspeed == "zero3",
         "merge: full fine-tuning gives a whole model already; leave merge out": config.merge
         and config.finetuning == "full",
+        "merge: weights are not added to a 4-bit base; take trainer llamafactory, which merges into the whole one": (
+            config.merge and config.quantization is not None and config.trainer == "trl"
+        ),
         "deepspeed: only trainer llamafactory starts several processes": config.deepspeed is not None
         and config.trainer == "trl",
         "trainer trl trains in one process; for several GPUs set trainer llamafactory": config.trainer == "trl"

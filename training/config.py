@@ -100,5 +100,5 @@ class TrainConfig(StageConfig):
     gradient_checkpointing: bool = Field(default=False, description="less memory for about a third more time")
 
 
-NEUTRAL = frozenset({"threads", "save_steps", "logging_steps", "report_to", "llamafactory", "merge"})
+NEUTRAL = frozenset({"threads", "save_steps", "logging_steps", "report_to", "llamafactory"})
 """Keys that do not decide the result, so that an interrupted run may go on with others."""

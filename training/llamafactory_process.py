@@ -46,6 +46,7 @@ def run_command(command: Sequence[str], job: Job, work: Path) -> float:
     Everything it says goes to `work/log.txt`. Raises TrainingError.
     """
     log, start = work / "log.txt", time.monotonic()
+    (job.checkpoints / LOG).unlink(missing_ok=True)  # an earlier process's, told already
     guarded = [sys.executable, "-m", "steprag.engines.child", *command]  # it ends when we do, however we do
     with log.open("ab") as stream, _process(guarded, stream, _environment(command[0], job)) as process:
         offset = log.stat().st_size

@@ -68,6 +68,8 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     config: TrainConfig = config_from(TrainConfig, given)
     check_keys(config)
+    if given.devices > 1 and config.trainer == "trl":
+        raise ConfigError("trainer trl trains on one device; for several set --trainer llamafactory")
     shape = shape_of(resolve_model(config.model))
     if shape is None:
         raise ConfigError(f"the size of {config.model} is not known here; give a local folder with its config.json")

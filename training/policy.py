@@ -147,6 +147,19 @@ def save_policy(policy: Any, tokenizer: PreTrainedTokenizerBase, files: ModelFil
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def save_merged(policy: Any, tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:
+    """Base and adapter as one model, at `folder/merged`, whole or not at all. `policy` is used up."""
+    temporary = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
+    try:
+        policy.merge_and_unload().save_pretrained(temporary)
+        _save_tokenizer(tokenizer, files, temporary)
+        temporary.chmod(0o755)
+        shutil.rmtree(folder / "merged", ignore_errors=True)  # of a run that was cut off
+        os.replace(temporary, folder / "merged")
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def adopt(made: Path, tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:
     """Moves the weights that a trainer left in `made` to `folder`, with the base's tokenizer beside them."""
     weights = [path for path in made.iterdir() if path.suffix == ".safetensors" or path.name in _WEIGHT_FILES]

@@ -120,7 +120,10 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run) -> None:
     if not rows:
         raise ConfigError(f"no row has at most {config.max_length} tokens; raise max_length")
     if left_out := len(inputs.rows) - len(rows):
-        say(f"train: {left_out} of {len(inputs.rows)} rows have more than {config.max_length} tokens and are left out")
+        say(
+            f"train: {left_out} of {len(inputs.rows)} rows have more than {config.max_length} tokens and are left out, "
+            "not cut; raise max_length to learn them too"
+        )
     back_end = importlib.import_module(BACK_ENDS[config.trainer, config.stage])
     with memory_told():
         outcome = back_end.train(Job(inputs.files, tokenizer, rows, held_out, config, run))

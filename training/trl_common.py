@@ -26,7 +26,7 @@ from steprag.progress import Progress
 from steprag.runs import Run
 from training.config import TrainConfig
 from training.job import OUT_OF_MEMORY, Job, Outcome, finite, last_checkpoint, scores
-from training.policy import freeze_below
+from training.policy import freeze_below, save_merged, save_policy
 
 
 def quiet() -> None:
@@ -137,6 +137,13 @@ def run_trainer(trainer: Trainer, job: Job) -> Outcome:
     trained = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)  # pyright: ignore
     seconds = round(watch.seconds, 1)
     return Outcome(trainer.state.global_step, losses[0], losses[-1], seconds, stopped_by, scores(held_out), trained)
+
+
+def save(policy: Any, job: Job) -> None:
+    """Leaves the checkpoint at the top of the run folder; with `merge` the whole model below it."""
+    save_policy(policy, job.tokenizer, job.files, job.run.path)
+    if job.config.merge:
+        save_merged(policy, job.tokenizer, job.files, job.run.path)
 
 
 @contextmanager

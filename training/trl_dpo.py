@@ -17,10 +17,10 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from steprag.progress import Progress
 from training.config import DpoSection
 from training.job import Job, Outcome
-from training.policy import freeze_below, load_policy, save_policy
+from training.policy import freeze_below, load_policy
 from training.rows import TokenRow, order_for
 from training.shared_prefix import sharing
-from training.trl_common import Refreezing, common_arguments, completion_only_head, run_trainer
+from training.trl_common import Refreezing, common_arguments, completion_only_head, run_trainer, save
 
 REFERENCE = "ref"
 """TRL's name for the frozen copy of the adapter that training starts from."""
@@ -57,7 +57,7 @@ def train(job: Job) -> Outcome:
     with completion_only_head(), sharing(policy, section.row_tokens) if section.share_prefix else nullcontext():
         trainer = build(policy, job)
         outcome = run_trainer(trainer, job)
-    save_policy(policy, job.tokenizer, job.files, job.run.path)
+    save(policy, job)
     return outcome
 
 

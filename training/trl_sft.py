@@ -7,9 +7,9 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from training.job import Job, Outcome
-from training.policy import load_policy, save_policy
+from training.policy import load_policy
 from training.rows import TokenRow, order_for
-from training.trl_common import Refreezing, common_arguments, run_trainer
+from training.trl_common import Refreezing, common_arguments, run_trainer, save
 
 
 class StepSFTTrainer(Refreezing, SFTTrainer):
@@ -28,7 +28,7 @@ def train(job: Job) -> Outcome:
     )
     trainer.layers = job.config.lora.layers
     outcome = run_trainer(trainer, job)
-    save_policy(policy, job.tokenizer, job.files, job.run.path)
+    save(policy, job)
     return outcome
 
 
