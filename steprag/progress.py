@@ -32,6 +32,10 @@ class Progress:
         self._bar.update(count)
         self.show(notes)
 
+    def move_to(self, done: int, notes: str | None = None) -> None:
+        """Like `advance`, for work that is counted elsewhere."""
+        self.advance(done - self._done, notes)
+
     def show(self, notes: str | None = None) -> None:
         """Refreshes what is seen; call it now and then where units take long. `notes` replaces what stood there."""
         self._notes = self._notes if notes is None else notes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import json
 import shutil
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import pytest
 from indexes.build import Built, IndexConfig, build_index
 from steprag.config import load_config
 from tests.indexing import small, write_corpus
-from tests.models import make_encoder
+from tests.models import make_encoder, make_llama
+from tests.training_parts import pair_row, step_row, train, write
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +43,26 @@ def pristine(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def index(pristine: Path, tmp_path: Path) -> Path:
     return shutil.copytree(pristine, tmp_path / "index")
+
+
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random llama of two blocks with a ChatML tokenizer."""
+    return make_llama(tmp_path_factory.mktemp("tiny"), [json.dumps(pair_row(n)) for n in range(20)])
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pairs")
+    write(folder / "sft.train.jsonl", [step_row(n) for n in range(16)])
+    write(folder / "pairs.train.jsonl", [pair_row(n) for n in range(16)])
+    write(folder / "pairs.val.jsonl", [pair_row(n) for n in range(16, 20)])
+    (folder / "manifest.json").write_text(json.dumps({"prompt": {"profile": "transcript", "hash": "abc"}}))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def warm(tiny: Path, pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter trained for eight steps."""
+    out = tmp_path_factory.mktemp("warm")
+    assert train(tiny, pairs, out, "sft", "--epochs", "2") == 0
+    return out

@@ -25,12 +25,28 @@ class DpoSection(Section):
     loss_weights: tuple[float, ...] | None = Field(
         default=None, description="weight of each loss; none weighs them all 1"
     )
+    share_prefix: bool = Field(
+        default=True, description="compute what sequences of a batch begin with once; the same loss, less work (trl)"
+    )
+    row_tokens: Positive = Field(
+        default=1024, description="prompts with their answers that one row of the model's input takes, in tokens"
+    )
     sft_weight: Share = Field(default=0.0, description="weight of the chosen step's own likelihood, added to the loss")
+
+
+class LlamaFactorySection(Section):
+    executable: str = Field(
+        default=".venv-llamafactory/bin/llamafactory-cli",
+        description="its command; scripts/setup_llamafactory.sh makes the environment",
+    )
 
 
 class TrainConfig(StageConfig):
     """`steprag train`. A value that a recipe leaves out has the default below, not TRL's."""
 
+    trainer: Literal["trl", "llamafactory"] = Field(
+        default="trl", description="what trains: TRL in this process, or LLaMA-Factory in an environment of its own"
+    )
     stage: Literal["sft", "dpo"] = Field(
         default="dpo", description="sft learns steps, dpo learns preferences between steps"
     )
@@ -41,6 +57,13 @@ class TrainConfig(StageConfig):
         default=None, description="PEFT folder to go on from, or atlas-warmstart; none starts anew"
     )
     finetuning: Literal["lora", "full"] = Field(default="lora", description="train a LoRA adapter, or every weight")
+    quantization: Literal["nf4"] | None = Field(
+        default=None, description="nf4 keeps the frozen base in 4 bits (QLoRA, needs bitsandbytes)"
+    )
+    deepspeed: Literal["zero2", "zero3"] | None = Field(
+        default=None, description="shards optimiser (zero2) and weights (zero3) over the GPUs; llamafactory only"
+    )
+    merge: bool = Field(default=False, description="after LoRA also write base and adapter as one model, CKPT/merged")
     lora: LoraSection = LoraSection()
     dpo: DpoSection = DpoSection()
     learning_rate: float = Field(default=2e-4, gt=0, description="peak learning rate of AdamW")
@@ -70,8 +93,12 @@ class TrainConfig(StageConfig):
     bf16: bool = Field(
         default=False, description="compute in bfloat16 (for GPUs; CPUs without the instructions get slower)"
     )
+    report_to: tuple[str, ...] = Field(
+        default=(), description="trackers of the Hugging Face Trainer: tensorboard, wandb, swanlab, trackio, ..."
+    )
+    llamafactory: LlamaFactorySection = LlamaFactorySection()
     gradient_checkpointing: bool = Field(default=False, description="less memory for about a third more time")
 
 
-NEUTRAL = frozenset({"threads", "save_steps", "logging_steps"})
+NEUTRAL = frozenset({"threads", "save_steps", "logging_steps", "report_to", "llamafactory"})
 """Keys that do not decide the result, so that an interrupted run may go on with others."""

@@ -10,17 +10,20 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steprag.engines.models import ModelFiles, embedded_sha256, read_json, sha256_of
+from steprag.engines.models import ModelFiles, adapter_base, embedded_sha256, read_json, sha256_of
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError
+from steprag.files import write_json
 from training.config import LoraSection, TrainConfig
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _BLOCK = re.compile(r"\.layers\.(\d+)\.")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+_WEIGHT_FILES = ("adapter_config.json", "config.json", "generation_config.json", "model.safetensors.index.json")
 
 
 def check_adapter(files: ModelFiles, config: TrainConfig) -> None:
@@ -31,6 +34,9 @@ def check_adapter(files: ModelFiles, config: TrainConfig) -> None:
         raise ConfigError("finetuning full goes on from full weights, not from an adapter; leave adapter out")
     if files.adapter.suffix == ".gguf":
         raise ConfigError(f"{files.adapter} is a GGUF adapter; training goes on from the PEFT folder it was made of")
+    named = adapter_base(files.adapter)
+    if files.hub and not Path(named).exists() and named.lower() != files.hub.lower():
+        raise ConfigError(f"{files.adapter} was made for {named}, not for {files.hub}; give that base with --model")
     rank = read_json(files.adapter / "adapter_config.json").get("r")
     if rank != config.lora.rank:
         raise ConfigError(
@@ -64,13 +70,18 @@ def _folder_hash(folder: Path) -> str:
 def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
     """The model to train, on the CPU: a PeftModel, or the bare model for full fine-tuning. The trainer moves it."""
     import torch
-    from peft import PeftModel, get_peft_model
+    from peft import PeftModel, get_peft_model, prepare_model_for_kbit_training
     from transformers import AutoModelForCausalLM, set_seed
 
     dtype = torch.bfloat16 if config.bf16 and config.finetuning == "lora" else torch.float32
-    model = AutoModelForCausalLM.from_pretrained(base_weights(files), dtype=dtype, attn_implementation="sdpa")
+    options = _four_bits(dtype) if config.quantization else {}
+    model = AutoModelForCausalLM.from_pretrained(
+        base_weights(files), dtype=dtype, attn_implementation="sdpa", **options
+    )
     if config.finetuning == "full":
         return model
+    if config.quantization:
+        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=config.gradient_checkpointing)
     set_seed(config.seed)  # the first values of a fresh adapter are random
     if files.adapter:
         policy = PeftModel.from_pretrained(model, str(files.adapter), is_trainable=True)
@@ -78,6 +89,14 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
         policy = get_peft_model(model, _lora(config.lora, model))
     freeze_below(policy, config.lora.layers)
     return policy
+
+
+def _four_bits(dtype: torch.dtype) -> dict[str, Any]:
+    """QLoRA's base (arXiv 2305.14314): nf4 with doubly quantised scales, computed in `dtype`."""
+    from transformers import BitsAndBytesConfig
+
+    nf4 = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
+    return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, **nf4)}
 
 
 def _lora(section: LoraSection, model: PreTrainedModel) -> Any:
@@ -120,17 +139,37 @@ def save_policy(policy: Any, tokenizer: PreTrainedTokenizerBase, files: ModelFil
     temporary = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
     try:
         if hasattr(policy, "peft_config"):
-            policy.peft_config["default"].base_model_name_or_path = _portable(files)
             policy.save_pretrained(temporary, selected_adapters=["default"], save_embedding_layers=False)
         else:
             policy.save_pretrained(temporary)
-        _save_tokenizer(tokenizer, files, temporary)
-        for path in sorted(temporary.iterdir(), key=lambda path: path.name in ("adapter_config.json", "config.json")):
-            if path.name != "README.md":
-                path.chmod(0o644)  # safetensors makes its files private
-                os.replace(path, folder / path.name)
+        adopt(temporary, tokenizer, files, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def save_merged(policy: Any, tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:
+    """Base and adapter as one model, at `folder/merged`, whole or not at all. `policy` is used up."""
+    temporary = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
+    try:
+        policy.merge_and_unload().save_pretrained(temporary)
+        _save_tokenizer(tokenizer, files, temporary)
+        temporary.chmod(0o755)
+        shutil.rmtree(folder / "merged", ignore_errors=True)  # of a run that was cut off
+        os.replace(temporary, folder / "merged")
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def adopt(made: Path, tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:
+    """Moves the weights that a trainer left in `made` to `folder`, with the base's tokenizer beside them."""
+    weights = [path for path in made.iterdir() if path.suffix == ".safetensors" or path.name in _WEIGHT_FILES]
+    adapter = made / "adapter_config.json"
+    if adapter.is_file():
+        write_json(adapter, {**read_json(adapter), "base_model_name_or_path": _portable(files)})
+    _save_tokenizer(tokenizer, files, folder)
+    for path in sorted(weights, key=lambda path: path.name in ("adapter_config.json", "config.json")):
+        path.chmod(0o644)  # safetensors makes its files private
+        os.replace(path, folder / path.name)
 
 
 def _portable(files: ModelFiles) -> str:

@@ -17,6 +17,8 @@ from steprag.errors import ConfigError, DataError
 from steprag.files import from_dict, read_rows
 from steprag.tokens import prompt_tokens, reply_tokens
 from steprag.types import Message, Pair, Trajectory
+from training.config import TrainConfig
+from training.parity import check_parity
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -104,8 +106,9 @@ def _reply(messages: tuple[Message, ...], field: str, path: Path, line: int) -> 
 
 
 def tokenise(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, max_length: int) -> list[TokenRow]:
-    """The rows of at most `max_length` tokens; the others are left out."""
-    made = (_tokens(row, tokenizer) for row in rows)
+    """The rows of at most `max_length` tokens; the others are left out, never cut. Checks the parity of all of them."""
+    made = [_tokens(row, tokenizer) for row in rows]
+    check_parity(rows, made, tokenizer)
     return [row for row in made if row.length <= max_length]
 
 
@@ -114,26 +117,51 @@ def _tokens(row: Row, tokenizer: PreTrainedTokenizerBase) -> TokenRow:
     return TokenRow(prompt, tuple(reply_tokens(row.prompt, reply, prompt, tokenizer) for reply in row.completions))
 
 
-def row_order(lengths: Sequence[int], batch: int, epochs: float, seed: int) -> list[int]:
-    """Row numbers in the order they are trained, all epochs in one list; every run of `batch` has like lengths."""
+def order_for(config: TrainConfig, rows: list[TokenRow]) -> list[int]:
+    """Row numbers for the whole run. With `max_steps` as many epochs as these need.
+
+    Pairs of one prompt stay together where prompts are encoded once.
+    """
+    epochs = config.epochs
+    if config.max_steps:
+        epochs = config.max_steps * config.batch_size * config.accumulation / len(rows)
+    groups = list(range(len(rows)))
+    if config.stage == "dpo" and config.trainer == "trl" and config.dpo.share_prefix:
+        numbers: dict[tuple[int, ...], int] = {}
+        groups = [numbers.setdefault(tuple(row.prompt), len(numbers)) for row in rows]
+    return row_order([row.length for row in rows], config.batch_size, epochs, config.seed, groups)
+
+
+def row_order(
+    lengths: Sequence[int], batch: int, epochs: float, seed: int, groups: Sequence[int] | None = None
+) -> list[int]:
+    """Row numbers in the order they are trained, all epochs in one list; every run of `batch` has like lengths.
+
+    Rows of one group (a number a row; by default each is its own) stand side by side.
+    """
+    groups = groups or range(len(lengths))
+    members: dict[int, list[int]] = {}
+    for row, group in enumerate(groups):
+        members.setdefault(group, []).append(row)
+    longest = {group: max(lengths[row] for row in rows) for group, rows in members.items()}
     shuffle = random.Random(seed)
     order: list[int] = []
     while len(order) < round(epochs * len(lengths)):
-        epoch = list(range(len(lengths)))
+        epoch = list(members)
         shuffle.shuffle(epoch)
-        order += epoch
+        order += [row for group in epoch for row in members[group]]
     order = order[: max(1, round(epochs * len(lengths)))]
     block = batch * BLOCK_BATCHES
+    keys = [(longest[group], group, row) for row, group in enumerate(groups)]
     return [
         row
         for start in range(0, len(order), block)
-        for row in _block(order[start : start + block], lengths, batch, shuffle)
+        for row in _block(sorted(order[start : start + block], key=keys.__getitem__), batch, shuffle)
     ]
 
 
-def _block(rows: list[int], lengths: Sequence[int], batch: int, shuffle: random.Random) -> list[int]:
-    """One block: sorted by length, cut into batches, batches shuffled; an incomplete batch comes last."""
-    rows = sorted(rows, key=lambda row: (lengths[row], row))
+def _block(rows: list[int], batch: int, shuffle: random.Random) -> list[int]:
+    """One block, sorted: cut into batches, batches shuffled; an incomplete batch comes last."""
     full = len(rows) // batch * batch
     batches = [rows[start : start + batch] for start in range(0, full, batch)]
     shuffle.shuffle(batches)

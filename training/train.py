@@ -27,11 +27,19 @@ from steprag.progress import say
 from steprag.runs import Run, open_run, read_manifest
 from steprag.threads import spin_briefly
 from steprag.tokens import load_tokenizer
+from training.checks import check_recipe, check_room, check_template
 from training.config import NEUTRAL, TrainConfig
-from training.policy import adapter_hash, check_adapter, load_policy, save_policy, weights_hash
+from training.job import Job
+from training.plots import draw
+from training.policy import adapter_hash, check_adapter, weights_hash
 from training.rows import Row, data_files, read_file, read_training, tokenise
 
-BACK_ENDS = {"sft": "training.trl_sft", "dpo": "training.trl_dpo"}
+BACK_ENDS = {
+    ("trl", "sft"): "training.trl_sft",
+    ("trl", "dpo"): "training.trl_dpo",
+    ("llamafactory", "sft"): "training.llamafactory",
+    ("llamafactory", "dpo"): "training.llamafactory",
+}
 PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
 
@@ -51,6 +59,7 @@ def main(argv: list[str]) -> int:
     arguments = _arguments(argv)
     config: TrainConfig = config_from(TrainConfig, arguments)
     inputs = gather(Path(arguments.pairs), config)
+    check_room(Path(arguments.out), config, inputs.files)
     with open_run(
         arguments.out, "train", identity=_identity(config, inputs), config=config.model_dump(mode="json")
     ) as run:
@@ -76,9 +85,9 @@ def gather(folder: Path, config: TrainConfig) -> Inputs:
     train_file, val_file = data_files(folder, config.stage)
     rows = read_training(train_file, config.stage)
     held_out = read_file(val_file, config.stage)[: config.held_out]
-    if config.dpo.loss_weights and len(config.dpo.loss_weights) != len(config.dpo.loss):
-        raise ConfigError("dpo.loss_weights: give one weight for each of dpo.loss")
+    check_recipe(config)
     files = resolve_model(config.model, config.adapter)
+    check_template(files)
     check_adapter(files, config)
     hashes = {path.name: file_hash(path) for path in (train_file, val_file) if path.is_file()}
     source = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
@@ -101,8 +110,7 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run) -> None:
     os.environ["OMP_NUM_THREADS"] = str(threads)  # read by native libraries when they load
     spin_briefly()
     say(f"train: {config.stage} on {len(inputs.rows)} rows, from {inputs.files.label}, {threads} threads")
-    back_end = importlib.import_module(BACK_ENDS[config.stage])
-    from training.trl_common import quiet, use_threads
+    from training.trl_common import memory_told, quiet, use_threads
 
     quiet()
     use_threads(threads)
@@ -112,13 +120,16 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run) -> None:
     if not rows:
         raise ConfigError(f"no row has at most {config.max_length} tokens; raise max_length")
     if left_out := len(inputs.rows) - len(rows):
-        say(f"train: {left_out} of {len(inputs.rows)} rows have more than {config.max_length} tokens and are left out")
-    policy = load_policy(inputs.files, config)
-    outcome = back_end.train(policy, tokenizer, rows, held_out, config, run)
-    save_policy(policy, tokenizer, inputs.files, run.path)
-    trained = sum(parameter.numel() for parameter in policy.parameters() if parameter.requires_grad)
+        say(
+            f"train: {left_out} of {len(inputs.rows)} rows have more than {config.max_length} tokens and are left out, "
+            "not cut; raise max_length to learn them too"
+        )
+    back_end = importlib.import_module(BACK_ENDS[config.trainer, config.stage])
+    with memory_told():
+        outcome = back_end.train(Job(inputs.files, tokenizer, rows, held_out, config, run))
     counts = {"rows": len(rows), "rows_left_out": left_out, "tokens_an_epoch": sum(row.tokens for row in rows)}
-    run.set(**_base(inputs), **counts, trained_parameters=trained, **asdict(outcome), packages=_versions())
+    run.set(**_base(inputs), **counts, **asdict(outcome), packages=_versions())
+    draw(run.path / "metrics.jsonl", run.path / "curves.png", f"{config.stage}, {inputs.files.label}")
     shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
 
 

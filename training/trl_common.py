@@ -6,14 +6,12 @@ This module, `trl_sft` and `trl_dpo` import torch and TRL at their top, because 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +25,8 @@ from steprag.errors import TrainingError
 from steprag.progress import Progress
 from steprag.runs import Run
 from training.config import TrainConfig
-from training.policy import freeze_below
-from training.rows import TokenRow, row_order
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How training went. Losses are those logged first and last; `seconds` is this process's training loop."""
-
-    steps: int
-    loss_first: float
-    loss_last: float
-    seconds: float
-    stopped_by: str
-    held_out: dict[str, float]
+from training.job import OUT_OF_MEMORY, Job, Outcome, finite, last_checkpoint, scores
+from training.policy import freeze_below, save_merged, save_policy
 
 
 def quiet() -> None:
@@ -82,7 +68,7 @@ def common_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
         "logging_first_step": True,
         "logging_nan_inf_filter": False,
         "prediction_loss_only": True,
-        "report_to": "none",
+        "report_to": list(config.report_to) or "none",
         "disable_tqdm": True,
         "bf16": config.bf16,
         "gradient_checkpointing": config.gradient_checkpointing,
@@ -90,14 +76,6 @@ def common_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
         "dataloader_pin_memory": torch.accelerator.is_available(),
         "seed": config.seed,
     }
-
-
-def order_for(config: TrainConfig, rows: list[TokenRow]) -> list[int]:
-    """Row numbers for the whole run. With `max_steps` as many epochs as these need."""
-    epochs = config.epochs
-    if config.max_steps:
-        epochs = config.max_steps * config.batch_size * config.accumulation / len(rows)
-    return row_order([row.length for row in rows], config.batch_size, epochs, config.seed)
 
 
 class Refreezing(Trainer):
@@ -142,38 +120,41 @@ class Watch(TrainerCallback):
             self._bar.__exit__(None, None, None)
 
 
-def run_trainer(trainer: Trainer, run: Run, config: TrainConfig) -> Outcome:
+def run_trainer(trainer: Trainer, job: Job) -> Outcome:
     """Trains, from the last checkpoint if there is one, scores the held-out rows, and says how it went."""
-    watch = Watch(run, config)
+    watch = Watch(job.run, job.config)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(watch)
-    checkpoint = last_checkpoint(Path(str(trainer.args.output_dir)))
+    checkpoint = last_checkpoint(job.checkpoints)
     if checkpoint:
-        run.note(resumed_from=checkpoint.name)
+        job.run.note(resumed_from=checkpoint.name)
     with completion_only_head():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-        if not losses or not all(loss == loss and abs(loss) < float("inf") for loss in losses):
-            raise TrainingError("the loss is not a number any more; lower learning_rate")
+        losses = finite([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
         held_out = trainer.evaluate() if trainer.eval_dataset is not None else {}
-    scores = {key: value for key, value in held_out.items() if key not in ("epoch",) and "per_second" not in key}
-    steps = trainer.state.global_step
-    stopped_by = "minutes" if watch.out_of_time else "max_steps" if config.max_steps else "epochs"
-    return Outcome(steps, losses[0], losses[-1], round(watch.seconds, 1), stopped_by, scores)
+    stopped_by = "minutes" if watch.out_of_time else "max_steps" if job.config.max_steps else "epochs"
+    trained = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)  # pyright: ignore
+    seconds = round(watch.seconds, 1)
+    return Outcome(trainer.state.global_step, losses[0], losses[-1], seconds, stopped_by, scores(held_out), trained)
 
 
-def last_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint. The trainer's state is written last, so one without it was cut short."""
-    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]), reverse=True)
-    return next((path for path in found if _whole(path / "trainer_state.json")), None)
+def save(policy: Any, job: Job) -> None:
+    """Leaves the checkpoint at the top of the run folder; with `merge` the whole model below it."""
+    save_policy(policy, job.tokenizer, job.files, job.run.path)
+    if job.config.merge:
+        save_merged(policy, job.tokenizer, job.files, job.run.path)
 
 
-def _whole(path: Path) -> bool:
+@contextmanager
+def memory_told() -> Iterator[None]:
+    """Says which keys help when memory runs out. torch has a type for GPUs; for the processor only a text."""
     try:
-        return bool(json.loads(path.read_text(encoding="utf-8")))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return False
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        raise TrainingError(f"{str(error).splitlines()[0]}; {OUT_OF_MEMORY}") from None
 
 
 @contextmanager

@@ -7,20 +7,20 @@ before the first step, so that a step costs one forward pass and no second model
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from contextlib import nullcontext
 from typing import Any
 
 from datasets import Dataset
-from transformers import PreTrainedTokenizerBase
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
 
 from steprag.progress import Progress
-from steprag.runs import Run
-from training.config import DpoSection, TrainConfig
-from training.policy import freeze_below
-from training.rows import TokenRow
-from training.trl_common import Outcome, Refreezing, common_arguments, completion_only_head, order_for, run_trainer
+from training.config import DpoSection
+from training.job import Job, Outcome
+from training.policy import freeze_below, load_policy
+from training.rows import TokenRow, order_for
+from training.shared_prefix import sharing
+from training.trl_common import Refreezing, common_arguments, completion_only_head, run_trainer, save
 
 REFERENCE = "ref"
 """TRL's name for the frozen copy of the adapter that training starts from."""
@@ -50,43 +50,35 @@ class StepDPOTrainer(Refreezing, DPOTrainer):
         return scores
 
 
-def train(
-    policy: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    rows: list[TokenRow],
-    held_out: list[TokenRow],
-    config: TrainConfig,
-    run: Run,
-) -> Outcome:
-    """Trains `policy` in place."""
-    with completion_only_head():
-        trainer = build(policy, tokenizer, rows, held_out, config, run.path / "checkpoints")
-    return run_trainer(trainer, run, config)
+def train(job: Job) -> Outcome:
+    """Trains and saves."""
+    policy = load_policy(job.files, job.config)
+    section = job.config.dpo
+    with completion_only_head(), sharing(policy, section.row_tokens) if section.share_prefix else nullcontext():
+        trainer = build(policy, job)
+        outcome = run_trainer(trainer, job)
+    save(policy, job)
+    return outcome
 
 
-def build(
-    policy: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    rows: list[TokenRow],
-    held_out: list[TokenRow],
-    config: TrainConfig,
-    checkpoints: Path,
-) -> StepDPOTrainer:
+def build(policy: Any, job: Job) -> StepDPOTrainer:
     """The trainer, its reference scored and its rows in the order of training."""
-    rows = sorted(rows, key=lambda row: row.length)  # the reference is scored in this order, with little padding
+    config = job.config
+    # The reference is scored in this order: little padding, and pairs of one prompt side by side.
+    rows = sorted(job.rows, key=lambda row: (len(row.prompt), row.prompt, row.length))
     order = order_for(config, rows)
     needed = sorted(set(order))  # `max_steps` may stop short of an epoch: no reference for rows that are never seen
     trainer = StepDPOTrainer(
         model=policy,
         args=DPOConfig(
-            **common_arguments(config, checkpoints),
+            **common_arguments(config, job.checkpoints),
             **losses(config.dpo),
             beta=config.dpo.beta,
             precompute_ref_log_probs=True,
         ),
         train_dataset=as_dataset([rows[i] for i in needed]),
-        eval_dataset=as_dataset(held_out) if held_out else None,
-        processing_class=tokenizer,
+        eval_dataset=as_dataset(job.held_out) if job.held_out else None,
+        processing_class=job.tokenizer,
     )
     trainer.layers = config.lora.layers
     if REFERENCE in getattr(policy, "peft_config", {}):

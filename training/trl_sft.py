@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from datasets import Dataset
-from transformers import PreTrainedTokenizerBase
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from steprag.runs import Run
-from training.config import TrainConfig
-from training.rows import TokenRow
-from training.trl_common import Outcome, Refreezing, common_arguments, order_for, run_trainer
+from training.job import Job, Outcome
+from training.policy import load_policy
+from training.rows import TokenRow, order_for
+from training.trl_common import Refreezing, common_arguments, run_trainer, save
 
 
 class StepSFTTrainer(Refreezing, SFTTrainer):
     """TRL's trainer on rows that are tokens already; it recognises them by their columns."""
 
 
-def train(
-    policy: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    rows: list[TokenRow],
-    held_out: list[TokenRow],
-    config: TrainConfig,
-    run: Run,
-) -> Outcome:
-    """Trains `policy` in place."""
+def train(job: Job) -> Outcome:
+    """Trains and saves."""
+    policy = load_policy(job.files, job.config)
     trainer = StepSFTTrainer(
         model=policy,
-        args=SFTConfig(**common_arguments(config, run.path / "checkpoints")),
-        train_dataset=as_dataset(rows).select(order_for(config, rows)),
-        eval_dataset=as_dataset(held_out) if held_out else None,
-        processing_class=tokenizer,
+        args=SFTConfig(**common_arguments(job.config, job.checkpoints)),
+        train_dataset=as_dataset(job.rows).select(order_for(job.config, job.rows)),
+        eval_dataset=as_dataset(job.held_out) if job.held_out else None,
+        processing_class=job.tokenizer,
     )
-    trainer.layers = config.lora.layers
-    return run_trainer(trainer, run, config)
+    trainer.layers = job.config.lora.layers
+    outcome = run_trainer(trainer, job)
+    save(policy, job)
+    return outcome
 
 
 def as_dataset(rows: list[TokenRow]) -> Dataset:

@@ -1,0 +1,204 @@
+"""The LLaMA-Factory back end: what it is asked to do, what its output means, and (slow) real runs on a tiny Qwen2."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from steprag.errors import ConfigError
+from tests.training_parts import FAST, lines, make_qwen2, tensors, train
+from training.checks import check_recipe
+from training.config import DpoSection, LlamaFactorySection, TrainConfig
+from training.job import OUT_OF_MEMORY
+from training.llamafactory_process import ROOT, executable, reason
+
+REAL = ROOT / ".venv-llamafactory" / "bin" / "llamafactory-cli"
+
+STAND_IN = """#!{python}
+import json, pathlib, sys, yaml
+recipe = yaml.safe_load(open(sys.argv[2]))
+out = pathlib.Path(recipe["output_dir"])
+out.mkdir(parents=True, exist_ok=True)
+if recipe["learning_rate"] > 0.5:
+    print("Traceback (most recent call last):")
+    sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+log = [{{"loss": 0.7 - step / 10, "step": step}} for step in (1, 2, 3)]
+for row in log:
+    with open(out / "trainer_log.jsonl", "a") as stream:
+        line = {{"current_steps": row["step"], "total_steps": 3, "loss": row["loss"], "lr": 0.1}}
+        stream.write(json.dumps(line) + "\\n")
+(out / "trainer_state.json").write_text(json.dumps({{"global_step": 3, "log_history": log}}))
+(out / "eval_results.json").write_text(json.dumps({{"eval_loss": 0.5, "epoch": 1.0, "eval_samples_per_second": 9}}))
+(out / "adapter_model.safetensors").write_bytes(b"weights")
+(out / "adapter_config.json").write_text(json.dumps({{"r": 4, "base_model_name_or_path": "/cache/x"}}))
+"""
+
+
+@pytest.fixture(scope="module")
+def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_qwen2(tmp_path_factory.mktemp("qwen2"))
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> list[str]:
+    """Options that call a small program with LLaMA-Factory's files in place of LLaMA-Factory."""
+    path = tmp_path / "llamafactory-cli"
+    path.write_text(STAND_IN.format(python=sys.executable))
+    path.chmod(path.stat().st_mode | stat.S_IEXEC)
+    return ["--trainer", "llamafactory", "--llamafactory.executable", str(path)]
+
+
+def test_run_writes_files_follows_the_log_and_takes_over_the_adapter(
+    qwen2: Path, pairs: Path, tmp_path: Path, stand_in: list[str]
+) -> None:
+    out = tmp_path / "out"
+    assert train(qwen2, pairs, out, "dpo", *stand_in, "--dpo.beta", "0.3", "--held_out", "4") == 0
+    recipe = yaml.safe_load((out / "llamafactory" / "train.yaml").read_text())
+    assert recipe["stage"] == "dpo"
+    assert recipe["pref_beta"] == 0.3
+    assert recipe["finetuning_type"] == "lora"
+    assert recipe["lora_rank"] == 4
+    assert recipe["disable_shuffling"] is True
+    assert [row["loss"] for row in lines(out / "metrics.jsonl") if "lr" in row] == pytest.approx([0.6, 0.5, 0.4])
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert (manifest["steps"], manifest["loss_last"]) == (3, pytest.approx(0.4))
+    assert manifest["held_out"] == {"eval_loss": 0.5}
+    assert json.loads((out / "adapter_config.json").read_text())["base_model_name_or_path"] == str(qwen2)
+    assert (out / "tokenizer.json").is_file()
+    assert not (out / "checkpoints").exists()
+
+
+def test_failure_is_told_with_its_cause_and_the_knobs(
+    qwen2: Path, pairs: Path, tmp_path: Path, stand_in: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(qwen2, pairs, tmp_path / "out", "dpo", *stand_in, "--learning_rate", "0.9") == 1
+    error = capsys.readouterr().err
+    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB" in error
+    assert "halve batch_size" in error
+    assert "log.txt" in error
+    assert "Traceback" in (tmp_path / "out" / "llamafactory" / "log.txt").read_text()
+
+
+def test_the_cause_is_found_behind_torchruns_own_error() -> None:
+    log = "Traceback\n[rank0]: ValueError: bad key\nmore\ntorch.distributed.elastic.ChildFailedError: x\n"
+    log += "subprocess.CalledProcessError: Command '['torchrun']' returned non-zero exit status 1."
+    assert reason(log, 1) == "ValueError: bad key"
+    assert OUT_OF_MEMORY in reason("", 247)
+    assert "exit status 3; its last words: done with it" in reason("a\ndone with it\n\n", 3)
+
+
+def config(**values: Any) -> TrainConfig:
+    section = LlamaFactorySection(executable=sys.executable)
+    return TrainConfig(trainer="llamafactory", llamafactory=section, **values)
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"dpo": DpoSection(loss=("robust",))}, "one of sigmoid, hinge, ipo"),
+        ({"quantization": "nf4", "finetuning": "full"}, "4-bit base cannot be trained"),
+        ({"quantization": "nf4", "deepspeed": "zero3"}, "zero3 cannot shard a 4-bit base"),
+        ({"merge": True, "finetuning": "full"}, "a whole model already"),
+        ({"minutes": 3}, "bounded by max_steps"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(values: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        check_recipe(config(**values))
+
+
+def test_missing_environment_names_its_script() -> None:
+    missing = TrainConfig(llamafactory=LlamaFactorySection(executable="no/such/llamafactory-cli"))
+    with pytest.raises(ConfigError, match="bash scripts/setup_llamafactory.sh"):
+        executable(missing)
+
+
+def test_qlora_and_deepspeed_reach_the_recipe(qwen2: Path, pairs: Path, tmp_path: Path, stand_in: list[str]) -> None:
+    options = ["--quantization", "nf4", "--deepspeed", "zero2", "--report_to", '["tensorboard"]']
+    assert train(qwen2, pairs, tmp_path / "out", "sft", *stand_in, *options) == 0
+    recipe = yaml.safe_load((tmp_path / "out" / "llamafactory" / "train.yaml").read_text())
+    assert (recipe["quantization_bit"], recipe["quantization_type"]) == (4, "nf4")
+    assert json.loads(Path(recipe["deepspeed"]).read_text())["zero_optimization"]["stage"] == 2
+    assert recipe["report_to"] == ["tensorboard"]
+
+
+@pytest.fixture
+def real() -> list[str]:
+    if not REAL.is_file():
+        pytest.skip("needs LLaMA-Factory: bash scripts/setup_llamafactory.sh")
+    return ["--trainer", "llamafactory", "--held_out", "4"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_real_dpo_full_starts_where_trl_does(qwen2: Path, pairs: Path, tmp_path: Path, real: list[str]) -> None:
+    """The same rows in the same order from the same weights: LLaMA-Factory and TRL log the same losses."""
+    options = ["--finetuning", "full", "--learning_rate", "1e-3", "--max_steps", "6"]
+    assert train(qwen2, pairs, tmp_path / "lf", "dpo", *real, *options) == 0
+    assert train(qwen2, pairs, tmp_path / "trl", "dpo", *options) == 0
+    ours, theirs = ([row["loss"] for row in lines(tmp_path / name / "metrics.jsonl") if "loss" in row]
+                    for name in ("trl", "lf"))  # fmt: skip
+    assert theirs[0] == pytest.approx(math.log(2), abs=1e-3)
+    assert len(theirs) == 6
+    assert theirs == pytest.approx(ours, rel=2e-2)
+    assert theirs[-1] < theirs[0]
+    assert json.loads((tmp_path / "lf" / "manifest.json").read_text())["held_out"]["eval_rewards/accuracies"] == 1
+    assert (tmp_path / "lf" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_real_sft_then_dpo_lora_and_merge(qwen2: Path, pairs: Path, tmp_path: Path, real: list[str]) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    assert train(qwen2, pairs, tmp_path / "sft", "sft", *real, "--max_steps", "4") == 0
+    dpo = tmp_path / "dpo"
+    options = ["--adapter", str(tmp_path / "sft"), "--max_steps", "4", "--merge", "true"]
+    assert train(qwen2, pairs, dpo, "dpo", *real, *options) == 0
+    losses = [row["loss"] for row in lines(dpo / "metrics.jsonl") if "loss" in row]
+    assert len(losses) == 4
+    assert losses[0] == pytest.approx(math.log(2), abs=1e-3)  # the reference is base and adapter
+    assert losses[-1] < losses[0]
+    before, after = tensors(tmp_path / "sft"), tensors(dpo)
+    assert before.keys() == after.keys()
+    assert any(not torch.equal(before[key], after[key]) for key in before)
+    merged = AutoModelForCausalLM.from_pretrained(dpo / "merged", dtype=torch.float32)
+    from peft import PeftModel
+
+    adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(qwen2, dtype=torch.float32), str(dpo))
+    ids = torch.arange(3, 40)[None]
+    assert torch.allclose(merged(ids).logits, adapted(ids).logits, atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_real_run_killed_goes_on(qwen2: Path, pairs: Path, tmp_path: Path, real: list[str]) -> None:
+    """SIGKILL of our command ends the trainer too; the same command goes on from the last checkpoint."""
+    out = tmp_path / "out"
+    options = [*real, "--epochs", "60", "--save_steps", "5"]
+    base = ["--stage", "sft", "--model", str(qwen2), "--pairs", str(pairs), "--out", str(out), *FAST, *options]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "training.train", *base], env={**os.environ, "PYTHONPATH": os.getcwd()}
+    )
+    while not list(out.glob("checkpoints/checkpoint-*/trainer_state.json")) and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert train(qwen2, pairs, out, "sft", *options) == 0
+    metrics = lines(out / "metrics.jsonl")
+    resumed = next(number for number, row in enumerate(metrics) if "resumed_from" in row)
+    start = int(metrics[resumed]["resumed_from"].split("-")[1])
+    assert [row["step"] for row in metrics[resumed + 1 :]] == list(range(start + 1, 241))
+    assert json.loads((out / "manifest.json").read_text())["steps"] == 240

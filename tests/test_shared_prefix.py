@@ -1,0 +1,156 @@
+"""Prompts encoded once: the same loss and gradients as TRL's own DPO, from fewer tokens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steprag.engines.models import resolve_model
+from steprag.errors import ConfigError
+from tests.training_parts import make_qwen2
+from training.config import LoraSection, TrainConfig
+from training.rows import TokenRow, row_order
+from training.shared_prefix import pack, sharing
+
+
+def some_rows(seed: int = 0) -> list[TokenRow]:
+    """Six pairs: three siblings of one prompt, two prompts that share their beginning, one that shares nothing."""
+    draw = random.Random(seed)
+
+    def ids(count: int) -> list[int]:
+        return [draw.randrange(3, 300) for _ in range(count)]
+
+    system, first, steps = ids(12), ids(30), [[*ids(n), 2] for n in (7, 3, 12, 9, 5, 8, 4, 6)]
+    siblings = [(0, 1), (0, 2), (1, 2)]
+    rows = [TokenRow(system + first, (steps[one], steps[other])) for one, other in siblings]
+    rows += [TokenRow(system + ids(21), (steps[3], steps[4])), TokenRow(system + ids(33), (steps[5], steps[6]))]
+    return [*rows, TokenRow(ids(5), (steps[7], steps[0]))]
+
+
+@pytest.fixture(scope="module")
+def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_qwen2(tmp_path_factory.mktemp("qwen2"))
+
+
+@contextmanager
+def stock_trainer(
+    qwen2: Path, out: Path, finetuning: Any, loss: list[str], checkpointing: bool = False
+) -> Iterator[tuple[Any, Any, Any]]:
+    """TRL's DPOTrainer on the rows, the policy, and one batch of all of them."""
+    from transformers import AutoTokenizer
+    from trl.trainer.dpo_config import DPOConfig
+
+    from training.policy import load_policy
+    from training.trl_common import quiet
+    from training.trl_dpo import StepDPOTrainer, as_dataset
+
+    quiet()
+    config = TrainConfig(finetuning=finetuning, lora=LoraSection(rank=4))
+    policy = load_policy(resolve_model(str(qwen2)), config)
+    options: dict[str, Any] = {
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": checkpointing,
+        "report_to": "none",
+    }
+    arguments = DPOConfig(str(out), loss_type=loss, beta=0.5, precompute_ref_log_probs=True, **options)
+    dataset = as_dataset(some_rows())
+    trainer = StepDPOTrainer(
+        model=policy, args=arguments, train_dataset=dataset, processing_class=AutoTokenizer.from_pretrained(qwen2)
+    )
+    batch = trainer.data_collator([trainer.train_dataset[i] for i in range(len(dataset))])
+    batch["ref_chosen_logps"] = batch["ref_chosen_logps"] + 0.7  # away from the point where both terms are alike
+    if checkpointing:
+        policy.gradient_checkpointing_enable({"use_reentrant": False})
+    yield trainer, policy, batch
+
+
+def gradients(trainer: Any, policy: Any, batch: Any) -> tuple[float, dict[str, Any]]:
+    policy.train()  # only then does checkpointing take place
+    policy.zero_grad()
+    loss = trainer.compute_loss(policy, batch)
+    loss.backward()
+    found = {name: weight.grad.clone() for name, weight in policy.named_parameters() if weight.grad is not None}
+    return loss.item(), found
+
+
+@pytest.mark.parametrize(
+    ("finetuning", "budget", "checkpointing"),
+    [("lora", 1, False), ("lora", 150, True), ("lora", 4000, False), ("full", 1, True), ("full", 150, False)],
+)
+def test_loss_and_gradients_are_those_of_stock_dpo(
+    qwen2: Path, tmp_path: Path, finetuning: str, budget: int, checkpointing: bool
+) -> None:
+    import torch
+
+    with stock_trainer(qwen2, tmp_path, finetuning, ["sigmoid", "sft"], checkpointing) as (trainer, policy, batch):
+        if finetuning == "lora":
+            for name, weight in policy.named_parameters():
+                if "lora_B" in name:
+                    torch.nn.init.normal_(weight, std=0.1)  # zero at the start, where lora_A has no gradient
+        loss, stock = gradients(trainer, policy, batch)
+        with sharing(policy, budget) as shared:
+            same_loss, same = gradients(trainer, policy, batch)
+        assert same_loss == pytest.approx(loss, rel=1e-4)
+        assert stock.keys() == same.keys()
+        for name, expected in stock.items():
+            assert torch.norm(same[name] - expected) <= 1e-4 * torch.norm(expected), name
+        assert shared.computed < shared.given / (1 if budget == 1 else 1.5)
+        again, _ = gradients(trainer, policy, batch)
+        assert again == loss
+
+
+def test_reference_is_scored_alike(qwen2: Path, tmp_path: Path) -> None:
+    import torch
+
+    with stock_trainer(qwen2, tmp_path, "full", ["sigmoid"]) as (trainer, policy, batch):
+        inputs = {key: value for key, value in batch.items() if not key.startswith("ref_")}
+        with torch.no_grad():
+            stock = trainer.compute_ref_log_probs(policy, inputs)
+            with sharing(policy, 200):
+                shared = trainer.compute_ref_log_probs(policy, inputs)
+        assert all(torch.allclose(a, b, rtol=1e-5) for a, b in zip(stock, shared, strict=True))
+
+
+def test_siblings_cost_their_own_tokens_alone() -> None:
+    prompt, steps = list(range(100)), [[200 + n, 201, 2] for n in range(4)]
+    sequences = [prompt + step for one in steps for step in (one, steps[0])]
+    rows = pack(sequences, 1)
+    assert [len(row.tokens) for row in rows] == [100 + 3 * 4]
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=8), st.integers(1, 40))
+def test_every_sequence_can_be_read_off_its_tree(sequences: list[list[int]], budget: int) -> None:
+    rows = pack(sequences, budget)
+    found = {number: (row, path) for row in rows for number, path in row.paths.items()}
+    assert sorted(found) == list(range(len(sequences)))
+    for number, (row, path) in found.items():
+        assert [row.tokens[place] for place in path] == sequences[number]
+        assert [row.positions[place] for place in path] == list(range(len(path)))
+        assert path == sorted(path)
+    assert sum(len(row.tokens) for row in rows) <= sum(map(len, sequences))
+
+
+def test_pairs_of_one_prompt_stay_together() -> None:
+    groups = [n // 3 for n in range(60)]
+    lengths = [100 + 7 * group % 31 + n for n, group in enumerate(groups)]
+    order = row_order(lengths, 6, 2, seed=1, groups=groups)
+    assert sorted(order) == sorted([*range(60), *range(60)])
+    batches = [[groups[row] for row in order[start : start + 6]] for start in range(0, 120, 6)]
+    assert all(len(set(batch)) <= 2 for batch in batches)
+    assert order != row_order(lengths, 6, 2, seed=2, groups=groups)
+
+
+def test_models_that_it_does_not_fit_are_refused(qwen2: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(qwen2, attn_implementation="eager")
+    with pytest.raises(ConfigError, match=r"dpo\.share_prefix false"), sharing(model, 100):
+        pass

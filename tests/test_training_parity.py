@@ -1,0 +1,116 @@
+"""Token parity: the ids that each trainer is given are those that inference sends and stops at."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steprag.errors import ConfigError, TrainingError
+from tests.training_parts import QWEN2_5, SMOLLM2, make_tokenizer, messages, pair_row, reply, write
+from training.parity import check_parity
+from training.rows import Row, TokenRow, read_file, tokenise
+
+TEMPLATES = {"Qwen2.5": QWEN2_5, "SmolLM2": SMOLLM2}
+
+
+@pytest.fixture(params=TEMPLATES)
+def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return make_tokenizer(tmp_path, [json.dumps(pair_row(n)) for n in range(20)], TEMPLATES[request.param])
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> list[Row]:
+    made = [pair_row(n) for n in range(8)]
+    made[3]["prompt"] = made[3]["prompt"][1:]  # no system message: both templates put their own
+    made[4]["prompt"] = [*messages(4), *reply("An earlier step."), {"role": "user", "content": "Go on: ünï→\n\n  x"}]
+    return read_file(write(tmp_path / "pairs.jsonl", made), "dpo")
+
+
+def stops_at(ids: list[int], end: int) -> list[int]:
+    """What an engine has generated when it stops."""
+    return ids[: ids.index(end) + 1]
+
+
+def test_both_trainers_see_what_inference_sends(tokenizer: Any, rows: list[Row]) -> None:
+    from training.llamafactory import _pair_columns
+    from training.trl_dpo import as_dataset
+
+    tokens = tokenise(rows, tokenizer, 1000)
+    for row, made, seen in zip(rows, tokens, as_dataset(tokens), strict=True):
+        text = tokenizer.apply_chat_template(list(row.prompt), tokenize=False, add_generation_prompt=True)
+        sent = tokenizer.encode(text, add_special_tokens=False)
+        assert seen["prompt_ids"] == sent
+        given = _pair_columns(made)
+        for completion, name in zip(row.completions, ("chosen", "rejected"), strict=True):
+            learnt = [label for label in given[f"{name}_labels"] if label != -100]
+            assert learnt == seen[f"{name}_ids"] == stops_at(learnt, tokenizer.eos_token_id)
+            assert tokenizer.decode(learnt[:-1]) == completion["content"]
+            assert given[f"{name}_input_ids"] == sent + learnt
+
+
+def test_the_first_differing_tokens_are_shown(tokenizer: Any, rows: list[Row]) -> None:
+    tokens = tokenise(rows, tokenizer, 1000)
+    wrong = list(tokens)
+    wrong[5] = replace(tokens[5], prompt=[*tokens[5].prompt[:-1], tokenizer.pad_token_id])
+    with pytest.raises(TrainingError, match=r"row 6: .*differ from token \d+ on.*<\|endoftext\|>.*inference sends"):
+        check_parity(rows, wrong, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda ids, tokenizer: ids + tokenizer.encode("\n"), "row 2: the completion ends with"),
+        (lambda ids, tokenizer: [ids[0], ids[-1], *ids[1:]], "within its text"),
+        (lambda ids, tokenizer: ids[2:], "is not what was sampled: from character 1"),
+    ],
+)
+def test_completions_must_end_as_inference_ends_them(
+    tokenizer: Any, rows: list[Row], change: Any, complaint: str
+) -> None:
+    tokens = tokenise(rows, tokenizer, 1000)
+    chosen, rejected = tokens[1].completions
+    tokens[1] = TokenRow(tokens[1].prompt, (chosen, change(rejected, tokenizer)))
+    with pytest.raises(TrainingError, match=complaint):
+        check_parity(rows, tokens, tokenizer)
+
+
+def test_a_template_that_trims_a_reply_stops_the_run(tmp_path: Path) -> None:
+    template = QWEN2_5.replace("+ message.content +", "+ (message.content | trim) +")
+    tokenizer = make_tokenizer(tmp_path, ["words and more words"], template)
+    path = write(tmp_path / "pairs.jsonl", [{**pair_row(1), "chosen": reply(" starts with a space")}])
+    with pytest.raises(TrainingError, match="row 1: the completion is not what was sampled"):
+        tokenise(read_file(path, "dpo"), tokenizer, 1000)
+
+
+def test_a_template_that_changes_the_prompt_stops_the_run(tmp_path: Path) -> None:
+    template = QWEN2_5.replace("assistant\n' }}{%- endif %}", "assistant\n<think>' }}{%- endif %}")
+    tokenizer = make_tokenizer(tmp_path, ["words and more words"], template)
+    path = write(tmp_path / "pairs.jsonl", [pair_row(1)])
+    with pytest.raises(ConfigError, match="renders a prompt differently"):
+        tokenise(read_file(path, "dpo"), tokenizer, 1000)
+
+
+@pytest.mark.slow
+def test_llamacpp_sends_the_ids_that_are_trained() -> None:
+    """The serving engine's own template and tokenizer, on the embedded model."""
+    import httpx2
+
+    from steprag.engines.models import resolve_model
+    from steprag.engines.server import EngineSpec, serving
+    from steprag.tokens import load_tokenizer, prompt_tokens
+
+    tokenizer = load_tokenizer(resolve_model("smollm2-135m-instruct"))
+    chats = [messages(n) for n in range(3)] + [messages(3)[1:]]
+    later = {"role": "user", "content": "é→ 12\n\n y"}
+    chats += [[*messages(4), *reply("So the next query is <query> x </query>"), later]]
+    with serving(EngineSpec("llamacpp", "smollm2-135m-instruct", None, parallel=1)) as endpoint:
+        root = endpoint.base_url.removesuffix("/v1")
+        for chat in chats:
+            prompt = httpx2.post(f"{root}/apply-template", json={"messages": chat}, timeout=60).json()["prompt"]
+            request = {"content": prompt, "add_special": True, "parse_special": True}
+            sent = httpx2.post(f"{root}/tokenize", json=request, timeout=60).json()["tokens"]
+            assert sent == prompt_tokens(chat, tokenizer), chat

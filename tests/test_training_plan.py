@@ -1,0 +1,133 @@
+"""What a run takes, told before it starts: sizes, memory, refusals, room on the disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steprag.cli import guarded
+from steprag.config import load_config
+from steprag.engines.models import ModelFiles
+from tests.training_parts import make_qwen2, train
+from training.config import TrainConfig
+from training.estimate import PUBLISHED, memory, work
+from training.plan import RECIPES, main
+from training.shapes import KNOWN, shape_of
+
+MADE_FOR = {
+    "qwen2.5-7b-dpo": ("a100", 8),
+    "qwen2.5-7b-sft": ("a100", 8),
+    "qwen2.5-7b-sft-lora": ("a100", 1),
+    "qwen2.5-7b-dpo-lora": ("a100", 1),
+    "qwen2.5-7b-dpo-qlora": ("4090", 1),
+    "qwen2.5-1.5b-sft": ("4090", 1),
+    "qwen2.5-1.5b-dpo": ("4090", 1),
+    "qwen2.5-0.5b-sft": ("4090", 1),
+    "qwen2.5-0.5b-dpo": ("4090", 1),
+}
+
+
+def recipe(name: str, **overrides: Any) -> TrainConfig:
+    return load_config(TrainConfig, str(RECIPES / f"{name}.yaml"), overrides)
+
+
+@pytest.mark.parametrize("name", MADE_FOR)
+def test_recipes_fit_the_hardware_they_are_made_for(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    device, count = MADE_FOR[name]
+    options = ["--config", str(RECIPES / f"{name}.yaml"), "--device", device, "--devices", str(count), "--json"]
+    assert guarded(main, options) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["fits"]
+    assert plan["hours"] > 0
+
+
+def test_what_cannot_fit_is_refused_with_the_nearest_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--config", str(RECIPES / "qwen2.5-7b-dpo.yaml"), "--device", "4090"]
+    assert guarded(main, options) == 2
+    error = capsys.readouterr().err
+    assert "GiB are needed on each device and RTX 4090 has 24" in error
+    assert "nearest recipe that fits: configs/training/qwen2.5-7b-dpo" in error
+    assert guarded(main, [*options[:-1], "t4", "--finetuning", "full"]) == 2
+    assert "qwen2.5-7b-dpo-qlora.yaml" in capsys.readouterr().err
+
+
+def test_parameters_are_the_models_own(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from training.policy import load_policy
+
+    files = ModelFiles("tiny", hf=make_qwen2(tmp_path))
+    shape = shape_of(files)
+    assert shape is not None
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert shape.parameters == sum(weight.numel() for weight in model.parameters())
+    policy = load_policy(files, TrainConfig())
+    assert shape.lora(8, None) == sum(w.numel() for w in policy.parameters() if w.requires_grad)
+    assert KNOWN["Qwen/Qwen2.5-7B-Instruct"].parameters == 7_615_616_512  # the model card says 7.61 billion
+
+
+def test_every_knob_that_is_named_for_memory_helps() -> None:
+    shape = KNOWN["Qwen/Qwen2.5-7B-Instruct"]
+
+    def gib(devices: int = 1, **overrides: Any) -> float:
+        return memory(recipe("qwen2.5-7b-dpo-lora", **overrides), shape, PUBLISHED, devices).total
+
+    usual = gib()
+    assert gib(batch_size=2) < usual
+    assert gib(quantization="nf4") < usual - 8
+    assert gib(gradient_checkpointing=False) > usual
+    assert gib(max_length=1024) < usual
+    assert gib(finetuning="full") > usual + 80
+    full = {"trainer": "llamafactory", "finetuning": "full"}
+    assert gib(8, **full, deepspeed="zero3") < gib(8, **full, deepspeed="zero2") < gib(8, **full)
+
+
+def test_shared_prompts_and_rows_decide_the_work() -> None:
+    shape, config = KNOWN["Qwen/Qwen2.5-7B-Instruct"], recipe("qwen2.5-7b-dpo-lora")
+    stock = recipe("qwen2.5-7b-dpo-lora", **{"dpo.share_prefix": False})
+    assert work(stock, shape, PUBLISHED) == pytest.approx(work(config, shape, PUBLISHED) * 960 / 520)
+    assert work(recipe("qwen2.5-7b-dpo-lora", max_steps=10), shape, PUBLISHED) < work(config, shape, PUBLISHED) / 20
+
+
+def test_sizes_come_from_the_pairs(pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = make_qwen2(tmp_path)
+    assert guarded(main, ["--model", str(model), "--pairs", str(pairs), "--device", "cpu", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["rows"] == 16
+    assert plan["parameters"] == shape_of(ModelFiles("tiny", hf=model)).parameters  # pyright: ignore
+    assert "cores" in plan["device"]
+
+
+def test_unknown_size_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(main, ["--model", "someone/unheard-of", "--device", "a100"]) == 2
+    assert "config.json" in capsys.readouterr().err
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_made(
+    tiny: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000})())
+    out = tmp_path / "deep" / "out"
+    assert train(tiny, pairs, out, "sft") == 2
+    assert "checkpoints take up to" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_out_of_memory_is_told_with_its_knobs() -> None:
+    import torch
+
+    from steprag.errors import TrainingError
+    from training.trl_common import memory_told
+
+    with (
+        pytest.raises(TrainingError, match=r"CUDA out of memory.*halve batch_size.*gradient_checkpointing"),
+        memory_told(),
+    ):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
+    with pytest.raises(TrainingError, match="halve batch_size"), memory_told():
+        torch.empty(1 << 50)
+    with pytest.raises(RuntimeError, match="shapes"), memory_told():
+        raise RuntimeError("shapes do not match")

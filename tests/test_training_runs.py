@@ -1,0 +1,163 @@
+"""Training: whole TRL runs on a tiny model."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.training_parts import FAST, lines, tensors, train
+
+
+def test_sft_learns_and_leaves_a_checkpoint(tiny: Path, warm: Path) -> None:
+    manifest = json.loads((warm / "manifest.json").read_text())
+    assert manifest["status"] == "done"
+    assert manifest["steps"] == 8
+    assert manifest["loss_last"] < manifest["loss_first"]
+    assert manifest["base"]["sha256"]
+    assert manifest["prompt"] == {"profile": "transcript", "hash": "abc"}
+    assert manifest["rows"] == 16
+    assert manifest["trained_parameters"] == sum(tensor.numel() for tensor in tensors(warm).values())
+    assert set(manifest["packages"]) >= {"torch", "trl", "peft", "transformers"}
+    assert not (warm / "checkpoints").exists()
+    assert {"adapter_model.safetensors", "tokenizer.json", "chat_template.jinja"} <= {p.name for p in warm.iterdir()}
+    assert json.loads((warm / "adapter_config.json").read_text())["base_model_name_or_path"] == str(tiny)
+    assert all(key.count("layers") and "ref" not in key for key in tensors(warm))
+    assert [row["step"] for row in lines(warm / "metrics.jsonl")] == list(range(1, 9))
+
+
+def test_second_run_has_nothing_to_do(tiny: Path, pairs: Path, warm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (warm / "adapter_model.safetensors").stat().st_mtime_ns
+    assert train(tiny, pairs, warm, "sft", "--epochs", "2") == 0
+    assert "nothing to do" in capsys.readouterr().err
+    assert (warm / "adapter_model.safetensors").stat().st_mtime_ns == before
+
+
+def test_other_recipe_is_refused(tiny: Path, pairs: Path, warm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(tiny, pairs, warm, "sft", "--epochs", "3") == 2
+    assert "epochs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("start", ["bare", "adapter"])
+def test_dpo_starts_at_its_reference_and_learns(
+    tiny: Path, pairs: Path, warm: Path, tmp_path: Path, start: str
+) -> None:
+    options = ["--adapter", str(warm)] if start == "adapter" else []
+    assert train(tiny, pairs, tmp_path, "dpo", "--epochs", "2", *options) == 0
+    first, *_, last, held_out = lines(tmp_path / "metrics.jsonl")
+    assert first["loss"] == pytest.approx(math.log(2), abs=1e-4)
+    assert first["rewards/chosen"] == pytest.approx(0, abs=1e-3)
+    assert first["rewards/rejected"] == pytest.approx(0, abs=1e-3)
+    assert last["loss"] < first["loss"]
+    assert last["rewards/margins"] > 0
+    assert held_out["eval_rewards/accuracies"] == 1.0
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert (manifest["starting_adapter"] is not None) == (start == "adapter")
+    assert not (tmp_path / "ref").exists()
+
+
+def test_dpo_goes_on_from_the_adapter_itself(tiny: Path, pairs: Path, warm: Path, tmp_path: Path) -> None:
+    """One tiny step from the adapter stays near it, so its weights were loaded and not made anew."""
+    import torch
+
+    options = [
+        "--adapter",
+        str(warm),
+        "--max_steps",
+        "1",
+        "--learning_rate",
+        "1e-7",
+        "--scheduler",
+        "constant_with_warmup",
+    ]
+    assert train(tiny, pairs, tmp_path, "dpo", *options) == 0
+    before, after = tensors(warm), tensors(tmp_path)
+    assert before.keys() == after.keys()
+    assert all(torch.allclose(before[key], after[key], atol=1e-5) for key in before)
+    assert any(not torch.equal(before[key], after[key]) for key in before)
+
+
+def test_dpo_leaves_the_lower_blocks_as_they_were(tiny: Path, pairs: Path, warm: Path, tmp_path: Path) -> None:
+    import torch
+
+    options = ["--adapter", str(warm), "--lora.layers", "1", "--max_steps", "2"]
+    assert train(tiny, pairs, tmp_path, "dpo", *options) == 0
+    before, after = tensors(warm), tensors(tmp_path)
+    changed = {key for key in before if not torch.equal(before[key], after[key])}
+    assert changed
+    assert all(".layers.1." in key for key in changed)
+
+
+def test_time_limit_ends_the_loop(tiny: Path, pairs: Path, tmp_path: Path) -> None:
+    assert train(tiny, pairs, tmp_path, "sft", "--epochs", "50", "--minutes", "0.0001", "--save_steps", "1000") == 0
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["stopped_by"] == "minutes"
+    assert manifest["steps"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["sft", "dpo"])
+def test_killed_run_goes_on_to_the_same_weights(
+    tiny: Path, pairs: Path, warm: Path, tmp_path: Path, stage: str
+) -> None:
+    import torch
+
+    options = [
+        "--epochs",
+        "15",
+        "--save_steps",
+        "5",
+        "--adapter",
+        str(warm),
+        "--lora.layers",
+        "1",
+        "--lora.dropout",
+        "0",
+    ]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert train(tiny, pairs, whole, stage, *options) == 0
+    base = ["--stage", stage, "--model", str(tiny), "--pairs", str(pairs), "--out", str(killed), *FAST, *options]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "training.train", *base], env={**os.environ, "PYTHONPATH": os.getcwd()}
+    )
+    while not list(killed.glob("checkpoints/checkpoint-10/trainer_state.json")) and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (killed / "adapter_model.safetensors").exists()
+    assert train(tiny, pairs, killed, stage, *options) == 0
+    assert any("resumed_from" in row for row in lines(killed / "metrics.jsonl"))
+    expected, found = tensors(whole), tensors(killed)
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+def test_curves_are_drawn_from_what_was_logged(tiny: Path, pairs: Path, tmp_path: Path) -> None:
+    from training.plots import curves
+
+    assert train(tiny, pairs, tmp_path, "dpo", "--max_steps", "3") == 0
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    panels = curves(tmp_path / "metrics.jsonl")
+    assert list(panels) == ["loss", "reward accuracy", "reward margin"]
+    assert [step for step, _ in panels["loss"]["loss"]] == [1, 2, 3]
+    assert [step for step, _ in panels["loss"]["eval_loss"]] == [3]
+
+
+def test_merged_model_is_base_and_adapter_in_one(tiny: Path, pairs: Path, tmp_path: Path) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    assert train(tiny, pairs, tmp_path, "sft", "--max_steps", "2", "--merge", "true") == 0
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny), str(tmp_path))
+    ids = torch.arange(3, 40)[None]
+    assert torch.allclose(merged(ids).logits, adapted(ids).logits, atol=1e-4)
+    assert not torch.allclose(merged(ids).logits, AutoModelForCausalLM.from_pretrained(tiny)(ids).logits, atol=1e-2)
+    assert AutoTokenizer.from_pretrained(tmp_path / "merged").chat_template

@@ -1,0 +1,96 @@
+"""What a recipe may not ask for, told before anything is read or loaded."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+from steprag.engines.models import ModelFiles, read_json
+from steprag.errors import ConfigError
+from training.config import TrainConfig
+from training.estimate import GIB, checkpoint_bytes
+from training.llamafactory_process import executable
+from training.shapes import shape_of
+
+TRACKERS = ("clearml", "codecarbon", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
+"""Those of the Hugging Face Trainer whose name is their package's."""
+
+
+def check_recipe(config: TrainConfig) -> None:
+    """Raises ConfigError for what no run can do, or this machine cannot."""
+    check_keys(config)
+    if config.trainer == "llamafactory":
+        executable(config)
+    missing = [name for name in config.report_to if config.trainer == "trl" and importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"report_to: {missing[0]} is not installed here; run: pip install {missing[0]}")
+    if config.quantization and config.trainer == "trl" and importlib.util.find_spec("bitsandbytes") is None:
+        raise ConfigError("quantization nf4 needs bitsandbytes; run: pip install 'bitsandbytes>=0.50,<0.51'")
+
+
+def check_room(out: Path, config: TrainConfig, files: ModelFiles) -> None:
+    """Raises ConfigError where the disk below `out` has no room for checkpoints and result."""
+    shape = shape_of(files)
+    if shape is None:
+        return
+    place = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
+    free, needed = shutil.disk_usage(place).free, checkpoint_bytes(config, shape)
+    if free < needed:
+        raise ConfigError(
+            f"{out}: {free / GIB:.1f} GiB of disk are free and checkpoints take up to {needed / GIB:.1f}; "
+            "make room, or choose another --out"
+        )
+
+
+def check_template(files: ModelFiles) -> None:
+    """Raises ConfigError for a local model without a chat template, which only an instruct model has."""
+    if files.hf is None or (files.hf / "chat_template.jinja").is_file():
+        return
+    settings = files.hf / "tokenizer_config.json"
+    if not settings.is_file() or not read_json(settings).get("chat_template"):
+        raise ConfigError(f"{files.name} has no chat template; train an instruct model")
+
+
+def check_keys(config: TrainConfig) -> None:
+    """Raises ConfigError for keys that contradict each other or that the chosen trainer does not have."""
+    strangers = sorted(set(config.report_to) - set(TRACKERS))
+    if strangers:
+        raise ConfigError(f"report_to: unknown tracker {strangers[0]!r}; known: {', '.join(TRACKERS)}")
+    complaints = {
+        "dpo.loss_weights: give one weight for each of dpo.loss": config.dpo.loss_weights is not None
+        and len(config.dpo.loss_weights) != len(config.dpo.loss),
+        "quantization: the 4-bit base cannot be trained itself; set finetuning lora": config.quantization is not None
+        and config.finetuning == "full",
+        "deepspeed: zero3 cannot shard a 4-bit base; take zero2, or leave quantization out": config.quantization
+        is not None
+        and config.deepspeed == "zero3",
+        "merge: full fine-tuning gives a whole model already; leave merge out": config.merge
+        and config.finetuning == "full",
+        "merge: weights are not added to a 4-bit base; take trainer llamafactory, which merges into the whole one": (
+            config.merge and config.quantization is not None and config.trainer == "trl"
+        ),
+        "deepspeed: only trainer llamafactory starts several processes": config.deepspeed is not None
+        and config.trainer == "trl",
+        "trainer trl trains in one process; for several GPUs set trainer llamafactory": config.trainer == "trl"
+        and int(os.environ.get("WORLD_SIZE", "1")) > 1,
+    }
+    for complaint, holds in complaints.items():
+        if holds:
+            raise ConfigError(complaint)
+    if config.trainer == "llamafactory":
+        _check_llamafactory(config)
+
+
+def _check_llamafactory(config: TrainConfig) -> None:
+    complaints = {
+        "dpo.loss: llamafactory takes one of sigmoid, hinge, ipo": config.stage == "dpo"
+        and (len(config.dpo.loss) != 1 or config.dpo.loss[0] not in ("sigmoid", "hinge", "ipo")),
+        "dpo.loss_weights: llamafactory has one loss; leave it out": config.dpo.loss_weights is not None,
+        "lora.layers: llamafactory trains every block; leave it out": config.lora.layers is not None,
+        "minutes: llamafactory is bounded by max_steps or epochs; leave it out": config.minutes is not None,
+    }
+    for complaint, holds in complaints.items():
+        if holds:
+            raise ConfigError(complaint)

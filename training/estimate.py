@@ -1,0 +1,132 @@
+"""What a training run takes, from arithmetic: bytes a device, disk, floating-point operations.
+
+Mixed-precision accounting as in ZeRO (arXiv 1910.02054): a trained weight costs 16 bytes (weight and gradient in 2 + 2
+or 4 + 4 bytes, the rest for the master copy and Adam's two moments). Activations count the inputs that each linear
+layer, norm and activation function keeps for its backward pass (arXiv 2205.05198, without dropout, attention fused).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from training.config import TrainConfig
+from training.shapes import Shape
+
+GIB = 2**30
+TRAINED_BYTES = 16
+NF4_BYTES = 0.5 + 0.127 / 8
+"""4 bits a weight, and 0.127 bits for the doubly quantised scales (QLoRA, arXiv 2305.14314)."""
+RUNTIME_GIB = 1.0
+SPARE = 1.1
+"""Allocators keep blocks that fit nothing."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is trained on: rows, and tokens of a mean prompt and a mean answer; `longest` is prompt and answer."""
+
+    rows: int
+    prompt: float
+    answer: float
+    longest: int
+
+
+PUBLISHED = Data(rows=13289, prompt=440, answer=40, longest=2390)
+"""RAG_ProGuide: 13,289 pairs, prompt and answer 478 tokens at the median, 2,390 at most."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """GiB on one device at the peak of a step."""
+
+    weights: float
+    reference: float
+    optimiser: float
+    activations: float
+    logits: float
+    runtime: float = RUNTIME_GIB
+
+    @property
+    def total(self) -> float:
+        return SPARE * sum(getattr(self, field.name) for field in fields(self))
+
+
+def memory(config: TrainConfig, shape: Shape, data: Data, devices: int) -> Memory:
+    """The most that one of `devices` holds, with a batch of the longest rows."""
+    width = 2 if config.bf16 else 4
+    shared = devices if config.deepspeed == "zero3" else 1
+    frozen = _frozen_bytes(config, shape, width) / shared
+    if config.finetuning == "full":
+        weights, trained = 0.0, shape.parameters
+    else:
+        weights, trained = frozen, shape.lora(config.lora.rank, config.lora.layers)
+    optimiser = trained * TRAINED_BYTES / (devices if config.deepspeed else 1)
+    if config.finetuning == "full" and config.deepspeed == "zero2":
+        optimiser = trained * (2 + (TRAINED_BYTES - 2) / devices)
+    tokens = _tokens(config, min(data.longest, config.max_length), data.answer)
+    return Memory(
+        weights / GIB,
+        _reference_bytes(config, frozen) / GIB,
+        optimiser / GIB,
+        _activation_bytes(config, shape, tokens, width) / GIB,
+        _logit_bytes(config, shape, tokens) / GIB,
+    )
+
+
+def _frozen_bytes(config: TrainConfig, shape: Shape, width: int) -> float:
+    if config.quantization:
+        return shape.linear * NF4_BYTES + (shape.parameters - shape.linear) * 2
+    return shape.parameters * width
+
+
+def _reference_bytes(config: TrainConfig, frozen: float) -> float:
+    """TRL's reference is scored beforehand; LLaMA-Factory keeps one, but for a fresh adapter, which it switches off."""
+    fresh = config.finetuning == "lora" and config.adapter is None
+    return 0.0 if config.stage == "sft" or config.trainer == "trl" or fresh else frozen
+
+
+def _tokens(config: TrainConfig, longest: float, answer: float) -> float:
+    """Tokens that a step's batch puts through the blocks on one device."""
+    if config.stage == "sft":
+        return config.batch_size * longest
+    if config.trainer == "trl" and config.dpo.share_prefix:
+        return config.batch_size * (longest + answer)
+    return config.batch_size * 2 * longest
+
+
+def _activation_bytes(config: TrainConfig, shape: Shape, tokens: float, width: int) -> float:
+    """Inputs kept for backward: all blocks, or with checkpointing every block's input and one block whole."""
+    block = width * (6 * shape.hidden + 2 * shape.kv + 4 * shape.intermediate) + 4 * shape.hidden
+    blocks = min(config.lora.layers or shape.blocks, shape.blocks) if config.finetuning == "lora" else shape.blocks
+    kept = blocks * width * shape.hidden + block if config.gradient_checkpointing else blocks * block
+    return tokens * kept
+
+
+def _logit_bytes(config: TrainConfig, shape: Shape, tokens: float) -> float:
+    """TRL scores learnt tokens in tiles; LLaMA-Factory holds every logit, in bf16, in float32, and its gradient."""
+    if config.trainer == "trl":
+        return 256 * shape.words * 8
+    return tokens * shape.words * 10
+
+
+def work(config: TrainConfig, shape: Shape, data: Data) -> float:
+    """Floating-point operations of the whole run.
+
+    Two a weight and token forward; backward as many for the activations and, where weights are trained, again for
+    those; checkpointing runs forward once more; the reference of DPO once for each row.
+    """
+    rows = data.rows * config.epochs
+    if config.max_steps:
+        rows = config.max_steps * config.batch_size * config.accumulation
+    tokens = rows * _tokens(config, data.prompt + data.answer, data.answer) / config.batch_size
+    passes = 2 + (1 if config.finetuning == "full" else 0) + (1 if config.gradient_checkpointing else 0)
+    reference = 1 if config.stage == "dpo" else 0
+    return 2 * (shape.linear + shape.words * shape.hidden) * tokens * (passes + reference)
+
+
+def checkpoint_bytes(config: TrainConfig, shape: Shape) -> float:
+    """Disk that a run fills at most: two checkpoints with their optimiser (a third while it is written), the result."""
+    full = config.finetuning == "full"
+    trained = shape.parameters if full else shape.lora(config.lora.rank, config.lora.layers)
+    merged = shape.parameters * 4 if config.merge else 0
+    return trained * (3 * 12 + 4) + merged

@@ -1,0 +1,174 @@
+"""`steprag train plan`: memory, disk and hours of a training run before it starts; refuses what cannot fit.
+
+All figures are estimates from arithmetic (`training.estimate`), not yet compared with a GPU; the hours also assume how
+much of a device's peak training reaches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from steprag.cli import guarded
+from steprag.config import add_options, config_from, load_config, parse_arguments
+from steprag.engines.models import resolve_model
+from steprag.errors import ConfigError
+from steprag.files import existing
+from training.checks import check_keys
+from training.config import TrainConfig
+from training.estimate import GIB, PUBLISHED, Data, checkpoint_bytes, memory, work
+from training.rows import data_files, read_training
+from training.shapes import Shape, shape_of
+
+RECIPES = Path(__file__).parent.parent / "configs" / "training"
+SHARE_OF_PEAK = 0.35
+"""Of a GPU's dense bf16 peak; training of this kind reaches 0.3 to 0.5 with long batches, less with short ones."""
+CHARACTERS_A_TOKEN = 4
+
+
+@dataclass(frozen=True)
+class Device:
+    """`gib` of memory, `tflops` dense at peak (bf16 for GPUs)."""
+
+    name: str
+    gib: float
+    tflops: float
+
+
+DEVICES = {
+    "t4": Device("T4", 16, 65),
+    "l4": Device("L4", 24, 121),
+    "a10": Device("A10", 24, 125),
+    "3090": Device("RTX 3090", 24, 71),
+    "4090": Device("RTX 4090", 24, 165),
+    "a6000": Device("RTX A6000", 48, 155),
+    "l40s": Device("L40S", 48, 362),
+    "a100": Device("A100 80 GB", 80, 312),
+    "h100": Device("H100 80 GB", 80, 989),
+    "h200": Device("H200", 141, 989),
+}
+"""From the makers' data sheets: memory, and bf16 (T4: fp16) without sparsity."""
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="steprag train plan", description="Memory, disk and hours of a training run.")
+    parser.add_argument("--pairs", metavar="DIR", help="pairs to train on [sizes of the published RAG_ProGuide]")
+    parser.add_argument("--device", choices=[*DEVICES, "cpu"], help="[the GPU that is here, else the processor]")
+    parser.add_argument("--devices", type=int, default=1, metavar="N", help="how many of them [1]")
+    parser.add_argument("--json", action="store_true", help="the plan as JSON")
+    add_options(parser, TrainConfig)
+    given = parse_arguments(parser, argv)
+    config: TrainConfig = config_from(TrainConfig, given)
+    check_keys(config)
+    if given.devices > 1 and config.trainer == "trl":
+        raise ConfigError("trainer trl trains on one device; for several set --trainer llamafactory")
+    shape = shape_of(resolve_model(config.model))
+    if shape is None:
+        raise ConfigError(f"the size of {config.model} is not known here; give a local folder with its config.json")
+    data = measure(Path(given.pairs), config) if given.pairs else PUBLISHED
+    device = DEVICES[given.device] if given.device in DEVICES else here() if given.device is None else processor()
+    report = plan(config, shape, data, device, given.devices)
+    sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else _table(report))
+    if not report["fits"]:
+        raise ConfigError(refusal(config, data, device, given.devices, report))
+    return 0
+
+
+def plan(config: TrainConfig, shape: Shape, data: Data, device: Device, devices: int) -> dict[str, Any]:
+    """The plan as plain values; memory in GiB a device."""
+    parts = memory(config, shape, data, devices)
+    speed = device.tflops * 1e12 * SHARE_OF_PEAK * devices
+    return {
+        "model": config.model,
+        "parameters": shape.parameters,
+        "device": f"{devices} x {device.name}" if devices > 1 else device.name,
+        "rows": data.rows,
+        "memory": {name: round(value, 2) for name, value in asdict(parts).items()},
+        "memory_total": round(parts.total, 1),
+        "memory_there": round(device.gib, 1),
+        "fits": parts.total <= device.gib,
+        "disk": round(checkpoint_bytes(config, shape) / GIB, 1),
+        "hours": round(work(config, shape, data) / speed / 3600, 2),
+    }
+
+
+def refusal(config: TrainConfig, data: Data, device: Device, devices: int, report: dict[str, Any]) -> str:
+    """Why it does not fit, and the nearest recipe that does: of this model if there is one, else of the largest."""
+    wanted = f"{report['memory_total']} GiB are needed on each device and {report['device']} has {device.gib:.0f}"
+    fitting = []
+    for path in sorted(RECIPES.glob("*.yaml")):
+        other = load_config(TrainConfig, str(path))
+        shape = shape_of(resolve_model(other.model))
+        if shape is None or other.stage != config.stage:
+            continue
+        takes = memory(other, shape, data, devices).total
+        if takes <= device.gib:
+            fitting.append((other.model == config.model, shape.parameters, other.finetuning == "full", takes, path))
+    if not fitting:
+        return f"{wanted}; no recipe of stage {config.stage} fits"
+    *_, takes, path = max(fitting)
+    return f"{wanted}; nearest recipe that fits: configs/training/{path.name} ({takes:.1f} GiB)"
+
+
+def measure(folder: Path, config: TrainConfig) -> Data:
+    """Rows of a pairs folder and their sizes, at four characters a token: near enough for a plan, and no model."""
+    rows = read_training(data_files(existing(folder, "pairs folder"), config.stage)[0], config.stage)
+    prompts = [sum(len(message["content"]) for message in row.prompt) / CHARACTERS_A_TOKEN for row in rows]
+    answers = [max(len(reply["content"]) for reply in row.completions) / CHARACTERS_A_TOKEN for row in rows]
+    longest = max(prompt + answer for prompt, answer in zip(prompts, answers, strict=True))
+    return Data(len(rows), sum(prompts) / len(rows), sum(answers) / len(rows), round(longest))
+
+
+def here() -> Device:
+    """The first GPU of this machine, by nvidia-smi; else its processor."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return processor()
+    query = [command, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    found = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+    if not found:
+        return processor()
+    name, mebibytes = found.splitlines()[0].rsplit(",", 1)
+    known = [device for key, device in DEVICES.items() if key in name.lower().replace(" ", "")]
+    return Device(name, int(mebibytes) / 1024, known[0].tflops if known else 100)
+
+
+def processor() -> Device:
+    """This machine's cores, their speed taken from a product of two matrices in float32."""
+    import numpy as np
+
+    size = 1024
+    matrix = np.ones((size, size), dtype=np.float32)
+    fastest = float("inf")
+    for _ in range(8):
+        start = time.perf_counter()
+        matrix @ matrix
+        fastest = min(fastest, time.perf_counter() - start)
+    tflops = 2 * size**3 / fastest / 1e12
+    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
+    return Device(f"{os.cpu_count()} cores", gib, tflops)
+
+
+def _table(report: dict[str, Any]) -> str:
+    parts = ", ".join(f"{name} {value:.1f}" for name, value in report["memory"].items() if value >= 0.05)
+    hours = report["hours"]
+    took = f"{60 * hours:.0f} minutes" if hours < 2 else f"{hours:.1f} hours"
+    return (
+        f"model    {report['model']}, {report['parameters']:,} parameters\n"
+        f"rows     {report['rows']:,}\n"
+        f"memory   {report['memory_total']} GiB of {report['memory_there']} on each of {report['device']} ({parts})\n"
+        f"disk     {report['disk']} GiB for checkpoints\n"
+        f"time     about {took}, should {SHARE_OF_PEAK:.0%} of the peak be reached\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

@@ -1,0 +1,132 @@
+"""Encodes what several sequences begin with once.
+
+Step-level pairs have long prompts and short answers, and a trainer that puts each answer behind its own copy of the
+prompt computes the prompt twice, or more where siblings share it. Here the sequences of a batch become a tree of
+tokens: what two of them begin with is one branch. The tree lies in a row of its own, each token with the position it
+has in its sequence and a mask that lets it see the tokens on the way to the root alone. Each sequence's hidden states
+are then read off the tree, so that whatever comes after the backbone (log-probabilities, any loss) is unchanged, and
+so are loss and gradients, up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from steprag.errors import ConfigError
+
+
+@dataclass
+class PackedRow:
+    """One tree. `paths` maps a sequence's number to the places of its tokens in `tokens`, first to last."""
+
+    tokens: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    paths: dict[int, list[int]] = field(default_factory=dict)
+
+
+def pack(sequences: Sequence[Sequence[int]], budget: int) -> list[PackedRow]:
+    """The sequences as trees of at most `budget` tokens, as far as that splits no tree.
+
+    In sorted order a sequence shares most with the one before it. It joins that one's row where it shares half of
+    itself or more, or where it fits.
+    """
+    rows: list[PackedRow] = []
+    path: list[int] = []
+    before: Sequence[int] = ()
+    for number in sorted(range(len(sequences)), key=lambda i: tuple(sequences[i])):
+        sequence = sequences[number]
+        shared = _common(before, sequence)
+        added = len(sequence) - shared
+        if not rows or (2 * shared < len(sequence) and len(rows[-1].tokens) + added > budget):
+            rows.append(PackedRow())
+            shared, path = 0, []
+        row = rows[-1]
+        path = path[:shared] + list(range(len(row.tokens), len(row.tokens) + len(sequence) - shared))
+        row.tokens.extend(sequence[shared:])
+        row.positions.extend(range(shared, len(sequence)))
+        row.paths[number] = path
+        before = sequence
+    return rows
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences begin with together."""
+    length = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        length += 1
+    return length
+
+
+def tree_mask(rows: Sequence[PackedRow], width: int) -> torch.Tensor:
+    """(rows, 1, width, width), true where a token may look: itself and its ancestors. Padding sees itself."""
+    mask = torch.eye(width, dtype=torch.bool).repeat(len(rows), 1, 1)
+    for number, row in enumerate(rows):
+        for path in row.paths.values():
+            places = torch.tensor(path)
+            mask[number, places[:, None], places] = torch.ones(len(path), len(path), dtype=torch.bool).tril()
+    return mask[:, None]
+
+
+class SharedPrefix:
+    """A backbone's `forward` that runs the trees of a right-padded batch and returns the batch's hidden states.
+
+    `computed` and `given` count tokens, with padding, as the backbone ran them and as it was asked for them.
+    """
+
+    def __init__(self, forward: Any, budget: int) -> None:
+        self._forward, self._budget = forward, budget
+        self.computed = self.given = 0
+
+    def __call__(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **options: Any) -> Any:
+        lengths = attention_mask.sum(dim=1).tolist()
+        sequences = [ids[:length] for ids, length in zip(input_ids.tolist(), lengths, strict=True)]
+        rows = pack(sequences, self._budget)
+        width = max(len(row.tokens) for row in rows)
+        device = input_ids.device
+        outputs = self._forward(
+            input_ids=_padded([row.tokens for row in rows], width).to(device),
+            position_ids=_padded([row.positions for row in rows], width).to(device),
+            attention_mask=tree_mask(rows, width).to(device),
+            **options,
+        )
+        self.computed += len(rows) * width
+        self.given += input_ids.numel()
+        place = torch.zeros(input_ids.shape, dtype=torch.long)
+        for number, row in enumerate(rows):
+            for sequence, path in row.paths.items():
+                place[sequence, : len(path)] = torch.tensor(path) + number * width
+        outputs.last_hidden_state = outputs.last_hidden_state.flatten(0, 1)[place.to(device)]
+        return outputs
+
+
+def _padded(rows: list[list[int]], width: int) -> torch.Tensor:
+    return torch.tensor([row + [0] * (width - len(row)) for row in rows])
+
+
+@contextmanager
+def sharing(model: Any, budget: int) -> Iterator[SharedPrefix]:
+    """While the block runs, `model`'s backbone (of a causal language model, bare or under PEFT) shares prefixes.
+
+    Raises ConfigError for models whose tokens see anything but all tokens before them, and for mixtures of experts.
+    """
+    causal = model.get_base_model() if hasattr(model, "peft_config") else model
+    text = causal.config.get_text_config()
+    kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
+    attention = causal.config._attn_implementation
+    if kinds != {"full_attention"} or attention != "sdpa" or hasattr(text, "output_router_logits"):
+        what = f"{type(causal).__name__} ({', '.join(sorted(kinds))}, {attention})"
+        raise ConfigError(f"dpo.share_prefix is not for {what}; set --dpo.share_prefix false")
+    backbone = causal.base_model
+    original = backbone.forward
+    backbone.forward = shared = SharedPrefix(original, budget)
+    try:
+        yield shared
+    finally:
+        backbone.forward = original
