@@ -62,6 +62,9 @@ class PairsConfig(Section):
     unbroken: bool = Field(
         default=False, description="only where every node above has two children too (as the published builder)"
     )
+    new: bool = Field(
+        default=True, description="leave out pairs of two steps that an earlier round held (steprag generate --after)"
+    )
     smoothing: bool = Field(
         default=False, description="write label_smoothing: the rejected step's share of the pair's visits"
     )

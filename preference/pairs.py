@@ -32,11 +32,14 @@ def build_pairs(
     """
     funnel = funnel or Funnel()
     pairs: list[Pair] = []
+    known = frozenset(tree.extra.get("known", ())) if config.new else frozenset()
     for parent, siblings in prompts(tree, rewards, config.unbroken):
         compared = [
             _ordered(one, other)
             for one, other in _compared(siblings, config)
-            if one[0].basis == other[0].basis and _pass(one, other, config, funnel)
+            if one[0].basis == other[0].basis
+            and (not known or funnel.count("new in this round", not known >= {one[1].id, other[1].id}))
+            and _pass(one, other, config, funnel)
         ]
         if config.per_node is not None and compared:
             compared.sort(key=_by_margin)

@@ -193,6 +193,12 @@ def test_a_prompt_gives_its_widest_pairs_first() -> None:
     assert len(chosen_over(fan(1.0, 0.8, 0.6, 0.4, 0.2, 0.0), per_node=None)) == 15
 
 
+def test_steps_that_an_earlier_round_held_make_no_pair_with_one_another() -> None:
+    grown = replace(fan(1.0, 0.5, 0.0), extra={"known": [1, 3]})
+    assert chosen_over(grown) == [(1, 2), (2, 3)]
+    assert chosen_over(grown, new=False) == [(1, 3), (1, 2), (2, 3)]
+
+
 def test_like_length_and_smoothing_by_visits() -> None:
     grown = fan(1.0, 0.0, 0.0)
     nodes = (*grown.nodes[:3], replace(grown.nodes[3], text="a text much longer than theirs"))
