@@ -1,6 +1,6 @@
 """Whether a run's memory grows with its trees: resident MiB after so many trees, journal and files included.
 
-    python benchmarks/memory.py [--trees 1000 3000 10000]
+    python benchmarks/memory.py [--trees 300 3000 10000]
 
 The policy of `search_speed.py`, 64 requests at once, one process for each size.
 """
@@ -25,7 +25,7 @@ def peak(trees: int) -> tuple[float, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", type=int, nargs="+", default=[1_000, 3_000, 10_000])
+    parser.add_argument("--trees", type=int, nargs="+", default=[300, 3_000, 10_000])
     given = parser.parse_args()
     for trees in given.trees:
         start = time.perf_counter()

@@ -22,9 +22,9 @@ from data_generation.config import GenerateConfig
 from data_generation.growth import plant
 from data_generation.judge import Judge
 from data_generation.search import Searcher, grow
-from preference.config import PairsConfig
+from preference.config import PairsConfig, RewardConfig
 from preference.pairs import build_pairs
-from preference.rewards import spre
+from preference.rewards import rewards
 from steprag.config import load_config
 from steprag.environment import Environment
 from steprag.prompts import load_profile
@@ -113,11 +113,11 @@ async def searched(preset: str, number: int) -> Tree:
 
 def measured(preset: str, questions: int) -> dict[str, float]:
     trees = [asyncio.run(searched(preset, number)) for number in range(questions)]
-    rules = PairsConfig(margin=0.01, per_node=1000)
+    rules = PairsConfig(margin=0.01, errors=0, per_node=None)
     right, pairs = 0.0, 0
     for tree in trees:
-        for pair in build_pairs(tree, "", spre(tree, 0.9), rules):
-            better, worse = (_worth(tree, tree.nodes[node]) for node in (pair.chosen_node, pair.rejected_node))
+        for pair in build_pairs(tree, "", rewards(tree, RewardConfig(alpha=0.9)), rules):
+            better, worse = (_worth(tree, tree.nodes[node or 0]) for node in (pair.chosen_node, pair.rejected_node))
             pairs += 1
             right += 1.0 if better > worse else 0.5 if better == worse else 0.0
     calls = sum(tree.usage.calls for tree in trees)

@@ -24,7 +24,7 @@ from steprag.budget import Spending
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.environment import Environment
-from steprag.errors import RequestError
+from steprag.errors import PART_DONE, RequestError
 from steprag.files import existing, read_questions, read_records
 from steprag.gate import Gate
 from steprag.journal import JOURNAL, Journal, QuestionCalls
@@ -43,7 +43,7 @@ SERVED = ("engine", "model", "adapter", "base_url", "api_key_env")
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag generate", description="Monte Carlo tree search: questions to trees")
     parser.add_argument("--questions", required=True, metavar="FILE", help="questions, JSON Lines")
-    parser.add_argument("--index", required=True, metavar="DIR", help="index folder")
+    parser.add_argument("--index", required=True, metavar="DIR|URL", help="index folder, or a service's URL")
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder: trees, failures, journal, manifest")
     parser.add_argument(
         "--after", nargs="+", default=[], metavar="RUN", help="earlier runs: what their trees hold is marked as known"
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
     config = config_from(GenerateConfig, given)
     file = existing(given.questions, "question file")
     earlier = Earlier([Path(run) for run in given.after]) if given.after else None
-    return 3 if asyncio.run(generate(config, file, given.index, Path(given.out), earlier)) else 0
+    return PART_DONE if asyncio.run(generate(config, file, given.index, Path(given.out), earlier)) else 0
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ async def generate(
     """Runs the stage; returns how many questions failed. Raises BudgetReached where a limit ended it."""
     questions = read_questions(questions_file)[: config.limit]
     profile = load_profile(config.prompt.profile, config.prompt.examples)
-    retriever = open_retriever(index)
+    retriever = open_retriever(index, config.retriever)
     identity = {**agent_identity(config, questions_file, profile, retriever), **search_identity(config)}
     if earlier is not None:
         identity["after"] = earlier.identity
@@ -190,6 +190,12 @@ def summarise(run: Run, trees: Path, spending: Spending) -> None:
         f"{counts['nodes']} nodes{known}, {usage.calls} calls, "
         f"{usage.prompt_tokens:,} prompt and {usage.completion_tokens:,} completion tokens{cost}"
     )
+    if counts["trees"]:
+        say(f"generate: ended by {_counted(ended)}; next: steprag pairs --trees {run.path}")
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
 
 
 if __name__ == "__main__":

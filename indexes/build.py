@@ -1,58 +1,64 @@
-"""`steprag index build`: corpus to vectors to a FAISS index, in a folder that appears whole or not at all."""
+"""`steprag index build`: corpus to passages to vectors to an index, in a folder that appears whole or not at all.
+
+Intake (`indexes.intake`), encoding in shards (`indexes.shards`) and the index itself (`indexes.types`) follow one
+another; each begins where a killed build left it. An index of another type of the same corpus and encoder is built
+from the vectors that are there.
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import datetime
+import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
-from pydantic import Field
 
-from indexes.corpus import OFFSETS, PASSAGES, corpus_path, passage_text, read_corpus, write_passages
-from indexes.encoders import EMBEDDED, Encoder, EncoderSpec, Overrides, find_encoder, read_spec
+from indexes.bm25 import FOLDER as BM25
+from indexes.bm25 import add_bm25
+from indexes.config import IndexConfig
+from indexes.corpus import OFFSETS, PASSAGES
+from indexes.embed import Encoder
+from indexes.encoders import EncoderSpec, Overrides, find_encoder, read_spec
+from indexes.folder import building, link, restore
+from indexes.intake import SKIPPED, Taken, take_in
+from indexes.links import add_links
 from indexes.manifest import (
+    BUILT,
     FORMAT,
     INDEX,
     STAGE,
     CorpusFacts,
-    IndexFacts,
     IndexManifest,
+    check_files,
     file_facts,
     fingerprint,
     identity,
     read_index_manifest,
 )
+from indexes.measure import make_probe
+from indexes.readers import Source, open_source
+from indexes.shards import MARKS, Work, encode_shards
+from indexes.sidecar import sidecars
+from indexes.types import build_type, check_type, requested
+from indexes.vectors import VECTORS, VectorFile
 from steprag.cli import guarded
-from steprag.config import Positive, StageConfig, add_options, config_from, parse_arguments
+from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import dump_line, file_hash, to_dict, write_json
-from steprag.progress import Progress, say
+from steprag.files import dump_line, existing, read_questions, to_dict, write_json
+from steprag.progress import say
 from steprag.runs import code_version
-from steprag.types import Passage
 
-SAMPLE = 100
-"""Passages that serve as queries when recall and latency are measured."""
-DEPTH = 10
-
-
-class IndexConfig(StageConfig):
-    encoder: str = Field(EMBEDDED, description="minilm, bge-base, …, a sentence-transformers folder, or a hub id")
-    type: Literal["flat"] = Field("flat", description="FAISS index: flat is exact search")
-    batch_size: Positive = Field(16, description="passages encoded at once; 256 suits a GPU")
-    max_length: Positive | None = Field(None, description="tokens of a text that are read; none: as the model says")
-    query_prefix: str | None = Field(None, description="words before every query; none: as the model says")
-    passage_prefix: str | None = Field(None, description="words before every passage; none: as the model says")
-    device: str = Field("auto", description="where passages are encoded: cpu, cuda, or auto")
+INTAKE = "intake.json"
+QUERIES = 500
+"""Questions that are measured at most."""
+OVERRIDES = tuple(Overrides.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
@@ -64,172 +70,208 @@ class Built:
     reused: bool
 
 
-def build_index(corpus: str, out: Path, config: IndexConfig) -> Built:
+@dataclass(frozen=True)
+class _Order:
+    """What is to be built: `wanted` is the identity of the result."""
+
+    source: Source
+    encoder_folder: Path
+    spec: EncoderSpec
+    config: IndexConfig
+    wanted: dict[str, Any]
+
+
+def build_index(corpus: str, out: Path, config: IndexConfig, vectors_from: Path | None = None) -> Built:
     """Builds the index folder `out`, or finds it built from the same corpus, encoder and type.
 
+    An index of the same corpus and encoder but of another type, at `out` or at `vectors_from`, gives its vectors.
     Raises ConfigError where `out` holds anything else, and DataError where the corpus is not in order; either way
-    nothing is written.
+    `out` is as before. A build that is killed goes on when it is started again.
     """
-    source, out = corpus_path(corpus), out.expanduser().resolve()
-    encoder_folder = find_encoder(config.encoder)
-    overrides = Overrides(config.max_length, config.query_prefix, config.passage_prefix)
-    encoder = read_spec(config.encoder, encoder_folder, overrides)
-    index = IndexFacts(config.type, {})
-    sha256 = file_hash(source) if source.is_file() else ""
-    wanted = identity(sha256, encoder, index)
-    if found := _existing(out, wanted):
-        return Built(out, found, reused=True)
-    passages = read_corpus(source)
-    facts = CorpusFacts(corpus, sha256, len(passages))
-    with _appearing(out) as folder:
-        started, clock = _now(), time.monotonic()
-        vectors = _encode(passages, encoder_folder, encoder, config)
-        write_passages(folder, passages)
-        measured = _write_index(folder / INDEX, vectors)
-        manifest = IndexManifest(
-            format=FORMAT,
-            stage=STAGE,
-            status="done",
-            version=code_version(),
-            started=started,
-            ended=_now(),
-            seconds=round(time.monotonic() - clock, 2),
-            identity=wanted,
-            config=config.model_dump(),
-            encoder=encoder,
-            metric="inner_product",
-            corpus=facts,
-            index=index,
-            measured=measured,
-            files={name: file_facts(folder / name) for name in (INDEX, PASSAGES, OFFSETS)},
-            fingerprint=fingerprint(encoder, index, file_hash(folder / PASSAGES)),
+    out = out.expanduser().resolve()
+    order = _order(corpus, config)
+    restore(out)
+    there = _existing(out, order.wanted)
+    if there and there.identity == order.wanted:
+        return Built(out, there, reused=True)
+    giver = out if there else existing(vectors_from, "index folder") if vectors_from else None
+    state = {key: order.wanted[key] for key in ("corpus", "encoder")}
+    state |= config.model_dump(include={"dtype", "batch_tokens", "shard_rows", "max_skipped"})
+    started, clock = now(), time.monotonic()
+    with building(out, state) as folder:
+        taken = _given(order, folder, giver) if giver else _encoded(order, folder)
+        vectors = VectorFile(folder / VECTORS, taken.rows, order.spec.dimension)
+        probe = make_probe(vectors, _questions(order))
+        if config.type != "flat":
+            say(f"index: building {config.type}, measured against exact search")
+        facts, measured = build_type(config.type, folder, vectors, config.search, probe)
+        if config.dtype != "float32":
+            facts.parameters["dtype"] = config.dtype
+        manifest = seal(
+            folder,
+            IndexManifest(
+                format=FORMAT,
+                stage=STAGE,
+                status="done",
+                version=code_version(),
+                started=started,
+                ended=now(),
+                seconds=round(time.monotonic() - clock, 2),
+                identity=order.wanted,
+                config=config.model_dump(),
+                encoder=order.spec,
+                metric="inner_product",
+                corpus=CorpusFacts(corpus, order.wanted["corpus"], taken.rows, taken.skipped),
+                index=facts,
+                measured=dataclasses.asdict(measured),
+                files={},
+                fingerprint="",
+                origin=read_index_manifest(giver).origin if giver else BUILT,
+            ),
         )
-        write_json(folder / "manifest.json", to_dict(manifest))
     return Built(out, manifest, reused=False)
 
 
+def _order(corpus: str, config: IndexConfig) -> _Order:
+    source, folder = open_source(corpus), find_encoder(config.encoder)
+    spec = read_spec(config.encoder, folder, Overrides(**{key: getattr(config, key) for key in OVERRIDES}))
+    asked = requested(config.type, config.search)
+    if config.dtype != "float32":
+        asked.parameters["dtype"] = config.dtype
+    return _Order(source, folder, spec, config, identity(source.identity(), spec, asked))
+
+
+def seal(folder: Path, manifest: IndexManifest) -> IndexManifest:
+    """Hashes the folder's files and writes the manifest, with which the folder is an index; returns it as written."""
+    for scaffold in (MARKS, INTAKE):
+        (folder / scaffold).unlink(missing_ok=True)
+    names = [name for name in (INDEX, VECTORS, PASSAGES, OFFSETS) if (folder / name).is_file()]
+    files = {name: file_facts(folder / name) for name in names}
+    named = fingerprint(manifest.encoder, manifest.index, files[PASSAGES].sha256)
+    sealed = dataclasses.replace(manifest, files=files, fingerprint=named)
+    write_json(folder / "manifest.json", to_dict(sealed))
+    return sealed
+
+
 def _existing(out: Path, wanted: dict[str, Any]) -> IndexManifest | None:
-    """The manifest of a finished index at `out` that is the wanted one; None where `out` is free."""
+    """The manifest of the index at `out`, whose corpus and encoder are those wanted; None where `out` is free."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return None
     if not (out / "manifest.json").is_file():
         raise ConfigError(f"{out} exists and is no index folder; choose another --out")
     manifest = read_index_manifest(out)
-    for part, value in wanted.items():
-        if manifest.identity.get(part) != value:
-            raise ConfigError(f"{out} holds an index of another {part}; choose another --out, or delete that folder")
+    _check_giver(out, manifest, wanted, "choose another --out, or delete that folder")
     return manifest
 
 
-@contextmanager
-def _appearing(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that gets its name when the block ends well, and vanishes when it does not.
-
-    What a killed build left behind is cleared by the next; a build that runs is left alone (ConfigError).
-    """
-    folder = out.parent / f".{out.name}.building"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot make a folder beside {out}: {error.strerror or error}") from None
-    lock = FileLock(folder / ".lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise ConfigError(f"{out} is being built by another process; wait for it or choose another --out") from None
-    finished = False
-    try:
-        for left in folder.iterdir():
-            if left.name != ".lock":
-                left.unlink()
-        yield folder
-        (folder / ".lock").unlink()
-        _rename(folder, out)
-        finished = True
-    finally:
-        if not finished:
-            shutil.rmtree(folder, ignore_errors=True)
-        lock.release()
+def _check_giver(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], remedy: str) -> None:
+    """Raises ConfigError where the folder's vectors are not those that are wanted."""
+    for part in ("corpus", "encoder"):
+        if manifest.identity.get(part) != wanted[part]:
+            raise ConfigError(f"{folder} holds an index of another {part}; {remedy}")
+    here, asked = (facts["parameters"].get("dtype") for facts in (manifest.identity["index"], wanted["index"]))
+    if here != asked:
+        raise ConfigError(f"{folder} holds vectors encoded in {here or 'float32'}; {remedy}")
 
 
-def _rename(folder: Path, out: Path) -> None:
-    try:
-        folder.replace(out)
-    except OSError as error:
-        raise ConfigError(
-            f"{out} appeared while its index was built ({error.strerror}); choose another --out"
-        ) from None
+def _encoded(order: _Order, folder: Path) -> Taken:
+    """Passages and vectors from the corpus, as far as they are not there already."""
+    if (folder / INTAKE).is_file():
+        taken = Taken(**json.loads((folder / INTAKE).read_text(encoding="utf-8")))
+    else:
+        taken = take_in(order.source, folder, order.config.max_skipped)
+        write_json(folder / INTAKE, dataclasses.asdict(taken))
+    config = order.config
+    check_type(config.type, taken.rows, order.spec.dimension, config.search)
+    work = Work(
+        folder, order.encoder_folder, order.spec, taken.rows, config.shard_rows, config.batch_tokens, config.dtype
+    )
+    encode_shards(work, config.device.split(",") * config.processes)
+    return taken
 
 
-def _encode(passages: Sequence[Passage], folder: Path, spec: EncoderSpec, config: IndexConfig) -> np.ndarray:
-    say(f"index: {len(passages)} passages, loading encoder {spec.name}")
-    encoder = Encoder(folder, spec, device=config.device)
-    with Progress("encode", len(passages), "passages") as progress:
-        texts = [passage_text(passage) for passage in passages]
-        return encoder.encode_passages(texts, batch_size=config.batch_size, progress=progress.advance)
+def _given(order: _Order, folder: Path, giver: Path) -> Taken:
+    """Passages and vectors of another index of the same corpus and encoder, under a second name."""
+    manifest = read_index_manifest(giver)
+    _check_giver(giver, manifest, order.wanted, "its vectors are of no use here")
+    rows = manifest.corpus.rows
+    check_type(order.config.type, rows, order.spec.dimension, order.config.search)
+    say(f"index: the vectors of {giver} are taken; nothing is encoded")
+    check_files(giver, manifest, full=True)
+    for name in (PASSAGES, OFFSETS, SKIPPED, VECTORS):
+        if (giver / name).is_file():
+            link(giver / name, folder / name)
+    for name in sidecars(giver):
+        shutil.copytree(giver / name, folder / name, copy_function=link, dirs_exist_ok=True)
+    if VECTORS not in manifest.files:
+        _halved(giver, manifest, folder)
+    return Taken(rows, manifest.corpus.skipped)
 
 
-def _write_index(path: Path, vectors: np.ndarray) -> dict[str, Any]:
-    """Writes the FAISS index and returns what was measured of it."""
-    import faiss
-
-    index = faiss.IndexFlatIP(vectors.shape[1])
-    index.add(vectors)  # pyright: ignore[reportCallIssue] - the Python wrapper takes the array alone
-    faiss.write_index(index, str(path))
-    return measure(index, vectors)
-
-
-def measure(index: Any, vectors: np.ndarray) -> dict[str, Any]:
-    """Recall@10 against exact search and milliseconds a query, one query at a time, for sampled rows as queries.
-
-    A found row counts where its exact score reaches the tenth best, so that ties cost nothing.
-    """
-    rows = np.random.default_rng(0).permutation(len(vectors))[:SAMPLE]
-    depth = min(DEPTH, len(vectors))
-    hits, seconds = 0, 0.0
-    for row in rows:
-        query = vectors[row : row + 1]
-        start = time.perf_counter()
-        _, found = index.search(query, depth)
-        seconds += time.perf_counter() - start
-        exact = vectors @ query[0]
-        hits += int((exact[found[0][found[0] >= 0]] >= np.partition(exact, -depth)[-depth] - 1e-5).sum())
-    return {
-        "recall_at_10": round(hits / (len(rows) * depth), 4),
-        "search_ms": round(1000 * seconds / len(rows), 3),
-        "queries": len(rows),
-    }
+def _halved(giver: Path, manifest: IndexManifest, folder: Path) -> None:
+    """The fp16 vectors of a flat fp32 index, as earlier versions and other programs leave it without them."""
+    if manifest.index.type != "flat":
+        raise ConfigError(f"{giver} has no {VECTORS}, and its type {manifest.index.type} does not keep them exactly;"
+                          " build the index again")  # fmt: skip
+    rows, dimension = manifest.corpus.rows, manifest.encoder.dimension
+    exact = VectorFile(giver / INDEX, rows, dimension, np.float32)
+    halved = VectorFile.create(folder / VECTORS, rows, dimension)
+    for start, chunk in exact.chunks():
+        halved.write(start, chunk)
+        halved.release()
 
 
-def _now() -> str:
+def _questions(order: _Order) -> np.ndarray | None:
+    """Vectors of the questions that are to be measured; None where passages are."""
+    if order.config.queries is None:
+        return None
+    questions = [question.question for question in read_questions(order.config.queries)]
+    picked = np.random.default_rng(0).permutation(len(questions))[:QUERIES]
+    return Encoder(order.encoder_folder, order.spec).encode_queries([questions[row] for row in picked])
+
+
+def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _report(built: Built) -> dict[str, Any]:
+def report_of(built: Built) -> dict[str, Any]:
     manifest = built.manifest
     return {
         "index": str(built.path),
         "reused": built.reused,
         "passages": manifest.corpus.rows,
+        "skipped": sum(manifest.corpus.skipped.values()),
         "encoder": manifest.encoder.name,
         "dimension": manifest.encoder.dimension,
         "fingerprint": manifest.fingerprint,
         "seconds": manifest.seconds,
         **dataclasses.asdict(manifest.index),
         **manifest.measured,
+        "bytes": sum(facts.bytes for facts in manifest.files.values()),
     }
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag index build", description="Builds an index folder from a corpus.")
-    parser.add_argument("--corpus", required=True, help="JSON Lines file, plain or .gz, or the word atlas")
-    parser.add_argument("--out", required=True, type=Path, help="the index folder to make")
+    parser.add_argument(
+        "--corpus",
+        required=True,
+        help="JSON Lines (plain, .gz, .zst) or Parquet, a folder of them, a Wikipedia dump (.xml.bz2),"
+        " hub:OWNER/NAME, or the word atlas",
+    )
+    parser.add_argument("--out", required=True, type=Path, help="the index folder to make, or to give another type")
+    parser.add_argument("--vectors_from", type=Path, metavar="DIR", help="take the vectors of this index folder")
+    parser.add_argument("--hybrid", action="store_true", help="BM25 and title links too, for sparse and hybrid search")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_options(parser, IndexConfig)
     arguments = parse_arguments(parser, argv)
-    built = build_index(arguments.corpus, arguments.out, config_from(IndexConfig, arguments))
-    report = _report(built)
-    if built.reused:
+    config = config_from(IndexConfig, arguments)
+    built = build_index(arguments.corpus, arguments.out, config, arguments.vectors_from)
+    added = arguments.hybrid and any(
+        [add_bm25(built.path, built.manifest, config.bm25), add_links(built.path, built.manifest)]
+    )
+    report = {**report_of(built), "bm25": (built.path / BM25).exists()}
+    if built.reused and not added:
         say(f"index: {built.path} holds this index already; nothing to do")
     if arguments.json:
         sys.stdout.write(dump_line(report) + "\n")

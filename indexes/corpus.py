@@ -1,45 +1,24 @@
-"""Corpora as they come in, and the passage store of an index folder, where row number is the FAISS id."""
+"""The passage store of an index folder: passages by row, where row number is the FAISS id."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
-import steprag.atlas
 from steprag.errors import DataError
-from steprag.files import dump_line, existing, passage_from_row, read_rows, written_whole
+from steprag.files import dump_line, written_whole
 from steprag.types import Passage
 
-ATLAS = "atlas"
 PASSAGES = "passages.jsonl"
 OFFSETS = "passages.offsets.npy"
-
-
-def corpus_path(corpus: str) -> Path:
-    """The file behind `--corpus`: a path, or the word "atlas" for the embedded corpus. Raises ConfigError."""
-    return existing(steprag.atlas.path("corpus") if corpus == ATLAS else corpus, "corpus")
-
-
-def read_corpus(path: Path) -> list[Passage]:
-    """All passages of a corpus file in its order, ids unique, at least one. Raises DataError with file and line."""
-    passages: list[Passage] = []
-    seen: dict[str, int] = {}
-    for number, row in read_rows(path):
-        passage = passage_from_row(row, path, number)
-        if passage.id in seen:
-            problem = f"id {passage.id!r} stands in line {seen[passage.id]} already"
-            raise DataError(path, problem, line=number, remedy="give every passage an id of its own")
-        seen[passage.id] = number
-        passages.append(passage)
-    if not passages:
-        remedy = 'one {"id", "title", "text"} or {"id", "contents"} a line'
-        raise DataError(path, "holds no passages", remedy=remedy)
-    return passages
+_BLOCK = 1 << 17
+"""Offsets that are kept until they are written."""
 
 
 def passage_text(passage: Passage) -> str:
@@ -47,16 +26,54 @@ def passage_text(passage: Passage) -> str:
     return f"{passage.title}\n{passage.text}" if passage.title else passage.text
 
 
-def write_passages(folder: Path, passages: Sequence[Passage]) -> None:
-    """Writes `passages.jsonl` and where each row begins: int64 byte offsets, and the file's size as one more entry."""
-    offsets = np.zeros(len(passages) + 1, dtype=np.int64)
-    with written_whole(folder / PASSAGES, "wb") as stream:
-        for row, passage in enumerate(passages):
-            line = dump_line({"id": passage.id, "title": passage.title, "text": passage.text}).encode() + b"\n"
+def write_passages(folder: Path, passages: Iterable[Passage]) -> int:
+    """Writes `passages.jsonl` and where each row begins: int64 byte offsets, and the file's size as one more entry.
+
+    Returns how many. Memory does not grow with them. Raises UnicodeEncodeError where a text holds half of a
+    surrogate pair.
+    """
+    return _write(folder, (_line(passage) for passage in passages))
+
+
+def drop_rows(folder: Path, dropped: np.ndarray) -> int:
+    """Writes the store again without the rows in `dropped` (sorted); returns how many are left."""
+
+    def kept() -> Iterator[bytes]:
+        following = iter(dropped.tolist())
+        gone = next(following, -1)
+        with (folder / PASSAGES).open("rb") as stream:
+            for row, line in enumerate(stream):
+                if row == gone:
+                    gone = next(following, -1)
+                else:
+                    yield line
+
+    return _write(folder, kept())
+
+
+def _line(passage: Passage) -> bytes:
+    return dump_line({"id": passage.id, "title": passage.title, "text": passage.text}).encode() + b"\n"
+
+
+def _write(folder: Path, lines: Iterable[bytes]) -> int:
+    rows, end, waiting = 0, 0, [0]
+    raw = folder / ".offsets.raw"
+    with raw.open("wb+") as offsets, written_whole(folder / PASSAGES, "wb") as stream:
+        for line in lines:
             stream.write(line)
-            offsets[row + 1] = offsets[row] + len(line)
-    with written_whole(folder / OFFSETS, "wb") as stream:
-        np.save(stream, offsets, allow_pickle=False)
+            end += len(line)
+            rows += 1
+            waiting.append(end)
+            if len(waiting) >= _BLOCK:
+                offsets.write(np.array(waiting, dtype="<i8").tobytes())
+                waiting.clear()
+        offsets.write(np.array(waiting, dtype="<i8").tobytes())
+        offsets.seek(0)
+        with written_whole(folder / OFFSETS, "wb") as final:
+            np.lib.format.write_array_header_1_0(final, {"descr": "<i8", "fortran_order": False, "shape": (rows + 1,)})
+            shutil.copyfileobj(offsets, final, 1 << 20)
+    raw.unlink()
+    return rows
 
 
 class PassageStore:
@@ -76,7 +93,7 @@ class PassageStore:
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
-    def read(self, row: int, score: float) -> Passage:
+    def read(self, row: int, score: float | None = None) -> Passage:
         """The passage of a row, with the score that a search gave it."""
         start, end = int(self._offsets[row]), int(self._offsets[row + 1])
         try:
@@ -85,6 +102,10 @@ class PassageStore:
         except (ValueError, KeyError, TypeError):
             remedy = "build the index again"
             raise DataError(self._path, "the row is not a passage", line=row + 1, remedy=remedy) from None
+
+    def texts(self, rows: Iterable[int]) -> list[str]:
+        """What the encoder reads of these rows."""
+        return [passage_text(self.read(row)) for row in rows]
 
     def close(self) -> None:
         if self._file >= 0:

@@ -1,16 +1,16 @@
 """Encoders: which model turns text into vectors, how it pools, and what stands before queries and passages.
 
-The facts come from the model's own sentence-transformers files; two families that need a prefix but do not say so in
-their files are in `FAMILIES`. Weights are read as safetensors only and no code of a model is run.
+The facts come from the model's own sentence-transformers files; what families need and do not say there is in
+`FAMILIES`. Nothing is guessed: a folder whose pooling nobody knows is refused until it is given. Weights are read as
+safetensors only and no code of a model is run. `indexes.embed` loads the model itself.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,9 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from steprag.engines.models import embedded_encoder
-from steprag.errors import ConfigError, RetrieverError
+from steprag.errors import ConfigError
 from steprag.files import file_hash
-from steprag.threads import spin_briefly
 
 EMBEDDED = "minilm"
 NAMES = {
@@ -31,16 +30,23 @@ NAMES = {
 }
 """Short names of models on the hub; `minilm` is the embedded one."""
 
+_BGE = "Represent this sentence for searching relevant passages: "
 FAMILIES = (
-    (re.compile(r"bge-(small|base|large)-en"), "Represent this sentence for searching relevant passages: ", ""),
-    (re.compile(r"(^|[-/_])e5-(small|base|large)(?!.*instruct)"), "query: ", "passage: "),
+    (re.compile(r"bge-(small|base|large)-en"), "cls", _BGE, ""),
+    (re.compile(r"(^|[-/_])bge-m3"), "cls", "", ""),
+    (re.compile(r"(^|[-/_])(multilingual-)?e5-(small|base|large)(?!.*instruct)"), "mean", "query: ", "passage: "),
+    (re.compile(r"snowflake-arctic-embed-(xs|s|m|l)($|-v1)"), "cls", _BGE, ""),
+    (re.compile(r"mxbai-embed-large"), "cls", _BGE, ""),
+    (re.compile(r"nomic-embed-text"), "mean", "search_query: ", "search_document: "),
+    (re.compile(r"(^|[-/_])gte-(small|base|large)($|[-/_ ])"), "mean", "", ""),
+    (re.compile(r"contriever"), "mean", "", ""),
+    (re.compile(r"minilm|mpnet-base"), "mean", "", ""),
 )
-"""(pattern of the model's name, query prefix, passage prefix), as the models' cards give them."""
+"""(pattern of the model's name, pooling, query prefix, passage prefix), as the models' cards give them. The pooling is
+used only where the folder does not say it itself."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_FILES = ["*.json", "*.txt", "*.model", "model*.safetensors", "*_Pooling/*", "*_Dense/*.safetensors"]
-_CHUNK_BATCHES = 16
-"""Batches between two reports of progress."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,10 @@ class EncoderSpec:
     revision: str | None = None
 
 
+COMPARED = ("weight_hash", "dimension", "pooling", "normalise", "query_prefix", "passage_prefix", "max_length")
+"""Fields that must agree between build and search, in the order in which a difference is told."""
+
+
 class TextEncoder(Protocol):
     """What the retriever asks of an encoder."""
 
@@ -75,6 +85,8 @@ class Overrides:
     max_length: int | None = None
     query_prefix: str | None = None
     passage_prefix: str | None = None
+    pooling: str | None = None
+    normalise: bool | None = None
 
 
 def find_encoder(name: str) -> Path:
@@ -113,22 +125,21 @@ def read_spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:
 
 
 def _spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:
-    modules = _modules(folder)
-    pooling = _pooling(folder / modules["Pooling"])
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder} is no encoder: it has no config.json")
     config = _json(folder / "config.json")
-    query_prefix, passage_prefix = _prefixes(name, folder)
-    dimension = pooling.get("embedding_dimension") or pooling.get("word_embedding_dimension") or config["hidden_size"]
-    if "Dense" in modules:
-        dimension = _json(folder / modules["Dense"] / "config.json")["out_features"]
+    family = _family(name, folder)
+    query_prefix, passage_prefix = _prefixes(family, folder)
+    pooling, dimension = _pooling(folder, config, family[0] if family else None)
     return EncoderSpec(
         name=name if name == EMBEDDED or name in NAMES or not Path(name).expanduser().is_dir() else str(folder),
         weight_hash=_weight_hash(folder),
-        pooling=pooling["mode"],
-        normalise=True,
+        pooling=overrides.pooling or pooling or _unknown_pooling(folder),
+        normalise=True if overrides.normalise is None else overrides.normalise,
         query_prefix=query_prefix if overrides.query_prefix is None else overrides.query_prefix,
         passage_prefix=passage_prefix if overrides.passage_prefix is None else overrides.passage_prefix,
         max_length=overrides.max_length or _longest(folder, config),
-        dimension=int(dimension),
+        dimension=dimension,
         revision=folder.name if folder.parent.name == "snapshots" else None,
     )
 
@@ -145,9 +156,9 @@ def _longest(folder: Path, config: dict[str, Any]) -> int:
 
 
 def _modules(folder: Path) -> dict[str, str]:
-    """Class name → sub-folder of every module in `modules.json`."""
+    """Class name → sub-folder of every module in `modules.json`; empty where a plain transformers folder has none."""
     if not (folder / "modules.json").is_file():
-        raise ConfigError(f"{folder} is no sentence-transformers folder: it has no modules.json")
+        return {}
     entries = _json(folder / "modules.json")
     foreign = [entry["type"] for entry in entries if not entry["type"].startswith("sentence_transformers.")]
     if foreign:
@@ -158,23 +169,41 @@ def _modules(folder: Path) -> dict[str, str]:
     return modules
 
 
-def _pooling(folder: Path) -> dict[str, Any]:
-    """The pooling module's configuration with its mode under "mode", whichever version wrote it."""
-    config = _json(folder / "config.json")
+def _pooling(folder: Path, model: dict[str, Any], family: str | None) -> tuple[str | None, int]:
+    """Mode of the pooling, None where nobody says it, and dimension of the vectors."""
+    modules = _modules(folder)
+    if not modules:
+        return family, int(model["hidden_size"])
+    config = _json(folder / modules["Pooling"] / "config.json")
     legacy = [key.removeprefix("pooling_mode_").removesuffix("_tokens")
               for key, value in config.items() if key.startswith("pooling_mode_") and value]  # fmt: skip
     mode = config.get("pooling_mode") or "+".join(legacy) or "mean"
-    return {**config, "mode": mode if isinstance(mode, str) else "+".join(mode)}
+    dimension = config.get("embedding_dimension") or config.get("word_embedding_dimension") or model["hidden_size"]
+    if "Dense" in modules:
+        dimension = _json(folder / modules["Dense"] / "config.json")["out_features"]
+    return mode if isinstance(mode, str) else "+".join(mode), int(dimension)
 
 
-def _prefixes(name: str, folder: Path) -> tuple[str, str]:
+def _unknown_pooling(folder: Path) -> str:
+    raise ConfigError(f"{folder} does not say how it pools tokens, and its name is of no known family;"
+                      " give --pooling cls or --pooling mean, as its card says")  # fmt: skip
+
+
+def _family(name: str, folder: Path) -> tuple[str, str, str] | None:
+    """Pooling, query prefix and passage prefix of the family that the model's name belongs to."""
+    known_as = " ".join((NAMES.get(name, name), str(_json(folder / "config.json").get("_name_or_path", "")))).lower()
+    matching = (facts for pattern, *facts in FAMILIES if pattern.search(known_as))
+    pooling, query_prefix, passage_prefix = next(matching, ("", "", ""))
+    return (pooling, query_prefix, passage_prefix) if pooling else None
+
+
+def _prefixes(family: tuple[str, str, str] | None, folder: Path) -> tuple[str, str]:
     """Query and passage prefix: the model's own prompts where its files have them, else its family's, else none."""
     prompts = _json(folder / "config_sentence_transformers.json", {}).get("prompts") or {}
     passage = next((prompts[key] for key in ("document", "passage", "corpus") if prompts.get(key)), "")
     if prompts.get("query") or passage:
         return prompts.get("query") or "", passage
-    known_as = " ".join((NAMES.get(name, name), str(_json(folder / "config.json").get("_name_or_path", "")))).lower()
-    return next(((query, passage) for family, query, passage in FAMILIES if family.search(known_as)), ("", ""))
+    return family[1:] if family else ("", "")
 
 
 def _weight_hash(folder: Path) -> str:
@@ -194,68 +223,23 @@ def _json(path: Path, default: Any = None) -> Any:
         raise ConfigError(f"{path}: cannot be read as JSON: {error}") from None
 
 
-class Encoder:
-    """A loaded model. Not for several threads at once; give it one of its own."""
-
-    def __init__(self, folder: Path, spec: EncoderSpec, *, device: str = "cpu", threads: int | None = None) -> None:
-        """`device`: cpu, cuda, … or auto. `threads` holds for the thread that calls, as OpenMP counts them."""
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false" if threads == 1 else "true")
-        spin_briefly()
-        import torch
-        from sentence_transformers import SentenceTransformer
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
-        if threads is not None:
-            torch.set_num_threads(threads)
-        self._model = SentenceTransformer(
-            str(folder),
-            device=None if device == "auto" else device,
-            trust_remote_code=False,
-            local_files_only=True,
-            model_kwargs={"use_safetensors": True},
-        )
-        self._model.max_seq_length = spec.max_length
-        self.spec = spec
-
-    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
-        """(len(texts), dimension) float32, rows of length 1."""
-        return self._encode(texts, self.spec.query_prefix, batch_size=32)
-
-    def encode_passages(
-        self, texts: Sequence[str], *, batch_size: int = 16, progress: Callable[[int], None] | None = None
-    ) -> np.ndarray:
-        """(len(texts), dimension) float32, rows of length 1, in the order of `texts`.
-
-        Texts of like length are encoded together, longest first, so little is spent on padding and memory that does
-        not suffice shows at once. `progress` is told how many were done since it was last called.
-        """
-        vectors = np.empty((len(texts), self.spec.dimension), dtype=np.float32)
-        order = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
-        step = batch_size * _CHUNK_BATCHES
-        for start in range(0, len(order), step):
-            rows = order[start : start + step]
-            vectors[rows] = self._encode([texts[row] for row in rows], self.spec.passage_prefix, batch_size)
-            if progress:
-                progress(len(rows))
-        return vectors
-
-    def _encode(self, texts: Sequence[str], prefix: str, batch_size: int) -> np.ndarray:
-        vectors = self._model.encode(
-            list(texts),
-            prompt=prefix,
-            batch_size=batch_size,
-            show_progress_bar=False,
-            convert_to_numpy=True,
-            normalize_embeddings=self.spec.normalise,
-        )
-        if vectors.shape[1] != self.spec.dimension:
-            raise RetrieverError(
-                f"encoder {self.spec.name} gives {vectors.shape[1]} dimensions, not {self.spec.dimension}"
-            )
-        return np.ascontiguousarray(vectors, dtype=np.float32)
-
-
 def same_vectors(one: EncoderSpec, other: EncoderSpec) -> bool:
     """Whether two specs give the same vectors for the same text."""
     return replace(one, name="", revision=None) == replace(other, name="", revision=None)
+
+
+def encoder_here(spec: EncoderSpec, given: dict[str, Any]) -> Path:
+    """The folder of the encoder that made an index, found on this machine and compared with `spec`.
+
+    `given` is the configuration of the build: what it set against the model's files holds here too. Raises
+    ConfigError with what differs.
+    """
+    folder = find_encoder(spec.name)
+    keys = Overrides.__dataclass_fields__
+    here = read_spec(spec.name, folder, Overrides(**{key: given[key] for key in keys if key in given}))
+    if not same_vectors(here, spec):
+        differing = next(key for key in COMPARED if getattr(here, key) != getattr(spec, key))
+        raise ConfigError(f"encoder {spec.name} is not the one that made the index ({differing}:"
+                          f" {getattr(here, differing)!r}, not {getattr(spec, differing)!r});"
+                          " restore it or build the index again")  # fmt: skip
+    return folder

@@ -7,7 +7,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from indexes.encoders import EncoderSpec
 from steprag.errors import ConfigError, DataError
@@ -15,18 +15,26 @@ from steprag.files import file_hash, from_dict
 
 FORMAT = 1
 STAGE = "index"
+BUILT = "built"
 INDEX = "index.faiss"
 HASHED_BYTES = 64 * 2**20
-"""Files up to this size are hashed whenever an index is opened; of larger ones only the size is compared."""
+"""Bytes that are hashed whenever an index is opened, smallest file first; of larger ones a sample of blocks is."""
+BLOCK = 4096
+BLOCKS = 256
+"""Blocks of a sample: spread evenly, the first and the last among them."""
+MEND = "build the index again, or copy the whole folder again"
 
 
 @dataclass(frozen=True)
 class CorpusFacts:
-    """`sha256` is that of the corpus file as given, `path` where it stood."""
+    """`sha256` is that of the corpus as given, `path` where it stood; `skipped` counts lines that were left out, by
+    kind.
+    """
 
     path: str
     sha256: str
     rows: int
+    skipped: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -39,13 +47,18 @@ class IndexFacts:
 
 @dataclass(frozen=True)
 class FileFacts:
+    """`sample` is the hash of some blocks of a large file (`sample_hash`); none in folders of earlier versions."""
+
     bytes: int
     sha256: str
+    sample: str | None = None
 
 
 @dataclass(frozen=True)
 class IndexManifest:
-    """`manifest.json`. `measured`: recall@10 and milliseconds a query against exact search, on sampled passages."""
+    """`manifest.json`. `measured`: recall@10 and milliseconds a query against exact search, on sampled passages or
+    given questions. `origin`: built, or adopted and what from.
+    """
 
     format: int
     stage: str
@@ -63,6 +76,7 @@ class IndexManifest:
     measured: dict[str, Any]
     files: dict[str, FileFacts]
     fingerprint: str
+    origin: str = BUILT
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -79,7 +93,18 @@ def fingerprint(encoder: EncoderSpec, index: IndexFacts, passages_sha256: str) -
 
 
 def file_facts(path: Path) -> FileFacts:
-    return FileFacts(path.stat().st_size, file_hash(path))
+    return FileFacts(path.stat().st_size, file_hash(path), sample_hash(path))
+
+
+def sample_hash(path: Path) -> str:
+    """SHA-256 over a file's size and 256 of its blocks, spread from the first to the last: at most 1 MiB is read."""
+    size = path.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with path.open("rb") as stream:
+        for number in range(BLOCKS):
+            stream.seek(max(0, size - BLOCK) * number // (BLOCKS - 1))
+            digest.update(stream.read(BLOCK))
+    return digest.hexdigest()
 
 
 def read_index_manifest(folder: Path) -> IndexManifest:
@@ -100,15 +125,31 @@ def read_index_manifest(folder: Path) -> IndexManifest:
     return manifest
 
 
-def check_files(folder: Path, manifest: IndexManifest) -> None:
-    """Compares the folder's files with the manifest. Raises DataError at the first that differs."""
-    remedy = "build the index again, or copy the whole folder again"
-    for name, facts in manifest.files.items():
+class Listed(Protocol):
+    """A manifest that lists files."""
+
+    @property
+    def files(self) -> dict[str, FileFacts]: ...
+
+
+def check_files(folder: Path, manifest: Listed, *, full: bool = False) -> None:
+    """Compares the folder's files with the manifest. Raises DataError at the first that differs.
+
+    Sizes always; hashes of the smallest files up to 64 MiB together, of larger ones those of a sample of blocks; with
+    `full` the hashes of all.
+    """
+    hashed = 0
+    for name, facts in sorted(manifest.files.items(), key=lambda item: (item[1].bytes, item[0])):
         path = folder / name
         if not path.is_file():
-            raise DataError(path, "is missing", remedy=remedy)
+            raise DataError(path, "is missing", remedy=MEND)
         size = path.stat().st_size
         if size != facts.bytes:
-            raise DataError(path, f"has {size} bytes, the manifest says {facts.bytes}", remedy=remedy)
-        if size <= HASHED_BYTES and file_hash(path) != facts.sha256:
-            raise DataError(path, "is not the file that was built: its SHA-256 differs", remedy=remedy)
+            raise DataError(path, f"has {size} bytes, the manifest says {facts.bytes}", remedy=MEND)
+        hashed += size
+        if full or hashed <= HASHED_BYTES:
+            same = file_hash(path) == facts.sha256
+        else:
+            same = facts.sample is None or sample_hash(path) == facts.sample
+        if not same:
+            raise DataError(path, "is not the file that was built: its SHA-256 differs", remedy=MEND)

@@ -10,11 +10,15 @@ from collections.abc import Sequence
 
 from indexes.retriever import open_retriever
 from steprag.cli import guarded
-from steprag.config import parse_arguments
+from steprag.config import RetrieverConfig, StageConfig, add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
 from steprag.files import dump_line, to_dict
 from steprag.retriever import Retriever
 from steprag.types import Passage
+
+
+class SearchConfig(StageConfig):
+    retriever: RetrieverConfig = RetrieverConfig()
 
 
 async def search_all(retriever: Retriever, queries: Sequence[str], top_k: int) -> list[tuple[Passage, ...]]:
@@ -36,17 +40,18 @@ def readable(query: str, passages: Sequence[Passage]) -> str:
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag index search", description="Finds passages in an index folder.")
-    parser.add_argument("--index", required=True, help="the index folder")
+    parser.add_argument("--index", required=True, metavar="DIR|URL", help="index folder, or a service's URL")
     parser.add_argument("query", nargs="+", help="one or more queries")
-    parser.add_argument("--top_k", type=int, default=3, help="passages a query [3]")
+    parser.add_argument("--top_k", help="short for --retriever.top_k")
     parser.add_argument("--json", action="store_true", help="one JSON object a query")
+    add_options(parser, SearchConfig)
     arguments = parse_arguments(parser, argv)
-    if arguments.top_k < 1 or not all(query.strip() for query in arguments.query):
-        raise ConfigError("give queries with text in them, and a --top_k of at least 1")
-    retriever = open_retriever(arguments.index)
-    for query, passages in zip(
-        arguments.query, asyncio.run(search_all(retriever, arguments.query, arguments.top_k)), strict=True
-    ):
+    config = config_from(SearchConfig, arguments, retriever__top_k=arguments.top_k).retriever
+    if not all(query.strip() for query in arguments.query):
+        raise ConfigError("give queries with text in them")
+    retriever = open_retriever(arguments.index, config)
+    found = asyncio.run(search_all(retriever, arguments.query, config.top_k))
+    for query, passages in zip(arguments.query, found, strict=True):
         if arguments.json:
             sys.stdout.write(dump_line({"query": query, "passages": [to_dict(p) for p in passages]}) + "\n")
         else:

@@ -9,13 +9,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from inference.scores import HARNESS, Score, gold_recall, interval, mean, score
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import existing, ids_in, read_records, write_json
-from steprag.metrics import exact_match, f1
-from steprag.stats import mean_interval, share_interval
+from steprag.files import existing, ids_in, read_records, read_rows, write_json
 from steprag.types import Prediction, Usage
+
+AVERAGED = ("em", "f1", "precision", "recall", "cover")
 
 
 def main(argv: list[str]) -> int:
@@ -39,26 +40,39 @@ def evaluate(run: Path) -> dict[str, Any]:
     failed = len(ids_in(run / "failures.jsonl", lambda row: row["id"]))
     if not predictions:
         raise ConfigError(f"{run} has no predictions to score ({failed} questions failed; see failures.jsonl)")
-    matches = [exact_match(p.prediction, p.golden_answers) for p in predictions]
-    overlaps = [f1(p.prediction, p.golden_answers) for p in predictions]
-    count = len(predictions)
+    each = [score(prediction) for prediction in predictions]
     scores: dict[str, Any] = {
-        "questions": count + failed,
-        "answered": sum(p.finish == "answer" for p in predictions),
+        "harness": HARNESS,
+        "questions": len(each) + failed,
+        "answered": sum(one.answered for one in each),
         "failed": failed,
-        "em": sum(matches) / count,
-        "em_interval": share_interval(int(sum(matches)), count),
-        "f1": sum(overlaps) / count,
-        "f1_interval": mean_interval(overlaps),
-        "strict_em": sum(matches) / (count + failed),
-        "steps": sum(len(p.steps) for p in predictions) / count,
-        "searches": sum(len(p.passages) for p in predictions) / count,
-        "finish": dict(Counter(p.finish for p in predictions).most_common()),
-        "by_type": _by_type(predictions, matches),
+        **{f"{name}{end}": value for name in AVERAGED for end, value in _with_interval(each, name)},
+        "strict_em": sum(one.em for one in each) / (len(each) + failed),
+        "gold_recall": gold_recall(each),
+        "format": mean(one.answered for one in each),
+        "steps": mean(one.steps for one in each),
+        "searches": mean(one.searches for one in each),
+        "tokens": mean(one.tokens for one in each),
+        "seconds": _seconds(run / "metrics.jsonl"),
+        "finish": dict(Counter(one.finish for one in each).most_common()),
+        "by_type": _by_type(predictions, [one.em for one in each]),
         "usage": vars(sum((p.usage for p in predictions), Usage())),
     }
     write_json(run / "metrics.json", scores)
     return scores
+
+
+def _with_interval(each: list[Score], name: str) -> list[tuple[str, Any]]:
+    return [("", mean(getattr(one, name) for one in each)), ("_interval", interval(each, name))]
+
+
+def _seconds(events: Path) -> dict[str, float] | None:
+    """Median and 95th percentile of an episode's seconds; None where the run did not note them."""
+    rows = (row for _, row in read_rows(events)) if events.exists() else ()
+    seconds = sorted(row["seconds"] for row in rows if row.get("event") == "done" and "seconds" in row)
+    if not seconds:
+        return None
+    return {"median": seconds[len(seconds) // 2], "p95": seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))]}
 
 
 def _by_type(predictions: list[Prediction], matches: list[float]) -> dict[str, dict[str, float]]:
@@ -77,8 +91,12 @@ def table(scores: dict[str, Any]) -> str:
         f"questions  {scores['questions']} ({scores['answered']} answered, {scores['failed']} failed)",
         f"EM         {_percent(scores['em'], scores['em_interval'])}",
         f"F1         {_percent(scores['f1'], scores['f1_interval'])}",
+        f"cover EM   {_percent(scores['cover'], scores['cover_interval'])}",
+        f"tokens     {scores['tokens']:,.0f} an episode",
         f"steps      {scores['steps']:.1f} an episode, {scores['searches']:.1f} searches",
     ]
+    if scores["gold_recall"] is not None:
+        lines.append(f"gold       {100 * scores['gold_recall']:.1f} % of the marked passages were found")
     lines += [
         f"EM {kind:<12} {100 * part['em']:.1f} of {part['questions']}" for kind, part in scores["by_type"].items()
     ]

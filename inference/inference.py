@@ -19,11 +19,12 @@ from indexes import open_retriever
 from inference.config import InferConfig
 from inference.datasets import question_file
 from inference.evaluate import evaluate, table
+from inference.scores import HARNESS
 from steprag.budget import Spending
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.environment import Environment, rollout
-from steprag.errors import RequestError
+from steprag.errors import PART_DONE, RequestError
 from steprag.files import existing, read_questions
 from steprag.gate import Gate
 from steprag.journal import JOURNAL, Journal
@@ -31,7 +32,7 @@ from steprag.policy import Policy, open_policy
 from steprag.prompts import load_profile
 from steprag.questions import agent_identity, in_question_order, note_failures, unfinished, work_off
 from steprag.runs import open_run
-from steprag.types import Episode, Failure, Prediction, Question
+from steprag.types import Episode, Failure, Found, Prediction, Question
 
 
 def main(argv: list[str]) -> int:
@@ -44,7 +45,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--model", metavar="M", help="short for --policy.model: name, path, checkpoint or adapter")
     parser.add_argument("--adapter", metavar="A", help="short for --policy.adapter")
     parser.add_argument("--base_url", metavar="URL", help="short for --policy.base_url")
-    parser.add_argument("--index", required=True, metavar="DIR", help="index folder")
+    parser.add_argument("--index", required=True, metavar="DIR|URL", help="index folder, or a service's URL")
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder: predictions.jsonl, metrics.json")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
     add_options(parser, InferConfig)
@@ -55,18 +56,19 @@ def main(argv: list[str]) -> int:
     file = question_file(named, given.split, given.data_dir) if named else existing(given.questions, "question file")
     scores, failed = asyncio.run(infer(config, file, given.index, Path(given.out)))
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
-    return 3 if failed else 0
+    return PART_DONE if failed else 0
 
 
 async def infer(config: InferConfig, questions_file: Path, index: str, out: Path) -> tuple[dict[str, Any], int]:
     """Runs the stage; returns the scores and how many questions failed."""
     questions = read_questions(questions_file)[: config.limit]
     profile = load_profile(config.prompt.profile, config.prompt.examples)
-    retriever = open_retriever(index)
+    retriever = open_retriever(index, config.retriever)
     spending = Spending(config.budget, {"policy": config.policy.price})
     identity = {
         **agent_identity(config, questions_file, profile, retriever),
         **config.model_dump(include={"search", "seed", "limit"}),
+        "harness": HARNESS,
     }
     with open_run(out, "infer", identity=identity, config=config.model_dump()) as run:
         predictions = run.path / "predictions.jsonl"
@@ -113,7 +115,7 @@ def _prediction(question: Question, episode: Episode) -> Prediction:
         golden_answers=question.golden_answers,
         prediction=episode.prediction,
         steps=episode.state.steps,
-        passages=tuple(tuple(passage.id for passage in found) for found in episode.retrieved),
+        passages=tuple(tuple(Found(p.id, p.title, p.score) for p in found) for found in episode.retrieved),
         usage=episode.usage,
         finish=episode.finish,
         extra={"metadata": question.metadata, **({"refused": episode.refused} if episode.refused else {})},

@@ -1,26 +1,33 @@
-"""`steprag pairs`: the trees of a run to pairs and supervised steps, split by question into train and validation."""
+"""`steprag pairs`: a run's trees to pairs and what else they teach, split by question into train and validation."""
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from preference.config import PairsStageConfig
-from preference.pairs import build_pairs, build_trajectories
-from preference.rewards import spre
+from preference.credit import Credit
+from preference.folder import PairsFolder
+from preference.funnel import Funnel
+from preference.leakage import check_folder
+from preference.pairs import build_pairs
+from preference.products import build_labels, build_rankings, build_trajectories
+from preference.push import add_push_option, push_if_asked
+from preference.report import generation_facts, summary, write_report
+from preference.rewards import Rewards, outcomes, rewards, spre
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import dump_line, existing, file_hash, from_dict, line_hash, read_rows, written_whole
+from steprag.files import existing, file_hash, from_dict, line_hash, parse_line, read_lines
 from steprag.progress import say
+from steprag.prompts import grammar_of
 from steprag.runs import open_run, read_manifest
-from steprag.types import Pair, Trajectory, Tree
+from steprag.types import Tree, Usage
 
 
 def main(argv: list[str]) -> int:
@@ -31,68 +38,88 @@ def main(argv: list[str]) -> int:
         "--trees", required=True, metavar="RUN", help="run folder of steprag generate, or a trees.jsonl"
     )
     parser.add_argument("--out", metavar="DIR", help="where the pairs go [RUN/pairs]")
+    add_push_option(parser)
     add_options(parser, PairsStageConfig)
     arguments = parse_arguments(parser, argv)
     config = config_from(PairsStageConfig, arguments)
-    trees = existing(arguments.trees, "trees")
-    trees = existing(trees / "trees.jsonl", "trees of the run") if trees.is_dir() else trees
-    return build(config, trees, Path(arguments.out) if arguments.out else trees.parent / "pairs")
-
-
-def build(config: PairsStageConfig, trees: Path, out: Path) -> int:
-    """Writes pairs.{train,val}.jsonl, sft.{train,val}.jsonl and a manifest into `out`; returns the exit code."""
-    source = read_manifest(trees.parent) if (trees.parent / "manifest.json").exists() else {}
-    identity = {"trees": file_hash(trees), **config.model_dump()}
-    with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
-        names = [f"{kind}.{split}.jsonl" for kind in ("pairs", "sft") for split in ("train", "val")]
-        counts: Counter[str] = Counter()
-        with ExitStack() as stack:
-            streams = {name: stack.enter_context(written_whole(out / name)) for name in names}
-            for tree, tree_hash in _trees(trees):
-                counts["trees"] += 1
-                split = _split(tree.question.id, config)
-                for record in _records(tree, tree_hash, config):
-                    kind = "pairs" if isinstance(record, Pair) else "sft"
-                    streams[f"{kind}.{split}.jsonl"].write(dump_line(record) + "\n")
-                    counts[f"{kind}.{split}"] += 1
-                    counts[f"{kind}.action.{record.action}"] += 1
-            if not counts["trees"]:
-                raise ConfigError(f"{trees} holds no trees; run steprag generate first")
-        run.set(counts=dict(counts), prompt=source.get("identity", {}).get("prompt"))
-    _report(counts, out)
+    trees = trees_file(arguments.trees)
+    out = Path(arguments.out) if arguments.out else trees.parent / "pairs"
+    build(config, trees, out)
+    push_if_asked(arguments, out)
     return 0
 
 
-def _trees(path: Path) -> Iterator[tuple[Tree, str]]:
-    """Each tree with the hash of its line, streamed."""
-    for number, row in read_rows(path):
-        tree = from_dict(Tree, row, path, number)
-        yield tree, line_hash(dump_line(tree))
+def trees_file(given: str) -> Path:
+    """The trees of a run folder, or the file itself. Raises ConfigError."""
+    found = existing(given, "trees")
+    return existing(found / "trees.jsonl", "trees of the run") if found.is_dir() else found
 
 
-def _records(tree: Tree, tree_hash: str, config: PairsStageConfig) -> list[Pair | Trajectory]:
-    rewards = spre(tree, config.reward.alpha)
-    return [*build_pairs(tree, tree_hash, rewards, config.pairs), *build_trajectories(tree, config.sft)]
+def build(config: PairsStageConfig, trees: Path, out: Path) -> None:
+    """Writes the pairs folder `out`: the products, questions.jsonl, report.json, README.md, plots and the manifest."""
+    source = read_manifest(trees.parent) if (trees.parent / "manifest.json").exists() else {}
+    prompt = source.get("identity", {}).get("prompt")
+    identity = {"trees": file_hash(trees), **config.model_dump(exclude={"card", "leakage"})}
+    with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
+        funnel, credit = Funnel(), Credit(config.reward)
+        totals: Counter[str] = Counter()
+        usage = Usage()
+        with PairsFolder(
+            out, config, config.products, grammar_of(source.get("config", {}).get("prompt", {}).get("profile")), funnel
+        ) as folder:
+            for tree, tree_hash in read_trees(trees):
+                totals["trees"] += 1
+                totals["nodes"] += len(tree.nodes)
+                usage += tree.usage
+                estimates = rewards(tree, config.reward)
+                credit.add(tree, estimates if config.reward.name == "spre" else spre(tree, config.reward))
+                _add(folder, tree, tree_hash, estimates, config, funnel)
+            if not totals["trees"]:
+                raise ConfigError(f"{trees} holds no trees; run steprag generate first")
+            stats = folder.finish()
+            counts = {**totals, **folder.counts, **{f"pairs.action.{k}": n for k, n in stats["actions"].items()}}
+            write_report(
+                folder,
+                config,
+                {
+                    "counts": dict(counts),
+                    "source": {
+                        **generation_facts(source),
+                        "usage": asdict(usage),
+                        "question_sources": dict(folder.sources.most_common()),
+                    },
+                    "prompt": prompt,
+                    "rules": funnel.rows(),
+                    "pairs": stats,
+                    "credit": credit.report(),
+                },
+            )
+        run.set(counts=dict(counts), prompt=prompt)
+        if config.leakage.against:
+            check_folder(out, config.leakage)
+    say(summary("pairs", out))
+    if "pairs" in config.products and not folder.counts["pairs.train"]:
+        say("pairs: no pair to train on; the rules and filters above say why: search more, hotter, or ask for less")
 
 
-def _split(question_id: str, config: PairsStageConfig) -> str:
-    """train or val, from the question's id alone, so that a question never changes sides when others are added."""
-    digest = hashlib.sha256(f"{config.seed}/{question_id}".encode()).digest()
-    return "val" if int.from_bytes(digest[:8]) / 2**64 < config.validation else "train"
+def read_trees(path: Path) -> Iterator[tuple[Tree, str]]:
+    """Each tree with the hash of its line, streamed. Raises DataError with file and line."""
+    for number, line in read_lines(path):
+        yield from_dict(Tree, parse_line(line, path, number), path, number), line_hash(line)
 
 
-def _report(counts: Counter[str], out: Path) -> None:
-    def by_action(kind: str) -> str:
-        prefix = f"{kind}.action."
-        found: dict[str, Any] = {key[len(prefix) :]: n for key, n in sorted(counts.items()) if key.startswith(prefix)}
-        return ", ".join(f"{action} {n}" for action, n in found.items()) or "none"
-
-    say(
-        f"pairs: {counts['pairs.train']} + {counts['pairs.val']} pairs (train + validation; {by_action('pairs')}), "
-        f"{counts['sft.train']} + {counts['sft.val']} supervised steps ({by_action('sft')}) in {out}"
-    )
-    if not counts["pairs.train"]:
-        say("pairs: no pair to train on: no siblings differ by the margin; search more, hotter, or lower pairs.margin")
+def _add(
+    folder: PairsFolder, tree: Tree, tree_hash: str, estimates: Rewards, config: PairsStageConfig, funnel: Funnel
+) -> None:
+    """Every product that is asked for."""
+    made: dict[str, Any] = {
+        "pairs": lambda: build_pairs(tree, tree_hash, estimates, config.pairs, funnel),
+        "sft": lambda: build_trajectories(tree, tree_hash, outcomes(tree, config.reward), config.sft),
+        "steps": lambda: build_labels(tree, tree_hash, estimates),
+        "rankings": lambda: build_rankings(tree, tree_hash, estimates),
+    }
+    for product in config.products:
+        folder.add(tree.question, made[product]())
 
 
 if __name__ == "__main__":

@@ -1,35 +1,159 @@
-"""The keys of `steprag pairs`."""
+"""The keys of `steprag pairs`, and its presets."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from steprag.config import Positive, Section, StageConfig
 
+PRESETS: dict[str, dict[str, Any]] = {
+    "default": {},
+    # The published builder (arXiv 2505.14069 and its code): any two rewarded siblings with a gap of 0.01, nothing else.
+    "reasonrag": {
+        "reward": {"name": "reasonrag", "metric": "f1_with_articles", "alpha": 0.9},
+        "pairs": {
+            "margin": 0.01, "errors": 0.0, "match": "all", "cross_action": True, "different": "exact",
+            "unbroken": True, "per_node": None,
+        },
+        "filters": {"malformed": False, "leaked": False, "duplicates": False, "contradictions": False},
+        "validation": 0.0,
+    },
+}  # fmt: skip
+"""What each preset sets; keys that the user gives win."""
+
+Part = Literal["spre", "best_leaf", "judge", "gold", "reasonrag"]
+Product = Literal["pairs", "sft", "steps", "rankings"]
+
 
 class RewardConfig(Section):
-    name: Literal["spre"] = Field(default="spre", description="spre: mean over the answers below of F1 × alpha^steps")
+    name: Literal["spre", "best_leaf", "judge", "gold", "reasonrag", "mixed"] = Field(
+        default="spre",
+        description="spre: mean over the answers below of metric × alpha^steps; best_leaf: the best of them; judge: "
+        "its scores; gold: gold-evidence recall; reasonrag: the published recursion; mixed: see mix",
+    )
+    metric: Literal["f1", "em", "f1_with_articles"] = Field(default="f1", description="what an answer is worth")
     alpha: float = Field(default=0.9, gt=0, le=1, description="discount a step")
+    mix: dict[Part, Annotated[float, Field(gt=0)]] = Field(
+        default={"spre": 0.5, "judge": 0.5}, min_length=1, description="weights of the rewards that mixed adds up"
+    )
 
 
 class PairsConfig(Section):
-    margin: float = Field(default=0.1, gt=0, le=1, description="least gap between the rewards of chosen and rejected")
+    match: Literal["all", "best"] = Field(
+        default="all", description="all: every two siblings; best: the best against each of the others"
+    )
     cross_action: bool = Field(
         default=True, description="pair siblings of different actions too (query against answer)"
     )
-    per_node: Positive = Field(default=4, description="pairs from one prompt at most, widest margin first")
+    different: Literal["normalised", "exact"] = Field(
+        default="normalised", description="how contents must differ: after normalisation, or in any character"
+    )
+    margin: float = Field(default=0.1, gt=0, le=1, description="least gap between the rewards of chosen and rejected")
+    errors: float = Field(
+        default=1.0, ge=0, description="the gap must also exceed so many of its standard errors; 0 does not ask"
+    )
+    length_ratio: float | None = Field(
+        default=None, ge=1, description="the longer step has at most so many times the characters of the shorter"
+    )
+    per_node: Positive | None = Field(default=4, description="pairs from one prompt at most, widest margin first")
+    per_question: Positive | None = Field(default=None, description="pairs from one tree at most, widest margin first")
+    unbroken: bool = Field(
+        default=False, description="only where every node above has two children too (as the published builder)"
+    )
+    new: bool = Field(
+        default=True, description="leave out pairs of two steps that an earlier round held (steprag generate --after)"
+    )
+    smoothing: bool = Field(
+        default=False, description="write label_smoothing: the rejected step's share of the pair's visits"
+    )
+
+
+class FilterConfig(Section):
+    malformed: bool = Field(default=True, description="drop pairs with a step that the grammar refuses")
+    leaked: bool = Field(default=True, description="drop pairs whose chosen query holds an answer not read before")
+    empty: bool = Field(default=False, description='drop pairs whose chosen step says nothing ("None", "unknown")')
+    english: bool = Field(default=False, description="drop pairs with a step that is not English")
+    max_tokens: Positive | None = Field(
+        default=None, description="drop pairs longer than the training cut-off, in tokens of `tokenizer`"
+    )
+    tokenizer: str = Field(
+        default="smollm2-135m-instruct", description="the model to be trained: embedded name, folder or hub id"
+    )
+    duplicates: bool = Field(default=True, description="keep the same preference from the same prompt once")
+    contradictions: bool = Field(default=True, description="drop preferences of one prompt that run in a circle")
+
+
+class BalanceConfig(Section):
+    by: tuple[Literal["action", "depth"], ...] = Field(default=(), description="cells that are kept of like size")
+    most: Positive | None = Field(default=None, description="pairs of one cell at most; none: the median cell's")
+    length: bool = Field(
+        default=False, description="as many pairs whose chosen step is the shorter as pairs where it is the longer"
+    )
 
 
 class SftConfig(Section):
-    paths: Literal["shortest", "all"] = Field(default="shortest", description="right episodes kept from each tree")
+    paths: Literal["shortest", "longest", "best", "all"] = Field(
+        default="shortest", description="right episodes kept from each tree"
+    )
     min_f1: float = Field(default=1.0, ge=0, le=1, description="answer F1 from which an episode counts as right")
 
 
-class PairsStageConfig(StageConfig):
+class LeakageConfig(Section):
+    against: tuple[str, ...] = Field(default=(), description="evaluation files that no question may come from")
+    ngram: Positive = Field(default=13, description="words in a row that must not occur in a prompt")
+    encoder: str | None = Field(
+        default="minilm",
+        description="finds near duplicates: minilm, a sentence-transformers folder; none: not looked for",
+    )
+    similarity: float = Field(
+        default=0.9, gt=0, le=1, description="cosine from which two questions are near duplicates"
+    )
+
+
+class LeakageStageConfig(StageConfig):
+    leakage: LeakageConfig = LeakageConfig()
+
+
+class CardConfig(Section):
+    """What the data card says and nobody can compute."""
+
+    name: str = Field(default="Step-level preferences for agentic RAG", description="title of the data card")
+    license: str = Field(default="other", description="licence of the data, as the hub spells it")
+    sources: dict[str, str] = Field(default={}, description="licences of the sources: {name: licence}")
+    plots: bool = Field(default=True, description="draw the plots")
+
+
+class FolderConfig(StageConfig):
+    """What decides a pairs folder, wherever its pairs come from."""
+
+    filters: FilterConfig = FilterConfig()
+    balance: BalanceConfig = BalanceConfig()
+    leakage: LeakageConfig = LeakageConfig()
+    card: CardConfig = CardConfig()
+    validation: float = Field(default=0.1, ge=0, lt=1, description="share of questions kept for validation")
+    seed: int = Field(default=0, description="decides which questions are kept for validation, and what balance keeps")
+
+
+class PairsStageConfig(FolderConfig):
+    preset: Literal["default", "reasonrag"] = Field(
+        default="default", description="reasonrag: the published builder's rules; keys given beside it win"
+    )
+    products: tuple[Product, ...] = Field(
+        default=("pairs", "sft"), description="what to make: pairs, sft, steps (for a critic), rankings"
+    )
     reward: RewardConfig = RewardConfig()
     pairs: PairsConfig = PairsConfig()
     sft: SftConfig = SftConfig()
-    validation: float = Field(default=0.1, ge=0, lt=1, description="share of questions kept for validation")
-    seed: int = Field(default=0, description="decides which questions are kept for validation")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_preset(cls, given: dict[str, Any]) -> dict[str, Any]:
+        for key, values in PRESETS.get(given.get("preset") or "default", {}).items():
+            own = given.get(key)
+            if own is None:
+                given[key] = values
+            elif isinstance(own, dict):
+                given[key] = {**values, **own}
+        return given

@@ -1,51 +1,124 @@
-"""Pairs and supervised steps of one tree."""
+"""Pairs of one tree: two siblings that saw one prompt, the better reward chosen."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from functools import lru_cache
 from itertools import combinations
 
-from preference.config import PairsConfig, SftConfig
+from preference.config import PairsConfig
+from preference.funnel import Funnel
+from preference.rewards import Estimate, Rewards
 from steprag.metrics import normalise
-from steprag.tree import children_of, path_to
-from steprag.types import Message, Node, Pair, Trajectory, Tree
+from steprag.tree import as_reply, children_of
+from steprag.types import Node, Pair, Tree
 
 SOURCE = "search"
 
+same_words = lru_cache(4096)(normalise)
+"""`normalise`, remembered: every step is compared with each of its siblings."""
 
-def build_pairs(tree: Tree, tree_hash: str, rewards: list[float | None], config: PairsConfig) -> list[Pair]:
-    """Every pair of siblings that saw one prompt and differ in content and, by `config.margin` or more, in reward.
+Rated = tuple[Estimate, Node]
 
-    In order of the parent's id, then margin (widest first), then node ids.
+
+def build_pairs(
+    tree: Tree, tree_hash: str, rewards: Rewards, config: PairsConfig, funnel: Funnel | None = None
+) -> list[Pair]:
+    """Every pair of siblings that the rules of `config` let pass; `funnel` counts what each rule let pass.
+
+    In order of the prompts from the root downwards, each before those below it; from one prompt in order of margin
+    (widest first) where `per_node` caps them, else in order of the siblings.
     """
+    funnel = funnel or Funnel()
     pairs: list[Pair] = []
-    for parent, siblings in zip(tree.nodes, children_of(tree), strict=True):
-        if parent.messages is None:
-            continue
-        rated = [(reward, node) for node in siblings if (reward := rewards[node.id]) is not None]
-        here = [
-            _pair(tree, tree_hash, parent.messages, *sorted((one, other), key=lambda rating: -rating[0]))
-            for one, other in combinations(rated, 2)
-            if abs(one[0] - other[0]) >= config.margin and _comparable(one[1], other[1], config)
+    known = frozenset(tree.extra.get("known", ())) if config.new else frozenset()
+    for parent, siblings in prompts(tree, rewards, config.unbroken):
+        compared = [
+            _ordered(one, other)
+            for one, other in _compared(siblings, config)
+            if one[0].basis == other[0].basis
+            and (not known or funnel.count("new in this round", not known >= {one[1].id, other[1].id}))
+            and _pass(one, other, config, funnel)
         ]
-        here.sort(key=lambda pair: (-pair.margin, pair.chosen_node, pair.rejected_node))
-        pairs += here[: config.per_node]
+        if config.per_node is not None and compared:
+            compared.sort(key=_by_margin)
+            compared = funnel.cut("cap of a prompt", compared, config.per_node)
+        pairs += [_pair(tree, tree_hash, parent, better, worse, config) for better, worse in compared]
+    if config.per_question is not None:
+        widest = sorted(range(len(pairs)), key=lambda i: (-(pairs[i].margin or 0.0), i))
+        kept = set(funnel.cut("cap of a question", widest, config.per_question))
+        pairs = [pair for i, pair in enumerate(pairs) if i in kept]
     return pairs
 
 
-def _comparable(one: Node, other: Node, config: PairsConfig) -> bool:
-    if one.action != other.action:
-        return config.cross_action
-    return normalise(one.content or "") != normalise(other.content or "")
+def prompts(tree: Tree, rewards: Rewards, unbroken: bool = False) -> Iterator[tuple[Node, list[Rated]]]:
+    """Each node that was prompted from, with its rewarded children; from the root downwards, depth first.
+
+    `unbroken` stops at a node with fewer than two children, and at one without a reward: the published builder's walk.
+    """
+    children = children_of(tree)
+    stack = [] if unbroken and rewards[0] is None else [tree.nodes[0]]
+    while stack:
+        parent = stack.pop()
+        rated = [(reward, child) for child in children[parent.id] if (reward := rewards[child.id]) is not None]
+        if unbroken and len(children[parent.id]) < 2:
+            continue
+        if parent.messages is not None and rated:
+            yield parent, rated
+        below = [child for _, child in rated] if unbroken else children[parent.id]
+        stack += reversed(below)
 
 
-def _pair(
-    tree: Tree, tree_hash: str, prompt: tuple[Message, ...], better: tuple[float, Node], worse: tuple[float, Node]
-) -> Pair:
-    (chosen_reward, chosen), (rejected_reward, rejected) = better, worse
+def _compared(siblings: list[Rated], config: PairsConfig) -> Iterator[tuple[Rated, Rated]]:
+    if config.match == "all":
+        yield from combinations(siblings, 2)
+    else:
+        best = min(siblings, key=lambda rated: (-rated[0].value, rated[1].id))
+        yield from ((best, other) for other in siblings if other is not best)
+
+
+def _pass(one: Rated, other: Rated, config: PairsConfig, funnel: Funnel) -> bool:
+    (reward, node), (other_reward, other_node) = one, other
+    gap, error = abs(reward.value - other_reward.value), margin_error(reward, other_reward)
+    longer, shorter = sorted((len(node.text), len(other_node.text)), reverse=True)
+    return (
+        funnel.count("margin", gap >= config.margin)
+        and funnel.count("standard error", not config.errors or gap > config.errors * (error or 0.0))
+        and funnel.count("same action", config.cross_action or node.action == other_node.action)
+        and funnel.count("different content", _differ(node, other_node, config))
+        and funnel.count("like length", config.length_ratio is None or longer <= config.length_ratio * shorter)
+    )
+
+
+def margin_error(one: Estimate | None, other: Estimate | None) -> float | None:
+    """The standard error of a difference of two rewards; None where neither has one."""
+    errors = [estimate.error for estimate in (one, other) if estimate is not None and estimate.error is not None]
+    return math.hypot(*errors) if errors else None
+
+
+def _differ(one: Node, other: Node, config: PairsConfig) -> bool:
+    if config.different == "exact":
+        return one.content != other.content
+    return one.action != other.action or same_words(one.content or "") != same_words(other.content or "")
+
+
+def _ordered(one: Rated, other: Rated) -> tuple[Rated, Rated]:
+    return (one, other) if one[0].value > other[0].value else (other, one)
+
+
+def _by_margin(pair: tuple[Rated, Rated]) -> tuple[float, int, int]:
+    better, worse = pair
+    return worse[0].value - better[0].value, better[1].id, worse[1].id
+
+
+def _pair(tree: Tree, tree_hash: str, parent: Node, better: Rated, worse: Rated, config: PairsConfig) -> Pair:
+    (reward, chosen), (other_reward, rejected) = better, worse
+    visits = chosen.visits + rejected.visits
     return Pair(
-        prompt=prompt,
-        chosen=_assistant(chosen),
-        rejected=_assistant(rejected),
+        prompt=parent.messages or (),
+        chosen=as_reply(chosen),
+        rejected=as_reply(rejected),
         question_id=tree.question.id,
         tree=tree_hash,
         chosen_node=chosen.id,
@@ -53,32 +126,13 @@ def _pair(
         action=chosen.action or "",
         rejected_action=rejected.action or "",
         depth=chosen.depth,
-        chosen_reward=chosen_reward,
-        rejected_reward=rejected_reward,
-        margin=chosen_reward - rejected_reward,
+        chosen_reward=reward.value,
+        rejected_reward=other_reward.value,
+        margin=reward.value - other_reward.value,
         chosen_visits=chosen.visits,
         rejected_visits=rejected.visits,
         source=SOURCE,
+        golden_answers=tree.question.golden_answers,
+        margin_error=margin_error(reward, other_reward),
+        label_smoothing=rejected.visits / visits if config.smoothing and visits else None,
     )
-
-
-def build_trajectories(tree: Tree, config: SftConfig) -> list[Trajectory]:
-    """The steps of the tree's right episodes, each with the prompt it was sampled from.
-
-    "shortest" keeps the episode with the fewest steps (of equals, the one found first), "all" every right one; a
-    step that two episodes share is given once.
-    """
-    right = [node for node in tree.nodes if node.prediction_f1 is not None and node.prediction_f1 >= config.min_f1]
-    if config.paths == "shortest":
-        right = sorted(right, key=lambda node: (node.depth, node.id))[:1]
-    steps = {node.id: node for answer in right for node in path_to(tree, answer) if node.parent is not None}
-    return [_trajectory(tree, steps[node_id]) for node_id in sorted(steps)]
-
-
-def _trajectory(tree: Tree, node: Node) -> Trajectory:
-    prompt = tree.nodes[node.parent or 0].messages or ()
-    return Trajectory(prompt, _assistant(node), tree.question.id, node.action or "", node.depth, SOURCE)
-
-
-def _assistant(node: Node) -> tuple[Message, ...]:
-    return (Message(role="assistant", content=node.text),)

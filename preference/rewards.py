@@ -1,23 +1,189 @@
-"""Rewards of a finished tree: for every node, how good it was to go there. Nothing is written into the tree."""
+"""Rewards of a finished tree: for every node, how good it was to go there. Nothing is written into the tree.
+
+A reward is a function of a tree and a `RewardConfig`, listed by name in `REWARDS`; it gives an `Estimate` for every
+node by id, None where it says nothing (a refused completion is not a wrong answer).
+"""
 
 from __future__ import annotations
 
-from steprag.tree import discounted
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from preference.config import RewardConfig
+from preference.gold import gold_recall
+from steprag.metrics import exact_match, f1_with_articles
+from steprag.tree import children_of, discounted
 from steprag.types import Tree
 
 
-def spre(tree: Tree, alpha: float) -> list[float | None]:
-    """The reward of every node by id: the mean over the answers at or below it of F1 × alpha^steps.
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a step was worth. `error` is the standard error: 0 where the value is exact, None where nothing tells.
 
-    None where no answer is below (a refused completion is not a wrong answer). SPRE of arXiv 2505.14069; since
-    played episodes stay in the tree, every answer below is one rollout and the mean is visit-weighted.
+    `basis` names the rewards that went in; values of different bases are not compared.
     """
-    totals, answers = [0.0] * len(tree.nodes), [0] * len(tree.nodes)
+
+    value: float
+    error: float | None
+    basis: str
+
+
+Rewards = list[Estimate | None]
+
+
+def rewards(tree: Tree, config: RewardConfig) -> Rewards:
+    """The reward that `config` names, for every node by id."""
+    return REWARDS[config.name](tree, config)
+
+
+def outcomes(tree: Tree, config: RewardConfig) -> list[float | None]:
+    """For every answer the search scored, metric × alpha^steps; None for every other node.
+
+    The metric `f1` is the one that the tree holds; the others are computed from the answer's text.
+    """
+    golden = tree.question.golden_answers
+    worth: list[float | None] = []
+    for node in tree.nodes:
+        score = node.prediction_f1
+        if score is not None and config.metric == "em":
+            score = exact_match(node.content, golden)
+        elif score is not None and config.metric == "f1_with_articles":
+            score = f1_with_articles(node.content, golden)
+        worth.append(None if score is None else discounted(score, node.depth, config.alpha))
+    return worth
+
+
+def spre(tree: Tree, config: RewardConfig) -> Rewards:
+    """SPRE of arXiv 2505.14069: the mean over the answers at or below a node of F1 × alpha^steps, weighted by visits.
+
+    Played episodes stay in the tree, so every answer below is one rollout.
+    """
+    return mean_below(tree, outcomes(tree, config), "spre")
+
+
+def mean_below(tree: Tree, leaves: list[float | None], basis: str) -> Rewards:
+    """The mean of the leaf values at or below every node, each weighted by its node's visits (at least one).
+
+    A single leaf's own value is exact. Else the standard error is that of a mean of so many rollouts, their variance
+    pooled with the tree's as if that were one rollout more: one or two alone do not tell how much rollouts vary.
+    """
+    size = len(tree.nodes)
+    if all(value is None for value in leaves):
+        return [None] * size
+    weight, squares, total, total_squares = [0.0] * size, [0.0] * size, [0.0] * size, [0.0] * size
     for node in reversed(tree.nodes):  # children come after their parents, so each is complete when it is reached
-        if node.prediction_f1 is not None:
-            totals[node.id] += discounted(node.prediction_f1, node.depth, alpha)
-            answers[node.id] += 1
-        if node.parent is not None:
-            totals[node.parent] += totals[node.id]
-            answers[node.parent] += answers[node.id]
-    return [total / count if count else None for total, count in zip(totals, answers, strict=True)]
+        here, value = node.id, leaves[node.id]
+        if value is not None:
+            visits = max(node.visits, 1)
+            weight[here] += visits
+            squares[here] += visits * visits
+            total[here] += visits * value
+            total_squares[here] += visits * value * value
+        if node.parent is not None and weight[here]:
+            weight[node.parent] += weight[here]
+            squares[node.parent] += squares[here]
+            total[node.parent] += total[here]
+            total_squares[node.parent] += total_squares[here]
+    spread = _spread(weight[0], squares[0], total[0], total_squares[0])
+    found: Rewards = []
+    for node in tree.nodes:
+        w = weight[node.id]
+        if not w:
+            found.append(None)
+            continue
+        mean = total[node.id] / w
+        if leaves[node.id] is not None:
+            error: float | None = 0.0
+        elif spread is None:
+            error = None
+        else:
+            rollouts = w * w / squares[node.id]
+            within = max(0.0, total_squares[node.id] / w - mean * mean) * rollouts
+            error = math.sqrt(within + spread) / rollouts
+        found.append(Estimate(mean, error, basis))
+    return found
+
+
+def _spread(weight: float, squares: float, total: float, total_squares: float) -> float | None:
+    """The unbiased variance of all leaf values of a tree; None with fewer than two."""
+    rollouts = weight * weight / squares if squares else 0.0
+    if rollouts <= 1:
+        return None
+    mean = total / weight
+    return max(0.0, total_squares / weight - mean * mean) * rollouts / (rollouts - 1)
+
+
+def reasonrag(tree: Tree, config: RewardConfig) -> Rewards:
+    """The published pair builder's reward: leaves as `outcomes`, inner nodes the mean of their rewarded children, each
+    weighted by its visits.
+
+    Unlike `spre` a child's weight counts every visit, also those that ended below it without an answer. Sums run in the
+    order of the children, so that the values are the builder's to the last bit. It has no standard error.
+    """
+    children, leaves = children_of(tree), outcomes(tree, config)
+    values: list[float | None] = [None] * len(tree.nodes)
+    for node in reversed(tree.nodes):
+        rated = [(value, child.visits) for child in children[node.id] if (value := values[child.id]) is not None]
+        visits = sum(count for _, count in rated)
+        if not children[node.id]:
+            values[node.id] = leaves[node.id]
+        elif visits:
+            values[node.id] = sum(value * count for value, count in rated) / visits
+    return [None if value is None else Estimate(value, None, "reasonrag") for value in values]
+
+
+def best_leaf(tree: Tree, config: RewardConfig) -> Rewards:
+    """The best answer at or below a node, F1 × alpha^steps: what the step can lead to. It has no standard error."""
+    best = outcomes(tree, config)
+    for node in reversed(tree.nodes):
+        value = best[node.id]
+        if value is not None and node.parent is not None:
+            best[node.parent] = max(value, best[node.parent] or 0.0)
+    return [None if value is None else Estimate(value, None, "best_leaf") for value in best]
+
+
+def judge(tree: Tree, config: RewardConfig) -> Rewards:
+    """The judge's score of the step, 0 to 1; where only steps below were judged, their mean, as in `spre`."""
+    del config
+    scores = [None if node.judge is None else node.judge.get("score") for node in tree.nodes]
+    return [
+        below if score is None else Estimate(score, None, "judge")
+        for score, below in zip(scores, mean_below(tree, scores, "judge"), strict=True)
+    ]
+
+
+def gold(tree: Tree, config: RewardConfig) -> Rewards:
+    """Gold-evidence recall of query and evidence steps (`preference.gold`)."""
+    del config
+    return [None if share is None else Estimate(share, 0.0, "gold") for share in gold_recall(tree)]
+
+
+def mixed(tree: Tree, config: RewardConfig) -> Rewards:
+    """The weighted mean (`config.mix`) of those rewards that a node has; `basis` names them.
+
+    The parts are taken as independent for the standard error; a part without one adds none.
+    """
+    parts = {name: REWARDS[name](tree, config) for name in sorted(config.mix)}
+    return [_mean({name: part[node.id] for name, part in parts.items()}, config.mix) for node in tree.nodes]
+
+
+def _mean(parts: dict[str, Estimate | None], weights: Mapping[Any, float]) -> Estimate | None:
+    there = {name: part for name, part in parts.items() if part is not None}
+    whole = sum(weights[name] for name in there)
+    if not whole:
+        return None
+    value = sum(weights[name] * part.value for name, part in there.items()) / whole
+    errors = [weights[name] * part.error / whole for name, part in there.items() if part.error is not None]
+    return Estimate(value, math.hypot(*errors) if errors else None, "+".join(there))
+
+
+REWARDS: dict[str, Callable[[Tree, RewardConfig], Rewards]] = {
+    "spre": spre,
+    "best_leaf": best_leaf,
+    "judge": judge,
+    "gold": gold,
+    "reasonrag": reasonrag,
+    "mixed": mixed,
+}

@@ -75,6 +75,24 @@ class PolicyConfig(Section):
 
 class RetrieverConfig(Section):
     top_k: Positive = Field(default=3, description="passages a query brings")
+    mode: Literal["auto", "dense", "sparse", "hybrid"] = Field(
+        default="auto", description="how passages are ranked; auto: hybrid where the index has BM25, else dense"
+    )
+    fusion: Literal["scores", "rrf"] = Field(
+        default="scores", description="how hybrid fuses: weighted scores, or reciprocal ranks"
+    )
+    dense_weight: float = Field(default=0.4, ge=0, le=1, description="what the vectors count in hybrid; BM25 the rest")
+    links: float = Field(
+        default=0.0, ge=0, description="what a passage gains whose title the best ones mention; 0: nothing, 0.6 is good"
+    )
+    reranker: str | None = Field(default=None, description="cross-encoder that orders anew: a folder or a hub id")
+    candidates: Positive = Field(default=50, description="passages that the cross-encoder reads for a query")
+    cache: str | None = Field(default=None, description="file that keeps searches for other runs; none: memory only")
+    timeout: float = Field(default=30.0, gt=0, description="seconds until a request to a service counts as lost")
+    retries: int = Field(default=4, ge=0, description="tries again after 429, 5xx and lost connections")
+    token_env: str = Field(
+        default="STEPRAG_RETRIEVER_TOKEN", description="environment variable that holds a service's token"
+    )
 
 
 class PromptConfig(Section):

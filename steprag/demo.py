@@ -17,7 +17,7 @@ from typing import Any
 from steprag import atlas
 from steprag.cli import guarded, run
 from steprag.config import parse_arguments
-from steprag.errors import StepragError
+from steprag.errors import PART_DONE, StepragError
 from steprag.files import read_records, write_json
 from steprag.metrics import exact_match
 from steprag.progress import say
@@ -27,7 +27,6 @@ from steprag.threads import spin_briefly
 from steprag.types import Pair, Prediction
 
 RECIPES = Path(__file__).parent.parent / "configs"
-PART_DONE = 3
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ will not see. The environment holds no state of its own: states are values, and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from steprag.errors import StepFormatError
@@ -57,10 +58,18 @@ class Environment:
         return bool(state.steps) and self.profile.grammar.action(state.steps[-1].action).terminal
 
 
-async def rollout(environment: Environment, policy: Policy, state: State, *, seed: int) -> Episode:
+async def rollout(
+    environment: Environment,
+    policy: Policy,
+    state: State,
+    *,
+    seed: int,
+    after_step: Callable[[State], None] | None = None,
+) -> Episode:
     """Plays from `state` to the end, one completion a step; the k-th step samples with `seed + k`.
 
-    A completion that breaks the grammar ends the episode with that reason. Raises PolicyError and RetrieverError.
+    `after_step` is told each state. A completion that breaks the grammar ends the episode with that reason. Raises
+    PolicyError and RetrieverError.
     """
     usage, retrieved = Usage(), []
     while not environment.ended(state):
@@ -75,4 +84,6 @@ async def rollout(environment: Environment, policy: Policy, state: State, *, see
         state = await environment.apply(state, step)
         if state.passages:
             retrieved.append(state.passages)
+        if after_step:
+            after_step(state)
     return Episode(state, "answer", usage, tuple(retrieved))

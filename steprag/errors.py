@@ -23,6 +23,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+PART_DONE = 3
+"""Exit code of a command that did what it could: failures are recorded."""
+
 
 class StepragError(Exception):
     """Root of the hierarchy. The message is one line for the user: what is wrong, where, and what to do."""

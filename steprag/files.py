@@ -31,8 +31,13 @@ def _adapter(cls: type) -> TypeAdapter[Any]:
 
 
 @cache
+def _fields(cls: type) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(cls))
+
+
+@cache
 def _known(cls: type) -> frozenset[str]:
-    return frozenset(f.name for f in dataclasses.fields(cls)) - {"extra"}
+    return frozenset(_fields(cls)) - {"extra"}
 
 
 def from_dict(cls: type[Record], row: object, path: Path, line: int) -> Record:
@@ -59,8 +64,17 @@ def to_dict(record: object) -> dict[str, Any]:
 
 def dump_line(record: object) -> str:
     """A record as one line of JSON, without the newline. The same record always gives the same bytes."""
-    row = record if isinstance(record, dict) else to_dict(record)
-    return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+    if not isinstance(record, dict):
+        row = _shallow(record)
+        row |= row.pop("extra", {})
+    else:
+        row = record
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":"), default=_shallow)
+
+
+def _shallow(record: Any) -> dict[str, Any]:
+    """A dataclass as a dictionary of its fields, in their order; json.dumps asks for those within it in turn."""
+    return {name: getattr(record, name) for name in _fields(type(record))}
 
 
 def line_hash(line: str) -> str:
@@ -89,8 +103,8 @@ def open_text(path: Path) -> TextIO:
     return path.open(encoding="utf-8-sig")
 
 
-def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """Line number (from 1) and decoded JSON of every line that is not blank. Raises DataError with the line."""
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Number (from 1) and text, without newline, of every line that is not blank. Raises DataError with the line."""
     if path.is_dir():
         raise DataError(path, "is a folder, not a JSON Lines file")
     number = 0
@@ -98,14 +112,26 @@ def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
         try:
             for number, line in enumerate(stream, 1):
                 if line.strip():
-                    yield number, json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(path, f"not JSON: {error.msg} at column {error.colno}", line=number) from None
+                    yield number, line.removesuffix("\n")
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DataError(path, f"not a whole gzip file: {error}", line=number + 1, remedy="fetch it again") from None
         except UnicodeDecodeError as error:
             problem = f"not UTF-8: byte {error.object[error.start]:#04x}"
             raise DataError(path, problem, line=number + 1, remedy="convert the file to UTF-8") from None
+
+
+def parse_line(line: str, path: Path, number: int) -> Any:
+    """A line's JSON. Raises DataError with the line."""
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(path, f"not JSON: {error.msg} at column {error.colno}", line=number) from None
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    """Line number (from 1) and decoded JSON of every line that is not blank. Raises DataError with the line."""
+    for number, line in read_lines(path):
+        yield number, parse_line(line, path, number)
 
 
 def read_records(path: Path, cls: type[Record]) -> Iterator[Record]:
@@ -135,7 +161,7 @@ def read_questions(path: Path | str) -> list[Question]:
     return questions
 
 
-def passage_from_row(row: object, path: Path, line: int) -> Passage:
+def passage_from_row(row: object, path: Path | str, line: int) -> Passage:
     """A passage from either spelling: {"id","contents"} with the title in the first line, or {"id","title","text"}.
 
     Titles lose the quotation marks that FlashRAG's corpora wrap them in. Raises DataError.

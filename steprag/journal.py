@@ -250,10 +250,15 @@ class _JournalledPolicy:
         self._calls, self._policy, self._role, self._gate = calls, policy, role, gate
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-        key = (self._role, state_of(messages, allowed), seed, n)
-        chars = sum(len(message["content"]) for message in messages)
-        request = partial(self._policy.sample, messages, allowed, n=n, seed=seed)
-        return await self._calls.sample(key, self._gate, chars, request)
+        """One request, and more where the endpoint gives fewer than `n` completions for one."""
+        state, chars = state_of(messages, allowed), sum(len(message["content"]) for message in messages)
+        whole = Sample((), Usage())
+        while (missing := n - len(whole.completions)) > 0:
+            place = seed + len(whole.completions)
+            request = partial(self._policy.sample, messages, allowed, n=missing, seed=place)
+            part = await self._calls.sample((self._role, state, place, missing), self._gate, chars, request)
+            whole = Sample(whole.completions + part.completions, whole.usage + part.usage)
+        return whole
 
 
 class _JournalledRetriever:

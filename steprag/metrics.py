@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -19,6 +21,10 @@ def normalise(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
+def _with_articles(text: str) -> str:
+    return " ".join(text.lower().translate(_PUNCTUATION).split())
+
+
 def exact_match(prediction: str | None, golden_answers: tuple[str, ...]) -> float:
     """1.0 if the normalised prediction equals a normalised golden answer, else 0.0; no prediction scores 0."""
     if prediction is None:
@@ -26,16 +32,50 @@ def exact_match(prediction: str | None, golden_answers: tuple[str, ...]) -> floa
     return float(normalise(prediction) in {normalise(answer) for answer in golden_answers})
 
 
-def f1(prediction: str | None, golden_answers: tuple[str, ...]) -> float:
-    """Token F1 against the best golden answer, 0 to 1; no prediction scores 0."""
+def cover_match(prediction: str | None, golden_answers: tuple[str, ...]) -> float:
+    """1.0 if a normalised golden answer stands in the normalised prediction (cover EM), else 0.0."""
     if prediction is None:
         return 0.0
-    return max((_token_f1(normalise(prediction), normalise(answer)) for answer in golden_answers), default=0.0)
+    said = normalise(prediction)
+    return float(any(answer in said for answer in map(normalise, golden_answers) if answer))
 
 
-def _token_f1(prediction: str, answer: str) -> float:
+def f1(prediction: str | None, golden_answers: tuple[str, ...]) -> float:
+    """Token F1 against the best golden answer, 0 to 1; no prediction scores 0."""
+    return overlap(prediction, golden_answers).f1
+
+
+def f1_with_articles(prediction: str | None, golden_answers: tuple[str, ...]) -> float:
+    """Token F1 where "a", "an" and "the" count as words: what ReasonRAG's pair builder computes."""
+    return overlap(prediction, golden_answers, _with_articles).f1
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Shared tokens: precision of the prediction, recall of the golden answer, their harmonic mean; 0 to 1."""
+
+    f1: float = 0.0
+    precision: float = 0.0
+    recall: float = 0.0
+
+
+def overlap(
+    prediction: str | None, golden_answers: tuple[str, ...], normal: Callable[[str], str] = normalise
+) -> Overlap:
+    """The overlap with the golden answer of best F1, after normalising by `normal`; no prediction scores 0."""
+    if prediction is None:
+        return Overlap()
+    said = normal(prediction)
+    each = (_token_overlap(said, normal(answer)) for answer in golden_answers)
+    return max(each, key=lambda score: score.f1, default=Overlap())
+
+
+def _token_overlap(prediction: str, answer: str) -> Overlap:
     if prediction != answer and (prediction in _CLOSED or answer in _CLOSED):
-        return 0.0  # HotpotQA: yes and no are right or wrong, never partly
+        return Overlap()  # HotpotQA: yes and no are right or wrong, never partly
     predicted, wanted = prediction.split(), answer.split()
     common = sum((Counter(predicted) & Counter(wanted)).values())
-    return 2 * common / (len(predicted) + len(wanted)) if common else 0.0
+    if not common:
+        return Overlap()
+    precision, recall = common / len(predicted), common / len(wanted)
+    return Overlap(2 * precision * recall / (precision + recall), precision, recall)  # the official scripts' order

@@ -18,9 +18,9 @@ def say(text: str) -> None:
 
 
 class Progress:
-    """Counts units of work towards `total`, with pace and time left; notes stand beside them."""
+    """Counts units of work towards `total` (None: not known), with pace and time left; notes stand beside them."""
 
-    def __init__(self, label: str, total: int, unit: str, done: int = 0) -> None:
+    def __init__(self, label: str, total: int | None, unit: str, done: int = 0) -> None:
         self._label, self._total, self._unit, self._done = label, total, unit, done
         self._start = self._said = time.monotonic()
         self._first, self._notes = done, ""
@@ -43,11 +43,13 @@ class Progress:
         rate = (self._done - self._first) / elapsed if elapsed > 0 else 0.0
         pace = f"{60 * rate:.1f} a minute" if rate else ""
         self._bar.set_postfix_str(_joined(pace, self._notes))
-        over = self._done >= self._total
+        over = self._done == self._total
         if self._bar.disable and (over or time.monotonic() - self._said > QUIET_SECONDS):
             self._said = time.monotonic()
-            left = f"{(self._total - self._done) / rate:.0f} s left" if rate and not over else ""
-            done = f"{self._label}: {self._done}/{self._total} {self._unit} in {elapsed:.0f} s"
+            to_do = (self._total or 0) - self._done
+            left = f"{to_do / rate:.0f} s left" if rate and to_do > 0 else ""
+            of = f"/{self._total}" if self._total else ""
+            done = f"{self._label}: {self._done}{of} {self._unit} in {elapsed:.0f} s"
             say(_joined(done, left, pace, self._notes))
 
     def __enter__(self) -> Progress:

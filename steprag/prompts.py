@@ -16,24 +16,40 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from steprag.errors import ConfigError
-from steprag.steps import GRAMMARS, Grammar, neutralise
+from steprag.steps import GRAMMARS, START, TRANSCRIPT, Grammar, neutralise
 from steprag.types import Message, Passage, State
 
 PROFILES = Path(__file__).parent.parent / "configs" / "prompts"
 
 
+class _Turn(BaseModel):
+    """A prompt of its own: system prompt and user turn, byte for byte, with {question}, {steps} and {passages}."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    system: str
+    user: str
+
+
 class _ProfileFile(BaseModel):
-    """The YAML file's keys. `tails` maps allowed actions joined by "|" to the last line of the prompt."""
+    """The YAML file's keys. `tails` maps allowed actions joined by "|" to the last line of the prompt.
+
+    `turns` is for profiles with a system prompt an action: the prompt of a state without steps ("start"), and of others
+    by their allowed actions. Where there are turns they alone make prompts, and `between` stands between steps.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     grammar: str
-    system: str
-    question: str
-    step: str
-    passages: str
+    system: str = ""
+    question: str = "{question}"
+    step: str = "{text}"
+    passages: str = "{passages}"
     passage: str
     order: Literal["best_first", "best_last"] = "best_first"
+    between: str = "\n"
+    between_passages: str = "\n"
+    turns: dict[str, _Turn] = {}
     tails: dict[str, str] = {}
     examples_header: str = ""
     examples: list[str] = []
@@ -58,6 +74,8 @@ class PromptProfile:
 
         The user turn only ever grows at its end, but for passages and tail: root paths are shared prefixes.
         """
+        if self.words.turns:
+            return self._turn(state, allowed)
         lines = [fill(self.words.question, question=neutralise(state.question))]
         lines += [fill(self.words.step, text=step.text) for step in state.steps]
         if state.passages:
@@ -66,6 +84,13 @@ class PromptProfile:
         if tail:
             lines.append(tail)
         return (Message(role="system", content=self._system), Message(role="user", content="\n".join(lines)))
+
+    def _turn(self, state: State, allowed: tuple[str, ...]) -> tuple[Message, ...]:
+        turn = self.words.turns["|".join(allowed) if state.steps else "start"]
+        steps = self.words.between.join(fill(self.words.step, text=step.text) for step in state.steps)
+        passages = self._passages(state.passages)
+        user = fill(turn.user, question=neutralise(state.question), steps=steps, passages=passages)
+        return (Message(role="system", content=turn.system), Message(role="user", content=user))
 
     @property
     def _system(self) -> str:
@@ -77,7 +102,7 @@ class PromptProfile:
 
     def _passages(self, passages: tuple[Passage, ...]) -> str:
         ordered = passages if self.words.order == "best_first" else passages[::-1]
-        return "\n".join(
+        return self.words.between_passages.join(
             fill(self.words.passage, rank=str(rank), title=neutralise(p.title), text=neutralise(p.text))
             for rank, p in enumerate(ordered, 1)
         )
@@ -112,8 +137,29 @@ def load_profile(name: str, examples: int = 0) -> PromptProfile:
         raise ConfigError(f"{path}: not a prompt profile: {detail}") from None
     if words.grammar not in GRAMMARS:
         raise ConfigError(f"{path}: unknown grammar {words.grammar!r}; known: {', '.join(GRAMMARS)}")
+    if missing := _missing_turns(words):
+        raise ConfigError(f"{path}: turns lacks {', '.join(missing)}")
     if not 0 <= examples <= len(words.examples):
         raise ConfigError(f"prompt.examples is {examples}; {path.name} has {len(words.examples)}")
-    content = json.dumps([words.model_dump(), examples], ensure_ascii=False, sort_keys=True)
+    content = json.dumps([words.model_dump(exclude_unset=True), examples], ensure_ascii=False, sort_keys=True)
     digest = hashlib.sha256(content.encode()).hexdigest()[:16]
     return PromptProfile(path.stem, GRAMMARS[words.grammar], words, examples, digest)
+
+
+def _missing_turns(words: _ProfileFile) -> list[str]:
+    """The prompts that an episode can need and a profile with turns does not have."""
+    if not words.turns:
+        return []
+    grammar = GRAMMARS[words.grammar]
+    reached = {"start"}
+    for after in (following for last, following in grammar.transitions.items() if last != START):
+        terminal = tuple(name for name in after if grammar.action(name).terminal)
+        reached |= {"|".join(after), "|".join(terminal or after)}
+    return sorted(reached - words.turns.keys())
+
+
+def grammar_of(profile: str | None) -> Grammar:
+    """The grammar of a profile that a run was made with; the base grammar where there is no such profile any more."""
+    path = Path(profile or TRANSCRIPT.name)
+    named = path if path.suffix in (".yaml", ".yml") else PROFILES / f"{path}.yaml"
+    return load_profile(str(named)).grammar if named.is_file() else TRANSCRIPT

@@ -7,6 +7,7 @@ ones tried again.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -54,7 +55,7 @@ def agent_identity(
         "index": retriever.fingerprint,
         "prompt": {"profile": profile.name, "hash": profile.hash},
         "policy": {**model_identity(config.policy), **config.policy.model_dump(include=SAMPLING)},
-        "retriever": config.retriever.model_dump(),
+        "retriever": config.retriever.model_dump(include={"top_k"}),  # the index's fingerprint holds the rest
     }
 
 
@@ -90,14 +91,16 @@ async def work_off(
     ):
 
         async def one(question: Question) -> None:
+            began = time.monotonic()
             result = await work(question)
+            seconds = round(time.monotonic() - began, 3)
             if isinstance(result, Failure):
                 failures.append(result)
                 failed[result.reason] += 1
-                run.note(event="failure", id=question.id, reason=result.reason)
+                run.note(event="failure", id=question.id, reason=result.reason, seconds=seconds)
             else:
                 results.append(result)
-                run.note(event="done", id=question.id, **vars(result.usage))
+                run.note(event="done", id=question.id, seconds=seconds, **vars(result.usage))
             progress.advance(notes=_notes(failed, spending))
 
         async def watch() -> None:

@@ -29,3 +29,10 @@ def mean_interval(values: list[float]) -> tuple[float, float]:
 
 def _mean(values: Any, axis: int) -> Any:
     return values.mean(axis=axis)
+
+
+def mcnemar(better: int, worse: int) -> float:
+    """Two-sided p of the exact McNemar test, from the questions that only one of two runs got right."""
+    from scipy.stats import binomtest
+
+    return float(binomtest(better, better + worse).pvalue) if better + worse else 1.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from steprag.errors import StepFormatError
@@ -72,7 +72,8 @@ class Action:
 class Grammar:
     """Actions and the transitions between them: `transitions[last action or START]` lists what may come next.
 
-    `thought_chars` and `content_chars` bound constrained output, in characters; the parser sets no bound.
+    `thought_chars` and `content_chars` bound constrained output, in characters; the parser sets no bound. `lenient`:
+    the parser lets the lead be missing and a full stop follow the closing tag.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Grammar:
     transitions: Mapping[str, tuple[str, ...]]
     thought_chars: int = 240
     content_chars: int = 400
+    lenient: bool = False
 
     def action(self, name: str) -> Action:
         return self._by_name[name]
@@ -115,9 +117,10 @@ class Grammar:
         action, content = self.action(match["name"]), match["content"].strip()
         if not content:
             raise StepFormatError("empty_content", text)
-        if text[match.end() :].strip():
-            raise StepFormatError("trailing_text", text[match.end() :].strip())
-        if not text[: match.start()].rstrip().endswith(action.lead):
+        trailing = text[match.end() :].strip()
+        if trailing and not (self.lenient and trailing == "."):
+            raise StepFormatError("trailing_text", trailing)
+        if not self.lenient and not text[: match.start()].rstrip().endswith(action.lead):
             raise StepFormatError("no_lead", text)
         if action.name not in allowed:
             raise StepFormatError("wrong_action", f"{action.name} where {' or '.join(allowed)} may stand")
@@ -196,4 +199,7 @@ TRANSCRIPT = Grammar(
 )
 """Query, evidence, answer: the strings are those of the published RAG_ProGuide data (arXiv 2505.14069)."""
 
-GRAMMARS = {TRANSCRIPT.name: TRANSCRIPT}
+PROGUIDE = replace(TRANSCRIPT, name="proguide", lenient=True)
+"""The same steps as GPT-4o wrote them for RAG_ProGuide: `<evidence>None</evidence>.` stands without its lead."""
+
+GRAMMARS = {grammar.name: grammar for grammar in (TRANSCRIPT, PROGUIDE)}

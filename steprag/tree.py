@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steprag.types import Node, Tree
+from steprag.types import Message, Node, Tree
 
 
 def discounted(score: float, steps: int, alpha: float) -> float:
@@ -28,3 +28,8 @@ def path_to(tree: Tree, node: Node) -> list[Node]:
     while path[-1].parent is not None:
         path.append(tree.nodes[path[-1].parent])
     return path[::-1]
+
+
+def as_reply(node: Node) -> tuple[Message, ...]:
+    """A node's completion, exactly as sampled, as the assistant's turn."""
+    return (Message(role="assistant", content=node.text),)

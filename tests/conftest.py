@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from indexes.build import Built, IndexConfig, build_index
+from steprag.config import load_config
+from tests.indexing import small, write_corpus
 from tests.models import make_encoder, make_llama
 from tests.training_parts import pair_row, step_row, train, write
 
@@ -18,6 +22,28 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def encoder(tiny_encoder: Path) -> Path:
+    return tiny_encoder
+
+
+@pytest.fixture(scope="session")
+def minilm(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("minilm")
+    return build_index(str(write_corpus(folder / "corpus.jsonl")), folder / "index", load_config(IndexConfig))
+
+
+@pytest.fixture(scope="session")
+def pristine(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index by the small encoder; tests that break one copy it."""
+    folder = tmp_path_factory.mktemp("small")
+    return build_index(str(write_corpus(folder / "corpus.jsonl")), folder / "index", small(encoder)).path
+
+
+@pytest.fixture
+def index(pristine: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(pristine, tmp_path / "index")
+
+
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random llama of two blocks with a ChatML tokenizer."""
     return make_llama(tmp_path_factory.mktemp("tiny"), [json.dumps(pair_row(n)) for n in range(20)])

@@ -123,6 +123,9 @@ def serve(reply: Callable[[dict[str, Any]], tuple[int, object]]) -> Iterator[End
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if not self.path.endswith("/models"):
+                self._send(404, {"detail": "Not Found"})
+                return
             self._send(
                 200, {"object": "list", "data": [{"id": "double", "object": "model", "created": 0, "owned_by": "x"}]}
             )

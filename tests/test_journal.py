@@ -194,6 +194,28 @@ def test_budgets_hold_and_the_run_goes_on(
     check_each_call_was_made_once(out, log, whole, keys)
 
 
+def test_a_budget_of_minutes_ends_the_run_and_it_goes_on(tmp_path: Path, whole: tuple[bytes, Counter[str]]) -> None:
+    out, log = tmp_path / "run", tmp_path / "log"
+    with pytest.raises(BudgetReached, match="budget.minutes = 0.001 is reached"):
+        generate(out, Counted(log=log, delay=0.05), {"budget.minutes": 0.001})
+    check_each_call_was_made_once(out, log, whole)
+
+
+def test_an_endpoint_that_gives_one_completion_a_request_is_asked_again(tmp_path: Path) -> None:
+    class Single(ScriptedPolicy):
+        async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+            return await super().sample(messages, allowed, n=1, seed=seed)
+
+    policy = Single()
+    generate(tmp_path / "one", policy)
+    expanded = [
+        node for tree in read_records(tmp_path / "one/trees.jsonl", Tree) for node in tree.nodes if node.messages
+    ]
+    assert len(policy.prompts) == 2 * len(expanded), "each node was to have two children"
+    assert main(["replay", "--trees", str(tmp_path / "one"), "--out", str(tmp_path / "again")]) == 0
+    assert (tmp_path / "again/trees.jsonl").read_bytes() == (tmp_path / "one/trees.jsonl").read_bytes()
+
+
 def test_a_budget_in_dollars_needs_a_price(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="budget.usd is set but no price"):
         generate(tmp_path / "run", ScriptedPolicy(), {"budget.usd": 1.0})

@@ -255,3 +255,17 @@ def test_a_rate_limit_holds_for_the_whole_run(endpoint: Endpoint, questions: Pat
     assert main(["generate", *options(endpoint, questions, index, tmp_path / "r", *more)]) == 0
     assert len(endpoint.requests) > 15
     assert time.monotonic() - started >= (len(endpoint.requests) - 11) / 10
+
+
+def test_ask_shows_each_step_with_its_sources(
+    endpoint: Endpoint, index: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ("--base_url", endpoint.url, "--model", "double", "--policy.engine", "openai")
+    assert main(["ask", QUESTION, "--index", str(index), *model, "--seed", "5"]) in (0, 3)
+    lines = capsys.readouterr().out.splitlines()
+    steps = [line.split()[0] for line in lines if not line.startswith(" ")]
+    assert steps[0] == "query"
+    assert steps[-1] in ("answer", "no")
+    found = lines[1 : 1 + 3]
+    assert [line.split()[0] for line in found] == ["1.", "2.", "3."]
+    assert all(any(f"{p.title} [{p.id}]" in line for p in WORLD) for line in found)

@@ -9,16 +9,20 @@ from pathlib import Path
 import pytest
 
 from preference.build import main
-from preference.config import PairsConfig, SftConfig
-from preference.pairs import build_pairs, build_trajectories
-from preference.rewards import spre
+from preference.config import PairsConfig, RewardConfig, SftConfig
+from preference.funnel import Funnel
+from preference.pairs import build_pairs
+from preference.products import build_labels, build_rankings, build_trajectories
+from preference.rewards import Estimate, Rewards, outcomes, rewards
 from steprag.errors import ConfigError, DataError
 from steprag.files import dump_line, from_dict, read_records, to_dict
 from steprag.runs import read_manifest
-from steprag.types import Message, Node, Pair, Question, Trajectory, Tree, Usage
+from steprag.types import Found, Message, Node, Pair, Question, Trajectory, Tree, Usage
 
 PROMPT = (Message(role="system", content="s"), Message(role="user", content="u"))
 HERE = Path(__file__).parent
+PLAIN = ("--filters.duplicates", "false", "--card.plots", "false")
+"""The same tree under many ids is meant here, and nobody looks at plots."""
 
 
 def node(identity: int, parent: int | None, action: str | None, f1: float | None = None, **more: object) -> Node:
@@ -42,9 +46,94 @@ def tree() -> Tree:
     return Tree(1, Question("q", "?", ("a",)), "done", Usage(), nodes)
 
 
+def spre(grown: Tree, alpha: float) -> Rewards:
+    return rewards(grown, RewardConfig(alpha=alpha))
+
+
+def values(found: Rewards) -> list[float | None]:
+    return [None if estimate is None else estimate.value for estimate in found]
+
+
+def given(*numbers: float | None) -> Rewards:
+    """Rewards that are exact."""
+    return [None if number is None else Estimate(number, 0.0, "given") for number in numbers]
+
+
+def steps_of(grown: Tree, config: SftConfig) -> list[Trajectory]:
+    return build_trajectories(grown, "h", outcomes(grown, RewardConfig()), config)
+
+
 def test_spre_is_the_mean_over_the_answers_below() -> None:
-    assert spre(tree(), 0.9) == pytest.approx([0.405, 0.405, 0.405, None, 0.81, 0.0, 0.405], nan_ok=True)
-    assert spre(tree(), 1.0)[:3] == pytest.approx([0.5, 0.5, 0.5])
+    assert values(spre(tree(), 0.9)) == pytest.approx([0.405, 0.405, 0.405, None, 0.81, 0.0, 0.405], nan_ok=True)
+    assert values(spre(tree(), 1.0))[:3] == pytest.approx([0.5, 0.5, 0.5])
+
+
+def test_an_answer_visited_thrice_weighs_thrice() -> None:
+    nodes = list(tree().nodes)
+    nodes[4] = replace(nodes[4], visits=3)
+    assert values(spre(replace(tree(), nodes=tuple(nodes)), 1.0))[:2] == pytest.approx([3.5 / 5, 0.75])
+
+
+def test_standard_errors_shrink_with_rollouts_and_are_none_where_nothing_varies_yet() -> None:
+    found = spre(tree(), 1.0)
+    variance = ((1.0 - 0.5) ** 2 + 0.5**2 + 0.0) / 2  # unbiased, of the tree's answers 1, 0 and 0.5
+    assert found[4] == Estimate(1.0, 0.0, "spre")
+    assert found[2] is not None
+    assert found[1] is not None
+    assert found[2].error == pytest.approx(variance**0.5)  # one rollout: as uncertain as the tree varies
+    assert found[1].error == pytest.approx(((0.5 + variance) / 2 / 2) ** 0.5)  # two, pooled with one of the tree's
+    alone = replace(tree(), nodes=(*tree().nodes[:2], replace(tree().nodes[4], id=2, parent=1)))
+    assert [estimate and estimate.error for estimate in spre(alone, 1.0)] == [None, None, 0.0]
+
+
+def test_other_rewards_by_name() -> None:
+    judged = list(tree().nodes)
+    judged[1] = replace(judged[1], judge={"score": 0.9, "text": ""})
+    judged[4] = replace(judged[4], judge={"score": 0.2, "text": ""})
+    judged[6] = replace(judged[6], judge={"score": None, "text": "?"})
+    grown = replace(tree(), nodes=tuple(judged))
+    assert values(rewards(grown, RewardConfig(name="best_leaf"))) == pytest.approx(
+        [0.81, 0.81, 0.405, None, 0.81, 0, 0.405], nan_ok=True
+    )
+    scores = values(rewards(grown, RewardConfig(name="judge")))
+    assert scores == [pytest.approx((2 * 0.9 + 0.2) / 3), 0.9, None, None, 0.2, None, None]
+    mixed = rewards(grown, RewardConfig(name="mixed", mix={"spre": 3, "judge": 1}, alpha=1.0))
+    assert values(mixed)[1] == pytest.approx((3 * 0.5 + 0.9) / 4)
+    assert values(mixed)[2] == pytest.approx(0.5)  # not judged: of the other part alone
+    assert [estimate and estimate.basis for estimate in mixed][1:3] == ["judge+spre", "spre"]
+    assert build_pairs(grown, "h", mixed, PairsConfig(errors=0, margin=0.01))[:1] == [], "of different parts"
+
+
+def test_metrics_are_chosen_without_touching_the_tree() -> None:
+    nodes = list(tree().nodes)
+    nodes[4] = replace(nodes[4], content="the b", prediction_f1=0.4)
+    grown = replace(tree(), nodes=tuple(nodes), question=Question("q", "?", ("a b c",)))
+    assert outcomes(grown, RewardConfig(alpha=1))[4] == 0.4  # as the search saw it
+    assert outcomes(grown, RewardConfig(alpha=1, metric="em"))[4] == 0.0
+    assert outcomes(grown, RewardConfig(alpha=1, metric="f1_with_articles"))[4] == pytest.approx(2 / 5)
+    assert outcomes(grown, RewardConfig(alpha=1, metric="em"))[:4] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("metadata", "recall"),
+    [
+        ({"supporting_titles": ["Tirana", "Lek (coin)"]}, [None, 0.5, 1.0, 0.5]),
+        ({"supporting_ids": ["0", "9"]}, [None, 0.5, 1.0, 0.5]),
+        ({"supporting_facts": {"title": ["Tirana", "Tirana"], "sent_id": [0, 1]}}, [None, 1.0, 1.0, 1.0]),
+        ({"supporting_ids": ["0", "9"], "gold_rule": "any"}, [None, 1.0, 1.0, 1.0]),
+        ({"type": "bridge"}, [None] * 4),
+    ],
+)
+def test_gold_recall_follows_the_episode(metadata: dict[str, object], recall: list[float | None]) -> None:
+    """query finds Tirana → query finds Lek as well → evidence that mentions Tirana alone."""
+    nodes = (
+        node(0, None, None),
+        node(1, 0, "query", passages=(Found("0", "Tirana"), Found("5", "Lima"))),
+        replace(node(2, 0, "query", passages=(Found("9", "Lek (coin)"),)), parent=1),
+        replace(node(3, 0, "evidence", content="Tirana is a capital."), parent=2),
+    )
+    grown = replace(tree(), nodes=nodes, question=Question("q", "?", ("a",), metadata))
+    assert values(rewards(grown, RewardConfig(name="gold"))) == recall
 
 
 def test_pairs_are_siblings_with_a_margin() -> None:
@@ -54,35 +143,96 @@ def test_pairs_are_siblings_with_a_margin() -> None:
     assert pair.prompt == PROMPT
     assert (pair.chosen[0]["content"], pair.rejected[0]["content"]) == ("text 4", "text 5")
     assert (pair.margin, pair.action, pair.depth) == (pytest.approx(0.81), "answer", 2)
+    assert (pair.golden_answers, pair.margin_error, pair.label_smoothing) == (("a",), 0.0, None)
 
 
 def test_refused_steps_and_narrow_margins_make_no_pair() -> None:
-    rewards = [0.5, 0.52, 0.5, None, 0.5, 0.5, 0.5]
-    assert build_pairs(tree(), "h", rewards, PairsConfig(margin=0.05)) == []
-    assert len(build_pairs(tree(), "h", rewards, PairsConfig(margin=0.01))) == 1
+    found = given(0.5, 0.52, 0.5, None, 0.5, 0.5, 0.5)
+    assert build_pairs(tree(), "h", found, PairsConfig(margin=0.05)) == []
+    assert len(build_pairs(tree(), "h", found, PairsConfig(margin=0.01))) == 1
+
+
+def test_a_margin_must_exceed_its_own_standard_error() -> None:
+    found = given(0.5, 0.9, 0.5, None, 0.5, 0.5, 0.5)
+    found[1], found[2] = Estimate(0.9, 0.3, "given"), Estimate(0.5, 0.4, "given")  # a gap of 0.4, known to 0.5
+    funnel = Funnel()
+    assert build_pairs(tree(), "h", found, PairsConfig(), funnel) == []
+    assert funnel.stages["margin"] == [2, 1]  # the two queries, and two answers that are level
+    assert funnel.stages["standard error"] == [1, 0]
+    pairs = build_pairs(tree(), "h", found, PairsConfig(errors=0.7))
+    assert [pair.margin_error for pair in pairs] == [pytest.approx(0.5)]
 
 
 def test_equal_content_makes_no_pair_and_other_actions_only_where_wanted() -> None:
     grown = tree()
     same = replace(grown, nodes=(*grown.nodes[:5], replace(grown.nodes[5], content="The C 4."), grown.nodes[6]))
     assert build_pairs(same, "h", spre(same, 0.9), PairsConfig()) == []
+    assert len(build_pairs(same, "h", spre(same, 0.9), PairsConfig(different="exact"))) == 1
     cross = replace(grown, nodes=(*grown.nodes[:5], replace(grown.nodes[5], action="query"), grown.nodes[6]))
     assert build_pairs(cross, "h", spre(grown, 0.9), PairsConfig(cross_action=False)) == []
     assert build_pairs(cross, "h", spre(grown, 0.9), PairsConfig())[0].rejected_action == "query"
 
 
+def fan(*scores: float) -> Tree:
+    """A root with one answer a score."""
+    answers = tuple(node(i, 0, "answer", f1, visits=i) for i, f1 in enumerate(scores, 1))
+    return replace(tree(), nodes=(node(0, None, None, messages=PROMPT), *answers))
+
+
+def chosen_over(grown: Tree, **rules: object) -> list[tuple[int | None, int | None]]:
+    config = PairsConfig.model_validate(rules)
+    return [
+        (pair.chosen_node, pair.rejected_node) for pair in build_pairs(grown, "h", spre(grown, 1.0), config)
+    ]  # fmt: skip
+
+
 def test_a_prompt_gives_its_widest_pairs_first() -> None:
-    answers = tuple(node(i, 0, "answer", f1) for i, f1 in [(1, 1.0), (2, 0.4), (3, 0.0)])
-    grown = replace(tree(), nodes=(node(0, None, None, messages=PROMPT), *answers))
-    pairs = build_pairs(grown, "h", spre(grown, 1.0), PairsConfig(per_node=2))
-    assert [(pair.chosen_node, pair.rejected_node) for pair in pairs] == [(1, 3), (1, 2)]
+    assert chosen_over(fan(1.0, 0.4, 0.0), per_node=2) == [(1, 3), (1, 2)]
+    assert chosen_over(fan(1.0, 0.4, 0.0), per_question=1) == [(1, 3)]
+    assert chosen_over(fan(0.4, 1.0, 0.0), match="best") == [(2, 3), (2, 1)]
+    assert len(chosen_over(fan(1.0, 0.8, 0.6, 0.4, 0.2, 0.0), per_node=None)) == 15
+
+
+def test_steps_that_an_earlier_round_held_make_no_pair_with_one_another() -> None:
+    grown = replace(fan(1.0, 0.5, 0.0), extra={"known": [1, 3]})
+    assert chosen_over(grown) == [(1, 2), (2, 3)]
+    assert chosen_over(grown, new=False) == [(1, 3), (1, 2), (2, 3)]
+
+
+def test_like_length_and_smoothing_by_visits() -> None:
+    grown = fan(1.0, 0.0, 0.0)
+    nodes = (*grown.nodes[:3], replace(grown.nodes[3], text="a text much longer than theirs"))
+    assert chosen_over(replace(grown, nodes=nodes), length_ratio=2.0) == [(1, 2)]
+    pairs = build_pairs(grown, "h", spre(grown, 1.0), PairsConfig(smoothing=True))
+    assert [pair.label_smoothing for pair in pairs] == [pytest.approx(2 / 3), pytest.approx(3 / 4)]
 
 
 def test_the_shortest_right_episode_is_the_trajectory() -> None:
-    steps = build_trajectories(tree(), SftConfig())
+    steps = steps_of(tree(), SftConfig())
     assert [(row.action, row.completion[0]["content"]) for row in steps] == [("query", "text 1"), ("answer", "text 4")]
-    assert len(build_trajectories(tree(), SftConfig(paths="all", min_f1=0.5))) == 4
-    assert build_trajectories(tree(), SftConfig(min_f1=1.0, paths="all"))[0].prompt == PROMPT
+    assert len(steps_of(tree(), SftConfig(paths="all", min_f1=0.5))) == 4
+    every = steps_of(tree(), SftConfig(min_f1=1.0, paths="all"))
+    assert (every[0].prompt, every[0].node, every[0].tree, every[0].outcome) == (PROMPT, 1, "h", pytest.approx(0.81))
+
+
+def test_longest_and_best_episodes() -> None:
+    """Two right episodes: of three steps with F1 1, and of one step with F1 0.5, which SPRE still finds worse."""
+    nodes = (*tree().nodes, node(7, 0, "answer", 0.5), node(8, 4, "answer", 1.0))
+    grown = replace(tree(), nodes=(*nodes[:4], replace(nodes[4], action="query", prediction_f1=None), *nodes[5:]))
+    found = {
+        paths: [row.node for row in steps_of(grown, SftConfig.model_validate({"paths": paths, "min_f1": 0.5}))]
+        for paths in ("shortest", "longest", "best")
+    }
+    assert found == {"shortest": [7], "longest": [1, 4, 8], "best": [1, 4, 8]}
+
+
+def test_labels_and_rankings_carry_values_and_provenance() -> None:
+    found = spre(tree(), 1.0)
+    labels = build_labels(tree(), "h", found)
+    assert [(row.node, row.value) for row in labels] == [(1, 0.5), (2, 0.5), (4, 1.0), (5, 0.0), (6, 0.5)]
+    rankings = build_rankings(tree(), "h", found)
+    assert [(row.nodes, row.rewards) for row in rankings] == [((1, 2), (0.5, 0.5)), ((4, 5), (1.0, 0.0))]
+    assert rankings[1].completions[0][0]["content"] == "text 4"
 
 
 def run_folder(tmp_path: Path, count: int = 40) -> Path:
@@ -94,7 +244,7 @@ def run_folder(tmp_path: Path, count: int = 40) -> Path:
 
 def test_the_command_writes_pairs_split_by_question(tmp_path: Path) -> None:
     trees = run_folder(tmp_path)
-    assert main(["--trees", str(trees), "--pairs.margin", "0.05"]) == 0
+    assert main(["--trees", str(trees), "--pairs.margin", "0.05", *PLAIN]) == 0
     found = {split: list(read_records(trees / "pairs" / f"pairs.{split}.jsonl", Pair)) for split in ("train", "val")}
     steps = {
         split: list(read_records(trees / "pairs" / f"sft.{split}.jsonl", Trajectory)) for split in ("train", "val")
@@ -112,7 +262,7 @@ def test_pairs_name_the_line_they_come_from(tmp_path: Path) -> None:
     import hashlib
 
     trees = run_folder(tmp_path, 3)
-    main(["--trees", str(trees / "trees.jsonl"), "--out", str(tmp_path / "out"), "--validation", "0"])
+    main(["--trees", str(trees / "trees.jsonl"), "--out", str(tmp_path / "out"), "--validation", "0", *PLAIN])
     lines = (trees / "trees.jsonl").read_text(encoding="utf-8").splitlines()
     names = {hashlib.sha256(line.encode()).hexdigest()[:16] for line in lines}
     assert {pair.tree for pair in read_records(tmp_path / "out" / "pairs.train.jsonl", Pair)} == names
@@ -121,7 +271,7 @@ def test_pairs_name_the_line_they_come_from(tmp_path: Path) -> None:
 def test_same_input_same_bytes(tmp_path: Path) -> None:
     trees = run_folder(tmp_path)
     for name in ("one", "two"):
-        main(["--trees", str(trees), "--out", str(tmp_path / name)])
+        main(["--trees", str(trees), "--out", str(tmp_path / name), *PLAIN])
     for file in ("pairs.train.jsonl", "pairs.val.jsonl", "sft.train.jsonl", "sft.val.jsonl"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 

@@ -74,7 +74,7 @@ def check_reachable(spec: EngineSpec) -> None:
     """Refuse to serve beyond this machine without a key."""
     if spec.api_key_env and not os.environ.get(spec.api_key_env):
         raise ConfigError(f"environment variable {spec.api_key_env} is empty; put the policy's API key in it")
-    if _is_loopback(spec.host):
+    if is_loopback(spec.host):
         return
     if not spec.api_key_env:
         raise ConfigError(f"serving on {spec.host} needs a key: name its environment variable with --api-key-env")
@@ -82,7 +82,8 @@ def check_reachable(spec: EngineSpec) -> None:
         raise ConfigError(f"transformers serve knows no API key, so it cannot serve on {spec.host}; use 127.0.0.1")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine alone."""
     if host == "localhost":
         return True
     try:

@@ -1,0 +1,58 @@
+"""What `steprag index build` can be told."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from indexes.bm25 import Bm25Config
+from indexes.embed import Dtype
+from indexes.encoders import EMBEDDED
+from steprag.config import Positive, Section, StageConfig
+
+TypeName = Literal["flat", "flat-fp16", "ivf-sq8", "ivf-pq", "hnsw-sq8", "rabitq", "gpu-flat", "gpu-cagra"]
+
+
+class SearchConfig(Section):
+    """Parameters of the approximate types; none: chosen from the number of passages, then tuned to `recall`."""
+
+    recall: float = Field(default=0.98, gt=0, le=1, description="recall@10 that effort is tuned to on sampled queries")
+    nlist: Positive | None = Field(default=None, description="ivf-*, rabitq: cells; none: about 2 √rows")
+    nprobe: Positive | None = Field(default=None, description="ivf-*, rabitq: cells that a query visits; none: tuned")
+    code_bytes: Positive | None = Field(default=None, description="ivf-pq: bytes a vector; none: dimension / 8")
+    bits: int = Field(default=1, ge=1, le=8, description="rabitq: bits a dimension")
+    links: Positive = Field(default=32, description="hnsw-sq8: links a node")
+    ef: Positive | None = Field(default=None, description="hnsw-sq8: candidates kept in a search; none: tuned")
+    rescore: int | None = Field(
+        default=None,
+        ge=0,
+        description="candidates a wanted passage that are scored again; none: tuned",
+    )
+
+
+class IndexConfig(StageConfig):
+    encoder: str = Field(EMBEDDED, description="minilm, bge-base, …, a sentence-transformers folder, or a hub id")
+    type: TypeName = Field("flat", description="flat and flat-fp16 are exact; steprag index plan compares them all")
+    search: SearchConfig = SearchConfig()
+    bm25: Bm25Config = Bm25Config()
+    max_skipped: float = Field(
+        0.001, ge=0, lt=1, description="share of the corpus's lines that may be no passages and are left out"
+    )
+    max_length: Positive | None = Field(
+        default=None, description="tokens of a text that are read; none: as the model says"
+    )
+    query_prefix: str | None = Field(None, description="words before every query; none: as the model says")
+    passage_prefix: str | None = Field(None, description="words before every passage; none: as the model says")
+    pooling: str | None = Field(None, description="cls, mean, lasttoken, …; none: as the model says")
+    normalise: bool | None = Field(None, description="vectors of length 1; none: yes")
+    device: str = Field("auto", description="where passages are encoded: cpu, cuda, cuda:0,cuda:1 (one process each)")
+    processes: Positive = Field(1, description="processes that encode on each of these devices")
+    dtype: Dtype = Field("float32", description="the encoder's arithmetic: bfloat16, float16 for a GPU, int8 for a CPU")
+    batch_tokens: Positive | None = Field(
+        default=None, description="tokens at once; none: 2048 on a CPU, 65536 on a GPU"
+    )
+    shard_rows: Positive = Field(4096, description="passages encoded between two marks from which a build goes on")
+    queries: str | None = Field(
+        default=None, description="questions whose searches are measured; none: sampled passages"
+    )

@@ -1,0 +1,259 @@
+"""`steprag index plan`: what each index type of a corpus takes on this machine, before anything is encoded.
+
+Disk and memory follow from FAISS's layouts (a test compares the formulas with files). Times are measured here on a
+few seconds' work and scaled. Recall is what `benchmarks/index_types.py` measured; a build measures its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import shutil
+import sys
+import time
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexes.config import IndexConfig, SearchConfig
+from indexes.corpus import passage_text
+from indexes.embed import Encoder
+from indexes.encoders import Overrides, find_encoder, read_spec
+from indexes.readers import HUB, Source, json_lines, open_source, zst_stream
+from indexes.types import TRAIN_POINTS, TYPES, cells, code_bytes, prepare
+from steprag.cli import guarded
+from steprag.config import add_options, config_from, parse_arguments
+from steprag.errors import ConfigError
+from steprag.types import Passage
+
+EXPECTED = {"flat": 1.0, "flat-fp16": 1.0, "ivf-sq8": 0.99, "hnsw-sq8": 0.985, "ivf-pq": 0.985, "rabitq": 0.98}
+"""Recall@10 on real questions, docs/indexes.md; GPU types were not measured."""
+COUNTED = 64 * 2**20
+"""Files up to this size are counted line by line, of larger ones the beginning is."""
+TRIED = 32
+"""Passages that are encoded to learn this machine's pace."""
+SCANNED = 2 * 10**9
+"""Bytes that an exact search may read for a query: about a fifth of a second of one core."""
+OTHER_BYTES = 600
+"""A passage of 100 words with its title, id and offset on the disk."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a type takes: bytes, seconds of building the index from its vectors, recall@10 where it was measured."""
+
+    type: str
+    disk: int
+    memory: int
+    seconds: float | None
+    recall: float | None
+    fits: bool
+
+
+@dataclass(frozen=True)
+class Machine:
+    memory: int
+    disk: int
+    cores: int
+
+
+def sizes(name: str, dimension: int, search: SearchConfig) -> tuple[float, float]:
+    """(disk, memory) bytes a passage of vectors and index; passages and centroids come on top.
+
+    Memory is what a search needs at hand: exact types read every vector. What is scored again comes from the disk's
+    cache and is not counted.
+    """
+    own = {
+        "flat": 4.0 * dimension,
+        "flat-fp16": 0.0,
+        "ivf-sq8": dimension + 8.0,
+        "ivf-pq": code_bytes(dimension, search) + 8.0,
+        "hnsw-sq8": dimension + 4.0 * (2 * search.links + search.links / max(1, search.links - 1)) + 12.0,
+        "rabitq": dimension * search.bits / 8 + (8.0 if search.bits == 1 else 20.0) + 8.0,
+        "gpu-flat": 0.0,
+        "gpu-cagra": 2.0 * dimension + 4.0 * 64,
+    }[name]
+    return 2.0 * dimension + own, 2.0 * dimension if name in ("flat-fp16", "gpu-flat") else own
+
+
+def plan(rows: int, dimension: int, search: SearchConfig, machine: Machine, *, timed: bool = True) -> list[Line]:
+    """A line for every type, those for a GPU last."""
+    flops = _flops() if timed else 0.0
+    lines = []
+    for name, kind in TYPES.items():
+        disk, memory = sizes(name, dimension, search)
+        centroids = 4 * dimension * cells(rows, search) if kind.effort == "nprobe" else 0
+        whole = int(rows * (disk + OTHER_BYTES)) + centroids
+        held = int(rows * memory) + centroids
+        seconds = None if kind.gpu or not timed else _seconds(name, rows, dimension, search, flops)
+        fits = not kind.gpu and whole <= machine.disk and held <= machine.memory // 2
+        lines.append(Line(name, whole, held, seconds, EXPECTED.get(name), fits))
+    return lines
+
+
+def recommend(lines: list[Line], rows: int, dimension: int) -> str | None:
+    """The simplest type that fits: exact while a search reads little, then the fastest that memory allows."""
+    fitting = {line.type for line in lines if line.fits}
+    order = ["flat"] if rows * dimension * 4 <= SCANNED else []
+    return next((name for name in [*order, "ivf-sq8", "rabitq", "ivf-pq"] if name in fitting), None)
+
+
+def _seconds(name: str, rows: int, dimension: int, search: SearchConfig, flops: float) -> float:
+    """Building from the vectors: k-means and assignment by their products, the rest by a trial of 2,000 rows."""
+    import faiss
+
+    kind = TYPES[name]
+    if kind.factory is None:
+        return rows * dimension * 4 / 3e8  # a pass over the disk
+    tried = 2000
+    sample = np.random.default_rng(0).normal(size=(tried, dimension)).astype(np.float32)
+    few = search.model_copy(update={"nlist": 1})
+    index: Any = faiss.index_factory(dimension, kind.factory(tried, dimension, few), faiss.METRIC_INNER_PRODUCT)
+    prepare(index, TRAIN_POINTS)
+    start = time.perf_counter()
+    index.train(sample)
+    trained = time.perf_counter()
+    index.add(sample)
+    a_row = (time.perf_counter() - trained) / tried
+    if name == "hnsw-sq8":
+        return rows * a_row * np.log(max(rows, tried)) / np.log(tried)
+    nlist = cells(rows, search)
+    products = 2.0 * dimension * nlist * (10 * min(rows, 64 * nlist) + rows)
+    return products / flops + (trained - start) * min(8, max(1, rows / tried)) + rows * a_row
+
+
+def _flops() -> float:
+    """Multiply-adds a second, twice, of this machine's matrix product."""
+    square = np.ones((768, 768), dtype=np.float32)
+    np.matmul(square, square)
+    start = time.perf_counter()
+    for _ in range(4):
+        np.matmul(square, square)
+    return 4 * 2 * 768**3 / (time.perf_counter() - start)
+
+
+def count_rows(source: Source) -> tuple[int, bool]:
+    """Passages of a corpus, and whether they were counted or estimated from its beginning. Raises ConfigError."""
+    if source.name.startswith(HUB):
+        raise ConfigError("how many rows a hub data set has is on its page; give --rows")
+    total, exact = 0, True
+    for name in source.files:
+        path = Path(name)
+        if path.name.endswith((".xml", ".xml.bz2")):
+            raise ConfigError("a dump does not say how many passages it gives (English: about 45 million); give --rows")
+        if path.suffix == ".parquet":
+            from pyarrow.parquet import ParquetFile
+
+            total += ParquetFile(path).metadata.num_rows
+        elif path.stat().st_size <= COUNTED:
+            total += sum(isinstance(value, Passage) for _, value in json_lines(path))
+        else:
+            lines, read = _lines(path)
+            total, exact = total + int(lines * path.stat().st_size / read), False
+    return total, exact
+
+
+def _lines(path: Path) -> tuple[int, int]:
+    """Lines in the first 32 MiB, and bytes of the file that they took."""
+    with path.open("rb") as raw:
+        stream: Any = raw
+        if path.suffix == ".gz":
+            stream = gzip.GzipFile(fileobj=raw)
+        elif path.suffix == ".zst":
+            stream = zst_stream(raw)
+        content = stream.read(2**25)
+        return content.count(b"\n"), max(1, raw.tell())
+
+
+def machine_here(out: Path) -> Machine:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Machine(memory, shutil.disk_usage(out).free, os.cpu_count() or 1)
+
+
+def _pace(source: Source, config: IndexConfig, folder: Path) -> float:
+    """Passages a second that this machine encodes of this corpus."""
+    spec = read_spec(config.encoder, folder, Overrides(config.max_length, pooling=config.pooling))
+    encoder = Encoder(folder, spec, device=config.device.split(",")[0], dtype=config.dtype)
+    found = (passage_text(value) for _, _, value in source.items() if isinstance(value, Passage))
+    texts = list(islice(found, TRIED))
+    encoder.encode_passages(texts[:4])
+    start = time.perf_counter()
+    encoder.encode_passages(texts, batch_tokens=config.batch_tokens)
+    return len(texts) / (time.perf_counter() - start)
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="steprag index plan", description="What each index type of a corpus takes on this machine."
+    )
+    parser.add_argument("--corpus", help="as for steprag index build; a few of its passages are encoded")
+    parser.add_argument("--rows", type=int, help="passages, in place of counting the corpus")
+    parser.add_argument("--dimension", type=int, help="of the vectors, in place of asking the encoder")
+    parser.add_argument("--out", type=Path, default=Path(), help="where the index would be, for the disk's room [.]")
+    parser.add_argument("--json", action="store_true", help="the plan as JSON")
+    add_options(parser, IndexConfig)
+    given = parse_arguments(parser, argv)
+    config = config_from(IndexConfig, given)
+    if not given.corpus and not given.rows:
+        raise ConfigError("give --corpus, or --rows and --dimension")
+    source = open_source(given.corpus) if given.corpus else None
+    folder = None if given.dimension else find_encoder(config.encoder)
+    overrides = Overrides(config.max_length, pooling=config.pooling)
+    dimension = read_spec(config.encoder, folder, overrides).dimension if folder else given.dimension
+    rows, exact = (given.rows, True) if given.rows else count_rows(source) if source else (0, True)
+    machine = machine_here(given.out)
+    lines = plan(rows, dimension, config.search, machine)
+    report = {
+        "passages": rows,
+        "counted": exact,
+        "dimension": dimension,
+        "machine": asdict(machine),
+        "encoding_seconds": max(1, round(rows / _pace(source, config, folder))) if source and folder else None,
+        "types": [asdict(line) for line in lines],
+        "recommended": recommend(lines, rows, dimension),
+    }
+    sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else _table(report, lines))
+    return 0
+
+
+def _table(report: dict[str, Any], lines: list[Line]) -> str:
+    machine = report["machine"]
+    about = "" if report["counted"] else "about "
+    text = [
+        f"{about}{report['passages']:,} passages of {report['dimension']} dimensions;"
+        f" here: {_size(machine['memory'])} memory, {_size(machine['disk'])} disk free, {machine['cores']} cores"
+    ]
+    if report["encoding_seconds"]:
+        text.append(f"encoding: {_time(report['encoding_seconds'])}, once for all types")
+    text.append(f"\n{'type':<12}{'disk':>10}{'memory':>10}{'build':>10}{'recall@10':>11}")
+    for line in lines:
+        seconds = "–" if line.seconds is None else _time(line.seconds)
+        recall = "–" if line.recall is None else f"{line.recall:.3f}"
+        note = "" if line.fits else "  needs a GPU" if TYPES[line.type].gpu else "  does not fit"
+        text.append(f"{line.type:<12}{_size(line.disk):>10}{_size(line.memory):>10}{seconds:>10}{recall:>11}{note}")
+    chosen = report["recommended"]
+    text.append(f"\nrecommended: --type {chosen}" if chosen else "\nnothing fits here; a smaller encoder takes less")
+    return "\n".join(text) + "\n"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

@@ -1,0 +1,68 @@
+"""`steprag ask "question"`: one episode, each step shown as it comes, with the passages that its query found."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from indexes import open_retriever
+from inference.config import InferConfig
+from steprag.cli import guarded
+from steprag.config import add_options, config_from, parse_arguments
+from steprag.environment import Environment, rollout
+from steprag.errors import PART_DONE
+from steprag.policy import open_policy
+from steprag.prompts import load_profile
+from steprag.types import Episode, Passage, State
+
+SHOWN = 110
+"""Characters of a passage."""
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="steprag ask", description="Ask the agent one question and watch it work.")
+    parser.add_argument("question")
+    parser.add_argument("--index", required=True, metavar="DIR", help="index folder")
+    parser.add_argument("--model", metavar="M", help="short for --policy.model: name, path, checkpoint or adapter")
+    parser.add_argument("--adapter", metavar="A", help="short for --policy.adapter")
+    parser.add_argument("--base_url", metavar="URL", help="short for --policy.base_url")
+    add_options(parser, InferConfig)
+    given = parse_arguments(parser, argv)
+    short = {"policy__model": given.model, "policy__adapter": given.adapter, "policy__base_url": given.base_url}
+    episode = asyncio.run(ask(given.question, given.index, config_from(InferConfig, given, **short)))
+    if episode.prediction is None:
+        sys.stdout.write(f"no answer: {episode.finish}: {episode.refused}\n")
+        return PART_DONE
+    return 0
+
+
+async def ask(question: str, index: str, config: InferConfig) -> Episode:
+    """Plays the episode and writes each step to standard output. Raises PolicyError and RetrieverError."""
+    profile = load_profile(config.prompt.profile, config.prompt.examples)
+    retriever = open_retriever(index, config.retriever)
+    environment = Environment(profile, retriever, config.retriever.top_k, config.search.depth)
+    try:
+        async with open_policy(config.policy, profile.grammar) as policy:
+            start = environment.start(question)
+            return await rollout(environment, policy, start, seed=config.seed, after_step=show)
+    finally:
+        await retriever.close()
+
+
+def show(state: State) -> None:
+    step = state.steps[-1]
+    sys.stdout.write(f"{step.action:<9} {' '.join(step.text.split())}\n")
+    for rank, passage in enumerate(state.passages, 1):
+        sys.stdout.write(f"{'':<9} {rank}. {_line(passage)}\n")
+    sys.stdout.flush()
+
+
+def _line(passage: Passage) -> str:
+    text = " ".join(passage.text.split())
+    score = "" if passage.score is None else f" ({passage.score:.3f})"
+    return f"{passage.title} [{passage.id}]{score}: {text[:SHOWN]}{'…' if len(text) > SHOWN else ''}"
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

@@ -1,0 +1,82 @@
+"""The score of one prediction, and what many of them come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from steprag.gold import gold_of
+from steprag.metrics import cover_match, exact_match, overlap
+from steprag.stats import mean_interval, share_interval
+from steprag.types import Prediction
+
+HARNESS = 1
+"""Raised whenever the same model would score otherwise: runs of different harnesses are not compared."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What one episode was worth. An episode without an answer scores 0, for that is what the model did.
+
+    `gold`: the share of the marked passages that its searches found, None where none are marked.
+    """
+
+    id: str
+    em: float
+    f1: float
+    precision: float
+    recall: float
+    cover: float
+    gold: float | None
+    answered: bool
+    finish: str
+    steps: int
+    searches: int
+    tokens: int
+
+
+def score(prediction: Prediction) -> Score:
+    said, golden = prediction.prediction, prediction.golden_answers
+    shared = overlap(said, golden)
+    marked = gold_of(prediction.id, prediction.extra.get("metadata") or {})
+    found = [passage for search in prediction.passages for passage in search]
+    return Score(
+        id=prediction.id,
+        em=exact_match(said, golden),
+        f1=shared.f1,
+        precision=shared.precision,
+        recall=shared.recall,
+        cover=cover_match(said, golden),
+        gold=marked.recall(found) if marked else None,
+        answered=prediction.finish == "answer",
+        finish=prediction.finish,
+        steps=len(prediction.steps),
+        searches=len(prediction.passages),
+        tokens=prediction.usage.prompt_tokens + prediction.usage.completion_tokens,
+    )
+
+
+def mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else 0.0
+
+
+def interval(scores: Sequence[Score], name: str) -> tuple[float, float]:
+    """The 95 % interval of a metric's mean: Wilson's for those that are 0 or 1, else the bootstrap's."""
+    values = [float(getattr(score, name)) for score in scores]
+    if set(values) <= {0.0, 1.0}:
+        return share_interval(int(sum(values)), len(values))
+    return mean_interval(values)
+
+
+def gold_recall(scores: Sequence[Score]) -> float | None:
+    """Mean over the questions with marked passages; None where there are none."""
+    marked = [score.gold for score in scores if score.gold is not None]
+    return mean(marked) if marked else None
+
+
+def by(scores: Sequence[Score], key: Callable[[Score], str]) -> dict[str, list[Score]]:
+    groups: dict[str, list[Score]] = {}
+    for each in scores:
+        groups.setdefault(key(each), []).append(each)
+    return dict(sorted(groups.items()))

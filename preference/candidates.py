@@ -1,0 +1,173 @@
+"""Candidates: pairs that passed every rule of their own, waiting for the filters that must see all of them.
+
+Their lines go to a temporary file; what the filters and the report need of each stays in memory, 41 bytes a pair.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from preference.config import BalanceConfig, FilterConfig
+from preference.filters import ContentOf
+from preference.funnel import Funnel
+from preference.pairs import same_words
+from steprag.files import PARTIAL, dump_line
+from steprag.types import Message, Pair
+
+COLUMNS = {"chosen": "Q", "rejected": "Q", "cell": "I", "split": "B", "margin": "d", "tokens": "I",
+           "chosen_length": "I", "rejected_length": "I"}  # fmt: skip
+"""What is kept of a pair and its type code in `array`; `chosen` and `rejected` are hashes, `cell` a row of `cells`."""
+
+
+class Candidates:
+    """The pairs so far. Use as a context manager: the temporary file goes with it.
+
+    `cells` lists the different (action, rejected action, depth) in order of first use.
+    """
+
+    def __init__(self, folder: Path, seed: int, funnel: Funnel, content: ContentOf) -> None:
+        self._path = folder / f".candidates{PARTIAL}"
+        self._seed, self._funnel, self._content = seed, funnel, content
+        self._columns = {name: array(code) for name, code in COLUMNS.items()}
+        self._prompt: tuple[Message, ...] | None = None
+        self._state = b""
+        self.cells: dict[tuple[str, str, int], int] = {}
+
+    def __enter__(self) -> Candidates:
+        self._stream = self._path.open("w+b")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+        self._path.unlink()
+
+    def add(self, pair: Pair, split: int, tokens: int) -> None:
+        """`split` as the caller counts them; `tokens` of the longer sequence, 0 where nobody counted."""
+        if pair.prompt is not self._prompt:
+            self._prompt = pair.prompt
+            self._state = _digest("\0".join(text for m in pair.prompt for text in (m["role"], m["content"])).encode())
+        chosen, rejected = pair.chosen[-1]["content"], pair.rejected[-1]["content"]
+        values = {
+            "chosen": self._step(pair.action, chosen),
+            "rejected": self._step(pair.rejected_action, rejected),
+            "cell": self.cells.setdefault((pair.action, pair.rejected_action, pair.depth), len(self.cells)),
+            "split": split,
+            "margin": float("nan") if pair.margin is None else pair.margin,
+            "tokens": tokens,
+            "chosen_length": len(chosen),
+            "rejected_length": len(rejected),
+        }
+        for name, column in self._columns.items():
+            column.append(values[name])
+        self._stream.write(dump_line(pair).encode() + b"\n")
+
+    def _step(self, action: str, text: str) -> int:
+        """A step from this state; equal where actions and normalised contents are, as the search merges siblings."""
+        content = same_words(self._content(text, action) or text)
+        return _number(b"\0".join((self._state, action.encode(), content.encode())))
+
+    def column(self, name: str) -> np.ndarray:
+        """One value a pair, in order of arrival."""
+        return np.array(self._columns[name])
+
+    def select(self, filters: FilterConfig, balance: BalanceConfig) -> np.ndarray:
+        """Which pairs stay, as one bool a pair."""
+        kept = np.ones(len(self._columns["cell"]), dtype=bool)
+        chosen, rejected = self.column("chosen"), self.column("rejected")
+        if filters.duplicates:
+            kept = self._narrow("no duplicate", kept, first_of_equals(chosen, rejected))
+        if filters.contradictions:
+            stays = kept.copy()
+            stays[kept] = ~in_circles(chosen[kept], rejected[kept])
+            kept = self._narrow("no contradiction or circle", kept, stays)
+        if balance.length:
+            kept = self._narrow("as many shorter as longer", kept, self._by_length(kept, balance))
+        if balance.by:
+            kept = self._narrow("cap of a cell", kept, self._capped(kept, balance))
+        return kept
+
+    def _narrow(self, name: str, before: np.ndarray, stays: np.ndarray) -> np.ndarray:
+        after = before & stays
+        self._funnel.note(name, int(before.sum()), int(after.sum()))
+        return after
+
+    def _groups(self, by: tuple[str, ...]) -> np.ndarray:
+        """The cell of every pair where only what `by` names tells cells apart."""
+        numbers: dict[Any, int] = {}
+        of_cell = [
+            numbers.setdefault(((action, other) if "action" in by else None, depth if "depth" in by else None),
+                               len(numbers))
+            for action, other, depth in self.cells
+        ]  # fmt: skip
+        return np.array(of_cell, dtype=int)[self.column("cell")]
+
+    def _by_length(self, kept: np.ndarray, balance: BalanceConfig) -> np.ndarray:
+        """In every cell, as many pairs whose chosen step is the shorter as pairs where it is the longer."""
+        sign = np.sign(self.column("chosen_length").astype(int) - self.column("rejected_length").astype(int))
+        groups, stays = self._groups(balance.by), kept.copy()
+        for group in np.unique(groups[kept]):
+            sides = [np.flatnonzero(kept & (groups == group) & (sign == side)) for side in (-1, 1)]
+            fewest = min(map(len, sides))
+            for side in sides:
+                stays[self._drawn(side)[fewest:]] = False
+        return stays
+
+    def _capped(self, kept: np.ndarray, balance: BalanceConfig) -> np.ndarray:
+        """Of every cell as many pairs as `balance.most`, or as the median cell has."""
+        groups, stays = self._groups(balance.by), kept.copy()
+        there, counts = np.unique(groups[kept], return_counts=True)
+        most = balance.most or (int(np.ceil(np.median(counts))) if len(counts) else 0)
+        for group in there:
+            stays[self._drawn(np.flatnonzero(kept & (groups == group)))[most:]] = False
+        return stays
+
+    def _drawn(self, rows: np.ndarray) -> np.ndarray:
+        """The rows in an order that depends on the pairs and the seed alone."""
+        mixed = (self.column("chosen") ^ self.column("rejected")) * np.uint64((2 * self._seed + 1) % 2**64)
+        return rows[np.argsort(mixed[rows], kind="stable")]
+
+    def lines(self, kept: np.ndarray) -> Iterator[tuple[str, int]]:
+        """The lines of the pairs that stay, with their splits, in order of arrival."""
+        self._stream.seek(0)
+        for stays, split, line in zip(kept, self._columns["split"], self._stream, strict=True):
+            if stays:
+                yield line.decode(), split
+
+
+def first_of_equals(chosen: np.ndarray, rejected: np.ndarray) -> np.ndarray:
+    """For every preference, whether it is the first of its kind."""
+    _, first = np.unique(np.stack([chosen, rejected], axis=1), axis=0, return_index=True)
+    stays = np.zeros(len(chosen), dtype=bool)
+    stays[first] = True
+    return stays
+
+
+def in_circles(chosen: np.ndarray, rejected: np.ndarray) -> np.ndarray:
+    """For every preference, whether following preferences leads from its rejected step back to its chosen one.
+
+    A preference and its reverse are the shortest circle. Steps of different prompts never meet.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    if not len(chosen):
+        return np.zeros(0, dtype=bool)
+    steps, places = np.unique(np.concatenate([chosen, rejected]), return_inverse=True)
+    better, worse = places[: len(chosen)], places[len(chosen) :]
+    graph = coo_array((np.ones(len(chosen), dtype=np.int8), (better, worse)), shape=(len(steps), len(steps)))
+    _, component = connected_components(graph.tocsr(), directed=True, connection="strong")
+    return component[better] == component[worse]
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=8).digest()
+
+
+def _number(data: bytes) -> int:
+    return int.from_bytes(_digest(data), "big")

@@ -1,0 +1,127 @@
+"""Filters that look at one pair. Each is a name and a question; a pair that answers no is dropped and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from preference.config import FilterConfig
+from steprag.errors import StepFormatError
+from steprag.metrics import normalise
+from steprag.steps import Grammar
+from steprag.types import Completion, Message, Pair
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SAYS_NOTHING = frozenset({"", "none", "unknown", "na", "not available", "not mentioned", "no answer"})
+"""Contents, normalised, that a step of the filter `empty` must not be chosen for."""
+_CLOSED_ANSWERS = frozenset({"", "yes", "no"})
+_CACHED = 4096
+
+
+class Check(NamedTuple):
+    """`passes(pair)` says whether the pair stays."""
+
+    name: str
+    passes: Callable[[Pair], bool]
+
+
+class TokenCounter:
+    """Counts a pair's longer sequence, prompt and reply, in the tokens of the model to be trained."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        self._prompt: tuple[Message, ...] | None = None
+        self._tokens: list[int] = []
+
+    def __call__(self, pair: Pair) -> int:
+        from steprag.tokens import prompt_tokens, reply_tokens
+
+        if pair.prompt is not self._prompt:  # the pairs of one prompt come together
+            self._prompt, self._tokens = pair.prompt, prompt_tokens(pair.prompt, self._tokenizer)
+        replies = [
+            reply_tokens(pair.prompt, reply, self._tokens, self._tokenizer) for (reply,) in (pair.chosen, pair.rejected)
+        ]
+        return len(self._tokens) + max(map(len, replies))
+
+
+def open_counter(config: FilterConfig) -> TokenCounter | None:
+    """The counter that `max_tokens` needs; None where nothing is asked. Raises ConfigError."""
+    if config.max_tokens is None:
+        return None
+    from steprag.engines.models import resolve_model
+    from steprag.tokens import load_tokenizer
+
+    return TokenCounter(load_tokenizer(resolve_model(config.tokenizer, None)))
+
+
+ContentOf = Callable[[str, str], str | None]
+"""What stands between the tags of a completion (text, action); None where the grammar refuses it."""
+
+
+def content_reader(grammar: Grammar) -> ContentOf:
+    """Reads contents, remembering the last few thousand: a step is in several pairs."""
+
+    @lru_cache(_CACHED)
+    def content(text: str, action: str) -> str | None:
+        try:
+            return grammar.parse(Completion(text, "stop"), (action,)).content
+        except StepFormatError:
+            return None
+
+    return content
+
+
+def checks(config: FilterConfig, grammar: Grammar, content: ContentOf) -> list[Check]:
+    """The filters that `config` asks for, but for those that need more than one pair or the tokenizer."""
+
+    def well_formed(pair: Pair) -> bool:
+        return content(_text(pair.chosen), pair.action) is not None and (
+            content(_text(pair.rejected), pair.rejected_action) is not None
+        )
+
+    def not_leaked(pair: Pair) -> bool:
+        query = content(_text(pair.chosen), pair.action) or ""
+        return not (grammar.action(pair.action).retrieves and holds_unread_answer(query, pair))
+
+    def says_something(pair: Pair) -> bool:
+        said = content(_text(pair.chosen), pair.action)
+        return said is None or normalise(said) not in SAYS_NOTHING
+
+    def english(pair: Pair) -> bool:
+        return is_english(_text(pair.chosen)) and is_english(_text(pair.rejected))
+
+    wanted = [
+        (config.malformed, Check("well formed", well_formed)),
+        (config.leaked, Check("no answer leaked into the query", not_leaked)),
+        (config.empty, Check("says something", says_something)),
+        (config.english, Check("English", english)),
+    ]
+    return [check for asked, check in wanted if asked]
+
+
+def holds_unread_answer(query: str, pair: Pair) -> bool:
+    """Whether a query names a golden answer that neither the question nor the episode so far has.
+
+    Whole words, normalised; yes and no are in no query to be found.
+    """
+    asked = f" {normalise(query)} "
+    named = {answer for answer in map(normalise, pair.golden_answers) if f" {answer} " in asked} - _CLOSED_ANSWERS
+    if not named:
+        return False
+    read = f" {normalise(' '.join(m['content'] for m in pair.prompt if m['role'] != 'system'))} "
+    return any(f" {answer} " not in read for answer in named)
+
+
+@lru_cache(_CACHED)
+def is_english(text: str) -> bool:
+    """Whether a language identifier (py3langid) takes the whole completion for English."""
+    import py3langid
+
+    return py3langid.classify(text)[0] == "en"
+
+
+def _text(messages: tuple[Message, ...]) -> str:
+    return messages[-1]["content"]

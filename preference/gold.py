@@ -1,0 +1,47 @@
+"""How much of the gold evidence an episode has found, and kept, by each step."""
+
+from __future__ import annotations
+
+import re
+
+from steprag.gold import gold_of
+from steprag.metrics import normalise
+from steprag.types import Tree
+
+_DISAMBIGUATION = re.compile(r"\s*\([^)]*\)$")
+
+
+def gold_recall(tree: Tree) -> list[float | None]:
+    """For every node by id, the share of the gold passages that the episode has by then; None for other steps.
+
+    A query counts what the queries so far have found. An evidence step counts, of these, the passages whose title the
+    evidence so far mentions: a proxy, since trees keep no passage texts. None everywhere without gold.
+    """
+    gold = gold_of(tree.question.id, tree.question.metadata)
+    if gold is None:
+        return [None] * len(tree.nodes)
+    found: list[dict[str, str]] = []  # by node: mark → title of the gold passages found so far
+    kept: list[frozenset[str]] = []  # by node: marks that the evidence so far mentions
+    recall: list[float | None] = []
+    for node in tree.nodes:  # parents come before their children
+        here = found[node.parent] if node.parent is not None else {}
+        mentioned = kept[node.parent] if node.parent is not None else frozenset()
+        value = None
+        if fresh := {mark: _name(p.title) for p in node.passages if (mark := gold.matches(p)) is not None}:
+            here = here | fresh
+        if node.action == "evidence" and node.content:
+            if here:
+                text = f" {normalise(node.content)} "
+                mentioned = mentioned | {mark for mark, name in here.items() if f" {name} " in text}
+            value = gold.share(len(mentioned))
+        elif node.action == "query":
+            value = gold.share(len(here))
+        found.append(here)
+        kept.append(mentioned)
+        recall.append(value)
+    return recall
+
+
+def _name(title: str) -> str:
+    """What a text calls the subject of a page: its title without "(film)" and the like, normalised."""
+    return normalise(_DISAMBIGUATION.sub("", title)) or normalise(title)

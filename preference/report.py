@@ -1,0 +1,70 @@
+"""`report.json` of a pairs folder, and what is made of it: the data card, the plots, and a few lines for the person."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from preference.card import card
+from preference.config import FolderConfig
+from preference.folder import PairsFolder
+from preference.plots import draw
+from steprag.files import existing, write_json, written_whole
+
+FORMAT = 1
+
+
+def generation_facts(manifest: dict[str, Any]) -> dict[str, Any]:
+    """What a generation run's manifest tells of the trees: models, search, seed, costs. Empty without a manifest."""
+    identity = manifest.get("identity", {})
+    kept = ("policy", "judge", "search", "reward", "retriever", "prompt", "index", "questions", "seed")
+    facts = {key: identity[key] for key in kept if key in identity}
+    return facts | {key: manifest[key] for key in ("spent", "calls_lost") if key in manifest}
+
+
+def write_report(folder: PairsFolder, config: FolderConfig, facts: dict[str, Any]) -> None:
+    """Adds report.json, the plots and the card to a folder that is being made."""
+    shown = config.model_dump(mode="json", exclude={"leakage"})
+    report = {"format": FORMAT, "config": shown, "products": folder.products, **facts}
+    json.dump(report, folder.file("report.json"), ensure_ascii=False, indent=1)
+    names = []
+    for name, picture in draw(report) if config.card.plots else ():
+        folder.file(f"plot_{name}.png", "wb").write(picture)
+        names.append(name)
+    folder.file("README.md").write(card(report, names, _leakage(folder.out)))
+
+
+def note_leakage(folder: Path, found: dict[str, Any]) -> None:
+    """Writes leakage.json and the card anew with it. Raises ConfigError where the folder has no report."""
+    report = read_report(folder)
+    write_json(folder / "leakage.json", found)
+    plots = sorted(path.stem.removeprefix("plot_") for path in folder.glob("plot_*.png"))
+    with written_whole(folder / "README.md") as stream:
+        stream.write(card(report, plots, found))
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """The report of a finished pairs folder."""
+    file = existing(folder / "report.json", "report of the pairs folder")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def _leakage(folder: Path) -> dict[str, Any] | None:
+    file = folder / "leakage.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+
+def summary(command: str, folder: Path) -> str:
+    """The lines that a person reads when the command is done."""
+    report = read_report(folder)
+    counts, pairs = report["counts"], report["pairs"]
+    lines = [f"{command}: {counts.get(f'{kind}.train', 0)} + {counts.get(f'{kind}.val', 0)} {kind} (train + validation)"
+             for kind in report["products"]]  # fmt: skip
+    actions = ", ".join(f"{name} {count}" for name, count in pairs["actions"].items()) or "none"
+    lines.append(f"{command}: pairs by action: {actions}")
+    dropped = [f"{row['rule']} {row['before']} → {row['after']}" for row in report["rules"]
+               if row["before"] != row["after"]]  # fmt: skip
+    lines.append(f"{command}: candidates by rule: {', '.join(dropped) or 'none dropped'}")
+    lines.append(f"{command}: report, card and plots in {folder}")
+    return "\n".join(lines)

@@ -1,0 +1,56 @@
+"""Gold evidence: the passages that a question's annotators marked.
+
+FlashRAG's question files carry it in `metadata`: `supporting_titles` or `supporting_ids`, or HotpotQA's own
+`supporting_facts`. Titles are preferred, since ids are row numbers of one corpus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from steprag.metrics import normalise
+from steprag.types import Found
+
+
+@dataclass(frozen=True)
+class Gold:
+    """The marked passages, by normalised title or by id; `any_is_enough` where one of them answers (PopQA)."""
+
+    titles: frozenset[str]
+    ids: frozenset[str]
+    any_is_enough: bool
+
+    def matches(self, found: Found) -> str | None:
+        """The mark that a passage bears: its normalised title or its id; None where it is not gold."""
+        if self.titles:
+            title = normalise(found.title)
+            return title if title in self.titles else None
+        return found.id if found.id in self.ids else None
+
+    def recall(self, passages: Iterable[Found]) -> float:
+        """The share of the needed passages that `passages` hold."""
+        return self.share(len({mark for passage in passages if (mark := self.matches(passage)) is not None}))
+
+    def share(self, count: int) -> float:
+        """The share that `count` marked passages are of those needed."""
+        return min(1.0, count / (1 if self.any_is_enough else len(self.titles or self.ids)))
+
+
+def gold_of(question_id: str, metadata: dict[str, Any]) -> Gold | None:
+    """A question's gold passages; None where nobody marked any."""
+    titles = frozenset(normalise(title) for title in _titles(metadata) if title)
+    ids = frozenset(map(str, metadata.get("supporting_ids") or ()))
+    if not titles and not ids:
+        return None
+    return Gold(titles, ids, "popqa" in question_id.lower() or "gold_rule" in metadata)
+
+
+def _titles(metadata: dict[str, Any]) -> list[str]:
+    facts = metadata.get("supporting_facts") or ()
+    if given := metadata.get("supporting_titles"):
+        return list(given)
+    if isinstance(facts, dict):  # FlashRAG's own HotpotQA: {"title": [...], "sent_id": [...]}
+        return list(facts.get("title") or ())
+    return [fact[0] for fact in facts]

@@ -1,0 +1,47 @@
+"""What the tests of indexes share."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import indexes.build
+import indexes.search
+from indexes import open_retriever
+from indexes.build import IndexConfig
+from steprag.config import load_config
+from steprag.types import Passage
+
+PASSAGES = [
+    ("sea", "Aral Sea", "The Aral Sea lay between Kazakhstan and Uzbekistan and has largely dried up."),
+    ("violin", "Violin", "The violin has four strings, tuned in fifths, and is played with a bow."),
+    ("iron", "Iron", "Iron is a chemical element with the symbol Fe and atomic number 26."),
+    ("kepler", "Johannes Kepler", "Kepler, born in Weil der Stadt, found the laws of planetary motion."),
+    ("bread", "Sourdough", "Sourdough bread rises by wild yeast and lactic acid bacteria."),
+    ("quoted", '"Heroes"', "“Heroes” is a studio album by David Bowie, recorded in Berlin. 日本語"),
+]
+
+
+def write_corpus(path: Path, passages: Sequence[tuple[str, str, str]] = PASSAGES) -> Path:
+    rows = [json.dumps({"id": i, "title": title, "text": text}) for i, title, text in passages]
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+def small(encoder: Path, **values: object) -> IndexConfig:
+    return load_config(IndexConfig, None, {"encoder": str(encoder), **values})
+
+
+def ask(path: Path, *queries: str, top_k: int = 3) -> list[tuple[Passage, ...]]:
+    return asyncio.run(indexes.search.search_all(open_retriever(path), queries, top_k))
+
+
+def edit_manifest(folder: Path, *keys: str, value: object) -> None:
+    path = folder / "manifest.json"
+    manifest = row = json.loads(path.read_text(encoding="utf-8"))
+    for key in keys[:-1]:
+        row = row[key]
+    row[keys[-1]] = value
+    path.write_text(json.dumps(manifest), encoding="utf-8")

@@ -1,0 +1,105 @@
+"""Scores of episodes and runs side by side, against values worked out by hand."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference.scores import HARNESS, score
+from steprag.cli import main
+from steprag.files import write_records
+from steprag.runs import open_run
+from steprag.types import Found, Prediction, Step, Usage
+
+
+def prediction(number: int, said: str | None, searches: int = 1, **metadata: Any) -> Prediction:
+    steps = (Step("query", "…", "x"),) * searches + ((Step("answer", "…", said),) if said is not None else ())
+    found = (Found("7", "The Lek"), Found("9", "Tirana (city)"))
+    finish = "answer" if said is not None else "no_action"
+    return Prediction(f"q{number}", "Which?", ("lek", "the Albanian lek"), said, steps, (found,) * searches,
+                      Usage(2, 100, 10, 0), finish, {"metadata": metadata})  # fmt: skip
+
+
+def run_of(folder: Path, said: list[str | None], searches: int = 1, **identity: object) -> str:
+    identity = {"questions": "abc", "index": "i1", "harness": HARNESS, **identity}
+    with open_run(folder, "infer", identity=identity, config={}):
+        write_records(folder / "predictions.jsonl", [prediction(i, text, searches) for i, text in enumerate(said)])
+    return str(folder)
+
+
+def test_the_score_of_an_episode() -> None:
+    half = score(prediction(0, "It is the Albanian currency lek"))
+    assert (half.em, half.cover, half.precision, half.recall) == (0.0, 1.0, 2 / 5, 1.0)
+    assert half.f1 == pytest.approx(4 / 7)
+    assert (half.steps, half.searches, half.tokens, half.answered) == (2, 1, 110, True)
+    none = score(prediction(0, None))
+    assert (none.em, none.f1, none.cover, none.answered, none.finish) == (0.0, 0.0, 0.0, False, "no_action")
+
+
+@pytest.mark.parametrize(("metadata", "found"), [
+    ({}, None),
+    ({"supporting_ids": ["7", "8"]}, 0.5),
+    ({"supporting_ids": [7, 9]}, 1.0),
+    ({"supporting_titles": ["the lek", "Durrës"], "supporting_ids": ["1", "2"]}, 0.5),
+    ({"supporting_facts": {"title": ["Tirana (city)"], "sent_id": [0]}}, 1.0),
+    ({"supporting_facts": [["Durrës", 0]]}, 0.0),
+    ({"supporting_ids": ["7", "8"], "gold_rule": "any"}, 1.0),
+])  # fmt: skip
+def test_gold_passages_in_every_spelling(metadata: dict[str, Any], found: float | None) -> None:
+    assert score(prediction(0, "lek", **metadata)).gold == found
+
+
+def test_runs_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    right, wrong = "lek", "sol"
+    base = run_of(tmp_path / "base", [right] * 4 + [wrong] * 8)
+    better = run_of(tmp_path / "better", [wrong] + [right] * 9 + [wrong, None], searches=2)
+    direct = run_of(tmp_path / "direct", [right] * 3 + [wrong] * 9, searches=0)
+    out = tmp_path / "compared"
+    command = ["compare", base, better, "--names", "warm start", "trained", "--direct", direct, "--out", str(out)]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    first, second = csv.DictReader((out / "compare.csv").open())
+    assert (first["run"], first["em"], first["gain_em"]) == ("warm start", str(4 / 12), "")
+    assert float(second["em"]) == 9 / 12
+    assert (second["gain_better"], second["gain_worse"]) == ("6", "1")
+    assert float(second["gain_em"]) == pytest.approx(5 / 12)
+    assert float(second["gain_p"]) == pytest.approx(2 * (1 + 7) / 2**7)  # one or fewer of seven, both tails
+    assert float(second["gain_low"]) < 5 / 12 < float(second["gain_high"])
+    assert (float(second["over_search"]), float(second["under_search"])) == (1.0, 0.0)
+    assert float(second["answered"]) == 11 / 12
+    assert "| trained | 12 | 75.0 (" in said
+    assert (out / "compare.md").read_text().startswith(said)
+    for picture in ("scores.png", "searches.png", "endings.png"):
+        assert (out / picture).read_bytes().startswith(b"\x89PNG")
+        assert f"({picture})" in (out / "compare.md").read_text()
+
+
+def test_a_direct_run_against_itself_searches_too_little(tmp_path: Path) -> None:
+    direct = run_of(tmp_path / "direct", ["lek"] * 3 + ["sol"] * 9, searches=0)
+    assert main(["compare", direct, "--direct", direct, "--out", str(tmp_path / "out")]) == 0
+    (line,) = csv.DictReader((tmp_path / "out/compare.csv").open())
+    assert (float(line["over_search"]), float(line["under_search"])) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("identity", "said", "message"), [
+    ({"index": "i2"}, ["lek"] * 3, "differ in index (i1 and i2)"),
+    ({"questions": "other"}, ["lek"] * 3, "differ in questions"),
+    ({"harness": 0}, ["lek"] * 3, "differ in harness"),
+    ({}, ["lek"] * 2, "have other questions"),
+])  # fmt: skip
+def test_unlike_runs_are_refused_unless_forced(identity: dict[str, object], said: list[str | None], message: str,
+                                               tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    one, other = run_of(tmp_path / "a", ["lek"] * 3), run_of(tmp_path / "b", said, **identity)
+    assert main(["compare", one, other]) == 2
+    assert message in capsys.readouterr().err
+    assert main(["compare", one, other, "--force"]) == 0
+
+
+def test_what_is_no_run_of_inference_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_run(tmp_path / "r", "generate", identity={}, config={}):
+        pass
+    assert main(["compare", str(tmp_path / "r")]) == 2
+    assert "is a run of 'generate', not of 'infer'" in capsys.readouterr().err

@@ -1,0 +1,322 @@
+"""BM25, fusion, title links, re-ranking and the cache on disk: through the commands and `open_retriever`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import indexes.build
+import indexes.evaluate
+import indexes.search
+from indexes import open_retriever
+from indexes.bm25 import Analyser, Bm25Config, add_bm25
+from indexes.cache import QueryCache
+from indexes.corpus import PassageStore, write_passages
+from indexes.links import mentions, title_words
+from indexes.manifest import read_index_manifest
+from indexes.rerank import RerankedSearcher
+from indexes.searchers import Asked, HybridSearcher, Ranking, fuse_ranks, fuse_scores
+from steprag.cli import guarded
+from steprag.config import RetrieverConfig
+from steprag.errors import ConfigError, DataError
+from steprag.types import Passage
+
+PASSAGES = [
+    Passage("film", "White Deer Plain (film)", "White Deer Plain is a Chinese film directed by Wang Quan'an."),
+    Passage("director", "Wang Quan'an", "Born in 1965, he graduated from a film academy in Beijing."),
+    Passage("deer", "Deer", "Deer are hoofed animals; the white deer is rare. Deer graze on the plain at night."),
+    Passage("cafe", "Café Müller", "Ein Stück von Pina Bausch, uraufgeführt in Wuppertal."),
+    Passage("runner", "Runners", "Running runners run; she ran and he runs."),
+    Passage("tokyo", "東京", "東京は日本の首都である。"),
+]
+QUESTION = "Where did the director of White Deer Plain graduate?"
+
+
+@pytest.fixture(scope="module")
+def pristine(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hybrid")
+    rows = [json.dumps({"id": p.id, "title": p.title, "text": p.text}, ensure_ascii=False) for p in PASSAGES]
+    (folder / "corpus.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    argv = ["--corpus", str(folder / "corpus.jsonl"), "--out", str(folder / "index"), "--encoder", str(tiny_encoder)]
+    assert guarded(indexes.build.main, [*argv, "--hybrid"]) == 0
+    return folder / "index"
+
+
+@pytest.fixture
+def index(pristine: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(pristine, tmp_path / "index")
+
+
+def ids(folder: Path, query: str, top_k: int = 3, **config: Any) -> list[str]:
+    (found,) = asyncio.run(indexes.search.search_all(open_retriever(folder, RetrieverConfig(**config)), [query], top_k))
+    return [passage.id for passage in found]
+
+
+# --- BM25 -----------------------------------------------------------------------------------------------------------
+
+
+def test_bm25_stems_queries_as_it_does_passages(pristine: Path) -> None:
+    assert ids(pristine, "a runner", mode="sparse") == ["runner"]
+    assert ids(pristine, "DIRECTOR, graduating!", 1, mode="sparse") == ["director"]
+    assert ids(pristine, "cafe muller", mode="sparse") == ["cafe"]
+    assert ids(pristine, "首都", mode="sparse") == ["tokyo"]
+    assert ids(pristine, "xylophone", mode="sparse") == []
+    assert ids(pristine, "runner \ud83d", mode="sparse") == ["runner"]  # half of an emoji, as a cut completion has it
+    assert len(ids(pristine, "runner \ud83d", mode="dense")) == 3
+
+
+def test_a_title_counts_more_than_text(index: Path) -> None:
+    assert ids(index, "White Deer Plain", 1, mode="sparse") == ["film"]
+    shutil.rmtree(index / "bm25")
+    assert add_bm25(index, read_index_manifest(index), Bm25Config(title_weight=1, b=0.0))
+    assert ids(index, "deer", 1, mode="sparse") == ["deer"]
+
+
+def test_the_analyser() -> None:
+    assert Analyser("english")("The Cafés are RUNNING in 1990s") == ["cafe", "run", "1990s"]
+    assert Analyser("none")("The cafés") == ["the", "cafes"]
+    with pytest.raises(ConfigError, match="no stemmer for 'klingon'; known: .*english"):
+        Analyser("klingon")
+
+
+def test_a_build_adds_what_is_missing_and_refuses_other_settings(
+    index: Path, pristine: Path, tiny_encoder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = pristine.parent / "corpus.jsonl"
+    argv = ["--corpus", str(corpus), "--out", str(index), "--encoder", str(tiny_encoder), "--hybrid", "--json"]
+    before = open_retriever(index).fingerprint
+    shutil.rmtree(index / "bm25")
+    assert open_retriever(index).fingerprint == open_retriever(index, RetrieverConfig(mode="dense")).fingerprint
+    assert guarded(indexes.build.main, argv) == 0
+    assert json.loads(capsys.readouterr().out)["bm25"] is True
+    assert open_retriever(index).fingerprint == before
+    assert guarded(indexes.build.main, [*argv, "--bm25.k1", "0.9"]) == 2
+    assert "bm25 has other settings; delete that folder" in capsys.readouterr().err
+
+
+def test_bm25_files_that_are_refused(index: Path, pristine: Path) -> None:
+    sparse = RetrieverConfig(mode="sparse")
+    data = index / "bm25" / "data.csc.index.npy"
+    data.write_bytes(data.read_bytes()[:-1] + b"x")
+    with pytest.raises(DataError, match=r"data.csc.index.npy: .*SHA-256 differs"):
+        open_retriever(index, sparse)
+    manifest = index / "bm25" / "manifest.json"
+    row = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**row, "settings": {**row["settings"], "language": "none"}}))
+    with pytest.raises(DataError, match="fingerprint does not fit"):
+        open_retriever(index, sparse)
+    manifest.write_text(json.dumps({**row, "passages": "of another corpus"}))
+    with pytest.raises(DataError, match="other passages"):
+        open_retriever(index, sparse)
+    shutil.rmtree(index / "bm25")
+    with pytest.raises(ConfigError, match="no bm25 folder; .*--hybrid"):
+        open_retriever(index, sparse)
+
+
+def test_a_build_of_bm25_that_is_cut_off_leaves_the_index_as_it_was(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    shutil.rmtree(index / "bm25")
+    before = sorted(path.name for path in index.iterdir())
+    manifest = read_index_manifest(index)
+    with monkeypatch.context() as patch:
+        patch.setattr("indexes.sidecar.write_json", full)
+        with pytest.raises(ConfigError, match="cannot write .*bm25: No space left.*the index is as it was"):
+            add_bm25(index, manifest, Bm25Config())
+    assert [name for name in sorted(path.name for path in index.iterdir()) if "lock" not in name] == before
+    (index / ".bm25.building").mkdir()  # what a kill leaves
+    (index / ".bm25.building" / "half").write_bytes(b"x")
+    assert add_bm25(index, manifest, Bm25Config())
+    assert "half" not in {path.name for path in (index / "bm25").iterdir()}
+
+
+# --- fusion ---------------------------------------------------------------------------------------------------------
+
+
+def test_reciprocal_rank_fusion() -> None:
+    fused = fuse_ranks([[(1, 0.9), (2, 0.8)], [(2, 7.0), (3, 6.0)]], (0.5, 0.5))
+    assert [row for row, _ in fused] == [2, 1, 3]
+    assert fused[0][1] == pytest.approx((61 / 62 + 1) / 2, abs=1e-6)
+    assert fuse_ranks([[(1, 1.0)], [(1, 1.0)]], (0.3, 0.7)) == [(1, 1.0)]
+
+
+def test_fusion_of_scores() -> None:
+    dense, sparse = [(1, 0.9), (2, 0.7), (3, 0.5)], [(2, 20.0), (4, 10.0)]
+    assert fuse_scores([dense, sparse], (0.4, 0.6)) == [(2, 0.8), (1, 0.4), (3, 0.0), (4, 0.0)]
+    assert fuse_scores([[], sparse], (0.4, 0.6))[0] == (2, 0.6)
+    assert fuse_scores([[(5, 0.2)], []], (0.5, 0.5)) == [(5, 0.5)]
+
+
+class Fixed:
+    """A searcher whose ranking is given."""
+
+    def __init__(self, ranked: Ranking) -> None:
+        self.fingerprint, self._ranked = str(ranked), ranked
+
+    def load(self) -> None:
+        """Nothing."""
+
+    def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+        return [self._ranked[:top_k] for _, top_k in asked]
+
+
+def test_a_hybrid_ranking_does_not_depend_on_its_company() -> None:
+    one, other = [(row, 1.0 - row / 500) for row in range(300)], [(299 - row, 9.0 - row / 500) for row in range(300)]
+    hybrid = HybridSearcher([Fixed(one), Fixed(other)], (0.5, 0.5))
+    (alone,) = hybrid.search([("q", 5)])
+    together, deep = hybrid.search([("q", 5), ("other", 250)])
+    assert alone == together
+    assert len(deep) == 250
+
+
+def test_every_mode_has_a_fingerprint_of_its_own(pristine: Path) -> None:
+    modes: list[dict[str, Any]] = [
+        {"mode": "dense"},
+        {"mode": "sparse"},
+        {},
+        {"dense_weight": 0.7},
+        {"fusion": "rrf"},
+        {"links": 0.6},
+        {"links": 0.5},
+        {"mode": "sparse", "links": 0.5},
+    ]
+    prints = [open_retriever(pristine, RetrieverConfig(**mode)).fingerprint for mode in modes]
+    assert len(set(prints)) == len(modes)
+    assert open_retriever(pristine, RetrieverConfig(mode="hybrid", top_k=9)).fingerprint == prints[2]
+
+
+# --- links ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_passage_that_the_best_one_mentions_moves_up(pristine: Path) -> None:
+    assert ids(pristine, "Who made White Deer Plain?", 2, mode="sparse") == ["film", "deer"]
+    assert ids(pristine, "Who made White Deer Plain?", 2, mode="sparse", links=0.9) == ["film", "director"]
+
+
+def test_mentions() -> None:
+    titles = {
+        title_words(title): row for row, title in enumerate(["New York (state)", "York", "The", "It (film)", "Iron"])
+    }
+    found = list(mentions("The New York of old. York! It is iron.", titles))
+    assert found == [("New", "York"), ("York",)]
+    assert title_words("Wang Quan'an") == ("Wang", "Quan", "an")
+
+
+# --- re-ranking -----------------------------------------------------------------------------------------------------
+
+
+class LongestFirst:
+    """A cross-encoder by hand: long texts are good."""
+
+    hash = "longest"
+
+    def load(self) -> None:
+        """Nothing."""
+
+    def score(self, query: str, texts: Sequence[str]) -> np.ndarray:
+        return np.array([float(len(text)) for text in texts])
+
+
+def test_a_reranker_orders_the_first_candidates_anew(tmp_path: Path) -> None:
+    write_passages(tmp_path, [Passage(str(row), "", "x" * (row + 1)) for row in range(9)])
+    base = Fixed([(row, 1 - row / 9) for row in range(9)])
+    with PassageStore(tmp_path) as store:
+        reranked = RerankedSearcher(base, store, LongestFirst(), 4)
+        assert [row for row, _ in reranked.search([("q", 2)])[0]] == [3, 2]
+        assert [row for row, _ in reranked.search([("q", 6)])[0]] == [5, 4, 3, 2, 1, 0]
+        assert RerankedSearcher(base, store, LongestFirst(), 5).fingerprint != reranked.fingerprint
+
+
+def test_a_real_cross_encoder(pristine: Path, tmp_path: Path) -> None:
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + c for c in letters)]
+    BertTokenizerFast(vocab={word: i for i, word in enumerate(words)}).save_pretrained(tmp_path / "cross")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = BertConfig(vocab_size=len(words), num_labels=1, max_position_embeddings=512, **sizes)
+    BertForSequenceClassification(config).save_pretrained(tmp_path / "cross")
+    base = {"mode": "sparse", "candidates": 3}
+    plain = ids(pristine, QUESTION, 3, **base)
+    again = ids(pristine, QUESTION, 3, **base, reranker=str(tmp_path / "cross"))
+    assert sorted(again) == sorted(plain)
+    with pytest.raises(ConfigError, match="no safetensors"):
+        (tmp_path / "cross" / "model.safetensors").unlink()
+        open_retriever(pristine, RetrieverConfig(**base, reranker=str(tmp_path / "cross")))
+
+
+# --- the cache on disk ----------------------------------------------------------------------------------------------
+
+
+def test_the_cache_is_shared_and_keeps_indexes_apart(pristine: Path, tmp_path: Path) -> None:
+    file = tmp_path / "cache" / "queries.sqlite"
+    sparse, dense = ({"mode": mode, "cache": str(file)} for mode in ("sparse", "dense"))
+    first = ids(pristine, QUESTION, **sparse)
+    with_cache(file, "UPDATE searches SET found = '[[4, 1.0]]'")
+    assert ids(pristine, QUESTION, **sparse) == ["runner"]  # so it was the cache that answered
+    assert ids(pristine, QUESTION, 2, **sparse) == first[:2]  # another top_k
+    assert ids(pristine, QUESTION, 5, **dense) == ids(pristine, QUESTION, 5, mode="dense")  # another index
+    assert ids(pristine, f"{QUESTION} Then?", 1, **sparse) != ["runner"]
+
+
+def with_cache(file: Path, statement: str) -> None:
+    import sqlite3
+
+    with sqlite3.connect(file) as connection:
+        assert connection.execute(statement).rowcount == 1
+    connection.close()
+
+
+def test_a_cache_that_is_none(pristine: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("not a database " * 99)
+    with pytest.raises(ConfigError, match=r"query cache .*notes.txt cannot be opened"):
+        open_retriever(pristine, RetrieverConfig(cache=str(tmp_path / "notes.txt")))
+
+
+def test_the_cache_gives_what_was_put(tmp_path: Path) -> None:
+    cache = QueryCache(tmp_path / "c", "one")
+    cache.put({("q", 2): [(3, 0.5), (1, 0.25)]})
+    assert cache.get([("q", 2), ("q", 3)]) == {("q", 2): [(3, 0.5), (1, 0.25)]}
+    assert QueryCache(tmp_path / "c", "two").get([("q", 2)]) == {}
+
+
+# --- recall ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    rows = [
+        {
+            "id": "1",
+            "question": "White Deer Plain",
+            "golden_answers": [],
+            "metadata": {"supporting_ids": ["film", "cafe"]},
+        },
+        {"id": "2", "question": "runners", "golden_answers": ["x"], "metadata": {"supporting_ids": ["runner"]}},
+        {"id": "3", "question": "nothing known", "golden_answers": ["x"], "metadata": {}},
+    ]
+    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    return tmp_path / "q.jsonl"
+
+
+def test_evaluate(pristine: Path, questions: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--index", str(pristine), "--questions", str(questions), "--retriever.mode", "sparse", "--at", "[1,5]"]
+    assert guarded(indexes.evaluate.main, [*argv, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["questions"] == 2
+    assert (figures["@1"]["recall"], figures["@1"]["any"], figures["@1"]["all"]) == (75.0, 100.0, 50.0)
+    assert guarded(indexes.evaluate.main, argv) == 0
+    assert "@1       75.0" in capsys.readouterr().out
+    questions.write_text('{"id": "3", "question": "q", "golden_answers": ["x"], "metadata": {}}\n')
+    assert guarded(indexes.evaluate.main, argv) == 2
+    assert "no question names its passages in metadata.supporting_ids" in capsys.readouterr().err

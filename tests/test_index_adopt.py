@@ -1,0 +1,147 @@
+"""Files of other programs, and what `index check` and `index plan` say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+
+import indexes.adopt
+import indexes.check
+import indexes.plan
+from indexes.adopt import adopt_index
+from indexes.build import build_index
+from indexes.embed import Encoder
+from indexes.encoders import Overrides, read_spec
+from indexes.types import TYPES
+from indexes.vectors import VECTORS, VectorFile
+from steprag.cli import guarded
+from steprag.errors import ConfigError, DataError
+from tests.indexing import PASSAGES, ask, small, write_corpus
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """FlashRAG's spelling of the passages."""
+    path = tmp_path / "flashrag.jsonl"
+    rows = [json.dumps({"id": i, "contents": f'"{title}"\n{text}'}) for i, title, text in PASSAGES]
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def flashrag(path: Path, encoder: Path, *, pooling: str | None = None, kind: str = "Flat", cut: int = 0) -> Path:
+    """A FAISS file as FlashRAG's builder leaves it."""
+    model = Encoder(encoder, read_spec("e", encoder, Overrides(pooling=pooling)))
+    vectors = model.encode_passages([f'"{title}"\n{text}' for _, title, text in PASSAGES[cut:]])
+    index = faiss.index_factory(vectors.shape[1], kind, faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors)
+    index.add(vectors)
+    faiss.write_index(index, str(path))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["Flat", "IVF2,Flat", "HNSW8"])
+def test_a_faiss_file_is_adopted_and_searched(
+    kind: str, corpus: Path, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = flashrag(tmp_path / "e5_Flat.index", encoder, kind=kind)
+    argv = ["--faiss", str(file), "--corpus", str(corpus), "--out", str(tmp_path / "i"), "--encoder", str(encoder)]
+    assert guarded(indexes.adopt.main, argv) == 0
+    assert "files of people you trust only" in capsys.readouterr().err
+    queries = Encoder(encoder, read_spec("e", encoder, Overrides())).encode_queries(["iron", "bread"])
+    scores, _ = faiss.read_index(str(file)).search(queries, 1)
+    best = [found[0].score or 0.0 for found in ask(tmp_path / "i", "iron", "bread")]
+    assert best == pytest.approx(scores[:, 0], abs=1e-4)
+    manifest = json.loads((tmp_path / "i" / "manifest.json").read_text())
+    assert manifest["origin"] == "adopted: e5_Flat.index"
+
+
+def test_an_adopted_flat_index_gives_its_vectors_to_other_types(corpus: Path, encoder: Path, tmp_path: Path) -> None:
+    file = flashrag(tmp_path / "f.index", encoder)
+    adopt_index(file, str(corpus), tmp_path / "i", small(encoder))
+    adopted = file.read_bytes()
+    built = build_index(str(corpus), tmp_path / "i", small(encoder, type="hnsw-sq8"))
+    assert not built.reused
+    stored = VectorFile(built.path / VECTORS, len(PASSAGES), 16).take(np.arange(len(PASSAGES)))
+    original = faiss.read_index(str(file)).reconstruct_n(0, len(PASSAGES))
+    assert np.allclose(stored, original, atol=1e-3)
+    assert built.manifest.origin == "adopted: f.index"
+    assert guarded(indexes.check.main, ["--index", str(built.path)]) == 0
+    assert file.read_bytes() == adopted
+
+
+def test_files_that_do_not_belong_together_are_refused(corpus: Path, encoder: Path, tmp_path: Path) -> None:
+    def refused(message: str, file: Path, **values: object) -> None:
+        with pytest.raises((ConfigError, DataError), match=message):
+            adopt_index(file, str(corpus), tmp_path / "i", small(encoder, **values))
+        assert not list(tmp_path.glob(".i.building")) + list(tmp_path.glob("i"))
+
+    refused(
+        r"row \d is not what is made of its passage .* \(cls\)", flashrag(tmp_path / "mean", encoder, pooling="mean")
+    )
+    refused("holds 5 vectors, .* 6 passages", flashrag(tmp_path / "five", encoder, cut=1))
+    (tmp_path / "nonsense").write_bytes(b"nonsense")
+    refused("is no FAISS index", tmp_path / "nonsense")
+    distance = faiss.IndexFlatL2(16)
+    distance.add(np.zeros((6, 16), np.float32))  # pyright: ignore[reportCallIssue]
+    faiss.write_index(distance, str(tmp_path / "distance"))
+    refused("ranks by distance", tmp_path / "distance")
+    write_corpus(corpus, PASSAGES[::-1])
+    refused("is not what", flashrag(tmp_path / "order", encoder, pooling="mean"), pooling="mean")
+
+
+def test_check_finds_what_opening_does_not_look_for(
+    index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert guarded(indexes.check.main, ["--index", str(index), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["passages"], found["encoded_again"]) == (6, 6)
+    assert found["lowest_cosine"] > 0.999
+    content = bytearray((index / VECTORS).read_bytes())
+    content[-3] ^= 0x40
+    (index / VECTORS).write_bytes(content)
+    assert guarded(indexes.check.main, ["--index", str(index)]) == 2
+    assert "vectors.faiss: is not the file that was built" in capsys.readouterr().err
+
+
+def test_plan_counts_compares_and_recommends(
+    corpus: Path, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--corpus", str(corpus), "--encoder", str(encoder), "--out", str(tmp_path)]
+    assert guarded(indexes.plan.main, [*argv, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["passages"], report["dimension"], report["recommended"]) == (6, 16, "flat")
+    assert [line["type"] for line in report["types"]] == list(TYPES)
+    assert guarded(indexes.plan.main, argv) == 0
+    assert "recommended: --type flat" in capsys.readouterr().out
+    assert guarded(indexes.plan.main, []) == 2
+
+
+def test_plan_recommends_what_memory_and_disk_allow() -> None:
+    rows, dimension = 21_015_324, 768
+    for memory, disk, wanted in ((128, 200, "ivf-sq8"), (16, 200, "rabitq"), (2, 200, None), (128, 20, None)):
+        machine = indexes.plan.Machine(memory * 2**30, disk * 2**30, 4)
+        lines = indexes.plan.plan(rows, dimension, small(Path("x")).search, machine, timed=False)
+        assert indexes.plan.recommend(lines, rows, dimension) == wanted
+        flat = next(line for line in lines if line.type == "flat")
+        assert flat.memory == rows * dimension * 4
+
+
+def test_large_corpora_are_counted_from_their_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import gzip
+
+    import zstandard
+
+    monkeypatch.setattr(indexes.plan, "COUNTED", 0)
+    content = b'{"id": "1", "title": "", "text": "one"}\n' * 5000
+    for name, packed in (
+        ("c.jsonl", content),
+        ("c.jsonl.gz", gzip.compress(content)),
+        ("c.jsonl.zst", zstandard.compress(content)),
+    ):
+        (tmp_path / name).write_bytes(packed)
+        rows, exact = indexes.plan.count_rows(indexes.plan.open_source(str(tmp_path / name)))
+        assert (rows, exact) == (5000, False)

@@ -1,0 +1,172 @@
+"""How searches share the worker thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from indexes.build import Built
+from indexes.corpus import PassageStore, write_passages
+from indexes.folder_retriever import MAX_BATCH, FolderRetriever
+from indexes.searchers import DenseSearcher, VectorIndex
+from steprag.errors import RetrieverError
+from steprag.types import Passage
+from tests.indexing import ask
+
+
+class Letters:
+    """An encoder by hand: a text is its counts of letters. Notes every batch; can be slow, and can fail."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.batches: list[list[str]] = []
+        self.threads: set[str] = set()
+        self.started = threading.Event()
+        self.seconds = seconds
+
+    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
+        self.batches.append(list(texts))
+        self.threads.add(threading.current_thread().name)
+        self.started.set()
+        time.sleep(self.seconds)
+        if "fail" in texts:
+            raise ValueError("the encoder broke\nand says more")
+        return letter_vectors(texts)
+
+
+def letter_vectors(texts: Sequence[str]) -> np.ndarray:
+    counts = np.array([[text.count(chr(c)) for c in range(97, 123)] for text in texts], dtype=np.float32) + 0.01
+    return counts / np.linalg.norm(counts, axis=1, keepdims=True)
+
+
+def letter_index(texts: Sequence[str]) -> VectorIndex:
+    import faiss
+
+    index = faiss.IndexFlatIP(26)
+    index.add(letter_vectors(texts))  # pyright: ignore[reportCallIssue]
+    return index
+
+
+def lettered(folder: Path, encoder: Letters, texts: Sequence[str]) -> FolderRetriever:
+    write_passages(folder, [Passage(str(row), "", text) for row, text in enumerate(texts)])
+    return FolderRetriever(DenseSearcher("f", letter_index(texts), lambda: encoder), PassageStore(folder))
+
+
+WORDS = ["apple", "banana", "cherry", "fig", "grape", "kiwi", "lemon", "mango", "quince", "zebra"]
+
+
+def test_concurrent_searches_share_batches(tmp_path: Path) -> None:
+    encoder = Letters()
+    retriever = lettered(tmp_path, encoder, WORDS)
+    queries = [f"{word} {'x' * n}" for n in range(4) for word in WORDS][:32]
+
+    async def run() -> list[tuple[Passage, ...]]:
+        first = await asyncio.gather(*(retriever.search(query, 2) for query in queries))
+        assert first == await asyncio.gather(*(retriever.search(query, 2) for query in queries))
+        return first
+
+    found = asyncio.run(run())
+    assert [len(batch) for batch in encoder.batches] == [32]  # one call for all, none for what is cached
+    assert len(encoder.threads) == 1
+    assert [passages[0].text for passages in found[:10]] == WORDS
+
+
+def test_queries_collect_while_a_batch_runs(tmp_path: Path) -> None:
+    encoder = Letters(seconds=0.1)
+    retriever = lettered(tmp_path, encoder, WORDS)
+
+    async def run() -> None:
+        first = asyncio.create_task(retriever.search("apple", 1))
+        await asyncio.to_thread(encoder.started.wait)
+        await asyncio.gather(first, *(retriever.search(f"q{'z' * n}", 1) for n in range(MAX_BATCH + 6)))
+
+    asyncio.run(run())
+    assert [len(batch) for batch in encoder.batches] == [1, MAX_BATCH, 6]
+
+
+def test_the_event_loop_runs_on(tmp_path: Path) -> None:
+    retriever = lettered(tmp_path, Letters(seconds=0.3), WORDS)
+
+    async def run() -> int:
+        ticks, search = 0, asyncio.create_task(retriever.search("fig", 1))
+        while not search.done():
+            ticks += 1
+            await asyncio.sleep(0.005)
+        return ticks
+
+    assert asyncio.run(run()) > 5
+
+
+def test_a_cancelled_waiter_takes_nothing_from_the_others(tmp_path: Path) -> None:
+    encoder = Letters(seconds=0.1)
+    retriever = lettered(tmp_path, encoder, WORDS)
+
+    async def run() -> tuple[Passage, ...]:
+        gone, stays = (asyncio.create_task(retriever.search(word, 1)) for word in ("fig", "kiwi"))
+        await asyncio.to_thread(encoder.started.wait)
+        gone.cancel()
+        return await stays
+
+    assert asyncio.run(run())[0].text == "kiwi"
+
+
+def test_a_failed_batch_reaches_every_waiter_and_the_next_goes_on(tmp_path: Path) -> None:
+    retriever = lettered(tmp_path, Letters(), WORDS)
+
+    async def run() -> list[object]:
+        failed = await asyncio.gather(*(retriever.search(q, 1) for q in ("fig", "fail")), return_exceptions=True)
+        return [*failed, (await retriever.search("fig", 1))[0].text]
+
+    one, other, after = asyncio.run(run())
+    assert isinstance(one, RetrieverError)
+    assert isinstance(other, RetrieverError)
+    assert str(one) == "search failed: the encoder broke"
+    assert after == "fig"
+
+
+def test_an_encoder_that_does_not_load_is_told_at_the_search(tmp_path: Path) -> None:
+    def broken() -> Letters:
+        raise OSError("weights unreadable")
+
+    write_passages(tmp_path, [Passage("0", "", "fig")])
+    retriever = FolderRetriever(DenseSearcher("f", letter_index(["fig"]), broken), PassageStore(tmp_path))
+    with pytest.raises(RetrieverError, match="weights unreadable"):
+        asyncio.run(retriever.search("fig", 1))
+
+
+def test_queries_that_are_refused(tmp_path: Path) -> None:
+    retriever = lettered(tmp_path, Letters(), WORDS)
+    with pytest.raises(RetrieverError, match="empty"):
+        asyncio.run(retriever.search("  \n", 3))
+    with pytest.raises(RetrieverError, match="top_k is 0"):
+        asyncio.run(retriever.search("fig", 0))
+    asyncio.run(retriever.close())
+    asyncio.run(retriever.close())
+    with pytest.raises(RetrieverError, match="closed"):
+        asyncio.run(retriever.search("fig", 3))
+
+
+def test_ties_are_broken_by_row(tmp_path: Path) -> None:
+    retriever = lettered(tmp_path, Letters(), ["kiwi", "fig", "fig", "gif", "fig"])
+    assert [p.id for p in asyncio.run(retriever.search("fig", 2))] == ["1", "2"]
+    assert [p.id for p in asyncio.run(retriever.search("fig", 4))] == ["1", "2", "3", "4"]
+
+
+def test_one_retriever_serves_one_loop_after_another(tmp_path: Path) -> None:
+    retriever = lettered(tmp_path, Letters(), WORDS)
+    assert asyncio.run(retriever.search("fig", 1))[0].text == "fig"
+    assert asyncio.run(retriever.search("kiwi", 1))[0].text == "kiwi"
+
+
+def test_the_same_alone_and_in_a_batch(minilm: Built) -> None:
+    queries = ["iron", "How many strings does a violin have, and how are they tuned?", "a dried-up sea", "album Berlin"]
+    together = ask(minilm.path, *queries)
+    for query, batched in zip(queries, together, strict=True):
+        (alone,) = ask(minilm.path, query)
+        assert [p.id for p in alone] == [p.id for p in batched]
+        assert [p.score for p in alone] == pytest.approx([p.score for p in batched], abs=2e-4)

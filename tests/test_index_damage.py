@@ -1,0 +1,85 @@
+"""Index folders that are damaged, changed, or no index."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from indexes import open_retriever
+from indexes.build import IndexConfig, build_index
+from steprag.errors import ConfigError, DataError, StepragError
+from tests.indexing import PASSAGES, edit_manifest, small, write_corpus
+from tests.models import make_encoder
+
+
+def test_damaged_folders_are_refused(index: Path, pristine: Path, tmp_path: Path) -> None:
+    def damaged(name: str, content: bytes) -> None:
+        copy = shutil.copytree(pristine, tmp_path / "copy")
+        (copy / name).write_bytes(content)
+        with pytest.raises(DataError, match=f"{name}: .*build the index again"):
+            open_retriever(copy)
+        shutil.rmtree(copy)
+
+    faiss_bytes = (index / "index.faiss").read_bytes()
+    passages = (index / "passages.jsonl").read_bytes()
+    damaged("index.faiss", faiss_bytes[:-7])
+    damaged("index.faiss", faiss_bytes[:-1] + bytes([faiss_bytes[-1] ^ 1]))
+    damaged("passages.jsonl", passages.replace(b"Uzbekistan", b"Tajikistan"))
+    damaged("passages.offsets.npy", b"\x80\x04 a pickle")
+    damaged("manifest.json", b"{")
+    (index / "index.faiss").unlink()
+    with pytest.raises(DataError, match="is missing"):
+        open_retriever(index)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "message"),
+    [
+        (("encoder", "dimension"), 384, "has 16 dimensions, the manifest says 384"),
+        (("corpus", "rows"), 7, "6 vectors, 6 passages, and the manifest says 7"),
+        (("encoder", "query_prefix"), "", "its fingerprint does not fit"),
+        (("encoder",), "minilm", "manifest.json:1: IndexManifest: encoder"),
+        (("format",), 99, "format 99"),
+        (("stage",), "generate", "not an index folder"),
+    ],
+)
+def test_manifests_that_do_not_fit(keys: tuple[str, ...], value: object, message: str, index: Path) -> None:
+    edit_manifest(index, *keys, value=value)
+    with pytest.raises(StepragError, match=message) as caught:
+        open_retriever(index)
+    assert caught.value.exit_code == 2
+
+
+def test_an_encoder_that_changed_is_refused(tmp_path: Path) -> None:
+    folder = make_encoder(tmp_path / "one", seed=0)
+    index = build_index(str(write_corpus(tmp_path / "c.jsonl")), tmp_path / "i", small(folder)).path
+    shutil.copy(make_encoder(tmp_path / "two", seed=1) / "model.safetensors", folder)
+    with pytest.raises(ConfigError, match="not the one that made the index .weight_hash"):
+        open_retriever(index)
+
+
+def test_paths_that_are_no_index(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="index folder not found"):
+        open_retriever(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="no index folder"):
+        open_retriever(tmp_path)
+    with pytest.raises(ConfigError, match="no retriever answers at http://127.0.0.1:9"):
+        open_retriever("http://127.0.0.1:9")
+
+
+def test_fingerprint_names_corpus_and_encoder(index: Path, encoder: Path, tmp_path: Path) -> None:
+    def built(name: str, config: IndexConfig, passages: Sequence[tuple[str, str, str]] = PASSAGES) -> str:
+        corpus = write_corpus(tmp_path / f"{name}.jsonl", passages)
+        return build_index(str(corpus), tmp_path / name, config).manifest.fingerprint
+
+    one = open_retriever(index).fingerprint
+    assert built("same", small(encoder, batch_tokens=20)) == one
+    others = [
+        built("fewer", small(encoder), PASSAGES[:-1]),
+        built("prefix", small(encoder, query_prefix="q: ")),
+        built("weights", small(make_encoder(tmp_path / "e", seed=1))),
+    ]
+    assert len({one, *others}) == 4

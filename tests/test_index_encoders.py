@@ -1,0 +1,72 @@
+"""Encoders: what their files say, and how passages go through them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from indexes.embed import Encoder
+from indexes.encoders import Overrides, find_encoder, read_spec
+from steprag.errors import ConfigError
+
+
+def test_spec_is_read_from_the_models_files(encoder: Path) -> None:
+    spec = read_spec(str(encoder), encoder, Overrides())
+    assert (spec.pooling, spec.dimension, spec.max_length) == ("cls", 16, 64)
+    assert (spec.query_prefix, spec.passage_prefix) == ("find: ", "")
+    assert read_spec(str(encoder), encoder, Overrides(32, "", "p: ")).passage_prefix == "p: "
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "passage"),
+    [
+        ("bge-base-en-v1.5", "Represent this sentence for searching relevant passages: ", ""),
+        ("e5-base-v2", "query: ", "passage: "),
+        ("some-other-model", "", ""),
+    ],
+)
+def test_families_have_their_prefixes(name: str, query: str, passage: str, encoder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(encoder, tmp_path / name)
+    (folder / "config_sentence_transformers.json").unlink()
+    spec = read_spec(str(folder), folder, Overrides())
+    assert (spec.query_prefix, spec.passage_prefix) == (query, passage)
+
+
+def test_prefixes_reach_the_model(encoder: Path) -> None:
+    plain = Encoder(encoder, read_spec("e", encoder, Overrides(query_prefix="", passage_prefix="")))
+    prefixed = Encoder(encoder, read_spec("e", encoder, Overrides(query_prefix="q: ", passage_prefix="p: ")))
+    assert np.allclose(prefixed.encode_queries(["iron"]), plain.encode_queries(["q: iron"]), atol=1e-6)
+    assert np.allclose(prefixed.encode_passages(["iron"]), plain.encode_passages(["p: iron"]), atol=1e-6)
+    assert not np.allclose(prefixed.encode_queries(["iron"]), plain.encode_queries(["iron"]), atol=1e-5)
+
+
+def test_passages_keep_their_order_and_length_one(encoder: Path) -> None:
+    model = Encoder(encoder, read_spec("e", encoder, Overrides()))
+    texts = ["iron " * n for n in (1, 9, 3, 7, 2, 8)]
+    seen: list[int] = []
+    vectors = model.encode_passages(texts, batch_tokens=30, progress=seen.append)
+    alone = np.concatenate([model.encode_passages([text]) for text in texts])
+    assert np.allclose(vectors, alone, atol=1e-5)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    assert (vectors.dtype, sum(seen)) == (np.float32, len(texts))
+
+
+def test_encoders_that_are_refused(encoder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'nothing' not found; known: minilm"):
+        find_encoder("nothing")
+    with pytest.raises(ConfigError, match="it has no config.json"):
+        read_spec("x", tmp_path, Overrides())
+    pickled = shutil.copytree(encoder, tmp_path / "pickled")
+    (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
+    with pytest.raises(ConfigError, match="no safetensors"):
+        read_spec("x", pickled, Overrides())
+    foreign = shutil.copytree(encoder, tmp_path / "foreign")
+    modules = json.loads((foreign / "modules.json").read_text())
+    modules[0]["type"] = "custom_code.Model"
+    (foreign / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ConfigError, match="code of its own"):
+        read_spec("x", foreign, Overrides())

@@ -1,0 +1,154 @@
+"""Builds that are killed, that run out of disk, or that meet another: what they leave, and how they go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import indexes.build
+from indexes.build import build_index
+from indexes.manifest import read_index_manifest
+from indexes.shards import MARKS
+from indexes.vectors import VECTORS
+from steprag.errors import DataError
+from tests.indexing import PASSAGES, ask, small, write_corpus
+
+SHARD = 16
+ROWS = 1200
+
+
+def many(path: Path) -> Path:
+    """A corpus of short passages of different lengths."""
+    return write_corpus(path, [(f"p{n}", f"Thing {n}", "is next to " * (n % 9 + 1) + str(n)) for n in range(ROWS)])
+
+
+def command(corpus: Path, out: Path, encoder: Path, *more: str) -> list[str]:
+    argv = ["--corpus", str(corpus), "--out", str(out), "--encoder", str(encoder), "--shard_rows", str(SHARD), *more]
+    return [sys.executable, "-m", "indexes.build", *argv]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return many(tmp_path / "c.jsonl")
+
+
+def test_a_killed_build_goes_on_and_gives_the_same_bytes(
+    corpus: Path, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = small(encoder, shard_rows=SHARD)
+    whole = build_index(str(corpus), tmp_path / "whole", config)
+    out, marks = tmp_path / "i", tmp_path / ".i.building" / MARKS
+    process = subprocess.Popen(command(corpus, out, encoder), stderr=subprocess.DEVNULL)
+    while process.poll() is None and (not marks.exists() or marks.read_bytes().count(b"\n") < 10):
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not out.exists()
+    finished = marks.read_bytes().count(b"\n")
+    assert 10 <= finished < ROWS // SHARD
+    with marks.open("ab") as stream:
+        stream.write(b'{"shard": 7')  # what a kill in the middle of a line leaves
+    capsys.readouterr()
+    build_index(str(corpus), out, config)
+    assert f"{finished} of {ROWS // SHARD} shards are encoded already" in capsys.readouterr().err
+    for name in (VECTORS, "index.faiss", "passages.jsonl", "passages.offsets.npy"):
+        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert read_index_manifest(out).fingerprint == whole.manifest.fingerprint
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.jsonl", "i", "whole"]
+
+
+def test_a_shard_whose_bytes_are_not_those_of_its_mark_is_encoded_again(
+    corpus: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    config = small(encoder, shard_rows=100)
+    whole = build_index(str(corpus), tmp_path / "whole", config)
+    with monkeypatch.context() as patch:
+        patch.setattr(indexes.build, "build_type", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            build_index(str(corpus), tmp_path / "i", config)
+    vectors = tmp_path / ".i.building" / VECTORS
+    content = bytearray(vectors.read_bytes())
+    content[-1] ^= 1  # of the last shard
+    vectors.write_bytes(content)
+    capsys.readouterr()
+    build_index(str(corpus), tmp_path / "i", config)
+    assert "11 of 12 shards are encoded already" in capsys.readouterr().err
+    assert (tmp_path / "i" / VECTORS).read_bytes() == (whole.path / VECTORS).read_bytes()
+
+
+def test_what_another_build_left_is_not_taken_for_this_one(
+    corpus: Path, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = tmp_path / ".i.building"
+    left.mkdir()
+    (left / "state.json").write_text(json.dumps({"corpus": "another"}))
+    (left / VECTORS).write_bytes(b"half")
+    (left / MARKS).write_text('{"shard": 0, "sha256": "0"}\n')
+    (left / "bm25").mkdir()
+    assert build_index(str(corpus), tmp_path / "i", small(encoder)).manifest.corpus.rows == ROWS
+    assert "holds part of another build" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_several_processes_encode_the_same_vectors(corpus: Path, encoder: Path, tmp_path: Path) -> None:
+    one = build_index(str(corpus), tmp_path / "one", small(encoder, shard_rows=100, device="cpu"))
+    two = build_index(str(corpus), tmp_path / "two", small(encoder, shard_rows=100, device="cpu", processes=2))
+    assert (one.path / VECTORS).read_bytes() == (two.path / VECTORS).read_bytes()
+
+
+def limited(size: int) -> None:
+    """In the child: no file may grow beyond so many bytes, which is how a full disk looks."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+@pytest.mark.parametrize("size", [3_000, 45_000, 60_000])
+def test_a_full_disk_leaves_the_old_index_and_is_told(
+    size: int, index: Path, corpus: Path, encoder: Path, tmp_path: Path
+) -> None:
+    """The passages, the vectors or the index find no room."""
+    before = {path.name: path.read_bytes() for path in index.iterdir()}
+    ended = subprocess.run(
+        command(corpus, tmp_path / "new", encoder),
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: limited(size),
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert "no room for" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "new").exists()
+    retyped = subprocess.run(
+        command(write_corpus(tmp_path / "small.jsonl"), index, encoder, "--type", "hnsw-sq8"),
+        capture_output=True, text=True, check=False, preexec_fn=lambda: limited(900),
+    )  # fmt: skip
+    assert retyped.returncode == 2, retyped.stderr
+    assert {path.name: path.read_bytes() for path in index.iterdir()} == before
+    built = build_index(str(corpus), tmp_path / "new", small(encoder, shard_rows=SHARD))  # room was made
+    assert built.manifest.corpus.rows == ROWS
+
+
+def test_a_kill_between_two_renames_loses_no_index(index: Path, encoder: Path, tmp_path: Path) -> None:
+    found = ask(index, "iron")
+    index.rename(tmp_path / ".index.replaced")
+    again = build_index(str(write_corpus(tmp_path / "c.jsonl")), tmp_path / "index", small(encoder))
+    assert again.reused
+    assert ask(tmp_path / "index", "iron") == found
+
+
+def test_bad_input_leaves_nothing_behind(encoder: Path, tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "c.jsonl", [*PASSAGES, PASSAGES[0]])
+    with pytest.raises(DataError, match=":7: id 'sea' stands in line 1 already"):
+        build_index(str(corpus), tmp_path / "i", small(encoder))
+    assert os.listdir(tmp_path) == ["c.jsonl"]

@@ -1,0 +1,392 @@
+"""What is dropped from pairs and why, the published rules, and what a build says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import string
+from collections import Counter
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_generation.search import grow
+from preference.build import main
+from preference.candidates import in_circles
+from preference.config import FilterConfig, RewardConfig
+from preference.credit import Credit, half_means
+from preference.filters import checks, content_reader
+from preference.push import push
+from preference.rewards import spre
+from steprag.cli import main as steprag
+from steprag.errors import ConfigError, DataError
+from steprag.files import dump_line, read_records, to_dict
+from steprag.runs import read_manifest
+from steprag.steps import TRANSCRIPT
+from steprag.types import Message, Pair, Question, Ranking, StepLabel, Tree
+from tests.fakes import QUESTION, ScriptedPolicy, answer, evidence, query
+from tests.models import make_llama
+from tests.test_search import planted, search, searcher
+
+PROMPT = (Message(role="system", content="s"), Message(role="user", content="Question: Whose is it?"))
+
+
+def pair(chosen: str, rejected: str, action: str = "query", other: str = "query", **more: Any) -> Pair:
+    """A pair of two completions, by default from one and the same prompt."""
+    values: dict[str, Any] = {
+        "prompt": PROMPT, "question_id": "q", "tree": "t", "chosen_node": 1, "rejected_node": 2, "depth": 1,
+        "chosen_reward": 0.9, "rejected_reward": 0.1, "margin": 0.8, "chosen_visits": 1, "rejected_visits": 1,
+        "source": "search", "golden_answers": ("Ada Lovelace",),
+    }  # fmt: skip
+    replies = {"chosen": (Message(role="assistant", content=chosen),),
+               "rejected": (Message(role="assistant", content=rejected),)}  # fmt: skip
+    return Pair(**{**values, **replies, "action": action, "rejected_action": other, **more})
+
+
+def passed(candidate: Pair, **asked: object) -> bool:
+    config = FilterConfig.model_validate({"malformed": False, "leaked": False, **asked})
+    return all(check.passes(candidate) for check in checks(config, TRANSCRIPT, content_reader(TRANSCRIPT)))
+
+
+def test_malformed_completions_are_dropped_on_either_side() -> None:
+    assert passed(pair(query("a"), query("b")), malformed=True)
+    cut = query("b").removesuffix("</query>")
+    assert not passed(pair(query("a"), cut), malformed=True)
+    assert not passed(pair(cut, query("a")), malformed=True)
+    assert passed(pair(cut, query("a")))
+
+
+def test_a_query_may_not_know_the_answer_before_it_was_read() -> None:
+    knows = query("When did Ada LOVELACE live?")
+    assert not passed(pair(knows, query("b")), leaked=True)
+    assert passed(pair(query("b"), knows), leaked=True), "a rejected one does no harm"
+    assert passed(pair(query("Adam Lovelace"), query("b")), leaked=True), "whole words only"
+    read = (PROMPT[0], Message(role="user", content=f"Question: Whose?\n{evidence('It was Ada Lovelace.')}"))
+    assert passed(pair(knows, query("b"), prompt=read), leaked=True)
+    assert passed(pair(answer("Ada Lovelace"), query("b"), action="answer"), leaked=True)
+
+
+def test_empty_and_foreign_content_where_asked() -> None:
+    nothing = pair(evidence("None"), evidence("x"), "evidence", "evidence")
+    assert passed(nothing)
+    assert not passed(nothing, empty=True)
+    french = query("capitale de l'Albanie", "Je dois d'abord savoir quelle est la capitale de ce pays.")
+    english = query("capital of Albania", "I first need to know what the capital of that country is.")
+    assert passed(pair(french, english))
+    assert not passed(pair(french, english), english=True)
+    assert passed(pair(english, english), english=True)
+
+
+def test_circles_of_preferences_are_found_and_chains_are_not() -> None:
+    chosen = np.array([1, 2, 1, 4, 5, 6, 8], dtype=np.uint64)
+    rejected = np.array([2, 3, 3, 5, 6, 4, 8], dtype=np.uint64)
+    assert in_circles(chosen, rejected).tolist() == [False, False, False, True, True, True, True]
+    assert in_circles(chosen[:0], rejected[:0]).tolist() == []
+
+
+def trees_file(folder: Path, trees: list[Tree]) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "trees.jsonl").write_text("".join(dump_line(tree) + "\n" for tree in trees), encoding="utf-8")
+    return folder / "trees.jsonl"
+
+
+def build(trees: Path, out: Path, *options: str) -> tuple[list[Pair], dict[str, Any]]:
+    """The training pairs of a build and its report."""
+    fixed = ("--validation", "0", "--card.plots", "false")
+    assert main(["--trees", str(trees), "--out", str(out), *fixed, *options]) == 0
+    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    pairs = out / "pairs.train.jsonl"
+    return list(read_records(pairs, Pair)) if pairs.exists() else [], report
+
+
+def rules(report: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    return {row["rule"]: (row["before"], row["after"]) for row in report["rules"]}
+
+
+def test_preferences_that_contradict_those_of_another_tree_are_dropped(tmp_path: Path) -> None:
+    """The same question searched twice: one tree prefers the first answer, the other the second."""
+    asked = search(ScriptedPolicy(lambda prompt, draw: answer(["lek", "sol"][draw % 2])), rollouts=2)
+    sold = replace(asked, question=replace(asked.question, id="q2", golden_answers=("sol",)))
+    turned = replace(sold, nodes=tuple(n if n.prediction_f1 is None else replace(n, prediction_f1=1 - n.prediction_f1)
+                                       for n in sold.nodes))  # fmt: skip
+    both = trees_file(tmp_path / "both", [asked, turned])
+    pairs, report = build(both, tmp_path / "out")
+    assert pairs == []
+    assert rules(report)["no contradiction or circle"] == (2, 0)
+    assert len(build(both, tmp_path / "kept", "--filters.contradictions", "false")[0]) == 2
+    twice = trees_file(tmp_path / "twice", [asked, replace(asked, question=replace(asked.question, id="q2"))])
+    assert rules(build(twice, tmp_path / "dup")[1])["no duplicate"] == (2, 1)
+
+
+def varied(count: int) -> list[Tree]:
+    """Trees of a policy that answers in many ways, grown in different manners, with visits of all kinds."""
+    golden = ["lek", "the sol", "Albanian lek", "a lek", "no", "The Albanian lek of Albania", "yes the lek"]
+
+    def script(prompt: str, draw: int) -> str:
+        last = prompt.rsplit("\n", 1)[-1]
+        if last == "Read the passages.":
+            return evidence(["Tirana is the capital", "lek", "None"][draw % 3])
+        if last == "Answer now.":
+            return answer(golden[draw % len(golden)])
+        options = [query("capital Tirana"), query("lek"), "no idea", query(f"x{draw % 5}")]
+        return [*options, answer(golden[draw % len(golden)]), answer(golden[draw // 8 % len(golden)])][draw % 6]
+
+    trees = []
+    for seed in range(count):
+        rng = random.Random(seed)
+        keys = {"children": 1 + seed % 5, "wave": 1 + seed % 3, "play": seed % 4 != 3}
+        grown = search(ScriptedPolicy(script), seed, rollouts=rng.randint(1, 25), **keys)
+        nodes = tuple(replace(n, visits=n.visits if seed % 3 else rng.randint(0, 6)) for n in grown.nodes)
+        trees.append(replace(grown, nodes=nodes, question=replace(grown.question, id=f"q{seed}")))
+    return trees
+
+
+def overlap(said: str, wanted: str) -> float:
+    """The published F1: articles count as words."""
+    marks = set(string.punctuation)
+    mine, theirs = ("".join(c for c in text.lower() if c not in marks).split() for text in (said, wanted))
+    closed = (["yes"], ["no"], ["noanswer"])
+    common = sum((Counter(mine) & Counter(theirs)).values())
+    if not common or (mine != theirs and (mine in closed or theirs in closed)):
+        return 0.0
+    precision, recall = common / len(mine), common / len(theirs)
+    return 2 * precision * recall / (precision + recall)
+
+
+def published_reward(tree: Tree, number: int) -> float | None:
+    """F1 · 0.9^step at a leaf, elsewhere the visit-weighted mean of the rewarded children; by recursion."""
+    node, children = tree.nodes[number], [n for n in tree.nodes if n.parent == number]
+    if not children:
+        golden = tree.question.golden_answers
+        scores = [overlap(node.content or "", one) for one in golden if node.action == "answer"]
+        return max(scores) * 0.9**node.depth if scores else None
+    rated = [(worth, child.visits) for child in children if (worth := published_reward(tree, child.id)) is not None]
+    visits = sum(count for _, count in rated)
+    return sum(worth * count for worth, count in rated) / visits if visits else None
+
+
+def published_pairs(tree: Tree, number: int = 0) -> list[tuple[int, int]]:
+    """The published pairs below a node, (chosen, rejected) in the published order, by recursion."""
+    children = [n for n in tree.nodes if n.parent == number]
+    if len(children) < 2 or published_reward(tree, number) is None:
+        return []
+    rated = [(child, worth) for child in children if (worth := published_reward(tree, child.id)) is not None]
+    found = [
+        (one.id, other.id) if worth > other_worth else (other.id, one.id)
+        for (one, worth), (other, other_worth) in combinations(rated, 2)
+        if abs(worth - other_worth) >= 0.01 and one.content != other.content
+    ]
+    return found + [pair for child, _ in rated for pair in published_pairs(tree, child.id)]
+
+
+def test_the_preset_makes_exactly_the_published_pairs(tmp_path: Path) -> None:
+    trees = varied(60)
+    pairs, _ = build(trees_file(tmp_path / "run", trees), tmp_path / "out", "--preset", "reasonrag")
+    expected = [(tree.question.id, *found) for tree in trees for found in published_pairs(tree)]
+    assert len(expected) > 200
+    assert [(found.question_id, found.chosen_node, found.rejected_node) for found in pairs] == expected
+
+
+def test_keys_beside_a_preset_win(tmp_path: Path) -> None:
+    trees = trees_file(tmp_path / "run", varied(20))
+    every, _ = build(trees, tmp_path / "a", "--preset", "reasonrag")
+    some, report = build(trees, tmp_path / "b", "--preset", "reasonrag", "--pairs.margin", "0.5")
+    assert 0 < len(some) < len(every)
+    assert report["config"]["pairs"]["unbroken"] is True
+
+
+def test_caps_of_cells_and_lengths(tmp_path: Path) -> None:
+    trees = trees_file(tmp_path / "run", varied(40))
+    free, _ = build(trees, tmp_path / "free", "--pairs.per_node", "none")
+    capped, report = build(trees, tmp_path / "capped", "--pairs.per_node", "none", "--balance.by", "[action,depth]",
+                           "--balance.most", "5")  # fmt: skip
+    cells = Counter((found.action, found.rejected_action, found.depth) for found in capped)
+    assert max(cells.values()) == 5
+    assert cells.keys() == {(found.action, found.rejected_action, found.depth) for found in free}
+    assert rules(report)["cap of a cell"] == (len(free), len(capped))
+    _, report = build(trees, tmp_path / "even", "--pairs.per_node", "none", "--balance.length", "true")
+    lengths = report["pairs"]["lengths"]
+    assert lengths["chosen_is_shorter"] == lengths["chosen_is_longer"] > 0
+
+
+def test_every_product_and_its_provenance(tmp_path: Path) -> None:
+    trees = trees_file(tmp_path / "run", varied(10))
+    pairs, report = build(trees, tmp_path / "out", "--products", "[pairs,sft,steps,rankings]")
+    labels = list(read_records(tmp_path / "out/steps.train.jsonl", StepLabel))
+    rankings = list(read_records(tmp_path / "out/rankings.train.jsonl", Ranking))
+    worth = {(row.question_id, row.node): row.value for row in labels}
+    assert {(found.question_id, found.chosen_node) for found in pairs} <= worth.keys()
+    assert all(list(row.rewards) == sorted(row.rewards, reverse=True) for row in rankings)
+    assert all(row.rewards == tuple(worth[row.question_id, n] for n in row.nodes) for row in rankings)
+    assert report["counts"]["steps.train"] == len(labels)
+    listed = {question.id for question in read_records(tmp_path / "out/questions.jsonl", Question)}
+    assert {row.question_id for row in labels} <= listed
+
+
+def test_report_card_and_plots_are_the_same_bytes_again(tmp_path: Path) -> None:
+    trees = trees_file(tmp_path / "run", varied(12))
+    for name in ("one", "two"):
+        build(trees, tmp_path / name, "--card.plots", "true")
+    names = {path.name for path in (tmp_path / "one").iterdir()} - {"manifest.json", "metrics.jsonl", ".lock"}
+    assert {"README.md", "report.json", "questions.jsonl", "plot_margins.png", "plot_lengths.png"} <= names
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
+    card = (tmp_path / "one/README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\npretty_name: ")
+    assert "| margin | " in card
+    assert read_manifest(tmp_path / "one")["counts"]["trees"] == 12
+
+
+def test_an_interrupted_build_leaves_the_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trees = trees_file(tmp_path / "run", varied(6))
+    build(trees, tmp_path / "out")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.jsonl")}
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("preference.build.write_report", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        main(["--trees", str(trees), "--out", str(tmp_path / "out"), "--validation", "0"])
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.jsonl")} == before
+    assert not list((tmp_path / "out").glob(".*partial"))
+    assert read_manifest(tmp_path / "out")["status"] == "interrupted"
+
+
+def test_credit_counts_agreement_and_contrast() -> None:
+    """A judge who scores answers by their F1 agrees with the rollouts on every two answers."""
+    credit = Credit(RewardConfig())
+    wrong = asyncio.run(grow(planted(), searcher(ScriptedPolicy(lambda prompt, draw: answer("no")), rollouts=2)))
+    trees = [*map(judged_by_f1, varied(12)), wrong]
+    for tree in trees:
+        credit.add(tree, spre(tree, RewardConfig()))
+    report = credit.report()
+    assert report["trees"]["without_contrast"]["count"] == 13
+    assert report["trees"]["all wrong"] >= 1
+    assert report["trees"]["mixed"] >= 1
+    answers = [row for row in report["agreement"] if row["signals"] == "rollouts, judge" and row["action"] == "answer"]
+    assert answers
+    assert all(row["share"] == 1.0 for row in answers)
+    rewarded = [e for tree in trees for e in spre(tree, RewardConfig())[1:] if e is not None]
+    assert sum(row["steps"] for row in report["steps"]) == len(rewarded)
+    assert sum(map(sum, report["reward_against_judge"])) > 0
+
+
+def judged_by_f1(tree: Tree) -> Tree:
+    return replace(tree, nodes=tuple(
+        n if n.prediction_f1 is None else replace(n, judge={"score": n.prediction_f1, "text": ""}) for n in tree.nodes
+    ))  # fmt: skip
+
+
+def test_the_halves_of_the_rollouts_share_none_and_miss_none() -> None:
+    grown = search(ScriptedPolicy(), rollouts=12)
+    first, second = half_means(grown, [n.prediction_f1 for n in grown.nodes])
+    scored = [n.prediction_f1 for n in grown.nodes if n.prediction_f1 is not None]
+    one, other = -(-len(scored) // 2), len(scored) // 2
+    assert (first[0] or 0) * one + (second[0] or 0) * other == pytest.approx(sum(scored))
+    assert [n.id for n in grown.nodes if n.prediction_f1 is not None] == [
+        i for i, n in enumerate(grown.nodes) if n.terminal and (first[i] is None) != (second[i] is None)
+    ]
+
+
+def test_sensitivity_says_which_pairs_flip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sure answer of F1 0.5 at once against one of F1 1 five steps later: a discount below 0.87 turns them round."""
+    deep = search(ScriptedPolicy(lambda prompt, draw: answer("lek")), rollouts=1)
+    root, found = deep.nodes[0], deep.nodes[1]
+    nodes = (
+        root,
+        replace(found, prediction_f1=0.5, content="old lek"),
+        replace(found, id=2, depth=6, prediction_f1=1.0),
+    )
+    trees = trees_file(tmp_path / "run", [replace(deep, nodes=nodes)])
+    options = ["--trees", str(trees), "--alphas", "0.7", "1.0", "--reward.alpha", "0.8", "--json"]
+    assert steprag(["pairs", "sensitivity", *options]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [(row["alpha"], row["kept"], row["flipped"]) for row in report["alphas"]] == [
+        (0.7, 1, 0),
+        (0.8, 1, 0),
+        (1.0, 0, 1),
+    ]
+    assert report["flip_at_some_alpha"]["share"] == 1.0
+    change = json.loads((tmp_path / "run/sensitivity/changes.jsonl").read_text())
+    assert change["nodes"] == [1, 2]
+    assert change["margins"]["1.0"] == -0.5
+    with pytest.raises(ConfigError, match="alphas"):
+        from preference.sensitivity import main as sensitivity
+
+        sensitivity(["--trees", str(trees), "--alphas", "1.5"])
+
+
+class Hub:
+    """Stands for the hub: keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    def create_repo(self, repo_id: str, **options: Any) -> None:
+        self.asked.append({"repo_id": repo_id, **options})
+
+    def upload_folder(self, **options: Any) -> None:
+        self.asked.append(options)
+
+
+def test_pushing_sends_the_files_of_the_folder_to_a_private_repository(tmp_path: Path) -> None:
+    hub = Hub()
+    push(tmp_path, "me/pairs", hub, private=True)
+    made, sent = hub.asked
+    assert made == {"repo_id": "me/pairs", "repo_type": "dataset", "private": True, "exist_ok": True}
+    assert (sent["folder_path"], sent["repo_type"]) == (str(tmp_path), "dataset")
+    assert "README.md" in sent["allow_patterns"]
+    assert ".lock" not in sent["allow_patterns"]
+
+
+def test_leakage_is_found_by_id_words_and_near_duplicates(tmp_path: Path, tiny_encoder: Path) -> None:
+    trees = varied(4)
+    texts = [QUESTION, "Who?", "x y", "Entirely other words here"]
+    named = [
+        replace(tree, question=Question(name, text, tree.question.golden_answers))
+        for tree, name, text in zip(trees, ["a", "b", "popqa_test_1", "d"], texts, strict=True)
+    ]
+    folder = tmp_path / "out"
+    build(trees_file(tmp_path / "run", named), folder, "--products", "[steps]")
+    evaluation = tmp_path / "dev.jsonl"
+    rows = [
+        {"id": "b", "question": "Another question?", "golden_answers": ["x"]},
+        {"id": "e1", "question": "which currency IS used in country whose capital is tirana", "golden_answers": ["x"]},
+        {"id": "e2", "question": "Entirely other words here!", "golden_answers": ["x"]},
+    ]
+    evaluation.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ["--pairs", str(folder), "--against", str(evaluation), "--leakage.encoder", str(tiny_encoder)]
+    assert steprag(["pairs", "leakage", *options, "--leakage.similarity", "0.999"]) == 0
+    found = json.loads((folder / "leakage.json").read_text())
+    by_kind = {(m["kind"], m["question_id"], m["evaluation_id"]) for m in found["matches"]}
+    assert {("id", "b", "b"), ("text", "a", "e1"), ("text", "d", "e2"), ("embedding", "d", "e2")} <= by_kind
+    assert any(kind == "ngram" and other == "e1" for kind, _, other in by_kind), "its words stand in the prompts"
+    assert not any(other == "b" and kind in ("text", "ngram") for kind, _, other in by_kind)
+    assert any("PopQA" in warning for warning in found["warnings"])
+    assert "PopQA" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_tree_that_breaks_its_format_is_named(tmp_path: Path) -> None:
+    row = to_dict(varied(1)[0])
+    row["nodes"][1]["depth"] = "deep"
+    (tmp_path / "trees.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(DataError, match=r"trees\.jsonl:1: Tree: nodes\.1\.depth"):
+        main(["--trees", str(tmp_path / "trees.jsonl"), "--out", str(tmp_path / "out")])
+
+
+def test_the_cut_off_counts_the_tokens_of_the_model_to_be_trained(tmp_path: Path) -> None:
+    model = make_llama(tmp_path / "tiny", ["So the next query is", "currency of Albania", "Question: Passages:"])
+    trees = trees_file(tmp_path / "run", varied(10))
+    options = ("--filters.tokenizer", str(model))
+    every, report = build(trees, tmp_path / "long", *options, "--filters.max_tokens", "100000")
+    longest = int(report["pairs"]["tokens"]["greatest"])
+    some, report = build(trees, tmp_path / "cut", *options, "--filters.max_tokens", str(longest - 1))
+    assert 0 < len(some) < len(every)
+    before, after = rules(report)["within the cut-off"]
+    assert before - after == len(every) - len(some)
