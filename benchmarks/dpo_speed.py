@@ -92,9 +92,10 @@ def _trainer(given: argparse.Namespace) -> Any:
         model = get_peft_model(model, LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, "a")), pad_token="a")
     options: dict[str, Any] = {"use_cpu": True, "bf16": False, "gradient_checkpointing": False, "report_to": "none"}
+    options |= {"precompute_ref_log_probs": True, "max_length": None}
     return StepDPOTrainer(
         model=model,
-        args=DPOConfig(tempfile.mkdtemp(), per_device_train_batch_size=given.pairs, max_length=None, **options),
+        args=DPOConfig(tempfile.mkdtemp(), per_device_train_batch_size=given.pairs, **options),
         train_dataset=as_dataset(_rows(given, words)),
         processing_class=tokenizer,
     )
@@ -118,15 +119,10 @@ def _rows(given: argparse.Namespace, words: int) -> list[Any]:
 
 def _step(trainer: Any, name: str, given: argparse.Namespace) -> float:
     """Seconds for the loss of one batch and its gradients."""
-    import torch
-
     from training.shared_prefix import sharing
     from training.trl_common import completion_only_head
 
     batch = trainer.data_collator([trainer.train_dataset[i] for i in range(given.pairs)])
-    scores = torch.zeros(given.pairs)
-    batch |= {"ref_chosen_logps": scores, "ref_rejected_logps": scores}
-    trainer.precompute_ref_logps = True
     trainer.model.train()
     trainer.model.zero_grad()
     with ExitStack() as stack:
