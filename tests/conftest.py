@@ -44,6 +44,7 @@ def index(pristine: Path, tmp_path: Path) -> Path:
     return shutil.copytree(pristine, tmp_path / "index")
 
 
+@pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random llama of two blocks with a ChatML tokenizer."""
     return make_llama(tmp_path_factory.mktemp("tiny"), [json.dumps(pair_row(n)) for n in range(20)])
