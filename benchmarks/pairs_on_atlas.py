@@ -21,9 +21,9 @@ from pathlib import Path
 from data_generation.config import GenerateConfig
 from data_generation.generate import generate
 from indexes import open_retriever
-from preference.config import PairsConfig
+from preference.config import PairsConfig, RewardConfig
 from preference.pairs import build_pairs
-from preference.rewards import spre
+from preference.rewards import rewards
 from steprag import atlas
 from steprag.config import load_config
 from steprag.environment import Environment, rollout
@@ -71,11 +71,11 @@ class Worth:
 
 
 def pairs_of(trees: list[Tree]) -> list[tuple[Tree, Node, Node]]:
-    rules = PairsConfig(margin=0.01, per_node=1_000)
+    rules = PairsConfig(margin=0.01, errors=0, per_node=None)
     return [
         (tree, tree.nodes[pair.chosen_node], tree.nodes[pair.rejected_node])
         for tree in trees
-        for pair in build_pairs(tree, "", spre(tree, 0.9), rules)
+        for pair in build_pairs(tree, "", rewards(tree, RewardConfig(alpha=0.9)), rules)
     ]
 
 

@@ -33,7 +33,7 @@ class SearchConfig(Section):
 
 class IndexConfig(StageConfig):
     encoder: str = Field(EMBEDDED, description="minilm, bge-base, …, a sentence-transformers folder, or a hub id")
-    type: TypeName = Field("flat", description="flat and flat-fp16 are exact; steprag index plan compares them all")
+    type: TypeName = Field("flat", description="flat and flat-fp16 are exact; steprag plan index compares them all")
     search: SearchConfig = SearchConfig()
     bm25: Bm25Config = Bm25Config()
     max_skipped: float = Field(

@@ -1,4 +1,4 @@
-"""`steprag index plan`: what each index type of a corpus takes on this machine, before anything is encoded.
+"""`steprag plan index`: what each index type of a corpus takes on this machine, before anything is encoded.
 
 Disk and memory follow from FAISS's layouts (a test compares the formulas with files). Times are measured here on a
 few seconds' work and scaled. Recall is what `benchmarks/index_types.py` measured; a build measures its own.
@@ -189,7 +189,7 @@ def _pace(source: Source, config: IndexConfig, folder: Path) -> float:
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="steprag index plan", description="What each index type of a corpus takes on this machine."
+        prog="steprag plan index", description="What each index type of a corpus takes on this machine."
     )
     parser.add_argument("--corpus", help="as for steprag index build; a few of its passages are encoded")
     parser.add_argument("--rows", type=int, help="passages, in place of counting the corpus")

@@ -1,4 +1,4 @@
-"""Files of other programs, and what `index check` and `index plan` say."""
+"""Files of other programs, and what `index check` and `plan index` say."""
 
 from __future__ import annotations
 

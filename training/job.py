@@ -22,7 +22,7 @@ OUT_OF_MEMORY = (
     "out of memory: halve batch_size and double accumulation (activations halve, the result stays), set "
     "gradient_checkpointing (activations of one block, a third more time), lower max_length; then finetuning lora "
     "(16 bytes a weight become 2), quantization nf4 (half a byte), or deepspeed zero3 (a share each GPU); "
-    "steprag train plan gives the numbers"
+    "steprag plan train gives the numbers"
 )
 
 

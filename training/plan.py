@@ -1,4 +1,4 @@
-"""`steprag train plan`: memory, disk and hours of a training run before it starts; refuses what cannot fit.
+"""`steprag plan train`: memory, disk and hours of a training run before it starts; refuses what cannot fit.
 
 All figures are estimates from arithmetic (`training.estimate`), not yet compared with a GPU; the hours also assume how
 much of a device's peak training reaches.
@@ -59,7 +59,7 @@ DEVICES = {
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="steprag train plan", description="Memory, disk and hours of a training run.")
+    parser = argparse.ArgumentParser(prog="steprag plan train", description="Memory, disk and hours of a training run.")
     parser.add_argument("--pairs", metavar="DIR", help="pairs to train on [sizes of the published RAG_ProGuide]")
     parser.add_argument("--device", choices=[*DEVICES, "cpu"], help="[the GPU that is here, else the processor]")
     parser.add_argument("--devices", type=int, default=1, metavar="N", help="how many of them [1]")
