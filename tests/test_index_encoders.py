@@ -111,3 +111,13 @@ def test_vectors_are_those_of_sentence_transformers(encoder: Path) -> None:
     expected = own.encode([f"p: {text}" for text in texts], normalize_embeddings=True)
     found = Encoder(encoder, spec).encode_passages(texts, batch_tokens=100)
     assert np.allclose(found, expected, atol=1e-5)
+
+
+def test_int8_is_close_and_another_vector(encoder: Path, tmp_path: Path) -> None:
+    spec = read_spec("e", encoder, Overrides())
+    texts = ["iron " * n for n in range(1, 9)]
+    full, short = (Encoder(encoder, spec, dtype=dtype).encode_passages(texts) for dtype in ("float32", "int8"))
+    assert np.all((full * short).sum(axis=1) > 0.98)
+    assert not np.array_equal(full, short)
+    with pytest.raises(ConfigError, match="int8 encodes on a CPU"):
+        Encoder(encoder, spec, dtype="int8", device="cuda")
