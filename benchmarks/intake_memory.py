@@ -37,15 +37,15 @@ WORDS = [f"word{n}" for n in range(5000)]
 class Hashing:
     """Stands in for `Encoder`: the same text gives the same vector, and nothing is learnt."""
 
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
+    def __init__(self, _: object, spec: EncoderSpec, **__: object) -> None:
+        self._waves = np.arange(1, spec.dimension + 1)
 
     def tokenise(self, texts: list[str]) -> None:
         return None
 
     def encode_tokens(self, texts: list[str], *_: object, progress: object = None, **__: object) -> np.ndarray:
         seeds = np.array([zlib.crc32(text.encode()) for text in texts], dtype=np.float64)
-        values = np.sin(seeds[:, None] * np.arange(1, 65))
+        values = np.sin(seeds[:, None] * self._waves)
         return (values / np.linalg.norm(values, axis=1, keepdims=True)).astype(np.float32)
 
 

@@ -50,7 +50,7 @@ class IndexConfig(StageConfig):
     processes: Positive = Field(1, description="processes that encode on each of these devices")
     dtype: Dtype = Field("float32", description="the encoder's arithmetic: bfloat16, float16 for a GPU, int8 for a CPU")
     batch_tokens: Positive | None = Field(
-        default=None, description="tokens at once; none: 2048 on a CPU, 65536 on a GPU"
+        default=None, description="tokens at once; none: 512 a CPU thread, 65536 on a GPU"
     )
     shard_rows: Positive = Field(4096, description="passages encoded between two marks from which a build goes on")
     queries: str | None = Field(

@@ -50,8 +50,9 @@ class FolderRetriever:
         *,
         cache: QueryCache | None = None,
         batch: int = MAX_BATCH,
+        preload: bool = True,
     ) -> None:
-        """Starts to load the searcher's weights. A batch has at most `batch` queries."""
+        """Starts to load the weights, unless `preload` is off. A batch has at most `batch` queries."""
         self._searcher, self._store, self._disk, self._batch = searcher, store, cache, batch
         self.counts = Counts()
         self._batch_seconds = 0.0
@@ -59,8 +60,15 @@ class FolderRetriever:
         self._pump: asyncio.Task[None] | None = None
         self._cache: OrderedDict[Asked, tuple[Passage, ...]] = OrderedDict()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="retriever")
-        self._loaded: Future[None] = self._worker.submit(searcher.load)
+        self._loading: Future[None] | None = self._worker.submit(searcher.load) if preload else None
         self._closed = False
+
+    @property
+    def _loaded(self) -> Future[None]:
+        """The loading of the weights, begun where it was not yet."""
+        if self._loading is None:
+            self._loading = self._worker.submit(self._searcher.load)
+        return self._loading
 
     @property
     def fingerprint(self) -> str:

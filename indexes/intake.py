@@ -27,7 +27,7 @@ SHOWN = 5
 EARLY = 1000
 """Problems after which a source that is over its share is given up before its end."""
 _BUFFER = 1 << 16
-_SHARE = 1 << 18
+_SHARE = 1 << 16
 """Ids that are compared at a time."""
 _SEEN = np.dtype([("hash", "<u8"), ("row", "<i8"), ("file", "<i4"), ("line", "<i8")])
 

@@ -49,8 +49,8 @@ def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = Non
 def open_folder(path: str | Path, config: RetrieverConfig, machine: Machine | None = None) -> FolderRetriever:
     """Searches in this process.
 
-    Files are checked before it returns; the weights load meanwhile in the worker thread (a few seconds), and the first
-    search waits for them.
+    Files are checked before it returns; the weights load meanwhile in the worker thread (a few seconds), or from the
+    first search on where `preload` is off. The first search waits for them.
     """
     machine = machine or Machine()
     folder = existing(path, "index folder")
@@ -63,7 +63,7 @@ def open_folder(path: str | Path, config: RetrieverConfig, machine: Machine | No
     except StepragError:
         store.close()
         raise
-    return FolderRetriever(searcher, store, cache=cache, batch=machine.batch)
+    return FolderRetriever(searcher, store, cache=cache, batch=machine.batch, preload=config.preload)
 
 
 def _searcher(

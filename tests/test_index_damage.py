@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+import indexes.manifest
 from indexes import open_retriever
 from indexes.build import IndexConfig, build_index
+from steprag.config import RetrieverConfig
 from steprag.errors import ConfigError, DataError, StepragError
-from tests.indexing import PASSAGES, edit_manifest, small, write_corpus
+from tests.indexing import PASSAGES, ask, edit_manifest, small, write_corpus
 from tests.models import make_encoder
 
 
@@ -83,3 +87,54 @@ def test_fingerprint_names_corpus_and_encoder(index: Path, encoder: Path, tmp_pa
         built("weights", small(make_encoder(tmp_path / "e", seed=1))),
     ]
     assert len({one, *others}) == 4
+
+
+def test_a_large_file_is_sampled_at_opening(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is too large to be hashed at every opening."""
+    monkeypatch.setattr(indexes.manifest, "HASHED_BYTES", 0)
+    open_retriever(index)
+    vectors = index / "vectors.faiss"
+    content = vectors.read_bytes()
+    vectors.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(DataError, match="vectors.faiss: is not the file that was built"):
+        open_retriever(index)
+
+
+@pytest.mark.parametrize(("key", "value"), [("pooling", "mean"), ("query_prefix", "ask: "), ("max_length", 32)])
+def test_a_model_whose_files_say_something_else_now_is_refused(key: str, value: object, tmp_path: Path) -> None:
+    folder = make_encoder(tmp_path / "one", seed=0)
+    index = build_index(str(write_corpus(tmp_path / "c.jsonl")), tmp_path / "i", small(folder)).path
+    files = {
+        "pooling": ("1_Pooling/config.json", "pooling_mode"),
+        "query_prefix": ("config_sentence_transformers.json", "prompts"),
+        "max_length": ("tokenizer_config.json", "model_max_length"),
+    }
+    path = folder / files[key][0]
+    content = json.loads(path.read_text())
+    content[files[key][1]] = {"query": value} if key == "query_prefix" else value
+    path.write_text(json.dumps(content))
+    if key == "max_length" and (folder / "sentence_bert_config.json").exists():
+        (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": value}))
+    with pytest.raises(ConfigError, match=f"not the one that made the index .{key}"):
+        open_retriever(index)
+
+
+def test_weights_can_wait_for_the_first_search(index: Path) -> None:
+    retriever = open_retriever(index, RetrieverConfig(preload=False))
+    assert [p.id for p in asyncio.run(retriever.search("iron", 2))] == [p.id for p in ask(index, "iron", top_k=2)[0]]
+
+
+def test_a_folder_of_an_earlier_version_opens_and_gets_another_type(index: Path, encoder: Path, tmp_path: Path) -> None:
+    """Without fp16 vectors, samples and the newer fields of the manifest."""
+    found = ask(index, "iron")
+    (index / "vectors.faiss").unlink()
+    path = index / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    del manifest["files"]["vectors.faiss"], manifest["origin"], manifest["corpus"]["skipped"]
+    for facts in manifest["files"].values():
+        del facts["sample"]
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    assert ask(index, "iron") == found
+    built = build_index(str(write_corpus(tmp_path / "c.jsonl")), index, small(encoder, type="flat-fp16"))
+    assert not built.reused
+    assert [p.id for p in ask(index, "iron")[0]] == [p.id for p in found[0]]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexes.embed import Encoder
+from indexes.embed import Encoder, batches
 from indexes.encoders import Overrides, find_encoder, read_spec
 from steprag.errors import ConfigError
 
@@ -70,3 +70,54 @@ def test_encoders_that_are_refused(encoder: Path, tmp_path: Path) -> None:
     (foreign / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ConfigError, match="code of its own"):
         read_spec("x", foreign, Overrides())
+
+
+def test_a_plain_transformers_folder_needs_a_pooling_that_somebody_knows(encoder: Path, tmp_path: Path) -> None:
+    plain = shutil.copytree(encoder, tmp_path / "some-model")
+    for name in ("modules.json", "config_sentence_transformers.json"):
+        (plain / name).unlink()
+    with pytest.raises(ConfigError, match="does not say how it pools tokens.*--pooling cls or --pooling mean"):
+        read_spec(str(plain), plain, Overrides())
+    given = read_spec(str(plain), plain, Overrides(pooling="cls"))
+    own = Encoder(encoder, read_spec("e", encoder, Overrides(max_length=given.max_length)))
+    assert np.allclose(Encoder(plain, given).encode_passages(["iron"]), own.encode_passages(["iron"]), atol=1e-6)
+    known = plain.rename(tmp_path / "bge-base-en-v1.5")
+    assert read_spec(str(known), known, Overrides()).pooling == "cls"
+
+
+def test_pooling_and_normalisation_can_be_overridden(encoder: Path) -> None:
+    spec = read_spec("e", encoder, Overrides(pooling="mean"))
+    assert spec.pooling == "mean"
+    mean = Encoder(encoder, spec).encode_passages(["iron and bread"])
+    assert not np.allclose(
+        mean, Encoder(encoder, read_spec("e", encoder, Overrides())).encode_passages(["iron and bread"]), atol=1e-3
+    )
+
+
+def test_batches_hold_so_many_tokens_and_lose_no_row() -> None:
+    lengths = [3, 90, 7, 7, 20, 1, 64, 20]
+    found = list(batches(lengths, 64))
+    assert sorted(row for batch in found for row in batch) == list(range(len(lengths)))
+    assert found[0] == [1]  # longer than a batch: alone
+    assert all(max(lengths[row] for row in batch) * len(batch) <= 64 for batch in found[1:])
+
+
+def test_vectors_are_those_of_sentence_transformers(encoder: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    spec = read_spec("e", encoder, Overrides(passage_prefix="p: "))
+    texts = ["iron " * n for n in range(1, 40)]
+    own = SentenceTransformer(str(encoder), device="cpu")
+    expected = own.encode([f"p: {text}" for text in texts], normalize_embeddings=True)
+    found = Encoder(encoder, spec).encode_passages(texts, batch_tokens=100)
+    assert np.allclose(found, expected, atol=1e-5)
+
+
+def test_int8_is_close_and_another_vector(encoder: Path, tmp_path: Path) -> None:
+    spec = read_spec("e", encoder, Overrides())
+    texts = ["iron " * n for n in range(1, 9)]
+    full, short = (Encoder(encoder, spec, dtype=dtype).encode_passages(texts) for dtype in ("float32", "int8"))
+    assert np.all((full * short).sum(axis=1) > 0.98)
+    assert not np.array_equal(full, short)
+    with pytest.raises(ConfigError, match="int8 encodes on a CPU"):
+        Encoder(encoder, spec, dtype="int8", device="cuda")
