@@ -17,7 +17,7 @@ import numpy as np
 
 from indexes.encoders import EncoderSpec
 from steprag.errors import ConfigError, RetrieverError
-from steprag.threads import spin_briefly
+from steprag.threads import ONE_LOAD, spin_briefly
 
 Dtype = Literal["float32", "float16", "bfloat16", "int8"]
 CPU_TOKENS = 512
@@ -147,6 +147,11 @@ def batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
 
 
 def _load(folder: Path, spec: EncoderSpec, device: str, model_kwargs: dict[str, Any]) -> Any:
+    with ONE_LOAD:
+        return _loaded(folder, spec, device, model_kwargs)
+
+
+def _loaded(folder: Path, spec: EncoderSpec, device: str, model_kwargs: dict[str, Any]) -> Any:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling

@@ -27,6 +27,7 @@ from steprag.errors import ConfigError
 from steprag.files import existing, file_hash, read_questions, read_records, read_rows
 from steprag.metrics import normalise
 from steprag.progress import Progress, say
+from steprag.threads import ONE_LOAD
 from steprag.types import Question
 
 KINDS = ("id", "text", "ngram", "embedding")
@@ -175,7 +176,8 @@ def _load(encoder: str) -> Any:
 
     folder = embedded_encoder() if encoder == "minilm" else existing(encoder, "encoder")
     try:
-        return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+        with ONE_LOAD:
+            return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     except (OSError, ValueError) as error:
         raise ConfigError(f"leakage.encoder: {folder} is no sentence-transformers folder: {error}") from None
 

@@ -1,8 +1,9 @@
-"""How native threads wait for one another."""
+"""How threads wait for one another."""
 
 from __future__ import annotations
 
 import os
+import threading
 
 BRIEFLY = "1000"
 """Turns of a waiting OpenMP thread before it sleeps.
@@ -11,6 +12,11 @@ Measured with llama.cpp on two cores (benchmarks/engine_waiting.py repeats the c
 as endless spinning and twice as fast as sleeping at once; beside a busy process it takes 2.5 times as long, spinning
 over 4.5 times.
 """
+
+
+ONE_LOAD = threading.Lock()
+"""Held while a model is loaded: transformers replaces `PreTrainedModel.tie_weights` for the length of a load. Two loads
+at once leave it replaced for good, and later models come untied."""
 
 
 def spin_briefly() -> None:

@@ -121,3 +121,14 @@ def test_int8_is_close_and_another_vector(encoder: Path, tmp_path: Path) -> None
     assert not np.array_equal(full, short)
     with pytest.raises(ConfigError, match="int8 encodes on a CPU"):
         Encoder(encoder, spec, dtype="int8", device="cuda")
+
+
+def test_encoders_loaded_at_once_leave_transformers_as_it_was(encoder: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from transformers import PreTrainedModel
+
+    tie, spec = PreTrainedModel.tie_weights, read_spec("e", encoder, Overrides())
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: Encoder(encoder, spec), range(12)))
+    assert PreTrainedModel.tie_weights is tie

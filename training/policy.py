@@ -14,6 +14,7 @@ from steprag.engines.models import ModelFiles, adapter_base, embedded_sha256, re
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError
 from steprag.files import write_json
+from steprag.threads import ONE_LOAD
 from training.config import LoraSection, TrainConfig
 
 if TYPE_CHECKING:
@@ -75,9 +76,10 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
 
     dtype = torch.bfloat16 if config.bf16 and config.finetuning == "lora" else torch.float32
     options = _four_bits(dtype) if config.quantization else {}
-    model = AutoModelForCausalLM.from_pretrained(
-        base_weights(files), dtype=dtype, attn_implementation="sdpa", **options
-    )
+    with ONE_LOAD:
+        model = AutoModelForCausalLM.from_pretrained(
+            base_weights(files), dtype=dtype, attn_implementation="sdpa", **options
+        )
     if config.finetuning == "full":
         return model
     if config.quantization:
