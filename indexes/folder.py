@@ -36,16 +36,7 @@ def building(out: Path, state: dict[str, Any]) -> Iterator[Path]:
     Bad input (DataError, ConfigError) clears it too where nothing is encoded yet; whatever else ends the block leaves
     it for the next build. Raises ConfigError where another process builds here, or the disk is full.
     """
-    folder = out.parent / f".{out.name}.building"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot make a folder beside {out}: {error.strerror or error}") from None
-    lock = FileLock(folder / LOCK, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise ConfigError(f"{out} is being built by another process; wait for it or choose another --out") from None
+    folder, lock = _locked(out)
     try:
         _prepare(folder, state)
         yield folder
@@ -60,6 +51,21 @@ def building(out: Path, state: dict[str, Any]) -> Iterator[Path]:
         raise
     finally:
         lock.release()
+
+
+def _locked(out: Path) -> tuple[Path, FileLock]:
+    """The folder in which `out` is built, and its lock, held."""
+    folder = out.parent / f".{out.name}.building"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make a folder beside {out}: {error.strerror or error}") from None
+    lock = FileLock(folder / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise ConfigError(f"{out} is being built by another process; wait for it or choose another --out") from None
+    return folder, lock
 
 
 def _prepare(folder: Path, state: dict[str, Any]) -> None:
@@ -108,11 +114,16 @@ def _aside(out: Path) -> Path:
 def restore(out: Path) -> None:
     """Puts back an index that was moved aside when a kill came before the new one stood; clears it otherwise."""
     aside = _aside(out)
-    if aside.is_dir():
+    if not aside.is_dir():
+        return
+    _, lock = _locked(out)
+    try:
         if out.exists():
             shutil.rmtree(aside)
         else:
             aside.replace(out)
+    finally:
+        lock.release()
 
 
 def link(source: Path | str, target: Path | str) -> None:

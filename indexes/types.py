@@ -174,6 +174,7 @@ def build_type(
     Raises NoRoom where the disk is too small for the index.
     """
     kind = TYPES[name]
+    (folder / INDEX).unlink(missing_ok=True)  # a killed build's
     if kind.gpu:
         from indexes.gpu import build_on_gpu
 
@@ -263,7 +264,6 @@ def _train_and_fill(factory: str, path: Path, vectors: VectorFile) -> None:
     index.train(vectors.take(sample))
     for _, chunk in vectors.chunks():
         index.add(chunk)
-    path.unlink(missing_ok=True)
     try:
         faiss.write_index(index, os.fspath(path))
     except RuntimeError as error:

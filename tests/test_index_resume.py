@@ -147,6 +147,24 @@ def test_a_kill_between_two_renames_loses_no_index(index: Path, encoder: Path, t
     assert ask(tmp_path / "index", "iron") == found
 
 
+def test_an_index_that_a_kill_left_unfinished_is_not_taken_along(index: Path, encoder: Path, tmp_path: Path) -> None:
+    corpus = str(write_corpus(tmp_path / "c.jsonl"))
+    left = tmp_path / ".new.building"
+    (tmp_path / ".index.building").mkdir()
+    build_index(corpus, tmp_path / "first", small(encoder, type="flat-fp16"))
+    (tmp_path / "first").rename(left)
+    state = {"corpus": again_identity(left, "corpus"), "encoder": again_identity(left, "encoder")}
+    config = small(encoder).model_dump(include={"dtype", "batch_tokens", "shard_rows", "max_skipped"})
+    (left / "state.json").write_text(json.dumps(state | config))
+    (left / "index.faiss").write_bytes(b"half")
+    built = build_index(corpus, tmp_path / "new", small(encoder, type="flat-fp16"), vectors_from=index)
+    assert not (built.path / "index.faiss").exists()
+
+
+def again_identity(folder: Path, part: str) -> object:
+    return json.loads((folder / "manifest.json").read_text())["identity"][part]
+
+
 def test_bad_input_leaves_nothing_behind(encoder: Path, tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "c.jsonl", [*PASSAGES, PASSAGES[0]])
     with pytest.raises(DataError, match=":7: id 'sea' stands in line 1 already"):
