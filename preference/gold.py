@@ -1,58 +1,14 @@
-"""Gold evidence: how much of what a question's annotators marked has an episode found, and kept, by each step.
-
-FlashRAG's question files carry it in `metadata`: `supporting_titles` or `supporting_ids`, or HotpotQA's own
-`supporting_facts`. Titles are preferred, since ids are row numbers of one corpus.
-"""
+"""Gold evidence of a tree: how much of what the question's annotators marked is found, and kept, by each step."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any
 
+from steprag.gold import gold_of
 from steprag.metrics import normalise
-from steprag.types import Found, Question, Tree
+from steprag.types import Tree
 
 _DISAMBIGUATION = re.compile(r"\s*\([^)]*\)$")
-
-
-@dataclass(frozen=True)
-class Gold:
-    """The marked passages, by normalised title or by id; `any_is_enough` where one of them answers (PopQA)."""
-
-    titles: frozenset[str]
-    ids: frozenset[str]
-    any_is_enough: bool
-
-    def matches(self, found: Found) -> str | None:
-        """The mark that a passage bears: its normalised title or its id; None where it is not gold."""
-        if self.titles:
-            title = normalise(found.title)
-            return title if title in self.titles else None
-        return found.id if found.id in self.ids else None
-
-    def share(self, count: int) -> float:
-        """The share that `count` marked passages are of those needed."""
-        return min(1.0, count / (1 if self.any_is_enough else len(self.titles or self.ids)))
-
-
-def gold_of(question: Question) -> Gold | None:
-    """The question's gold passages; None where nobody marked any."""
-    metadata = question.metadata
-    titles = frozenset(normalise(title) for title in _titles(metadata) if title)
-    ids = frozenset(map(str, metadata.get("supporting_ids") or ()))
-    if not titles and not ids:
-        return None
-    return Gold(titles, ids, "popqa" in question.id.lower() or "gold_rule" in metadata)
-
-
-def _titles(metadata: dict[str, Any]) -> list[str]:
-    facts = metadata.get("supporting_facts") or ()
-    if given := metadata.get("supporting_titles"):
-        return list(given)
-    if isinstance(facts, dict):  # FlashRAG's own HotpotQA: {"title": [...], "sent_id": [...]}
-        return list(facts.get("title") or ())
-    return [fact[0] for fact in facts]
 
 
 def gold_recall(tree: Tree) -> list[float | None]:
@@ -61,7 +17,7 @@ def gold_recall(tree: Tree) -> list[float | None]:
     A query counts what the queries so far have found. An evidence step counts, of these, the passages whose title the
     evidence so far mentions: a proxy, since trees keep no passage texts. None everywhere without gold.
     """
-    gold = gold_of(tree.question)
+    gold = gold_of(tree.question.id, tree.question.metadata)
     if gold is None:
         return [None] * len(tree.nodes)
     found: list[dict[str, str]] = []  # by node: mark → title of the gold passages found so far
