@@ -43,15 +43,15 @@ def dump_passages(path: Path, *, processes: int | None = None) -> Iterator[tuple
 def import_parsers() -> None:
     """Raises ConfigError where the extra is not installed."""
     try:
-        import mwparserfromhell  # noqa: F401
-        import mwxml  # noqa: F401
+        import mwparserfromhell  # noqa: F401  # pyright: ignore[reportMissingImports] - the extra "wikipedia"
+        import mwxml  # noqa: F401  # pyright: ignore[reportMissingImports] - the extra "wikipedia"
     except ImportError:
         raise ConfigError("a Wikipedia dump needs two more packages: pip install -e '.[wikipedia]'") from None
 
 
 def _pages(path: Path) -> Iterator[tuple[int, str, str, str]]:
     """Position, page id, title and markup of every article that is no redirect."""
-    import mwxml
+    import mwxml  # pyright: ignore[reportMissingImports] - the extra "wikipedia"
 
     opened: Any = bz2.open if path.suffix == ".bz2" else open
     with opened(path, "rt", encoding="utf-8") as stream:
@@ -74,7 +74,7 @@ def _cut(page: tuple[int, str, str, str]) -> tuple[int, list[Passage]]:
 
 def plain_text(markup: str) -> str:
     """An article's prose: without tables, references, pictures, categories, templates and the lists at its end."""
-    import mwparserfromhell
+    import mwparserfromhell  # pyright: ignore[reportMissingImports] - the extra "wikipedia"
 
     wikicode: Any = mwparserfromhell.parse(markup)
     for tag in wikicode.ifilter_tags(matches=lambda node: str(node.tag).lower() in _DROPPED):
