@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from types import TracebackType
 
@@ -12,9 +13,22 @@ QUIET_SECONDS = 15.0
 """Off a terminal, at most one line in this many seconds."""
 
 
+class _Bar(tqdm):
+    """A bar that only threads of this process wait for.
+
+    tqdm's own lock is shared with forked processes, and one that is killed while it holds the lock stops the others for
+    good. A thread that redraws bars (tqdm's monitor) is not needed: `Progress.show` is called often enough.
+    """
+
+    monitor_interval = 0
+
+
+_Bar.set_lock(threading.RLock())
+
+
 def say(text: str) -> None:
     """A line for the person who watches."""
-    tqdm.write(text, file=sys.stderr)
+    _Bar.write(text, file=sys.stderr)
 
 
 class Progress:
@@ -24,7 +38,7 @@ class Progress:
         self._label, self._total, self._unit, self._done = label, total, unit, done
         self._start = self._said = time.monotonic()
         self._first, self._notes = done, ""
-        self._bar = tqdm(total=total, initial=done, desc=label, unit=f" {unit}", file=sys.stderr, dynamic_ncols=True,
+        self._bar = _Bar(total=total, initial=done, desc=label, unit=f" {unit}", file=sys.stderr, dynamic_ncols=True,
                          disable=not sys.stderr.isatty())  # fmt: skip
 
     def advance(self, count: int = 1, notes: str | None = None) -> None:
