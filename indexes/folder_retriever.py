@@ -112,12 +112,17 @@ class FolderRetriever:
         return await waiting.waiter
 
     async def close(self) -> None:
-        """Waits for the batch that runs, then releases thread and files. Searches that still wait are cancelled."""
+        """Waits for the batch that runs and for weights that load, then releases thread and files.
+
+        Searches that still wait are cancelled.
+        """
         if self._closed:
             return
         self._closed = True
         for waiting in self._waiting:
             waiting.waiter.cancel()
+        if self._loading is not None and not self._loading.cancel():
+            await self.settled()
         if self._pump is not None and not self._pump.done():
             await asyncio.wait([self._pump])
         self._worker.submit(self._release)  # behind a batch that was abandoned, if one still runs

@@ -17,6 +17,7 @@ from indexes.encoders import find_encoder
 from indexes.searchers import Asked, Ranking, Searcher, named, ranking
 from steprag.errors import ConfigError
 from steprag.files import file_hash
+from steprag.threads import ONE_LOAD
 
 
 class PairScorer(Protocol):
@@ -46,15 +47,16 @@ class CrossEncoder:
         import torch
         from sentence_transformers import CrossEncoder as Model
 
-        self._model = Model(
-            str(self._folder),
-            num_labels=1,
-            device=None if self._device == "auto" else self._device,
-            activation_fn=torch.nn.Identity(),  # a sigmoid would make ties of good passages
-            trust_remote_code=False,
-            local_files_only=True,
-            model_kwargs={"use_safetensors": True},
-        )
+        with ONE_LOAD:
+            self._model = Model(
+                str(self._folder),
+                num_labels=1,
+                device=None if self._device == "auto" else self._device,
+                activation_fn=torch.nn.Identity(),  # a sigmoid would make ties of good passages
+                trust_remote_code=False,
+                local_files_only=True,
+                model_kwargs={"use_safetensors": True},
+            )
 
     def score(self, query: str, texts: Sequence[str]) -> np.ndarray:
         pairs = [(query, text) for text in texts]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,14 @@ from steprag.config import load_config
 from tests.indexing import small, write_corpus
 from tests.models import make_encoder, make_llama
 from tests.training_parts import pair_row, step_row, train, write
+
+
+@pytest.fixture(autouse=True)
+def _transformers_as_it_was() -> Iterator[None]:
+    """A test that leaves a model loading in a thread would spoil the models of the next one (see ONE_LOAD)."""
+    yield
+    if modeling := sys.modules.get("transformers.modeling_utils"):
+        assert modeling.PreTrainedModel.tie_weights.__name__ == "tie_weights", "a load of weights still runs"
 
 
 @pytest.fixture(scope="session")

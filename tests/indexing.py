@@ -6,12 +6,14 @@ import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import indexes.build
 import indexes.search
 from indexes import open_retriever
 from indexes.build import IndexConfig
-from steprag.config import load_config
+from steprag.cli import guarded
+from steprag.config import RetrieverConfig, load_config
 from steprag.types import Passage
 
 PASSAGES = [
@@ -34,6 +36,14 @@ def small(encoder: Path, **values: object) -> IndexConfig:
     return load_config(IndexConfig, None, {"encoder": str(encoder), **values})
 
 
+def hybrid_index(folder: Path, passages: Sequence[Passage], encoder: Path) -> Path:
+    """By the command, with BM25; the corpus lies beside it."""
+    corpus = write_corpus(folder / "corpus.jsonl", [(p.id, p.title, p.text) for p in passages])
+    argv = ["--corpus", str(corpus), "--out", str(folder / "index"), "--encoder", str(encoder), "--hybrid"]
+    assert guarded(indexes.build.main, argv) == 0
+    return folder / "index"
+
+
 def ask(path: Path, *queries: str, top_k: int = 3) -> list[tuple[Passage, ...]]:
     return asyncio.run(indexes.search.search_all(open_retriever(path), queries, top_k))
 
@@ -45,3 +55,8 @@ def edit_manifest(folder: Path, *keys: str, value: object) -> None:
         row = row[key]
     row[keys[-1]] = value
     path.write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def fingerprint(path: Path, **values: Any) -> str:
+    """Of the retriever that these options of `retriever.` give; loads no weights."""
+    return open_retriever(path, RetrieverConfig(preload=False, **values)).fingerprint

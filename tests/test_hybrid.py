@@ -27,6 +27,7 @@ from steprag.cli import guarded
 from steprag.config import RetrieverConfig
 from steprag.errors import ConfigError, DataError
 from steprag.types import Passage
+from tests.indexing import fingerprint, hybrid_index
 
 PASSAGES = [
     Passage("film", "White Deer Plain (film)", "White Deer Plain is a Chinese film directed by Wang Quan'an."),
@@ -41,12 +42,7 @@ QUESTION = "Where did the director of White Deer Plain graduate?"
 
 @pytest.fixture(scope="module")
 def pristine(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("hybrid")
-    rows = [json.dumps({"id": p.id, "title": p.title, "text": p.text}, ensure_ascii=False) for p in PASSAGES]
-    (folder / "corpus.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    argv = ["--corpus", str(folder / "corpus.jsonl"), "--out", str(folder / "index"), "--encoder", str(tiny_encoder)]
-    assert guarded(indexes.build.main, [*argv, "--hybrid"]) == 0
-    return folder / "index"
+    return hybrid_index(tmp_path_factory.mktemp("hybrid"), PASSAGES, tiny_encoder)
 
 
 @pytest.fixture
@@ -91,12 +87,12 @@ def test_a_build_adds_what_is_missing_and_refuses_other_settings(
 ) -> None:
     corpus = pristine.parent / "corpus.jsonl"
     argv = ["--corpus", str(corpus), "--out", str(index), "--encoder", str(tiny_encoder), "--hybrid", "--json"]
-    before = open_retriever(index).fingerprint
+    before = fingerprint(index)
     shutil.rmtree(index / "bm25")
-    assert open_retriever(index).fingerprint == open_retriever(index, RetrieverConfig(mode="dense")).fingerprint
+    assert fingerprint(index) == fingerprint(index, mode="dense")
     assert guarded(indexes.build.main, argv) == 0
     assert json.loads(capsys.readouterr().out)["bm25"] is True
-    assert open_retriever(index).fingerprint == before
+    assert fingerprint(index) == before
     assert guarded(indexes.build.main, [*argv, "--bm25.k1", "0.9"]) == 2
     assert "bm25 has other settings; delete that folder" in capsys.readouterr().err
 
@@ -190,9 +186,9 @@ def test_every_mode_has_a_fingerprint_of_its_own(pristine: Path) -> None:
         {"links": 0.5},
         {"mode": "sparse", "links": 0.5},
     ]
-    prints = [open_retriever(pristine, RetrieverConfig(**mode)).fingerprint for mode in modes]
+    prints = [fingerprint(pristine, **mode) for mode in modes]
     assert len(set(prints)) == len(modes)
-    assert open_retriever(pristine, RetrieverConfig(mode="hybrid", top_k=9)).fingerprint == prints[2]
+    assert fingerprint(pristine, mode="hybrid", top_k=9) == prints[2]
 
 
 # --- links ----------------------------------------------------------------------------------------------------------

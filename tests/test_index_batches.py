@@ -170,3 +170,18 @@ def test_the_same_alone_and_in_a_batch(minilm: Built) -> None:
         (alone,) = ask(minilm.path, query)
         assert [p.id for p in alone] == [p.id for p in batched]
         assert [p.score for p in alone] == pytest.approx([p.score for p in batched], abs=2e-4)
+
+
+def test_nothing_loads_after_the_close(tmp_path: Path) -> None:
+    """What still loaded when a command had ended would meet the models that the next one loads."""
+    loaded: list[str] = []
+
+    def load() -> Letters:
+        time.sleep(0.2)
+        loaded.append("weights")
+        return Letters()
+
+    write_passages(tmp_path, [Passage("0", "", "apple")])
+    retriever = FolderRetriever(DenseSearcher("f", letter_index(WORDS), load), PassageStore(tmp_path))
+    asyncio.run(retriever.close())
+    assert loaded == ["weights"]

@@ -15,7 +15,7 @@ from indexes import open_retriever
 from indexes.build import IndexConfig, build_index
 from steprag.config import RetrieverConfig
 from steprag.errors import ConfigError, DataError, StepragError
-from tests.indexing import PASSAGES, ask, edit_manifest, small, write_corpus
+from tests.indexing import PASSAGES, ask, edit_manifest, fingerprint, small, write_corpus
 from tests.models import make_encoder
 
 
@@ -79,7 +79,7 @@ def test_fingerprint_names_corpus_and_encoder(index: Path, encoder: Path, tmp_pa
         corpus = write_corpus(tmp_path / f"{name}.jsonl", passages)
         return build_index(str(corpus), tmp_path / name, config).manifest.fingerprint
 
-    one = open_retriever(index).fingerprint
+    one = fingerprint(index)
     assert built("same", small(encoder, batch_tokens=20)) == one
     others = [
         built("fewer", small(encoder), PASSAGES[:-1]),
@@ -92,7 +92,7 @@ def test_fingerprint_names_corpus_and_encoder(index: Path, encoder: Path, tmp_pa
 def test_a_large_file_is_sampled_at_opening(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is too large to be hashed at every opening."""
     monkeypatch.setattr(indexes.manifest, "HASHED_BYTES", 0)
-    open_retriever(index)
+    fingerprint(index)
     vectors = index / "vectors.faiss"
     content = vectors.read_bytes()
     vectors.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
@@ -18,7 +17,6 @@ import httpx2
 import numpy as np
 import pytest
 
-import indexes.build
 from indexes import open_retriever
 from indexes.api import LimitsConfig, Served, create_app
 from indexes.corpus import PassageStore, write_passages
@@ -31,6 +29,7 @@ from steprag.config import RetrieverConfig
 from steprag.errors import ConfigError, RetrieverError
 from steprag.types import Passage
 from tests import fakes
+from tests.indexing import hybrid_index
 
 WORLD = [*fakes.WORLD, Passage("4", "", 'A passage without a title that says "Heroes".')]
 
@@ -424,12 +423,7 @@ def test_services_that_do_not_fit() -> None:
 
 @pytest.fixture(scope="module")
 def index(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("served")
-    rows = [json.dumps({"id": p.id, "title": p.title, "text": p.text}, ensure_ascii=False) for p in WORLD]
-    (folder / "corpus.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    argv = ["--corpus", str(folder / "corpus.jsonl"), "--out", str(folder / "index"), "--encoder", str(tiny_encoder)]
-    assert guarded(indexes.build.main, [*argv, "--hybrid"]) == 0
-    return folder / "index"
+    return hybrid_index(tmp_path_factory.mktemp("served"), WORLD, tiny_encoder)
 
 
 @contextmanager
