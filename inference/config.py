@@ -12,8 +12,12 @@ class EpisodeConfig(Section):
     depth: Positive = Field(default=7, description="steps in an episode at most; the last can only be an answer")
 
 
+class GreedyConfig(PolicyConfig):
+    temperature: float = Field(default=0.0, ge=0, le=5, description="sampling temperature; 0 is greedy")
+
+
 class InferConfig(StageConfig):
-    policy: PolicyConfig = PolicyConfig(temperature=0.0)
+    policy: GreedyConfig = GreedyConfig()
     retriever: RetrieverConfig = RetrieverConfig()
     prompt: PromptConfig = PromptConfig()
     search: EpisodeConfig = EpisodeConfig()
