@@ -23,4 +23,7 @@ class InferConfig(StageConfig):
     search: EpisodeConfig = EpisodeConfig()
     limit: Positive | None = Field(default=None, description="use the first so many questions only")
     budget: BudgetConfig = BudgetConfig()
+    best_of: Positive = Field(
+        default=1, description="episodes a question, with seeds of their own; the answer that most of them give counts"
+    )
     seed: int = Field(default=0, description="seeds the sampling where temperature is above 0")
