@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ if not __package__:  # run as a file: Python looks beside it first, where `infer
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from indexes import open_retriever
+from inference.best_of import Scorer, by_critic, by_vote, check_sampling, play
 from inference.config import InferConfig
 from inference.datasets import question_file
 from inference.evaluate import evaluate, table
@@ -23,7 +25,7 @@ from inference.scores import HARNESS
 from steprag.budget import Spending
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
-from steprag.environment import Environment, rollout
+from steprag.environment import Environment
 from steprag.errors import PART_DONE, RequestError
 from steprag.files import existing, read_questions
 from steprag.gate import Gate
@@ -32,7 +34,7 @@ from steprag.policy import Policy, open_policy
 from steprag.prompts import load_profile
 from steprag.questions import agent_identity, in_question_order, note_failures, unfinished, work_off
 from steprag.runs import open_run
-from steprag.types import Episode, Failure, Found, Prediction, Question
+from steprag.types import Episode, Failure, Found, Prediction, Question, Usage
 
 
 def main(argv: list[str]) -> int:
@@ -61,13 +63,14 @@ def main(argv: list[str]) -> int:
 
 async def infer(config: InferConfig, questions_file: Path, index: str, out: Path) -> tuple[dict[str, Any], int]:
     """Runs the stage; returns the scores and how many questions failed."""
+    check_sampling(config)
     questions = read_questions(questions_file)[: config.limit]
     profile = load_profile(config.prompt.profile, config.prompt.examples)
     retriever = open_retriever(index, config.retriever)
     spending = Spending(config.budget, {"policy": config.policy.price})
     identity = {
         **agent_identity(config, questions_file, profile, retriever),
-        **config.model_dump(include={"search", "seed", "limit"}),
+        **config.model_dump(include={"search", "seed", "limit"} | ({"best_of"} if config.best_of > 1 else set())),
         "harness": HARNESS,
     }
     with open_run(out, "infer", identity=identity, config=config.model_dump()) as run:
@@ -83,7 +86,8 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
                     calls = journal.question(question)
                     world = calls.retriever(retriever)
                     environment = Environment(profile, world, config.retriever.top_k, config.search.depth)
-                    return await answer_one(question, config.seed, environment, calls.policy(policy, "policy", gate))
+                    journalled = calls.policy(policy, "policy", gate)
+                    return await answer_one(question, config.seed, environment, journalled, best_of=config.best_of)
 
                 at_once, total = config.policy.concurrency, len(questions)
                 await work_off(run, todo, answer, file=predictions, at_once=at_once, total=total, spending=spending)
@@ -95,20 +99,33 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
     return scores, failed
 
 
-async def answer_one(question: Question, seed: int, environment: Environment, policy: Policy) -> Prediction | Failure:
-    """The question's prediction, or why it failed."""
+async def answer_one(
+    question: Question,
+    seed: int,
+    environment: Environment,
+    policy: Policy,
+    *,
+    best_of: int = 1,
+    critic: Scorer | None = None,
+) -> Prediction | Failure:
+    """The question's prediction, or why it failed. Of several episodes the critic chooses, or else their vote."""
     try:
-        episode = await rollout(environment, policy, environment.start(question.question), seed=seed)
+        episodes = await play(environment, policy, question.question, seed=seed, times=best_of)
     except RequestError as error:
         return Failure(question.id, type(error).__name__, str(error))
-    return _prediction(question, episode)
+    return _prediction(question, episodes, by_critic(episodes, environment, critic) if critic else by_vote(episodes))
 
 
 def _question_id(row: dict[str, Any]) -> str:
     return row["id"]
 
 
-def _prediction(question: Question, episode: Episode) -> Prediction:
+def _prediction(question: Question, episodes: Sequence[Episode], chosen: int) -> Prediction:
+    """Of several episodes the chosen one, with the answers of all and what they cost together."""
+    episode = episodes[chosen]
+    extra: dict[str, Any] = {"metadata": question.metadata, **({"refused": episode.refused} if episode.refused else {})}
+    if len(episodes) > 1:
+        extra |= {"answers": [each.prediction for each in episodes], "chosen": chosen}
     return Prediction(
         id=question.id,
         question=question.question,
@@ -116,9 +133,9 @@ def _prediction(question: Question, episode: Episode) -> Prediction:
         prediction=episode.prediction,
         steps=episode.state.steps,
         passages=tuple(tuple(Found(p.id, p.title, p.score) for p in found) for found in episode.retrieved),
-        usage=episode.usage,
+        usage=sum((each.usage for each in episodes), Usage()),
         finish=episode.finish,
-        extra={"metadata": question.metadata, **({"refused": episode.refused} if episode.refused else {})},
+        extra=extra,
     )
 
 
