@@ -68,6 +68,8 @@ def main(argv: list[str]) -> int:
     names = given.names or [Path(run).name for run in given.runs]
     if len(names) != len(given.runs):
         raise ConfigError(f"{len(given.runs)} runs, {len(names)} names")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"two runs are called {twice!r}; tell them apart with --names")
     runs = [read_run(existing(run, "run folder"), name) for run, name in zip(given.runs, names, strict=True)]
     direct = read_run(existing(given.direct, "run folder"), "direct") if given.direct else None
     if not given.force:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,8 @@ def test_runs_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert float(second["gain_low"]) < 5 / 12 < float(second["gain_high"])
     assert (float(second["over_search"]), float(second["under_search"])) == (1.0, 0.0)
     assert float(second["answered"]) == 11 / 12
+    between = json.loads((out / "compare.json").read_text())["differences"]
+    assert between["trained"]["warm start"]["em"] == -between["warm start"]["trained"]["em"] == pytest.approx(5 / 12)
     assert "| trained | 12 | 75.0 (" in said
     assert (out / "compare.md").read_text().startswith(said)
     for picture in ("scores.png", "searches.png", "endings.png"):
@@ -96,6 +99,12 @@ def test_unlike_runs_are_refused_unless_forced(identity: dict[str, object], said
     assert main(["compare", one, other]) == 2
     assert message in capsys.readouterr().err
     assert main(["compare", one, other, "--force"]) == 0
+
+
+def test_runs_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = run_of(tmp_path / "a/run", ["lek"]), run_of(tmp_path / "b/run", ["sol"])
+    assert main(["compare", one, other]) == 2
+    assert "two runs are called 'run'; tell them apart with --names" in capsys.readouterr().err
 
 
 def test_what_is_no_run_of_inference_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

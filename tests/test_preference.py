@@ -104,6 +104,16 @@ def test_other_rewards_by_name() -> None:
     assert build_pairs(grown, "h", mixed, PairsConfig(errors=0, margin=0.01))[:1] == [], "of different parts"
 
 
+def test_credit_from_whole_episodes() -> None:
+    """A right answer found later below the same step does not count: the first episode through it was wrong."""
+    nodes = list(tree().nodes)
+    nodes[4], nodes[5] = replace(nodes[4], prediction_f1=0.0), replace(nodes[5], prediction_f1=1.0)
+    grown = replace(tree(), nodes=tuple(nodes))
+    first = values(rewards(grown, RewardConfig(name="first_answer", alpha=1)))
+    assert first == pytest.approx([0.0, 0.0, 0.5, None, 0.0, 1.0, 0.5], nan_ok=True)
+    assert values(rewards(grown, RewardConfig(name="best_leaf", alpha=1)))[:2] == [1.0, 1.0]
+
+
 def test_metrics_are_chosen_without_touching_the_tree() -> None:
     nodes = list(tree().nodes)
     nodes[4] = replace(nodes[4], content="the b", prediction_f1=0.4)
