@@ -107,7 +107,7 @@ class OpenAIPolicy:
                 raise self._translated(error) from None
             except json.JSONDecodeError:  # a body that says it is JSON; the package does not translate this one
                 continue
-            sample = _sample(reply, self._grammar.stop)
+            sample = _sample(reply, self._grammar.stop, _begun(messages))
             if sample is not None:
                 return sample
         raise PolicyError(f"{self._model} at {self._client.base_url}: every reply was broken")
@@ -145,7 +145,7 @@ class OpenAIPolicy:
         """What makes an engine write on in a last message of the assistant's own; llama.cpp does so unasked, and an
         endpoint of unknown make may begin a new message instead.
         """
-        if messages[-1]["role"] == "assistant" and self._config.engine in ("vllm", "sglang"):
+        if _begun(messages) and self._config.engine in ("vllm", "sglang"):
             return {"continue_final_message": True, "add_generation_prompt": False}
         return {}
 
@@ -178,8 +178,16 @@ def _strict(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": schema}}
 
 
-def _sample(reply: object, stop: tuple[str, ...] = ()) -> Sample | None:
-    """The reply as a sample; None where it is not one (the package does not validate what endpoints send)."""
+def _begun(messages: tuple[Message, ...]) -> str:
+    """The message that the assistant is to write on; empty where it begins one."""
+    return messages[-1]["content"] if messages[-1]["role"] == "assistant" else ""
+
+
+def _sample(reply: object, stop: tuple[str, ...], begun: str) -> Sample | None:
+    """The reply as a sample; None where it is not one (the package does not validate what endpoints send).
+
+    llama.cpp repeats the message that it wrote on; a completion is what is new.
+    """
     try:
         checked = ChatCompletion.model_validate(
             reply.model_dump(warnings=False) if isinstance(reply, ChatCompletion) else reply
@@ -188,8 +196,11 @@ def _sample(reply: object, stop: tuple[str, ...] = ()) -> Sample | None:
         return None
     if not checked.choices:
         return None
-    completions = (Completion(c.message.content or "", c.finish_reason or "unknown") for c in checked.choices)
-    return Sample(tuple(_closed(completion, stop) for completion in completions), _usage(checked))
+    completions = tuple(
+        _closed(Completion((c.message.content or "").removeprefix(begun), c.finish_reason or "unknown"), stop)
+        for c in checked.choices
+    )
+    return Sample(completions, _usage(checked))
 
 
 def _closed(completion: Completion, stop: tuple[str, ...]) -> Completion:

@@ -40,8 +40,8 @@ def test_the_direct_prompt() -> None:
     episode, policy, shelf = played("direct", "<answer> lek </answer>")
     assert (episode.prediction, shelf.searched, episode.retrieved) == ("lek", [], ())
     assert shown(policy.prompts[0]) == [
-        ("system", "Answer the question with a short phrase: a name, a date, a number, yes or no. Write <answer> … "
-                   "</answer> and nothing else."),
+        ("system", "Answer the question with a short phrase: a name, a date, a number, yes or no. Write it between "
+                   "<answer> and </answer>, and nothing else."),
         ("user", f"Question: {QUESTION}"),
     ]  # fmt: skip
 
@@ -51,8 +51,8 @@ def test_the_chain_of_thought_prompt() -> None:
     assert (episode.prediction, shelf.searched) == ("lek", [])
     assert shown(policy.prompts[0]) == [
         ("system", "Think about the question in a few sentences, then give a short answer: a name, a date, a number, "
-                   "yes or no. Write everything in one paragraph that ends with: So the answer is <answer> … "
-                   "</answer>"),
+                   "yes or no. Write one paragraph that ends with the words \"So the answer is\" and the answer "
+                   "between <answer> and </answer>."),
         ("user", f"Question: {QUESTION}\nThink step by step."),
     ]  # fmt: skip
 
@@ -64,7 +64,7 @@ def test_the_one_shot_rag_prompt_holds_what_the_question_found() -> None:
     assert [[passage.id for passage in found] for found in episode.retrieved] == [["1", "0"]]
     assert shown(policy.prompts[0]) == [
         ("system", "Answer the question from the passages with a short phrase: a name, a date, a number, yes or no. "
-                   "Write <answer> … </answer> and nothing else."),
+                   "Write it between <answer> and </answer>, and nothing else."),
         ("user", f"Question: {QUESTION}\n"
                  "Passages:\n"
                  "Albania: Albania is a country in Europe. Prices in Albania are quoted in the lek.\n"
@@ -79,9 +79,9 @@ def test_the_ircot_prompt_keeps_every_passage_where_it_was_first_found() -> None
     assert shelf.searched == [QUESTION, "Tirana is the capital of Albania.", "Albania prices in Albania"]
     assert episode.prediction == "lek"
     assert shown(policy.prompts[2]) == [
-        ("system", "Work out the answer one sentence at a time, from the passages. Write each sentence as <reason> … "
-                   "</reason>: it is searched, and new passages may follow. As soon as the answer is clear, write "
-                   "instead: So the answer is <answer> … </answer>"),
+        ("system", "Work out the answer one sentence at a time, from the passages. Write each sentence between "
+                   "<reason> and </reason>: it is searched, and new passages may follow. As soon as the answer is "
+                   "clear, write \"So the answer is\" and a short answer between <answer> and </answer>."),
         ("user", f"Question: {QUESTION}\n"
                  "Passages:\n"
                  "Albania: Albania is a country in Europe. Prices in Albania are quoted in the lek.\n"
@@ -238,6 +238,27 @@ def test_the_models_turn_goes_on_where_an_engine_has_to_be_told(
         first, second = ({key: request[key] for key in keys if key in request} for request in endpoint.requests)
     assert first == {}, "the first turn begins a message"
     assert second == sent
+
+
+def test_an_engine_may_repeat_the_message_that_it_writes_on(world_index: Path, tmp_path: Path) -> None:
+    """llama.cpp does; what it repeats is no part of the step."""
+    questions, new = tmp_path / "questions.jsonl", stopping(writer)
+    write_records(questions, [Question("q", QUESTION, ("lek",))])
+
+    def reply(request: dict[str, Any]) -> tuple[int, Any]:
+        status, body = new(request)
+        assert isinstance(body, dict)
+        last = request["messages"][-1]
+        begun = last["content"] if last["role"] == "assistant" else ""
+        body["choices"][0]["message"]["content"] = begun + body["choices"][0]["message"]["content"]
+        return status, body
+
+    with serve(reply) as endpoint:
+        command = options(endpoint, questions, world_index, tmp_path / "run", "--prompt.profile", "search-r1")
+        assert main(["infer", *command]) == 0
+    (row,) = read_records(tmp_path / "run/predictions.jsonl", Prediction)
+    assert [step.text for step in row.steps] == [
+        f"{THOUGHT}<search> Albania prices </search>", f"{THOUGHT}<answer> lek </answer>"]  # fmt: skip
 
 
 def test_a_completion_is_closed_only_where_it_was_stopped(world_index: Path, tmp_path: Path) -> None:
