@@ -24,7 +24,7 @@ from steprag.budget import Spending
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.environment import Environment
-from steprag.errors import PART_DONE, RequestError
+from steprag.errors import PART_DONE, ConfigError, RequestError
 from steprag.files import existing, read_questions, read_records
 from steprag.gate import Gate
 from steprag.journal import JOURNAL, Journal, QuestionCalls
@@ -72,6 +72,10 @@ async def generate(
     """Runs the stage; returns how many questions failed. Raises BudgetReached where a limit ended it."""
     questions = read_questions(questions_file)[: config.limit]
     profile = load_profile(config.prompt.profile, config.prompt.examples)
+    if profile.words.search_first:
+        raise ConfigError(
+            f"profile {profile.name} searches before the first step: it is for steprag infer, not for trees"
+        )
     retriever = open_retriever(index, config.retriever)
     identity = {**agent_identity(config, questions_file, profile, retriever), **search_identity(config)}
     if earlier is not None:

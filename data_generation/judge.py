@@ -26,6 +26,8 @@ TRIES = 2
 class ScoreFormat:
     """A whole number from 0 to 100 and nothing else, in each engine's dialect of constrained output."""
 
+    stop: tuple[str, ...] = ()
+
     def gbnf(self, allowed: tuple[str, ...]) -> str:
         return 'root ::= "100" | [1-9] [0-9]? | "0"\n'
 

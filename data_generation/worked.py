@@ -98,7 +98,7 @@ async def replay(
     episode: WorkedEpisode, passages: dict[str, Passage], environment: Environment, rng: random.Random
 ) -> list[Trajectory]:
     """One row a step: the prompt of the state, and the step as written."""
-    state, rows = environment.start(episode.question), []
+    state, rows = await environment.opened(environment.start(episode.question)), []
     golds = {gold for step in episode.steps for gold in step.gold}
     for written in episode.steps:
         if state.passages:

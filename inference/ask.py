@@ -54,8 +54,11 @@ async def ask(question: str, index: str, config: InferConfig) -> Episode:
 
 
 def show(state: State) -> None:
-    step = state.steps[-1]
-    sys.stdout.write(f"{step.action:<9} {' '.join(step.text.split())}\n")
+    if state.steps:
+        step = state.steps[-1]
+        sys.stdout.write(f"{step.action:<9} {' '.join(step.text.split())}\n")
+    else:  # the profile searches with the question itself
+        sys.stdout.write(f"{'question':<9} {state.question}\n")
     for rank, passage in enumerate(state.passages, 1):
         sys.stdout.write(f"{'':<9} {rank}. {_line(passage)}\n")
     sys.stdout.flush()

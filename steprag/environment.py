@@ -7,7 +7,7 @@ will not see. The environment holds no state of its own: states are values, and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from steprag.errors import StepFormatError
 from steprag.policy import Policy
@@ -37,6 +37,15 @@ class Environment:
 
     def start(self, question: str) -> State:
         return State(question)
+
+    async def opened(self, state: State) -> State:
+        """`state`; before its first step with what the question itself finds, where the profile searches first.
+
+        Raises RetrieverError.
+        """
+        if not self.profile.words.search_first or state.steps or state.passages:
+            return state
+        return replace(state, passages=await self.retriever.search(state.question, self.top_k))
 
     def observe(self, state: State) -> Observation:
         """The prompt for a state that is not at its end."""
@@ -68,10 +77,14 @@ async def rollout(
 ) -> Episode:
     """Plays from `state` to the end, one completion a step; the k-th step samples with `seed + k`.
 
-    `after_step` is told each state. A completion that breaks the grammar ends the episode with that reason. Raises
+    `after_step` is told each new state. A completion that breaks the grammar ends the episode with that reason. Raises
     PolicyError and RetrieverError.
     """
-    usage, retrieved = Usage(), []
+    usage = Usage()
+    state = await environment.opened(state)
+    retrieved = [state.passages] if state.passages else []
+    if retrieved and after_step:
+        after_step(state)
     while not environment.ended(state):
         observation = environment.observe(state)
         sample = await policy.sample(observation.messages, observation.allowed, n=1, seed=seed + len(state.steps))

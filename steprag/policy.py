@@ -42,6 +42,11 @@ class Policy(Protocol):
 class OutputFormat(Protocol):
     """What completions must look like, in the dialects of constrained output; `allowed` as in `Policy.sample`."""
 
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Closing tags at which a completion is stopped; none where it ends by itself."""
+        ...
+
     def gbnf(self, allowed: tuple[str, ...]) -> str: ...
     def regex(self, allowed: tuple[str, ...]) -> str: ...
     def schema(self, allowed: tuple[str, ...]) -> dict[str, Any] | None:
@@ -102,7 +107,7 @@ class OpenAIPolicy:
                 raise self._translated(error) from None
             except json.JSONDecodeError:  # a body that says it is JSON; the package does not translate this one
                 continue
-            sample = _sample(reply)
+            sample = _sample(reply, self._grammar.stop, _begun(messages))
             if sample is not None:
                 return sample
         raise PolicyError(f"{self._model} at {self._client.base_url}: every reply was broken")
@@ -117,7 +122,8 @@ class OpenAIPolicy:
             "temperature": config.temperature,
             "top_p": config.top_p,
             "max_tokens": config.max_tokens,
-            "extra_body": self._constraint(allowed),
+            **({"stop": list(self._grammar.stop)} if self._grammar.stop else {}),
+            "extra_body": {**self._constraint(allowed), **self._continuation(messages)},
         }
 
     def _constraint(self, allowed: tuple[str, ...]) -> Mapping[str, Any]:
@@ -134,6 +140,14 @@ class OpenAIPolicy:
             case _:
                 schema = self._grammar.schema(allowed)
                 return {"response_format": _strict(schema)} if schema else {}
+
+    def _continuation(self, messages: tuple[Message, ...]) -> Mapping[str, Any]:
+        """What makes an engine write on in a last message of the assistant's own; llama.cpp does so unasked, and an
+        endpoint of unknown make may begin a new message instead.
+        """
+        if _begun(messages) and self._config.engine in ("vllm", "sglang"):
+            return {"continue_final_message": True, "add_generation_prompt": False}
+        return {}
 
     def _translated(self, error: openai.APIError) -> StepragError:
         """Our error for theirs: refused, unavailable, or this one request failed."""
@@ -164,8 +178,16 @@ def _strict(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": schema}}
 
 
-def _sample(reply: object) -> Sample | None:
-    """The reply as a sample; None where it is not one (the package does not validate what endpoints send)."""
+def _begun(messages: tuple[Message, ...]) -> str:
+    """The message that the assistant is to write on; empty where it begins one."""
+    return messages[-1]["content"] if messages[-1]["role"] == "assistant" else ""
+
+
+def _sample(reply: object, stop: tuple[str, ...], begun: str) -> Sample | None:
+    """The reply as a sample; None where it is not one (the package does not validate what endpoints send).
+
+    llama.cpp repeats the message that it wrote on; a completion is what is new.
+    """
     try:
         checked = ChatCompletion.model_validate(
             reply.model_dump(warnings=False) if isinstance(reply, ChatCompletion) else reply
@@ -174,8 +196,21 @@ def _sample(reply: object) -> Sample | None:
         return None
     if not checked.choices:
         return None
-    completions = tuple(Completion(c.message.content or "", c.finish_reason or "unknown") for c in checked.choices)
+    completions = tuple(
+        _closed(Completion((c.message.content or "").removeprefix(begun), c.finish_reason or "unknown"), stop)
+        for c in checked.choices
+    )
     return Sample(completions, _usage(checked))
+
+
+def _closed(completion: Completion, stop: tuple[str, ...]) -> Completion:
+    """The completion with the closing tag that its engine stopped at and cut off."""
+    if completion.finish != "stop" or not stop:
+        return completion
+    opened = {tag: completion.text.rfind(tag.replace("/", "")) for tag in stop}
+    last = max(stop, key=opened.__getitem__)
+    cut = opened[last] >= 0 and last not in completion.text[opened[last] :]
+    return Completion(completion.text + last, completion.finish) if cut else completion
 
 
 def _usage(reply: ChatCompletion) -> Usage:

@@ -34,6 +34,11 @@ class _Turn(BaseModel):
 class _ProfileFile(BaseModel):
     """The YAML file's keys. `tails` maps allowed actions joined by "|" to the last line of the prompt.
 
+    `search_first`: the question itself is searched before the first step. `keep`: which passages stay in the prompt,
+    where they were found: those of the last step only ("last"), all, or all that were not shown before ("new").
+    `continued`: steps and passages stand in the assistant's message, which the model writes on; the user's holds the
+    question alone ({asked}: with a question mark).
+
     `turns` is for profiles with a system prompt an action: the prompt of a state without steps ("start"), and of others
     by their allowed actions. Where there are turns they alone make prompts, and `between` stands between steps.
     """
@@ -49,6 +54,9 @@ class _ProfileFile(BaseModel):
     order: Literal["best_first", "best_last"] = "best_first"
     between: str = "\n"
     between_passages: str = "\n"
+    search_first: bool = False
+    keep: Literal["last", "all", "new"] = "last"
+    continued: bool = False
     turns: dict[str, _Turn] = {}
     tails: dict[str, str] = {}
     examples_header: str = ""
@@ -76,14 +84,41 @@ class PromptProfile:
         """
         if self.words.turns:
             return self._turn(state, allowed)
-        lines = [fill(self.words.question, question=neutralise(state.question))]
-        lines += [fill(self.words.step, text=step.text) for step in state.steps]
-        if state.passages:
-            lines.append(fill(self.words.passages, passages=self._passages(state.passages)))
+        asked = neutralise(state.question)
+        question = fill(self.words.question, question=asked, asked=f"{asked.rstrip().removesuffix('?')}?")
+        if self.words.continued:
+            return self._continued(question, "".join(self._transcript(state)))
+        lines = [question, *self._transcript(state)]
         tail = self.words.tails.get("|".join(allowed))
         if tail:
             lines.append(tail)
         return (Message(role="system", content=self._system), Message(role="user", content="\n".join(lines)))
+
+    def _continued(self, question: str, transcript: str) -> tuple[Message, ...]:
+        """The question, and what the assistant has written and read so far; no message that would be empty."""
+        messages = [("system", self._system), ("user", question), ("assistant", transcript)]
+        return tuple(Message(role=role, content=text) for role, text in messages if text)
+
+    def _transcript(self, state: State) -> list[str]:
+        """The steps as sampled, and the passages that are kept, in the order in which they came."""
+        kept = self._kept(state)
+        parts = []
+        for place in range(len(state.steps) + 1):
+            if kept[place]:
+                parts.append(fill(self.words.passages, passages=self._passages(kept[place])))
+            if place < len(state.steps):
+                parts.append(fill(self.words.step, text=state.steps[place].text))
+        return parts
+
+    def _kept(self, state: State) -> list[tuple[Passage, ...]]:
+        """The passages to show before each step, and after the last one."""
+        if self.words.keep == "last":
+            return [()] * len(state.steps) + [state.passages]
+        found = [*state.earlier, state.passages]
+        if self.words.keep == "all":
+            return found
+        seen: set[str] = set()
+        return [tuple(p for p in passages if not (p.id in seen or seen.add(p.id))) for passages in found]
 
     def _turn(self, state: State, allowed: tuple[str, ...]) -> tuple[Message, ...]:
         turn = self.words.turns["|".join(allowed) if state.steps else "start"]

@@ -47,7 +47,7 @@ def neutralise(text: str) -> str:
 
 @dataclass(frozen=True)
 class Action:
-    """One kind of step: `[thought] lead <tag> content </tag>`.
+    """One kind of step: `[thought] lead <tag> content </tag>`. `lead` may be empty.
 
     `retrieves`: its content is a query to the retriever. `terminal`: it ends the episode. `thought`: constrained
     output leaves room for free words before the lead (the parser always does).
@@ -67,13 +67,20 @@ class Action:
     def closing(self) -> str:
         return f"</{self.name}>"
 
+    @property
+    def head(self) -> str:
+        """What stands before the content."""
+        return f"{self.lead} {self.opening}" if self.lead else self.opening
+
 
 @dataclass(frozen=True)
 class Grammar:
     """Actions and the transitions between them: `transitions[last action or START]` lists what may come next.
 
     `thought_chars` and `content_chars` bound constrained output, in characters; the parser sets no bound. `lenient`:
-    the parser lets the lead be missing and a full stop follow the closing tag.
+    the parser lets the lead be missing and a full stop follow the closing tag. `stops`: a completion is stopped at a
+    closing tag, for models that would write on. `thinks`: constrained output has the thought as `<think>…</think>`, in
+    any number of lines.
     """
 
     name: str
@@ -82,6 +89,13 @@ class Grammar:
     thought_chars: int = 240
     content_chars: int = 400
     lenient: bool = False
+    stops: bool = False
+    thinks: bool = False
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """The closing tags at which a completion is stopped, whatever is allowed; none where it ends by itself."""
+        return tuple(action.closing for action in self.actions) if self.stops else ()
 
     def action(self, name: str) -> Action:
         return self._by_name[name]
@@ -130,10 +144,12 @@ class Grammar:
         """The allowed steps as a GBNF grammar (llama.cpp)."""
         rules = [f"root ::= {' | '.join(allowed)}"]
         for action in map(self.action, allowed):
-            thought = f"thought {_quoted(' ')} " if action.thought else ""
-            head, tail = _quoted(f"{action.lead} {action.opening}"), _quoted(action.closing)
+            thought = f"thought {'' if self.thinks else _quoted(' ') + ' '}" if action.thought else ""
+            head, tail = _quoted(action.head), _quoted(action.closing)
             rules.append(f"{action.name} ::= {thought}{head} content {tail}")
-        rules.append(f"thought ::= [^<>\\n]{{1,{self.thought_chars}}}")
+        free = f"[^<>\\n]{{1,{self.thought_chars}}}"
+        tagged = f'"<think>" [^<>]{{1,{self.thought_chars}}} "</think>" [ \\n]{{0,2}}'
+        rules.append(f"thought ::= {tagged if self.thinks else free}")
         rules.append(f'content ::= " "? [^<>\\n ] [^<>\\n]{{0,{self.content_chars}}}')
         return "\n".join(rules) + "\n"
 
@@ -141,8 +157,10 @@ class Grammar:
         """The allowed steps as a regular expression (vLLM's structured outputs), the same language as `gbnf`."""
         forms = []
         for action in map(self.action, allowed):
-            thought = f"[^<>\\n]{{1,{self.thought_chars}}} " if action.thought else ""
-            head, tail = f"{_escaped(action.lead)} {action.opening}", action.closing
+            free = f"[^<>\\n]{{1,{self.thought_chars}}} "
+            tagged = f"<think>[^<>]{{1,{self.thought_chars}}}</think>[ \\n]{{0,2}}"
+            thought = (tagged if self.thinks else free) if action.thought else ""
+            head, tail = _escaped(action.head), action.closing
             forms.append(f"{thought}{head} ?[^<>\\n ][^<>\\n]{{0,{self.content_chars}}}{tail}")
         return "|".join(f"(?:{form})" for form in forms)
 
@@ -202,4 +220,39 @@ TRANSCRIPT = Grammar(
 PROGUIDE = replace(TRANSCRIPT, name="proguide", lenient=True)
 """The same steps as GPT-4o wrote them for RAG_ProGuide: `<evidence>None</evidence>.` stands without its lead."""
 
-GRAMMARS = {grammar.name: grammar for grammar in (TRANSCRIPT, PROGUIDE)}
+DIRECT = Grammar(
+    name="direct",
+    actions=(Action("answer", "", terminal=True, thought=False),),
+    transitions={START: ("answer",)},
+    lenient=True,
+    stops=True,
+)
+"""An answer and nothing else: what a model says alone, or after one look at passages."""
+
+COT = replace(DIRECT, name="cot", actions=(Action("answer", "So the answer is", terminal=True),), thought_chars=1200)
+"""A chain of thought, then the answer."""
+
+IRCOT = Grammar(
+    name="ircot",
+    actions=(
+        Action("reason", "", retrieves=True, thought=False),
+        Action("answer", "So the answer is", terminal=True, thought=False),
+    ),
+    transitions={START: ("reason", "answer"), "reason": ("reason", "answer")},
+    lenient=True,
+    stops=True,
+)
+"""Each sentence of a chain of thought is the next query, as in IRCoT (arXiv 2212.10509)."""
+
+SEARCH_R1 = Grammar(
+    name="search-r1",
+    actions=(Action("search", "", retrieves=True), Action("answer", "", terminal=True)),
+    transitions={START: ("search", "answer"), "search": ("search", "answer")},
+    thought_chars=1500,
+    lenient=True,
+    stops=True,
+    thinks=True,
+)
+"""The tags that Search-R1's checkpoints speak (arXiv 2503.09516)."""
+
+GRAMMARS = {grammar.name: grammar for grammar in (TRANSCRIPT, PROGUIDE, DIRECT, COT, IRCOT, SEARCH_R1)}
