@@ -8,12 +8,12 @@ import sys
 
 from indexes import open_retriever
 from inference.config import InferConfig
+from steprag.checkpoints import checked_profile
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.environment import Environment, rollout
 from steprag.errors import PART_DONE
 from steprag.policy import open_policy
-from steprag.prompts import load_profile
 from steprag.types import Episode, Passage, State
 
 SHOWN = 110
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
 
 async def ask(question: str, index: str, config: InferConfig) -> Episode:
     """Plays the episode and writes each step to standard output. Raises PolicyError and RetrieverError."""
-    profile = load_profile(config.prompt.profile, config.prompt.examples)
+    profile = checked_profile(config.prompt, config.policy)
     retriever = open_retriever(index, config.retriever)
     environment = Environment(profile, retriever, config.retriever.top_k, config.search.depth)
     try:

@@ -21,6 +21,7 @@ from inference.datasets import question_file
 from inference.evaluate import evaluate, table
 from inference.scores import HARNESS
 from steprag.budget import Spending
+from steprag.checkpoints import checked_profile
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.environment import Environment, rollout
@@ -29,7 +30,6 @@ from steprag.files import existing, read_questions
 from steprag.gate import Gate
 from steprag.journal import JOURNAL, Journal
 from steprag.policy import Policy, open_policy
-from steprag.prompts import load_profile
 from steprag.questions import agent_identity, in_question_order, note_failures, unfinished, work_off
 from steprag.runs import open_run
 from steprag.types import Episode, Failure, Found, Prediction, Question
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
 async def infer(config: InferConfig, questions_file: Path, index: str, out: Path) -> tuple[dict[str, Any], int]:
     """Runs the stage; returns the scores and how many questions failed."""
     questions = read_questions(questions_file)[: config.limit]
-    profile = load_profile(config.prompt.profile, config.prompt.examples)
+    profile = checked_profile(config.prompt, config.policy)
     retriever = open_retriever(index, config.retriever)
     spending = Spending(config.budget, {"policy": config.policy.price})
     identity = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -10,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steprag.engines.models import ModelFiles, adapter_base, embedded_sha256, read_json, sha256_of
+from steprag.engines.models import ModelFiles, adapter_base, read_json
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError
 from steprag.files import write_json
@@ -43,29 +42,6 @@ def check_adapter(files: ModelFiles, config: TrainConfig) -> None:
         raise ConfigError(
             f"{files.adapter} has rank {rank} and lora.rank is {config.lora.rank}; set --lora.rank {rank}"
         )
-
-
-def weights_hash(files: ModelFiles) -> str:
-    """What tells these base weights from others: SHA-256 of the GGUF file or the safetensors; the id of a hub model."""
-    if files.embedded:
-        return embedded_sha256()
-    if files.hub:
-        return files.hub
-    if files.gguf:
-        return sha256_of(files.gguf)
-    return _folder_hash(files.hf or Path())
-
-
-def adapter_hash(folder: Path | None) -> str | None:
-    """SHA-256 of an adapter's weights."""
-    return sha256_of(folder / "adapter_model.safetensors") if folder else None
-
-
-def _folder_hash(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for shard in sorted(folder.glob("*.safetensors")):
-        digest.update(f"{shard.name} {sha256_of(shard)}\n".encode())
-    return digest.hexdigest()
 
 
 def load_policy(files: ModelFiles, config: TrainConfig) -> Any:

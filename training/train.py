@@ -20,7 +20,7 @@ from typing import Any
 
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
-from steprag.engines.models import ModelFiles, resolve_model
+from steprag.engines.models import ModelFiles, adapter_hash, hub_revision, resolve_model, weights_hash
 from steprag.errors import ConfigError
 from steprag.files import file_hash
 from steprag.progress import say
@@ -31,7 +31,7 @@ from training.checks import check_recipe, check_room, check_template
 from training.config import NEUTRAL, TrainConfig
 from training.job import Job
 from training.plots import draw
-from training.policy import adapter_hash, check_adapter, weights_hash
+from training.policy import check_adapter
 from training.rows import Row, data_files, read_file, read_training, tokenise
 
 BACK_ENDS = {
@@ -139,7 +139,7 @@ def _base(inputs: Inputs) -> dict[str, Any]:
     adapter = {"name": str(files.adapter), "sha256": adapter_hash(files.adapter)} if files.adapter else None
     prompt = source.get("prompt") or source.get("prompt_profile") or source.get("profile")
     return {
-        "base": {"name": files.name, "sha256": weights_hash(files)},
+        "base": {"name": files.name, "sha256": weights_hash(files), "revision": hub_revision(files)},
         "starting_adapter": adapter,
         "data": inputs.hashes,
         "prompt": prompt,
