@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from steprag.engines.models import ModelFiles, read_json
@@ -12,6 +13,7 @@ from steprag.errors import ConfigError
 from training.config import TrainConfig
 from training.estimate import GIB, checkpoint_bytes
 from training.llamafactory_process import executable
+from training.rows import Row
 from training.shapes import shape_of
 
 TRACKERS = ("clearml", "codecarbon", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
@@ -51,6 +53,19 @@ def check_template(files: ModelFiles) -> None:
     settings = files.hf / "tokenizer_config.json"
     if not settings.is_file() or not read_json(settings).get("chat_template"):
         raise ConfigError(f"{files.name} has no chat template; train an instruct model")
+
+
+def check_smoothing(config: TrainConfig, rows: Iterable[Row]) -> None:
+    """Raises ConfigError where pairs have a label smoothing that the trainer or the loss does not know."""
+    if config.stage != "dpo" or not config.dpo.smoothing or not any(row.smoothing for row in rows):
+        return
+    remedy = "set --dpo.smoothing false to ignore it"
+    if config.trainer == "llamafactory":
+        raise ConfigError(f"the pairs have label_smoothing, which llamafactory takes for no single row; {remedy}")
+    if strangers := sorted(set(config.dpo.loss) - {"sigmoid", "sft"}):
+        raise ConfigError(
+            f"the pairs have label_smoothing, which is defined for dpo.loss sigmoid, not for {strangers[0]}; {remedy}"
+        )
 
 
 def check_keys(config: TrainConfig) -> None:

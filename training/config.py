@@ -32,6 +32,9 @@ class DpoSection(Section):
         default=1024, description="prompts with their answers that one row of the model's input takes, in tokens"
     )
     sft_weight: Share = Field(default=0.0, description="weight of the chosen step's own likelihood, added to the loss")
+    smoothing: bool = Field(
+        default=True, description="smooth the labels of pairs that have label_smoothing; false ignores it"
+    )
 
 
 class LlamaFactorySection(Section):

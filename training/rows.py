@@ -29,10 +29,14 @@ BLOCK_BATCHES = 16
 
 @dataclass(frozen=True)
 class Row:
-    """A prompt and the completions to learn from: one for sft, (chosen, rejected) for dpo."""
+    """A prompt and the completions to learn from: one for sft, (chosen, rejected) for dpo.
+
+    `smoothing`, of a pair that has one: the chance that the preference is the other way round, 0 to 1.
+    """
 
     prompt: tuple[Message, ...]
     completions: tuple[Message, ...]
+    smoothing: float | None = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class TokenRow:
 
     prompt: list[int]
     completions: tuple[list[int], ...]
+    smoothing: float | None = None
 
     @property
     def length(self) -> int:
@@ -88,7 +93,9 @@ def _pair(path: Path, line: int, row: object) -> Row:
     rejected = _reply(pair.rejected, "rejected", path, line)
     if chosen["content"] == rejected["content"]:
         raise DataError(path, "chosen and rejected are the same text", line=line)
-    return Row(_prompt(pair.prompt, path, line), (chosen, rejected))
+    if not 0 <= (pair.label_smoothing or 0) <= 1:
+        raise DataError(path, f"label_smoothing: {pair.label_smoothing} is not from 0 to 1", line=line)
+    return Row(_prompt(pair.prompt, path, line), (chosen, rejected), pair.label_smoothing)
 
 
 def _prompt(messages: tuple[Message, ...], path: Path, line: int) -> tuple[Message, ...]:
@@ -114,7 +121,8 @@ def tokenise(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, max_length
 
 def _tokens(row: Row, tokenizer: PreTrainedTokenizerBase) -> TokenRow:
     prompt = prompt_tokens(row.prompt, tokenizer)
-    return TokenRow(prompt, tuple(reply_tokens(row.prompt, reply, prompt, tokenizer) for reply in row.completions))
+    completions = tuple(reply_tokens(row.prompt, reply, prompt, tokenizer) for reply in row.completions)
+    return TokenRow(prompt, completions, row.smoothing)
 
 
 def order_for(config: TrainConfig, rows: list[TokenRow]) -> list[int]:

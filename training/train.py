@@ -27,7 +27,7 @@ from steprag.progress import say
 from steprag.runs import Run, open_run, read_manifest
 from steprag.threads import spin_briefly
 from steprag.tokens import load_tokenizer
-from training.checks import check_recipe, check_room, check_template
+from training.checks import check_recipe, check_room, check_smoothing, check_template
 from training.config import NEUTRAL, TrainConfig
 from training.job import Job
 from training.plots import draw
@@ -86,6 +86,7 @@ def gather(folder: Path, config: TrainConfig) -> Inputs:
     rows = read_training(train_file, config.stage)
     held_out = read_file(val_file, config.stage)[: config.held_out]
     check_recipe(config)
+    check_smoothing(config, [*rows, *held_out])
     files = resolve_model(config.model, config.adapter)
     check_template(files)
     check_adapter(files, config)
