@@ -17,6 +17,8 @@ class InferConfig(StageConfig):
     retriever: RetrieverConfig = RetrieverConfig()
     prompt: PromptConfig = PromptConfig()
     search: EpisodeConfig = EpisodeConfig()
+    critic: str | None = Field(default=None, description="checkpoint of a step critic that chooses among candidates")
+    candidates: Positive = Field(default=1, description="completions sampled for each step; the critic takes the best")
     limit: Positive | None = Field(default=None, description="use the first so many questions only")
     budget: BudgetConfig = BudgetConfig()
     seed: int = Field(default=0, description="seeds the sampling where temperature is above 0")

@@ -16,6 +16,7 @@ if not __package__:  # run as a file: Python looks beside it first, where `infer
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from indexes import open_retriever
+from inference.choice import critic_of
 from inference.config import InferConfig
 from inference.datasets import question_file
 from inference.evaluate import evaluate, table
@@ -24,7 +25,8 @@ from steprag.budget import Spending
 from steprag.checkpoints import checked_profile
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
-from steprag.environment import Environment, rollout
+from steprag.critic import Critic
+from steprag.environment import Choose, Environment, rollout
 from steprag.errors import PART_DONE, RequestError
 from steprag.files import existing, read_questions
 from steprag.gate import Gate
@@ -63,6 +65,7 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
     """Runs the stage; returns the scores and how many questions failed."""
     questions = read_questions(questions_file)[: config.limit]
     profile = checked_profile(config.prompt, config.policy)
+    critic = critic_of(config, profile)
     retriever = open_retriever(index, config.retriever)
     spending = Spending(config.budget, {"policy": config.policy.price})
     identity = {
@@ -70,11 +73,14 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
         **config.model_dump(include={"search", "seed", "limit"}),
         "harness": HARNESS,
     }
+    if critic:
+        identity |= {"critic": critic.hash, "candidates": config.candidates}
     with open_run(out, "infer", identity=identity, config=config.model_dump()) as run:
         predictions = run.path / "predictions.jsonl"
         todo = unfinished(questions, predictions, _question_id)
         if todo:
             gate = Gate(config.policy)
+            choose = Critic(critic).choose if critic else None
             opened = open_policy(config.policy, profile.grammar)
             async with opened as policy, Journal(run.path / JOURNAL, spending) as journal:
                 run.set(calls_lost=journal.lost)
@@ -83,7 +89,8 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
                     calls = journal.question(question)
                     world = calls.retriever(retriever)
                     environment = Environment(profile, world, config.retriever.top_k, config.search.depth)
-                    return await answer_one(question, config.seed, environment, calls.policy(policy, "policy", gate))
+                    model = calls.policy(policy, "policy", gate)
+                    return await answer_one(question, config.seed, environment, model, config.candidates, choose)
 
                 at_once, total = config.policy.concurrency, len(questions)
                 await work_off(run, todo, answer, file=predictions, at_once=at_once, total=total, spending=spending)
@@ -95,10 +102,18 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
     return scores, failed
 
 
-async def answer_one(question: Question, seed: int, environment: Environment, policy: Policy) -> Prediction | Failure:
+async def answer_one(
+    question: Question,
+    seed: int,
+    environment: Environment,
+    policy: Policy,
+    candidates: int = 1,
+    choose: Choose | None = None,
+) -> Prediction | Failure:
     """The question's prediction, or why it failed."""
+    start = environment.start(question.question)
     try:
-        episode = await rollout(environment, policy, environment.start(question.question), seed=seed)
+        episode = await rollout(environment, policy, start, seed=seed, candidates=candidates, choose=choose)
     except RequestError as error:
         return Failure(question.id, type(error).__name__, str(error))
     return _prediction(question, episode)

@@ -171,3 +171,29 @@ def stock_trainer(
     if checkpointing:
         policy.gradient_checkpointing_enable({"use_reentrant": False})
     yield trainer, policy, batch
+
+
+def label_row(number: int, step: str, value: float) -> dict[str, Any]:
+    """A step label; rows of one number are siblings."""
+    where = {"question_id": str(number), "tree": "0" * 16, "node": 1, "action": "query", "depth": 1, "visits": 2}
+    return {
+        **{"prompt": messages(number), "completion": reply(step), "value": value, "error": None},
+        **where,
+        "source": "test",
+    }
+
+
+def searching(number: int) -> str:
+    return f"I need the town. So the next query is <query> town number {number} </query>"
+
+
+def guessing(number: int) -> str:
+    return f"I know the town. So the answer is <answer> {number} </answer>"
+
+
+def write_labels(folder: Path) -> Path:
+    """Step labels of two kinds: where the model searches it does well, where it guesses it does badly."""
+    rows = [label_row(n, text, value) for n in range(20) for text, value in ((searching(n), 0.9), (guessing(n), 0.1))]
+    write(folder / "steps.train.jsonl", rows[:32])
+    write(folder / "steps.val.jsonl", rows[32:])
+    return folder

@@ -74,6 +74,9 @@ def check_keys(config: TrainConfig) -> None:
     if strangers:
         raise ConfigError(f"report_to: unknown tracker {strangers[0]!r}; known: {', '.join(TRACKERS)}")
     complaints = {
+        "stage critic: only trainer trl trains a critic": config.stage == "critic" and config.trainer != "trl",
+        "quantization: a critic's head cannot be trained in 4 bits; leave it out": config.stage == "critic"
+        and config.quantization is not None,
         "dpo.loss_weights: give one weight for each of dpo.loss": config.dpo.loss_weights is not None
         and len(config.dpo.loss_weights) != len(config.dpo.loss),
         "quantization: the 4-bit base cannot be trained itself; set finetuning lora": config.quantization is not None

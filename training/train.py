@@ -37,6 +37,7 @@ from training.rows import Row, data_files, read_file, read_training, tokenise
 BACK_ENDS = {
     ("trl", "sft"): "training.trl_sft",
     ("trl", "dpo"): "training.trl_dpo",
+    ("trl", "critic"): "training.trl_critic",
     ("llamafactory", "sft"): "training.llamafactory",
     ("llamafactory", "dpo"): "training.llamafactory",
 }
