@@ -2,7 +2,7 @@
 
     python benchmarks/search_speed.py [--trees 300]
 
-The policy is scripted and in this process. "expansions": requests a second of one core, with the journal.
+The policy is scripted and in this process. "expansions": requests a second of one core, with journal and trees on disk.
 "growing": microseconds a node in trees of about 100, 10,000 and 100,000 nodes. "slots": the share of the possible calls
 a second that 64 slots reach against fixed (200 ms) and mixed (50 to 800 ms) latencies, the run's beginning and end
 included.

@@ -14,14 +14,16 @@ TREE_FORMAT = 1
 class Branch:
     """A node while its tree grows.
 
-    `node` holds what is settled when it is made (its id comes with its number). `visits` counts the rewards backed up
-    through it, `total` sums them; `pending` counts the leaves below that are in flight (WU-UCT). `full`: it has been
-    asked for all its children. `closed`: nothing below is left to explore. `busy`: not to be selected in this wave.
+    `node` holds what is settled when it is made; `finished` adds the rest (nodes are copied to be changed). `id`: its
+    place in the tree, -1 until its wave is over. `visits` counts the rewards backed up through it, `total` sums them;
+    `pending` counts the leaves below that are in flight (WU-UCT). `full`: it has been asked for all its children.
+    `closed`: nothing below is left to explore. `busy`: not to be selected in this wave.
     """
 
     node: Node
     state: State
     parent: Branch | None
+    id: int = -1
     children: list[Branch] = field(default_factory=list)
     visits: int = 0
     total: float = 0.0
@@ -34,7 +36,7 @@ class Branch:
 
 @dataclass(eq=False)
 class Growth:
-    """A tree in progress. `branches[i].node.id == i`; `right` and `wrong` count the answers so far."""
+    """A tree in progress. `branches[i].id == i`; `right` and `wrong` count the answers so far."""
 
     question: Question
     branches: list[Branch] = field(default_factory=list)
@@ -49,8 +51,7 @@ class Growth:
 
     def number(self, branch: Branch) -> None:
         """Gives a new branch the next id; its parent has one already."""
-        parent = branch.parent.node.id if branch.parent else None
-        branch.node = replace(branch.node, id=len(self.branches), parent=parent)
+        branch.id = len(self.branches)
         self.branches.append(branch)
 
 
@@ -118,8 +119,15 @@ def settle(branch: Branch | None) -> None:
 
 def finished(growth: Growth, status: str) -> Tree:
     """The tree as a record, with visits and mean values in its nodes."""
-    nodes = tuple(
-        replace(branch.node, visits=branch.visits, value=branch.total / branch.visits if branch.visits else None)
-        for branch in growth.branches
-    )
+    nodes = tuple(map(_settled, growth.branches))
     return Tree(TREE_FORMAT, growth.question, status, growth.usage, nodes, {"iterations": growth.iterations})
+
+
+def _settled(branch: Branch) -> Node:
+    return replace(
+        branch.node,
+        id=branch.id,
+        parent=branch.parent.id if branch.parent else None,
+        visits=branch.visits,
+        value=branch.total / branch.visits if branch.visits else None,
+    )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from data_generation.config import GenerateConfig, SearchConfig, TreeLimits
 from data_generation.growth import Branch, Growth, backup, finished, mark_pending, select, settle
@@ -149,11 +150,9 @@ async def expand(job: Job, parent: Branch, growth: Growth, searcher: Searcher) -
     after = await asyncio.gather(*(_applied(parent.state, step, environment) for _, step in kept))
     usage, fresh = sample.usage, []
     for (completion, step), state in zip(kept, after, strict=True):
-        branch = _branch(parent, completion, step, state, searcher)
-        branch.node = replace(branch.node, usage=usage)
+        fresh.append(_branch(parent, completion, step, state, usage, searcher))
         usage = Usage()
-        parent.children.append(branch)
-        fresh.append(branch)
+    parent.children += fresh
     job.created += fresh
     return fresh
 
@@ -195,15 +194,20 @@ async def _applied(state: State, step: Step | StepFormatError, environment: Envi
 
 
 def _branch(
-    parent: Branch, completion: Completion, step: Step | StepFormatError, state: State, searcher: Searcher
+    parent: Branch,
+    completion: Completion,
+    step: Step | StepFormatError,
+    state: State,
+    usage: Usage,
+    searcher: Searcher,
 ) -> Branch:
-    node = Node(id=-1, parent=None, depth=parent.node.depth + 1, text=completion.text)
+    node = partial(Node, id=-1, parent=None, depth=parent.node.depth + 1, text=completion.text, usage=usage)
     if isinstance(step, StepFormatError):
-        return Branch(replace(node, terminal=True, failure=step.reason), state, parent, full=True, closed=True)
+        return Branch(node(terminal=True, failure=step.reason), state, parent, full=True, closed=True)
     found = tuple(Found(p.id, p.title, p.score) for p in state.passages)
     terminal = searcher.environment.ended(state)
-    node = replace(node, action=step.action, content=step.content, terminal=terminal, passages=found)
-    return Branch(node, state, parent, full=terminal, closed=terminal and not searcher.config.search.revisit)
+    made = node(action=step.action, content=step.content, terminal=terminal, passages=found)
+    return Branch(made, state, parent, full=terminal, closed=terminal and not searcher.config.search.revisit)
 
 
 async def _value(job: Job, first: list[Branch], growth: Growth, searcher: Searcher) -> None:

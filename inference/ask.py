@@ -14,7 +14,7 @@ from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.critic import Critic
 from steprag.environment import Environment, rollout
-from steprag.errors import PART_DONE
+from steprag.errors import PART_DONE, ConfigError
 from steprag.policy import open_policy
 from steprag.types import Episode, Passage, State
 
@@ -32,7 +32,10 @@ def main(argv: list[str]) -> int:
     add_options(parser, InferConfig)
     given = parse_arguments(parser, argv)
     short = {"policy__model": given.model, "policy__adapter": given.adapter, "policy__base_url": given.base_url}
-    episode = asyncio.run(ask(given.question, given.index, config_from(InferConfig, given, **short)))
+    config = config_from(InferConfig, given, **short)
+    if config.best_of > 1:
+        raise ConfigError("steprag ask plays one episode; best_of is for steprag infer")
+    episode = asyncio.run(ask(given.question, given.index, config))
     if episode.prediction is None:
         sys.stdout.write(f"no answer: {episode.finish}: {episode.refused}\n")
         return PART_DONE

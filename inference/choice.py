@@ -14,8 +14,8 @@ def critic_of(config: InferConfig, profile: PromptProfile) -> CriticFiles | None
         if config.candidates > 1:
             raise ConfigError("candidates: nothing chooses among them; give a step critic with --critic")
         return None
-    if config.candidates == 1:
-        raise ConfigError("critic: one completion leaves no choice; give --candidates 4")
-    if config.policy.temperature == 0:
+    if config.candidates == config.best_of == 1:
+        raise ConfigError("critic: one completion of one episode is no choice; give --candidates 4 or --best_of 4")
+    if config.candidates > 1 and config.policy.temperature == 0:
         raise ConfigError("candidates: at temperature 0 all are the same; give --policy.temperature 0.8")
     return find_critic(config.critic, profile, unchecked=config.prompt.unchecked)

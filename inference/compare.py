@@ -1,7 +1,7 @@
 """`steprag compare RUN RUN …`: scores side by side, each with its interval and its difference from the first run.
 
-Writes compare.md, compare.csv and plots. Runs of other questions, another index or another harness are refused unless
-forced: their figures do not belong in one table.
+Writes compare.md, compare.csv, compare.json and plots. Runs of other questions, another index or another harness are
+refused unless forced: their figures do not belong in one table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from inference.scores import Score, gold_recall, interval, mean, score
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import existing, ids_in, read_records, written_whole
+from steprag.files import existing, ids_in, read_records, write_json, written_whole
 from steprag.runs import read_manifest
 from steprag.stats import mcnemar, mean_interval
 from steprag.types import Prediction
@@ -41,7 +41,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Difference:
-    """EM of a run less that of the first, on the questions that both answered, in points of 1.
+    """EM of a run less that of the first, on the `questions` that both answered, in points of 1.
 
     `p`: exact McNemar test of the same questions; `better`, `worse`: questions that only one of both got right.
     """
@@ -52,6 +52,7 @@ class Difference:
     p: float
     better: int
     worse: int
+    questions: int
 
 
 def main(argv: list[str]) -> int:
@@ -61,7 +62,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--direct", metavar="RUN", help="the same model without searching: tells over- from under-search"
     )
-    parser.add_argument("--out", metavar="DIR", help="folder for compare.md, compare.csv and the plots")
+    parser.add_argument("--out", metavar="DIR", help="folder for compare.md, .csv, .json and the plots")
     parser.add_argument("--force", action="store_true", help="compare runs of different questions, index or harness")
     given = parse_arguments(parser, argv)
     names = given.names or [Path(run).name for run in given.runs]
@@ -114,7 +115,7 @@ def difference(run: Scored, base: Scored) -> Difference:
     gains = [run.scores[key].em - base.scores[key].em for key in shared]
     low, high = mean_interval(gains)
     better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
-    return Difference(mean(gains), low, high, mcnemar(better, worse), better, worse)
+    return Difference(mean(gains), low, high, mcnemar(better, worse), better, worse, len(shared))
 
 
 def row(run: Scored, base: Scored, direct: Scored | None) -> dict[str, Any]:
@@ -190,15 +191,21 @@ def _percent(value: float | None) -> str:
 
 
 def write(out: Path, runs: list[Scored], rows: list[dict[str, Any]]) -> None:
-    """compare.md, compare.csv and three plots."""
+    """compare.md, compare.csv, three plots, and compare.json: the table's rows and every run's difference from every
+    other, by their names.
+    """
     out.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
     columns = list(dict.fromkeys(key for line in rows for key in line))
     table = csv.DictWriter(text, columns, lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
+    differences = {
+        run.name: {other.name: vars(difference(run, other)) for other in runs if other is not run} for run in runs
+    }
     ends = {run.name: Counter(one.finish for one in run.scores.values()) for run in runs}
     pictures = draw(out, rows, ends)
+    write_json(out / "compare.json", {"runs": {line["run"]: line for line in rows}, "differences": differences})
     for name, content in (
         ("compare.csv", text.getvalue()),
         ("compare.md", markdown(rows) + "".join(f"\n![{picture}]({picture})\n" for picture in pictures)),

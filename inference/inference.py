@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ if not __package__:  # run as a file: Python looks beside it first, where `infer
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from indexes import open_retriever
+from inference.best_of import Scorer, by_critic, by_vote, check_sampling, play
 from inference.choice import critic_of
 from inference.config import InferConfig
 from inference.datasets import question_file
@@ -26,7 +28,7 @@ from steprag.checkpoints import checked_profile
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.critic import Critic
-from steprag.environment import Choose, Environment, rollout
+from steprag.environment import Choose, Environment
 from steprag.errors import PART_DONE, RequestError
 from steprag.files import existing, read_questions
 from steprag.gate import Gate
@@ -34,7 +36,7 @@ from steprag.journal import JOURNAL, Journal
 from steprag.policy import Policy, open_policy
 from steprag.questions import agent_identity, in_question_order, note_failures, unfinished, work_off
 from steprag.runs import open_run
-from steprag.types import Episode, Failure, Found, Prediction, Question
+from steprag.types import Episode, Failure, Found, Prediction, Question, Usage
 
 
 def main(argv: list[str]) -> int:
@@ -63,6 +65,7 @@ def main(argv: list[str]) -> int:
 
 async def infer(config: InferConfig, questions_file: Path, index: str, out: Path) -> tuple[dict[str, Any], int]:
     """Runs the stage; returns the scores and how many questions failed."""
+    check_sampling(config)
     questions = read_questions(questions_file)[: config.limit]
     profile = checked_profile(config.prompt, config.policy)
     critic = critic_of(config, profile)
@@ -70,7 +73,7 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
     spending = Spending(config.budget, {"policy": config.policy.price})
     identity = {
         **agent_identity(config, questions_file, profile, retriever),
-        **config.model_dump(include={"search", "seed", "limit"}),
+        **config.model_dump(include={"search", "seed", "limit"} | ({"best_of"} if config.best_of > 1 else set())),
         "harness": HARNESS,
     }
     if critic:
@@ -80,7 +83,7 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
         todo = unfinished(questions, predictions, _question_id)
         if todo:
             gate = Gate(config.policy)
-            choose = Critic(critic).choose if critic else None
+            judge = Critic(critic) if critic else None
             opened = open_policy(config.policy, profile.grammar)
             async with opened as policy, Journal(run.path / JOURNAL, spending) as journal:
                 run.set(calls_lost=journal.lost)
@@ -89,8 +92,17 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
                     calls = journal.question(question)
                     world = calls.retriever(retriever)
                     environment = Environment(profile, world, config.retriever.top_k, config.search.depth)
-                    model = calls.policy(policy, "policy", gate)
-                    return await answer_one(question, config.seed, environment, model, config.candidates, choose)
+                    journalled = calls.policy(policy, "policy", gate)
+                    return await answer_one(
+                        question,
+                        config.seed,
+                        environment,
+                        journalled,
+                        best_of=config.best_of,
+                        critic=judge.score if judge else None,
+                        candidates=config.candidates,
+                        choose=judge.choose if judge else None,
+                    )
 
                 at_once, total = config.policy.concurrency, len(questions)
                 await work_off(run, todo, answer, file=predictions, at_once=at_once, total=total, spending=spending)
@@ -107,23 +119,37 @@ async def answer_one(
     seed: int,
     environment: Environment,
     policy: Policy,
+    *,
+    best_of: int = 1,
+    critic: Scorer | None = None,
     candidates: int = 1,
     choose: Choose | None = None,
 ) -> Prediction | Failure:
-    """The question's prediction, or why it failed."""
-    start = environment.start(question.question)
+    """The question's prediction, or why it failed. `choose` takes each step of an episode from among `candidates`; of
+    several episodes the critic takes one, or else their vote.
+    """
+    asked = question.question
     try:
-        episode = await rollout(environment, policy, start, seed=seed, candidates=candidates, choose=choose)
+        episodes = await play(
+            environment, policy, asked, seed=seed, times=best_of, candidates=candidates, choose=choose
+        )
     except RequestError as error:
         return Failure(question.id, type(error).__name__, str(error))
-    return _prediction(question, episode)
+    if critic is None or best_of == 1:
+        return _prediction(question, episodes, by_vote(episodes))
+    return _prediction(question, episodes, await asyncio.to_thread(by_critic, episodes, environment, critic))
 
 
 def _question_id(row: dict[str, Any]) -> str:
     return row["id"]
 
 
-def _prediction(question: Question, episode: Episode) -> Prediction:
+def _prediction(question: Question, episodes: Sequence[Episode], chosen: int) -> Prediction:
+    """Of several episodes the chosen one, with the answers of all and what they cost together."""
+    episode = episodes[chosen]
+    extra: dict[str, Any] = {"metadata": question.metadata, **({"refused": episode.refused} if episode.refused else {})}
+    if len(episodes) > 1:
+        extra |= {"answers": [each.prediction for each in episodes], "chosen": chosen}
     return Prediction(
         id=question.id,
         question=question.question,
@@ -131,9 +157,9 @@ def _prediction(question: Question, episode: Episode) -> Prediction:
         prediction=episode.prediction,
         steps=episode.state.steps,
         passages=tuple(tuple(Found(p.id, p.title, p.score) for p in found) for found in episode.retrieved),
-        usage=episode.usage,
+        usage=sum((each.usage for each in episodes), Usage()),
         finish=episode.finish,
-        extra={"metadata": question.metadata, **({"refused": episode.refused} if episode.refused else {})},
+        extra=extra,
     )
 
 

@@ -23,15 +23,16 @@ PRESETS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """What each preset sets; keys that the user gives win."""
 
-Part = Literal["spre", "best_leaf", "judge", "gold", "reasonrag"]
+Part = Literal["spre", "best_leaf", "first_answer", "judge", "gold", "reasonrag"]
 Product = Literal["pairs", "sft", "steps", "rankings"]
 
 
 class RewardConfig(Section):
-    name: Literal["spre", "best_leaf", "judge", "gold", "reasonrag", "mixed"] = Field(
+    name: Literal["spre", "best_leaf", "first_answer", "judge", "gold", "reasonrag", "mixed"] = Field(
         default="spre",
-        description="spre: mean over the answers below of metric × alpha^steps; best_leaf: the best of them; judge: "
-        "its scores; gold: gold-evidence recall; reasonrag: the published recursion; mixed: see mix",
+        description="spre: mean over the answers below of metric × alpha^steps; best_leaf: the best of them; "
+        "first_answer: the first; judge: its scores; gold: gold-evidence recall; reasonrag: the published recursion; "
+        "mixed: see mix",
     )
     metric: Literal["f1", "em", "f1_with_articles"] = Field(default="f1", description="what an answer is worth")
     alpha: float = Field(default=0.9, gt=0, le=1, description="discount a step")

@@ -144,6 +144,21 @@ def best_leaf(tree: Tree, config: RewardConfig) -> Rewards:
     return [None if value is None else Estimate(value, None, "best_leaf") for value in best]
 
 
+def first_answer(tree: Tree, config: RewardConfig) -> Rewards:
+    """What the first answer found at or below a node was worth: credit from one whole episode, as without a search.
+
+    Siblings of different value are then where a right episode parts from a wrong one. It has no standard error.
+    """
+    leaves = outcomes(tree, config)
+    first = [None if value is None else node.id for node, value in zip(tree.nodes, leaves, strict=True)]
+    for node in reversed(tree.nodes):
+        found = first[node.id]
+        if found is not None and node.parent is not None:
+            first[node.parent] = min(found, first[node.parent] or found)
+    values = [None if found is None else leaves[found] for found in first]
+    return [None if value is None else Estimate(value, None, "first_answer") for value in values]
+
+
 def judge(tree: Tree, config: RewardConfig) -> Rewards:
     """The judge's score of the step, 0 to 1; where only steps below were judged, their mean, as in `spre`."""
     del config
@@ -182,6 +197,7 @@ def _mean(parts: dict[str, Estimate | None], weights: Mapping[Any, float]) -> Es
 REWARDS: dict[str, Callable[[Tree, RewardConfig], Rewards]] = {
     "spre": spre,
     "best_leaf": best_leaf,
+    "first_answer": first_answer,
     "judge": judge,
     "gold": gold,
     "reasonrag": reasonrag,

@@ -28,6 +28,7 @@ class Command:
 
 COMMANDS = (
     Command("demo", "steprag.demo", "the whole pipeline on the embedded data, model and index"),
+    Command("reproduce", "steprag.reproduce", "does training on steps help? the proof, with its report"),
     Command("doctor", "steprag.doctor", "what this machine can do"),
     Command("index build", "indexes.build", "corpus to vectors and a FAISS index"),
     Command("index adopt", "indexes.adopt", "an index folder around a FAISS file that another program built"),

@@ -7,6 +7,7 @@ at the step's last token.
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ class Critic:
         spin_briefly()
         import torch
 
-        self._odds, self._turn = checkpoint.odds, asyncio.Lock()
+        self._odds, self._turn = checkpoint.odds, threading.Lock()
         self._tokenizer = load_tokenizer(checkpoint.files)
         self._device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
         self._model = _loaded(checkpoint).to(self._device).eval()
@@ -80,18 +81,21 @@ class Critic:
         """What each step is worth behind the prompt `messages`, as the labels it learnt: 1 is best, 0 worst."""
         import torch
 
-        prompt = prompt_tokens(messages, self._tokenizer)
         replies = [Message(role="assistant", content=text) for text in texts]
-        rows = [step_ids(prompt, reply_tokens(messages, reply, prompt, self._tokenizer)) for reply in replies]
-        batch = self._tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self._device)
-        with torch.no_grad():
+        with self._turn, torch.no_grad():  # tokenizers are not for two threads at once
+            prompt = prompt_tokens(messages, self._tokenizer)
+            rows = [step_ids(prompt, reply_tokens(messages, reply, prompt, self._tokenizer)) for reply in replies]
+            batch = self._tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self._device)
             scores = self._model(**batch).logits[:, 0].float()
         return (scores.sigmoid() if self._odds else scores).tolist()
 
+    def score(self, messages: tuple[Message, ...], text: str) -> float:
+        """What one step is worth."""
+        return self.values(messages, [text])[0]
+
     async def choose(self, messages: tuple[Message, ...], steps: tuple[Step, ...]) -> int:
-        """Place of the step that is worth most; of equals, of the first. Scored in a thread, one call at a time."""
-        async with self._turn:
-            values = await asyncio.to_thread(self.values, messages, [step.text for step in steps])
+        """Place of the step that is worth most; of equals, of the first. Scored in a thread."""
+        values = await asyncio.to_thread(self.values, messages, [step.text for step in steps])
         return max(range(len(values)), key=values.__getitem__)
 
 

@@ -10,32 +10,18 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from steprag import atlas
-from steprag.cli import guarded, run
+from steprag.cli import guarded
 from steprag.config import parse_arguments
-from steprag.errors import PART_DONE, StepragError
 from steprag.files import read_records, write_json
-from steprag.metrics import exact_match
+from steprag.pipeline import RECIPES, Contender, compare, run_stage
 from steprag.progress import say
 from steprag.runs import read_manifest
-from steprag.stats import mean_interval
 from steprag.threads import spin_briefly
-from steprag.types import Pair, Prediction
-
-RECIPES = Path(__file__).parent.parent / "configs"
-
-
-@dataclass(frozen=True)
-class Contender:
-    """A policy to compare: its label in the table, its run folder, and the options of `steprag infer` that name it."""
-
-    label: str
-    run: Path
-    options: tuple[str, ...]
+from steprag.types import Pair
 
 
 def main(argv: list[str]) -> int:
@@ -49,8 +35,8 @@ def main(argv: list[str]) -> int:
     spin_briefly()  # before a stage loads torch
     out, started = Path(given.out), time.monotonic()
     index, pairs, sft, dpo = out / "index", out / "pairs", out / "sft", out / "dpo"
-    _stage("index build", corpus=atlas.path("corpus"), out=index)
-    _stage(
+    run_stage("index build", corpus=atlas.path("corpus"), out=index)
+    run_stage(
         "generate",
         config=RECIPES / "generation/demo.yaml",
         questions=atlas.path("train"),
@@ -58,13 +44,13 @@ def main(argv: list[str]) -> int:
         limit=given.train_questions,
         out=out / "generate",
     )
-    _stage("pairs", trees=out / "generate", out=pairs)
+    run_stage("pairs", trees=out / "generate", out=pairs)
     recipe = RECIPES / "training"
-    _stage(
+    run_stage(
         "train", config=recipe / "atlas-sft.yaml", pairs=pairs, out=sft, max_steps=given.sft_steps,
         adapter="atlas-warmstart",
     )  # fmt: skip
-    _stage("train", config=recipe / "atlas-dpo.yaml", pairs=pairs, out=dpo, max_steps=given.dpo_steps, adapter=sft)
+    run_stage("train", config=recipe / "atlas-dpo.yaml", pairs=pairs, out=dpo, max_steps=given.dpo_steps, adapter=sft)
     contenders = [
         Contender("bare model, 2 worked examples", out / "infer-bare", ("--prompt.examples", "2")),
         Contender("warm start", out / "infer-warm", ("--adapter", "atlas-warmstart")),
@@ -72,7 +58,7 @@ def main(argv: list[str]) -> int:
     ]
     for contender in contenders:
         say(f"demo: {contender.label}")
-        _stage(
+        run_stage(
             "infer",
             *contender.options,
             config=RECIPES / "inference/demo.yaml",
@@ -87,20 +73,11 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _stage(command: str, *more: str, **options: object) -> None:
-    """Runs one command of the pipeline in this process; its scores go to its run folder, not to our standard output."""
-    argv = [*command.split(), *more]
-    for name, value in options.items():
-        argv += [f"--{name}", str(value)]
-    say("$ steprag " + " ".join(argv))
-    code = run(argv)
-    if code not in (0, PART_DONE):
-        raise StepragError(f"steprag {command} ended with exit code {code}")
-
-
 def _report(out: Path, contenders: list[Contender]) -> dict[str, Any]:
     """Everything that the table shows, from the run folders."""
     index, generated, pairs = (read_manifest(out / name) for name in ("index", "generate", "pairs"))
+    compared = compare(contenders, out / "compare")
+    _, warm, trained = (contender.label for contender in contenders)
     scores = {c.label: json.loads((c.run / "metrics.json").read_text(encoding="utf-8")) for c in contenders}
     actions: dict[str, int] = {}
     for pair in read_records(out / "pairs" / "pairs.train.jsonl", Pair):
@@ -114,24 +91,13 @@ def _report(out: Path, contenders: list[Contender]) -> dict[str, Any]:
         "pairs_by_action": actions,
         "training": {name: _losses(out / name) for name in ("sft", "dpo")},
         "scores": scores,
-        "gain": _gain(contenders[1].run, contenders[2].run),
+        "gain": compared["differences"][trained][warm],
     }
 
 
 def _losses(checkpoint: Path) -> dict[str, float]:
     manifest = read_manifest(checkpoint)
     return {key: manifest[key] for key in ("steps", "loss_first", "loss_last")}
-
-
-def _gain(before: Path, after: Path) -> dict[str, float]:
-    """Difference in EM on the same questions, with the paired bootstrap's interval."""
-    hits = [
-        {p.id: exact_match(p.prediction, p.golden_answers) for p in read_records(run / "predictions.jsonl", Prediction)}
-        for run in (before, after)
-    ]
-    differences = [hits[1][key] - hits[0][key] for key in hits[0] if key in hits[1]]
-    low, high = mean_interval(differences)
-    return {"em": sum(differences) / len(differences), "low": low, "high": high, "questions": len(differences)}
 
 
 def _table(report: dict[str, Any], out: Path, seconds: float) -> str:

@@ -7,7 +7,7 @@ will not see. The environment holds no state of its own: states are values, and 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from steprag.errors import StepFormatError
 from steprag.policy import Policy
@@ -55,7 +55,7 @@ class Environment:
         passages: tuple[Passage, ...] = ()
         if self.profile.grammar.action(step.action).retrieves:
             passages = await self.retriever.search(step.content, self.top_k)
-        return replace(state, steps=(*state.steps, step), passages=passages)
+        return State(state.question, (*state.steps, step), passages, (*state.earlier, state.passages))
 
     def ended(self, state: State) -> bool:
         return bool(state.steps) and self.profile.grammar.action(state.steps[-1].action).terminal

@@ -60,7 +60,7 @@ def open_run(path: Path | str, stage: str, *, identity: dict[str, Any], config: 
             leftover.unlink()
         manifest = _manifest(path, stage, identity, config)
         write_json(path / "manifest.json", manifest)
-        with Journal(path / "metrics.jsonl") as metrics:
+        with Journal(path / "metrics.jsonl", synced=False) as metrics:
             run = Run(path, manifest, metrics)
             yield from _closing(run)
 

@@ -89,12 +89,18 @@ class Step:
 @dataclass(frozen=True)
 class State:
     """Where an episode stands. `passages` are those that the last step retrieved, best first; empty after any other
-    step.
+    step. `earlier[i]` are the passages of the state that had i steps.
     """
 
     question: str
     steps: tuple[Step, ...] = ()
     passages: tuple[Passage, ...] = ()
+    earlier: tuple[tuple[Passage, ...], ...] = ()
+
+    @property
+    def before(self) -> State:
+        """The state that the last step was taken in."""
+        return State(self.question, self.steps[:-1], self.earlier[-1], self.earlier[:-1])
 
 
 @dataclass(frozen=True)

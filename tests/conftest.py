@@ -12,6 +12,8 @@ import pytest
 
 from indexes.build import Built, IndexConfig, build_index
 from steprag.config import load_config
+from steprag.files import write_records
+from tests.fakes import WORLD
 from tests.indexing import small, write_corpus
 from tests.models import make_encoder, make_llama
 from tests.training_parts import pair_row, step_row, train, write
@@ -47,6 +49,14 @@ def pristine(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index by the small encoder; tests that break one copy it."""
     folder = tmp_path_factory.mktemp("small")
     return build_index(str(write_corpus(folder / "corpus.jsonl")), folder / "index", small(encoder)).path
+
+
+@pytest.fixture(scope="session")
+def world_index(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The passages of `tests.fakes.WORLD` by the small encoder."""
+    folder = tmp_path_factory.mktemp("world")
+    write_records(folder / "corpus.jsonl", [{"id": p.id, "title": p.title, "text": p.text} for p in WORLD])
+    return build_index(str(folder / "corpus.jsonl"), folder / "index", small(encoder)).path
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from steprag.types import Completion, Message, Passage, Sample, Usage
@@ -155,3 +156,9 @@ def serve(reply: Callable[[dict[str, Any]], tuple[int, object]]) -> Iterator[End
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def options(endpoint: Endpoint, questions: Path, index: Path, out: Path, *more: str) -> list[str]:
+    """The options of `steprag generate` and `infer` that ask the HTTP double."""
+    return ["--questions", str(questions), "--index", str(index), "--out", str(out), "--policy.base_url", endpoint.url,
+            "--policy.model", "double", "--policy.engine", "openai", "--policy.retries", "0", *more]  # fmt: skip

@@ -84,7 +84,7 @@ def test_a_broken_completion_ends_the_episode_with_its_reason() -> None:
 
 def test_one_of_several_steps_is_chosen_at_each_turn() -> None:
     """Broken completions are no choice, equal ones are one, and where one step is left nothing is asked."""
-    texts = [query("Peru"), "Who knows?", query("Tirana capital"), query("Peru")]
+    texts = [query("Peru"), query("Peru"), "Who knows?", query("Tirana capital")]
     policy = ScriptedPolicy(lambda p, d: {"Answer now.": answer("lek"), "Read the passages.": evidence("None")}.get(
         p.rsplit("\n", 1)[-1], texts[d % 4]))  # fmt: skip
     asked: list[tuple[str, ...]] = []

@@ -14,18 +14,12 @@ from steprag.files import read_records, write_records
 from steprag.metrics import normalise
 from steprag.runs import read_manifest
 from steprag.types import Failure, Message, Pair, Prediction, Question, Trajectory, Tree
-from tests.fakes import QUESTION, WORLD, Endpoint, answer, beginner, chat_reply, serve
+from tests.fakes import QUESTION, WORLD, Endpoint, answer, beginner, chat_reply, options, serve
 
 
-@pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Path:
-    folder = tmp_path_factory.mktemp("index")
-    corpus = folder / "corpus.jsonl"
-    rows = [{"id": p.id, "contents": f'"{p.title}"\n{p.text}'} for p in WORLD]
-    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    out = folder / "index"
-    assert main(["index", "build", "--corpus", str(corpus), "--encoder", str(tiny_encoder), "--out", str(out)]) == 0
-    return out
+@pytest.fixture
+def index(world_index: Path) -> Path:
+    return world_index
 
 
 @pytest.fixture
@@ -39,11 +33,6 @@ def questions(tmp_path: Path) -> Path:
 def endpoint() -> Iterator[Endpoint]:
     with serve(chat_reply()) as running:
         yield running
-
-
-def options(endpoint: Endpoint, questions: Path, index: Path, out: Path, *more: str) -> list[str]:
-    return ["--questions", str(questions), "--index", str(index), "--out", str(out), "--policy.base_url", endpoint.url,
-            "--policy.model", "double", "--policy.engine", "openai", "--policy.retries", "0", *more]  # fmt: skip
 
 
 def test_questions_become_trees_pairs_and_scores(
@@ -77,6 +66,13 @@ def test_questions_become_trees_pairs_and_scores(
         r["messages"][1]["content"] for r in endpoint.requests[before:] if "\n" not in r["messages"][1]["content"][:-20]
     }
     assert roots <= {node.messages[1]["content"] for tree in grown for node in tree.nodes[:1] if node.messages}
+
+
+def test_episodes_are_greedy_unless_asked_otherwise(
+    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path
+) -> None:
+    assert main(["infer", *options(endpoint, questions, index, tmp_path / "a", "--limit", "1")]) == 0
+    assert {request["temperature"] for request in endpoint.requests} == {0.0}
 
 
 def test_finished_questions_are_not_asked_again(

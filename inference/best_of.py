@@ -1,0 +1,71 @@
+"""Best-of-N: several episodes of one question, and the one that is believed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from inference.config import InferConfig
+from steprag.environment import Choose, Environment, rollout
+from steprag.errors import ConfigError
+from steprag.metrics import normalise
+from steprag.policy import Policy
+from steprag.types import Episode, Message
+
+Scorer = Callable[[tuple[Message, ...], str], float]
+"""A critic: how good a completion is after a prompt; greater is better."""
+SEEDS_APART = 1_000_000
+"""Between the seeds of two episodes, since the k-th step of one samples with its seed + k."""
+
+
+def check_sampling(config: InferConfig) -> None:
+    """Raises ConfigError where N episodes would be one episode N times."""
+    if config.best_of > 1 and config.policy.temperature == 0:
+        raise ConfigError(
+            f"best_of is {config.best_of} and policy.temperature is 0: every episode would be the same; "
+            "give --policy.temperature 0.8"
+        )
+
+
+async def play(
+    environment: Environment,
+    policy: Policy,
+    question: str,
+    *,
+    seed: int,
+    times: int,
+    candidates: int = 1,
+    choose: Choose | None = None,
+) -> list[Episode]:
+    """`times` episodes, the first with `seed`: one after the other, since other questions fill the policy meanwhile.
+
+    `candidates` and `choose` as in `rollout`. Raises PolicyError and RetrieverError.
+    """
+    start = environment.start(question)
+    seeds = [seed + SEEDS_APART * number for number in range(times)]
+    return [
+        await rollout(environment, policy, start, seed=each, candidates=candidates, choose=choose) for each in seeds
+    ]
+
+
+def by_vote(episodes: Sequence[Episode]) -> int:
+    """The place of the first episode with the most frequent normalised answer; of equals, the one given first.
+
+    0 where no episode has an answer.
+    """
+    said = [None if one.prediction is None else normalise(one.prediction) for one in episodes]
+    votes = Counter(answer for answer in said if answer is not None)
+    return said.index(max(votes, key=votes.__getitem__)) if votes else 0
+
+
+def by_critic(episodes: Sequence[Episode], environment: Environment, score: Scorer) -> int:
+    """The place of the episode whose answer step scores best after the prompt that it was written to; of equals, the
+    first. 0 where no episode has an answer.
+    """
+    answered = [place for place, one in enumerate(episodes) if one.prediction is not None]
+    return max(answered, key=lambda place: _score_of(episodes[place], environment, score), default=0)
+
+
+def _score_of(episode: Episode, environment: Environment, score: Scorer) -> float:
+    state = episode.state
+    return score(environment.observe(state.before).messages, state.steps[-1].text)

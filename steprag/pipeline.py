@@ -1,0 +1,76 @@
+"""Pipelines of commands: what `steprag demo` and `steprag reproduce` are made of.
+
+A stage is a command that a user could type, run in this process. Each keeps its own run folder, so a second run of the
+pipeline reuses what is finished and an interrupted one goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steprag.cli import run
+from steprag.errors import PART_DONE, StepragError
+from steprag.files import write_json
+from steprag.progress import say
+
+RECIPES = Path(__file__).parent.parent / "configs"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A policy to compare: its label in the table, its run folder, and the options of `steprag infer` that name it."""
+
+    label: str
+    run: Path
+    options: tuple[str, ...] = ()
+
+
+def run_stage(command: str, *more: str, **options: object) -> str:
+    """Runs one command and returns it as one would type it. Raises StepragError where it fails."""
+    argv = [*command.split(), *more]
+    for name, value in options.items():
+        argv += [f"--{name}", str(value)]
+    typed = "steprag " + shlex.join(argv)
+    say(f"$ {typed}")
+    code = run(argv)
+    if code not in (0, PART_DONE):
+        raise StepragError(f"steprag {command} ended with exit code {code}")
+    return typed
+
+
+def compare(contenders: Sequence[Contender], out: Path) -> dict[str, Any]:
+    """Their table, tests and plots, in `out`; returns what compare.json holds, by their labels."""
+    labels = [contender.label for contender in contenders]
+    run_stage("compare", *(str(contender.run) for contender in contenders), "--names", *labels, "--out", str(out))
+    return json.loads((out / "compare.json").read_text(encoding="utf-8"))
+
+
+class StageBook:
+    """Runs stages and keeps, in a file, what was typed and the seconds each took over all starts of the pipeline.
+
+    What a finished stage takes to say that it is finished is not counted.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.stages: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+    def run(self, out: Path, command: str, *more: str, **options: object) -> None:
+        """Runs the stage whose run folder is `out`."""
+        before = self.stages.get(out.name, {"seconds": 0.0, "done": False})
+        entry, start = dict(before), time.monotonic()
+        try:
+            entry["command"] = run_stage(command, *more, **options, out=out)
+            entry["done"] = True
+        finally:
+            if not before["done"]:
+                entry["seconds"] = round(before["seconds"] + time.monotonic() - start, 1)
+            self.stages[out.name] = entry
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self._file, self.stages)

@@ -1,0 +1,148 @@
+"""Best-of-N: which episode is believed, and a run of several episodes a question end to end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from inference.best_of import by_critic, by_vote, play
+from inference.inference import answer_one
+from steprag.cli import main
+from steprag.environment import Environment
+from steprag.files import read_records, write_records
+from steprag.journal import JOURNAL
+from steprag.prompts import load_profile
+from steprag.types import Episode, Message, Prediction, Question, State, Step, Usage
+from tests.fakes import QUESTION, DictRetriever, Endpoint, ScriptedPolicy, answer, chat_reply, options, serve
+
+
+def said(*answers: str | None) -> list[Episode]:
+    return [
+        Episode(State(QUESTION, (Step("answer", answer(text), text),)), "answer", Usage(1))
+        if text is not None
+        else Episode(State(QUESTION), "no_action", Usage(1))
+        for text in answers
+    ]
+
+
+@pytest.mark.parametrize(("answers", "chosen"), [
+    (("sol", "lek", "The Lek."), 1),
+    (("sol", "lek", "leks"), 0),
+    (("lek", "sol", "sol", "lek"), 0),
+    ((None, None, "lek"), 2),
+    ((None, "sol", None, "lek", None), 1),
+    ((None, None), 0),
+])  # fmt: skip
+def test_the_most_frequent_normalised_answer_wins_and_of_equals_the_first(
+    answers: tuple[str | None, ...], chosen: int
+) -> None:
+    assert by_vote(said(*answers)) == chosen
+
+
+def world() -> Environment:
+    return Environment(load_profile("transcript"), DictRetriever(), 2, 5)
+
+
+def test_a_critic_scores_the_answer_step_with_the_prompt_it_was_written_to() -> None:
+    policy = ScriptedPolicy()
+    episodes = asyncio.run(play(world(), policy, QUESTION, seed=0, times=12))
+    sent = {json.dumps(prompt) for prompt in policy.prompts}
+    answered = {place for place, one in enumerate(episodes) if one.prediction is not None}
+    assert 2 < len(answered) < 12
+    seen: list[str] = []
+
+    def longest(messages: tuple[Message, ...], completion: str) -> float:
+        assert json.dumps(messages) in sent
+        seen.append(completion)
+        return float(len(messages[1]["content"]))
+
+    chosen = by_critic(episodes, world(), longest)
+    assert seen == [episodes[place].state.steps[-1].text for place in sorted(answered)]
+    assert chosen in answered
+    assert len(episodes[chosen].state.steps) == max(len(episodes[place].state.steps) for place in answered)
+    assert by_critic(said(None, None), world(), longest) == 0
+
+
+def test_the_critics_word_stands_against_the_vote() -> None:
+    def sol(messages: tuple[Message, ...], completion: str) -> float:
+        return float("sol" in completion)
+
+    question = Question("q", QUESTION, ("lek",))
+    policy = ScriptedPolicy(lambda prompt, draw: answer("sol" if draw % 4 == 0 else "lek"))
+    voted = asyncio.run(answer_one(question, 0, world(), policy, best_of=12))
+    judged = asyncio.run(answer_one(question, 0, world(), policy, best_of=12, critic=sol))
+    assert isinstance(voted, Prediction)
+    assert isinstance(judged, Prediction)
+    assert (voted.prediction, judged.prediction) == ("lek", "sol")
+    assert voted.extra["answers"] == judged.extra["answers"]
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with serve(chat_reply()) as running:
+        yield running
+
+
+@pytest.fixture
+def index(world_index: Path) -> Path:
+    return world_index
+
+
+def command(endpoint: Endpoint, index: Path, out: Path, *more: str) -> list[str]:
+    questions = out.parent / "questions.jsonl"
+    write_records(questions, [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(4)])
+    return ["infer", *options(endpoint, questions, index, out, *more)]
+
+
+SAMPLED = ("--best_of", "8", "--policy.temperature", "0.8")
+
+
+def test_every_episode_is_sampled_journalled_and_paid(endpoint: Endpoint, index: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert main(command(endpoint, index, out, *SAMPLED)) == 0
+    rows = list(read_records(out / "predictions.jsonl", Prediction))
+    assert sum(row.usage.calls for row in rows) == len(endpoint.requests)
+    with sqlite3.connect(out / JOURNAL) as db:
+        assert db.execute("SELECT COUNT(*) FROM calls").fetchone()[0] == len(endpoint.requests)
+    for row in rows:
+        answers = row.extra["answers"]
+        assert len(answers) == 8
+        assert len(set(answers)) > 1, "episodes with other seeds differ"
+        assert row.prediction == answers[row.extra["chosen"]]
+        votes = Counter(one for one in answers if one is not None)
+        assert votes[row.prediction] == max(votes.values())
+        assert row.usage.calls >= 8
+    whole = (out / "predictions.jsonl").read_bytes()
+    (out / "predictions.jsonl").unlink()
+    asked = len(endpoint.requests)
+    assert main(command(endpoint, index, out, *SAMPLED)) == 0
+    assert (out / "predictions.jsonl").read_bytes() == whole
+    assert len(endpoint.requests) == asked, "an episode that the journal holds was played again"
+
+
+def test_the_first_episode_is_the_one_that_is_played_alone(endpoint: Endpoint, index: Path, tmp_path: Path) -> None:
+    assert main(command(endpoint, index, tmp_path / "one", "--policy.temperature", "0.8")) == 0
+    assert main(command(endpoint, index, tmp_path / "many", *SAMPLED)) == 0
+    alone = read_records(tmp_path / "one/predictions.jsonl", Prediction)
+    for one, row in zip(alone, read_records(tmp_path / "many/predictions.jsonl", Prediction), strict=True):
+        assert row.extra["answers"][0] == one.prediction
+        assert "answers" not in one.extra
+
+
+def test_what_cannot_be_is_refused_before_anything_is_paid(
+    endpoint: Endpoint, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command(endpoint, index, tmp_path / "a", "--best_of", "4")) == 2
+    assert "best_of is 4 and policy.temperature is 0" in capsys.readouterr().err
+    assert main(["ask", QUESTION, "--index", str(index), "--base_url", endpoint.url, *SAMPLED]) == 2
+    assert "best_of is for steprag infer" in capsys.readouterr().err
+    assert main(command(endpoint, index, tmp_path / "b", *SAMPLED)) == 0
+    assert main(command(endpoint, index, tmp_path / "b", "--best_of", "4", "--policy.temperature", "0.8")) == 2
+    assert "best_of = 8, and is now asked for 4" in capsys.readouterr().err
+    assert endpoint.requests
