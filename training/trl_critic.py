@@ -33,7 +33,7 @@ def train(job: Job) -> Outcome:
     """Trains and saves."""
     critic = load_policy(job.files, job.config)
     pad_with(job.tokenizer, critic)
-    arguments = common_arguments(job.config, job.checkpoints) | {"prediction_loss_only": False}
+    arguments: dict[str, Any] = {**common_arguments(job.config, job.checkpoints), "prediction_loss_only": False}
     del arguments["max_length"]  # TRL's
     trainer = StepCriticTrainer(
         model=critic,
