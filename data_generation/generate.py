@@ -21,6 +21,7 @@ from data_generation.rounds import Earlier
 from data_generation.search import Searcher, grow
 from indexes import open_retriever
 from steprag.budget import Spending
+from steprag.checkpoints import checked_profile
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.environment import Environment
@@ -30,7 +31,7 @@ from steprag.gate import Gate
 from steprag.journal import JOURNAL, Journal, QuestionCalls
 from steprag.policy import Policy, model_identity, open_policy
 from steprag.progress import say
-from steprag.prompts import PromptProfile, load_profile
+from steprag.prompts import PromptProfile
 from steprag.questions import SAMPLING, agent_identity, in_question_order, note_failures, unfinished, work_off
 from steprag.retriever import Retriever
 from steprag.runs import Run, open_run
@@ -71,7 +72,7 @@ async def generate(
 ) -> int:
     """Runs the stage; returns how many questions failed. Raises BudgetReached where a limit ended it."""
     questions = read_questions(questions_file)[: config.limit]
-    profile = load_profile(config.prompt.profile, config.prompt.examples)
+    profile = checked_profile(config.prompt, config.policy)
     if profile.words.search_first:
         raise ConfigError(
             f"profile {profile.name} searches before the first step: it is for steprag infer, not for trees"

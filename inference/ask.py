@@ -7,13 +7,15 @@ import asyncio
 import sys
 
 from indexes import open_retriever
+from inference.choice import critic_of
 from inference.config import InferConfig
+from steprag.checkpoints import checked_profile
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
+from steprag.critic import Critic
 from steprag.environment import Environment, rollout
 from steprag.errors import PART_DONE, ConfigError
 from steprag.policy import open_policy
-from steprag.prompts import load_profile
 from steprag.types import Episode, Passage, State
 
 SHOWN = 110
@@ -42,13 +44,23 @@ def main(argv: list[str]) -> int:
 
 async def ask(question: str, index: str, config: InferConfig) -> Episode:
     """Plays the episode and writes each step to standard output. Raises PolicyError and RetrieverError."""
-    profile = load_profile(config.prompt.profile, config.prompt.examples)
+    profile = checked_profile(config.prompt, config.policy)
+    critic = critic_of(config, profile)
+    choose = Critic(critic).choose if critic else None
     retriever = open_retriever(index, config.retriever)
     environment = Environment(profile, retriever, config.retriever.top_k, config.search.depth)
     try:
         async with open_policy(config.policy, profile.grammar) as policy:
             start = environment.start(question)
-            return await rollout(environment, policy, start, seed=config.seed, after_step=show)
+            return await rollout(
+                environment,
+                policy,
+                start,
+                seed=config.seed,
+                after_step=show,
+                candidates=config.candidates,
+                choose=choose,
+            )
     finally:
         await retriever.close()
 

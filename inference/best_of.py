@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from inference.config import InferConfig
-from steprag.environment import Environment, rollout
+from steprag.environment import Choose, Environment, rollout
 from steprag.errors import ConfigError
 from steprag.metrics import normalise
 from steprag.policy import Policy
@@ -27,14 +27,25 @@ def check_sampling(config: InferConfig) -> None:
         )
 
 
-async def play(environment: Environment, policy: Policy, question: str, *, seed: int, times: int) -> list[Episode]:
+async def play(
+    environment: Environment,
+    policy: Policy,
+    question: str,
+    *,
+    seed: int,
+    times: int,
+    candidates: int = 1,
+    choose: Choose | None = None,
+) -> list[Episode]:
     """`times` episodes, the first with `seed`: one after the other, since other questions fill the policy meanwhile.
 
-    Raises PolicyError and RetrieverError.
+    `candidates` and `choose` as in `rollout`. Raises PolicyError and RetrieverError.
     """
     start = environment.start(question)
     seeds = [seed + SEEDS_APART * number for number in range(times)]
-    return [await rollout(environment, policy, start, seed=each) for each in seeds]
+    return [
+        await rollout(environment, policy, start, seed=each, candidates=candidates, choose=choose) for each in seeds
+    ]
 
 
 def by_vote(episodes: Sequence[Episode]) -> int:

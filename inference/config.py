@@ -21,6 +21,10 @@ class InferConfig(StageConfig):
     retriever: RetrieverConfig = RetrieverConfig()
     prompt: PromptConfig = PromptConfig()
     search: EpisodeConfig = EpisodeConfig()
+    critic: str | None = Field(
+        default=None, description="checkpoint of a step critic: it chooses among candidates and best_of"
+    )
+    candidates: Positive = Field(default=1, description="completions sampled for each step; the critic takes the best")
     limit: Positive | None = Field(default=None, description="use the first so many questions only")
     budget: BudgetConfig = BudgetConfig()
     best_of: Positive = Field(

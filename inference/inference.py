@@ -18,20 +18,22 @@ if not __package__:  # run as a file: Python looks beside it first, where `infer
 
 from indexes import open_retriever
 from inference.best_of import Scorer, by_critic, by_vote, check_sampling, play
+from inference.choice import critic_of
 from inference.config import InferConfig
 from inference.datasets import question_file
 from inference.evaluate import evaluate, table
 from inference.scores import HARNESS
 from steprag.budget import Spending
+from steprag.checkpoints import checked_profile
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
-from steprag.environment import Environment
+from steprag.critic import Critic
+from steprag.environment import Choose, Environment
 from steprag.errors import PART_DONE, RequestError
 from steprag.files import existing, read_questions
 from steprag.gate import Gate
 from steprag.journal import JOURNAL, Journal
 from steprag.policy import Policy, open_policy
-from steprag.prompts import load_profile
 from steprag.questions import agent_identity, in_question_order, note_failures, unfinished, work_off
 from steprag.runs import open_run
 from steprag.types import Episode, Failure, Found, Prediction, Question, Usage
@@ -65,7 +67,8 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
     """Runs the stage; returns the scores and how many questions failed."""
     check_sampling(config)
     questions = read_questions(questions_file)[: config.limit]
-    profile = load_profile(config.prompt.profile, config.prompt.examples)
+    profile = checked_profile(config.prompt, config.policy)
+    critic = critic_of(config, profile)
     retriever = open_retriever(index, config.retriever)
     spending = Spending(config.budget, {"policy": config.policy.price})
     identity = {
@@ -73,11 +76,14 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
         **config.model_dump(include={"search", "seed", "limit"} | ({"best_of"} if config.best_of > 1 else set())),
         "harness": HARNESS,
     }
+    if critic:
+        identity |= {"critic": critic.hash, "candidates": config.candidates}
     with open_run(out, "infer", identity=identity, config=config.model_dump()) as run:
         predictions = run.path / "predictions.jsonl"
         todo = unfinished(questions, predictions, _question_id)
         if todo:
             gate = Gate(config.policy)
+            judge = Critic(critic) if critic else None
             opened = open_policy(config.policy, profile.grammar)
             async with opened as policy, Journal(run.path / JOURNAL, spending) as journal:
                 run.set(calls_lost=journal.lost)
@@ -87,7 +93,16 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
                     world = calls.retriever(retriever)
                     environment = Environment(profile, world, config.retriever.top_k, config.search.depth)
                     journalled = calls.policy(policy, "policy", gate)
-                    return await answer_one(question, config.seed, environment, journalled, best_of=config.best_of)
+                    return await answer_one(
+                        question,
+                        config.seed,
+                        environment,
+                        journalled,
+                        best_of=config.best_of,
+                        critic=judge.score if judge else None,
+                        candidates=config.candidates,
+                        choose=judge.choose if judge else None,
+                    )
 
                 at_once, total = config.policy.concurrency, len(questions)
                 await work_off(run, todo, answer, file=predictions, at_once=at_once, total=total, spending=spending)
@@ -107,13 +122,22 @@ async def answer_one(
     *,
     best_of: int = 1,
     critic: Scorer | None = None,
+    candidates: int = 1,
+    choose: Choose | None = None,
 ) -> Prediction | Failure:
-    """The question's prediction, or why it failed. Of several episodes the critic chooses, or else their vote."""
+    """The question's prediction, or why it failed. `choose` takes each step of an episode from among `candidates`; of
+    several episodes the critic takes one, or else their vote.
+    """
+    asked = question.question
     try:
-        episodes = await play(environment, policy, question.question, seed=seed, times=best_of)
+        episodes = await play(
+            environment, policy, asked, seed=seed, times=best_of, candidates=candidates, choose=choose
+        )
     except RequestError as error:
         return Failure(question.id, type(error).__name__, str(error))
-    return _prediction(question, episodes, by_critic(episodes, environment, critic) if critic else by_vote(episodes))
+    if critic is None or best_of == 1:
+        return _prediction(question, episodes, by_vote(episodes))
+    return _prediction(question, episodes, await asyncio.to_thread(by_critic, episodes, environment, critic))
 
 
 def _question_id(row: dict[str, Any]) -> str:

@@ -99,6 +99,7 @@ class RetrieverConfig(Section):
 class PromptConfig(Section):
     profile: str = Field(default="transcript", description="prompt profile: a name in configs/prompts or a YAML file")
     examples: int = Field(default=0, ge=0, description="worked examples in the system prompt")
+    unchecked: bool = Field(default=False, description="use a checkpoint with prompts that it was not trained on")
 
 
 class StageConfig(BaseSettings):

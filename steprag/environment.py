@@ -6,7 +6,7 @@ will not see. The environment holds no state of its own: states are values, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from steprag.errors import StepFormatError
@@ -14,6 +14,9 @@ from steprag.policy import Policy
 from steprag.prompts import PromptProfile
 from steprag.retriever import Retriever
 from steprag.types import Completion, Episode, Message, Passage, State, Step, Usage
+
+Choose = Callable[[tuple[Message, ...], tuple[Step, ...]], Awaitable[int]]
+"""Given a prompt and two or more different steps sampled from it, in that order: the place of the one to take."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,14 @@ async def rollout(
     *,
     seed: int,
     after_step: Callable[[State], None] | None = None,
+    candidates: int = 1,
+    choose: Choose | None = None,
 ) -> Episode:
-    """Plays from `state` to the end, one completion a step; the k-th step samples with `seed + k`.
+    """Plays from `state` to the end, one request a step; the k-th step samples with `seed + k`.
 
-    `after_step` is told each new state. A completion that breaks the grammar ends the episode with that reason. Raises
-    PolicyError and RetrieverError.
+    A request asks for `candidates` completions; `choose` says which of the steps among them is taken (without it, the
+    first). `after_step` is told each new state. Where every completion breaks the grammar, the episode ends with the
+    first one's reason. Raises PolicyError and RetrieverError.
     """
     usage = Usage()
     state = await environment.opened(state)
@@ -87,16 +93,30 @@ async def rollout(
         after_step(state)
     while not environment.ended(state):
         observation = environment.observe(state)
-        sample = await policy.sample(observation.messages, observation.allowed, n=1, seed=seed + len(state.steps))
+        place = seed + len(state.steps)
+        sample = await policy.sample(observation.messages, observation.allowed, n=candidates, seed=place)
         usage += sample.usage
-        completion = sample.completions[0]
-        try:
-            step = environment.parse(state, completion)
-        except StepFormatError as error:
-            return Episode(state, error.reason, usage, tuple(retrieved), completion.text)
+        steps, refused = parse_all(environment, state, sample.completions)
+        if not steps:
+            return Episode(state, refused[0].reason, usage, tuple(retrieved), sample.completions[0].text)
+        step = steps[await choose(observation.messages, steps) if choose and len(steps) > 1 else 0]
         state = await environment.apply(state, step)
         if state.passages:
             retrieved.append(state.passages)
         if after_step:
             after_step(state)
     return Episode(state, "answer", usage, tuple(retrieved))
+
+
+def parse_all(
+    environment: Environment, state: State, completions: tuple[Completion, ...]
+) -> tuple[tuple[Step, ...], list[StepFormatError]]:
+    """The different steps among the completions, in order, and why the others are refused."""
+    steps: list[Step] = []
+    refused: list[StepFormatError] = []
+    for completion in completions:
+        try:
+            steps.append(environment.parse(state, completion))
+        except StepFormatError as error:
+            refused.append(error)
+    return tuple(dict.fromkeys(steps)), refused

@@ -16,7 +16,7 @@ from steprag.files import write_records
 from tests.fakes import WORLD
 from tests.indexing import small, write_corpus
 from tests.models import make_encoder, make_llama
-from tests.training_parts import pair_row, step_row, train, write
+from tests.training_parts import pair_row, step_row, train, write, write_labels
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +73,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pairs")
+    write_labels(folder)
     write(folder / "sft.train.jsonl", [step_row(n) for n in range(16)])
     write(folder / "pairs.train.jsonl", [pair_row(n) for n in range(16)])
     write(folder / "pairs.val.jsonl", [pair_row(n) for n in range(16, 20)])

@@ -10,7 +10,7 @@ import yaml
 from steprag.environment import Environment, rollout
 from steprag.errors import ConfigError
 from steprag.prompts import PROFILES, load_profile
-from steprag.types import Completion, State, Step
+from steprag.types import Completion, Message, State, Step, Usage
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy, answer, evidence, query
 
 
@@ -80,6 +80,34 @@ def test_a_broken_completion_ends_the_episode_with_its_reason() -> None:
     policy = ScriptedPolicy(lambda prompt, draw: "Who knows?")
     episode = asyncio.run(rollout(environment(), policy, State(QUESTION), seed=1))
     assert (episode.finish, episode.prediction, episode.refused) == ("no_action", None, "Who knows?")
+
+
+def test_one_of_several_steps_is_chosen_at_each_turn() -> None:
+    """Broken completions are no choice, equal ones are one, and where one step is left nothing is asked."""
+    texts = [query("Peru"), query("Peru"), "Who knows?", query("Tirana capital")]
+    policy = ScriptedPolicy(lambda p, d: {"Answer now.": answer("lek"), "Read the passages.": evidence("None")}.get(
+        p.rsplit("\n", 1)[-1], texts[d % 4]))  # fmt: skip
+    asked: list[tuple[str, ...]] = []
+
+    async def last(messages: tuple[Message, ...], steps: tuple[Step, ...]) -> int:
+        assert messages == policy.prompts[-1]
+        asked.append(tuple(step.content for step in steps))
+        return len(steps) - 1
+
+    game = rollout(environment(depth=3), policy, State(QUESTION), seed=1, candidates=8, choose=last)
+    episode = asyncio.run(game)
+    assert [sorted(contents) for contents in asked] == [["Peru", "Tirana capital"]]
+    assert [step.content for step in episode.state.steps] == [asked[0][-1], "None", "lek"]
+    assert episode.usage == Usage(3, episode.usage.prompt_tokens, 24)
+
+
+def test_an_episode_ends_where_every_candidate_is_broken() -> None:
+    broken = ["Who knows?", "", query("a") + query("b")]
+    policy = ScriptedPolicy(lambda prompt, draw: broken[draw % 3])
+    first = asyncio.run(policy.sample((Message(role="user", content=""),), (), n=4, seed=5)).completions[0].text
+    episode = asyncio.run(rollout(environment(), policy, State(QUESTION), seed=5, candidates=4))
+    assert (episode.refused, len(episode.state.steps)) == (first, 0)
+    assert episode.finish == {"": "empty", broken[0]: "no_action"}.get(first, "several_actions")
 
 
 def test_at_the_depth_limit_only_an_answer_may_follow() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,64 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steprag.engines.models import resolve_model
 from steprag.errors import ConfigError
-from tests.training_parts import make_qwen2
-from training.config import LoraSection, TrainConfig
-from training.rows import TokenRow, row_order
+from tests.training_parts import make_qwen2, stock_trainer
+from training.rows import row_order
 from training.shared_prefix import pack, sharing
-
-
-def some_rows(seed: int = 0) -> list[TokenRow]:
-    """Six pairs: three siblings of one prompt, two prompts that share their beginning, one that shares nothing."""
-    draw = random.Random(seed)
-
-    def ids(count: int) -> list[int]:
-        return [draw.randrange(3, 300) for _ in range(count)]
-
-    system, first, steps = ids(12), ids(30), [[*ids(n), 2] for n in (7, 3, 12, 9, 5, 8, 4, 6)]
-    siblings = [(0, 1), (0, 2), (1, 2)]
-    rows = [TokenRow(system + first, (steps[one], steps[other])) for one, other in siblings]
-    rows += [TokenRow(system + ids(21), (steps[3], steps[4])), TokenRow(system + ids(33), (steps[5], steps[6]))]
-    return [*rows, TokenRow(ids(5), (steps[7], steps[0]))]
 
 
 @pytest.fixture(scope="module")
 def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_qwen2(tmp_path_factory.mktemp("qwen2"))
-
-
-@contextmanager
-def stock_trainer(
-    qwen2: Path, out: Path, finetuning: Any, loss: list[str], checkpointing: bool = False
-) -> Iterator[tuple[Any, Any, Any]]:
-    """TRL's DPOTrainer on the rows, the policy, and one batch of all of them."""
-    from transformers import AutoTokenizer
-    from trl.trainer.dpo_config import DPOConfig
-
-    from training.policy import load_policy
-    from training.trl_common import quiet
-    from training.trl_dpo import StepDPOTrainer, as_dataset
-
-    quiet()
-    config = TrainConfig(finetuning=finetuning, lora=LoraSection(rank=4))
-    policy = load_policy(resolve_model(str(qwen2)), config)
-    options: dict[str, Any] = {
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": checkpointing,
-        "report_to": "none",
-    }
-    arguments = DPOConfig(str(out), loss_type=loss, beta=0.5, precompute_ref_log_probs=True, **options)
-    dataset = as_dataset(some_rows())
-    trainer = StepDPOTrainer(
-        model=policy, args=arguments, train_dataset=dataset, processing_class=AutoTokenizer.from_pretrained(qwen2)
-    )
-    batch = trainer.data_collator([trainer.train_dataset[i] for i in range(len(dataset))])
-    batch["ref_chosen_logps"] = batch["ref_chosen_logps"] + 0.7  # away from the point where both terms are alike
-    if checkpointing:
-        policy.gradient_checkpointing_enable({"use_reentrant": False})
-    yield trainer, policy, batch
 
 
 def gradients(trainer: Any, policy: Any, batch: Any) -> tuple[float, dict[str, Any]]:

@@ -103,7 +103,7 @@ def test_time_limit_ends_the_loop(tiny: Path, pairs: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["sft", "dpo"])
+@pytest.mark.parametrize("stage", ["sft", "dpo", "critic"])
 def test_killed_run_goes_on_to_the_same_weights(
     tiny: Path, pairs: Path, warm: Path, tmp_path: Path, stage: str
 ) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from steprag.cli import guarded
+from steprag.engines.models import resolve_model
+from training.config import LoraSection, TrainConfig
+from training.rows import TokenRow
 from training.train import main
 
 FAST = ["--threads", "1", "--learning_rate", "0.01", "--batch_size", "4", "--warmup", "0", "--lora.rank", "4"]
@@ -118,3 +123,77 @@ def tensors(path: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 
     return load_file(path / "adapter_model.safetensors")
+
+
+def some_rows(seed: int = 0) -> list[TokenRow]:
+    """Six pairs: three siblings of one prompt, two prompts that share their beginning, one that shares nothing."""
+    draw = random.Random(seed)
+
+    def ids(count: int) -> list[int]:
+        return [draw.randrange(3, 300) for _ in range(count)]
+
+    system, first, steps = ids(12), ids(30), [[*ids(n), 2] for n in (7, 3, 12, 9, 5, 8, 4, 6)]
+    siblings = [(0, 1), (0, 2), (1, 2)]
+    rows = [TokenRow(system + first, (steps[one], steps[other])) for one, other in siblings]
+    rows += [TokenRow(system + ids(21), (steps[3], steps[4])), TokenRow(system + ids(33), (steps[5], steps[6]))]
+    return [*rows, TokenRow(ids(5), (steps[7], steps[0]))]
+
+
+@contextmanager
+def stock_trainer(
+    model: Path, out: Path, finetuning: Any, loss: list[str], checkpointing: bool = False, smoothing: float = 0.0
+) -> Iterator[tuple[Any, Any, Any]]:
+    """TRL's DPOTrainer on the rows, the policy, and one batch of all of them."""
+    from transformers import AutoTokenizer
+    from trl.trainer.dpo_config import DPOConfig
+
+    from training.policy import load_policy
+    from training.trl_common import quiet
+    from training.trl_dpo import StepDPOTrainer, as_dataset
+
+    quiet()
+    config = TrainConfig(finetuning=finetuning, lora=LoraSection(rank=4))
+    policy = load_policy(resolve_model(str(model)), config)
+    options: dict[str, Any] = {
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": checkpointing,
+        "report_to": "none",
+        "label_smoothing": smoothing,
+    }
+    arguments = DPOConfig(str(out), loss_type=loss, beta=0.5, precompute_ref_log_probs=True, **options)
+    dataset = as_dataset(some_rows())
+    trainer = StepDPOTrainer(
+        model=policy, args=arguments, train_dataset=dataset, processing_class=AutoTokenizer.from_pretrained(model)
+    )
+    batch = trainer.data_collator([trainer.train_dataset[i] for i in range(len(dataset))])
+    batch["ref_chosen_logps"] = batch["ref_chosen_logps"] + 0.7  # away from the point where both terms are alike
+    if checkpointing:
+        policy.gradient_checkpointing_enable({"use_reentrant": False})
+    yield trainer, policy, batch
+
+
+def label_row(number: int, step: str, value: float) -> dict[str, Any]:
+    """A step label; rows of one number are siblings."""
+    where = {"question_id": str(number), "tree": "0" * 16, "node": 1, "action": "query", "depth": 1, "visits": 2}
+    return {
+        **{"prompt": messages(number), "completion": reply(step), "value": value, "error": None},
+        **where,
+        "source": "test",
+    }
+
+
+def searching(number: int) -> str:
+    return f"I need the town. So the next query is <query> town number {number} </query>"
+
+
+def guessing(number: int) -> str:
+    return f"I know the town. So the answer is <answer> {number} </answer>"
+
+
+def write_labels(folder: Path) -> Path:
+    """Step labels of two kinds: where the model searches it does well, where it guesses it does badly."""
+    rows = [label_row(n, text, value) for n in range(20) for text, value in ((searching(n), 0.9), (guessing(n), 0.1))]
+    write(folder / "steps.train.jsonl", rows[:32])
+    write(folder / "steps.val.jsonl", rows[32:])
+    return folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from steprag.engines.models import ModelFiles, read_json
@@ -12,6 +13,7 @@ from steprag.errors import ConfigError
 from training.config import TrainConfig
 from training.estimate import GIB, checkpoint_bytes
 from training.llamafactory_process import executable
+from training.rows import Row
 from training.shapes import shape_of
 
 TRACKERS = ("clearml", "codecarbon", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
@@ -53,12 +55,28 @@ def check_template(files: ModelFiles) -> None:
         raise ConfigError(f"{files.name} has no chat template; train an instruct model")
 
 
+def check_smoothing(config: TrainConfig, rows: Iterable[Row]) -> None:
+    """Raises ConfigError where pairs have a label smoothing that the trainer or the loss does not know."""
+    if config.stage != "dpo" or not config.dpo.smoothing or not any(row.smoothing for row in rows):
+        return
+    remedy = "set --dpo.smoothing false to ignore it"
+    if config.trainer == "llamafactory":
+        raise ConfigError(f"the pairs have label_smoothing, which llamafactory takes for no single row; {remedy}")
+    if strangers := sorted(set(config.dpo.loss) - {"sigmoid", "sft"}):
+        raise ConfigError(
+            f"the pairs have label_smoothing, which is defined for dpo.loss sigmoid, not for {strangers[0]}; {remedy}"
+        )
+
+
 def check_keys(config: TrainConfig) -> None:
     """Raises ConfigError for keys that contradict each other or that the chosen trainer does not have."""
     strangers = sorted(set(config.report_to) - set(TRACKERS))
     if strangers:
         raise ConfigError(f"report_to: unknown tracker {strangers[0]!r}; known: {', '.join(TRACKERS)}")
     complaints = {
+        "stage critic: only trainer trl trains a critic": config.stage == "critic" and config.trainer != "trl",
+        "quantization: a critic's head cannot be trained in 4 bits; leave it out": config.stage == "critic"
+        and config.quantization is not None,
         "dpo.loss_weights: give one weight for each of dpo.loss": config.dpo.loss_weights is not None
         and len(config.dpo.loss_weights) != len(config.dpo.loss),
         "quantization: the 4-bit base cannot be trained itself; set finetuning lora": config.quantization is not None

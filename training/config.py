@@ -32,6 +32,15 @@ class DpoSection(Section):
         default=1024, description="prompts with their answers that one row of the model's input takes, in tokens"
     )
     sft_weight: Share = Field(default=0.0, description="weight of the chosen step's own likelihood, added to the loss")
+    smoothing: bool = Field(
+        default=True, description="smooth the labels of pairs that have label_smoothing; false ignores it"
+    )
+
+
+class CriticSection(Section):
+    loss: Literal["bce", "mse"] = Field(
+        default="bce", description="of a step's value: cross-entropy of its odds, or the squared error"
+    )
 
 
 class LlamaFactorySection(Section):
@@ -47,8 +56,8 @@ class TrainConfig(StageConfig):
     trainer: Literal["trl", "llamafactory"] = Field(
         default="trl", description="what trains: TRL in this process, or LLaMA-Factory in an environment of its own"
     )
-    stage: Literal["sft", "dpo"] = Field(
-        default="dpo", description="sft learns steps, dpo learns preferences between steps"
+    stage: Literal["sft", "dpo", "critic"] = Field(
+        default="dpo", description="sft learns steps, dpo preferences between steps, critic what steps are worth"
     )
     model: str = Field(
         default="smollm2-135m-instruct", description="base weights: embedded name, local folder or hub id"
@@ -66,6 +75,7 @@ class TrainConfig(StageConfig):
     merge: bool = Field(default=False, description="after LoRA also write base and adapter as one model, CKPT/merged")
     lora: LoraSection = LoraSection()
     dpo: DpoSection = DpoSection()
+    critic: CriticSection = CriticSection()
     learning_rate: float = Field(default=2e-4, gt=0, description="peak learning rate of AdamW")
     epochs: float = Field(default=1.0, gt=0, description="passes over the rows; max_steps overrides it")
     max_steps: Positive | None = Field(

@@ -82,12 +82,12 @@ def _frozen_bytes(config: TrainConfig, shape: Shape, width: int) -> float:
 def _reference_bytes(config: TrainConfig, frozen: float) -> float:
     """TRL's reference is scored beforehand; LLaMA-Factory keeps one, but for a fresh adapter, which it switches off."""
     fresh = config.finetuning == "lora" and config.adapter is None
-    return 0.0 if config.stage == "sft" or config.trainer == "trl" or fresh else frozen
+    return 0.0 if config.stage != "dpo" or config.trainer == "trl" or fresh else frozen
 
 
 def _tokens(config: TrainConfig, longest: float, answer: float) -> float:
     """Tokens that a step's batch puts through the blocks on one device."""
-    if config.stage == "sft":
+    if config.stage != "dpo":
         return config.batch_size * longest
     if config.trainer == "trl" and config.dpo.share_prefix:
         return config.batch_size * (longest + answer)
@@ -103,7 +103,12 @@ def _activation_bytes(config: TrainConfig, shape: Shape, tokens: float, width: i
 
 
 def _logit_bytes(config: TrainConfig, shape: Shape, tokens: float) -> float:
-    """TRL scores learnt tokens in tiles; LLaMA-Factory holds every logit, in bf16, in float32, and its gradient."""
+    """TRL scores learnt tokens in tiles; LLaMA-Factory holds every logit, in bf16, in float32, and its gradient.
+
+    A critic has one logit a token.
+    """
+    if config.stage == "critic":
+        return tokens * 8
     if config.trainer == "trl":
         return 256 * shape.words * 8
     return tokens * shape.words * 10
@@ -121,7 +126,8 @@ def work(config: TrainConfig, shape: Shape, data: Data) -> float:
     tokens = rows * _tokens(config, data.prompt + data.answer, data.answer) / config.batch_size
     passes = 2 + (1 if config.finetuning == "full" else 0) + (1 if config.gradient_checkpointing else 0)
     reference = 1 if config.stage == "dpo" else 0
-    return 2 * (shape.linear + shape.words * shape.hidden) * tokens * (passes + reference)
+    head = 0 if config.stage == "critic" else shape.words * shape.hidden
+    return 2 * (shape.linear + head) * tokens * (passes + reference)
 
 
 def checkpoint_bytes(config: TrainConfig, shape: Shape) -> float:

@@ -1,8 +1,10 @@
-"""The model that is trained: base weights with a LoRA adapter, fresh or to be continued; and how it is saved."""
+"""The model that is trained: base weights with a LoRA adapter, fresh or to be continued; and how it is saved.
+
+A critic is the same with one number a token in place of words.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -10,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steprag.engines.models import ModelFiles, adapter_base, embedded_sha256, read_json, sha256_of
+from steprag.engines.models import ModelFiles, adapter_base, read_json
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError
 from steprag.files import write_json
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+PROBLEM = {"bce": "multi_label_classification", "mse": "regression"}
+"""What transformers calls the losses of a critic: of one label, the first is the cross-entropy of its odds."""
 _BLOCK = re.compile(r"\.layers\.(\d+)\.")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 _WEIGHT_FILES = ("adapter_config.json", "config.json", "generation_config.json", "model.safetensors.index.json")
@@ -38,57 +42,41 @@ def check_adapter(files: ModelFiles, config: TrainConfig) -> None:
     named = adapter_base(files.adapter)
     if files.hub and not Path(named).exists() and named.lower() != files.hub.lower():
         raise ConfigError(f"{files.adapter} was made for {named}, not for {files.hub}; give that base with --model")
-    rank = read_json(files.adapter / "adapter_config.json").get("r")
+    settings = read_json(files.adapter / "adapter_config.json")
+    if settings.get("task_type") == "SEQ_CLS" and config.stage != "critic":
+        raise ConfigError(f"{files.adapter} is a critic; stage {config.stage} goes on from a policy's adapter")
+    rank = settings.get("r")
     if rank != config.lora.rank:
         raise ConfigError(
             f"{files.adapter} has rank {rank} and lora.rank is {config.lora.rank}; set --lora.rank {rank}"
         )
 
 
-def weights_hash(files: ModelFiles) -> str:
-    """What tells these base weights from others: SHA-256 of the GGUF file or the safetensors; the id of a hub model."""
-    if files.embedded:
-        return embedded_sha256()
-    if files.hub:
-        return files.hub
-    if files.gguf:
-        return sha256_of(files.gguf)
-    return _folder_hash(files.hf or Path())
-
-
-def adapter_hash(folder: Path | None) -> str | None:
-    """SHA-256 of an adapter's weights."""
-    return sha256_of(folder / "adapter_model.safetensors") if folder else None
-
-
-def _folder_hash(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for shard in sorted(folder.glob("*.safetensors")):
-        digest.update(f"{shard.name} {sha256_of(shard)}\n".encode())
-    return digest.hexdigest()
-
-
 def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
     """The model to train, on the CPU: a PeftModel, or the bare model for full fine-tuning. The trainer moves it."""
     import torch
-    from peft import PeftModel, get_peft_model, prepare_model_for_kbit_training
-    from transformers import AutoModelForCausalLM, set_seed
+    from peft import get_peft_model, prepare_model_for_kbit_training
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, set_seed
 
     dtype = torch.bfloat16 if config.bf16 and config.finetuning == "lora" else torch.float32
     options = _four_bits(dtype) if config.quantization else {}
+    auto: Any = AutoModelForCausalLM
+    critic = config.stage == "critic"
+    if critic:
+        auto = AutoModelForSequenceClassification
+        options = {"num_labels": 1, "problem_type": PROBLEM[config.critic.loss]}
+        set_seed(config.seed)  # its head is random
     with ONE_LOAD:
-        model = AutoModelForCausalLM.from_pretrained(
-            base_weights(files), dtype=dtype, attn_implementation="sdpa", **options
-        )
+        model = auto.from_pretrained(base_weights(files), dtype=dtype, attn_implementation="sdpa", **options)
     if config.finetuning == "full":
         return model
     if config.quantization:
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=config.gradient_checkpointing)
     set_seed(config.seed)  # the first values of a fresh adapter are random
     if files.adapter:
-        policy = PeftModel.from_pretrained(model, str(files.adapter), is_trainable=True)
+        policy = _continued(model, str(files.adapter), critic=critic)
     else:
-        policy = get_peft_model(model, _lora(config.lora, model))
+        policy = get_peft_model(model, _lora(config.lora, model, "SEQ_CLS" if critic else "CAUSAL_LM"))
     freeze_below(policy, config.lora.layers)
     return policy
 
@@ -101,7 +89,22 @@ def _four_bits(dtype: torch.dtype) -> dict[str, Any]:
     return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, **nf4)}
 
 
-def _lora(section: LoraSection, model: PreTrainedModel) -> Any:
+def _continued(model: Any, adapter: str, *, critic: bool) -> Any:
+    """The adapter to go on from. A critic that goes on from a policy takes its matrices, and has a head of its own."""
+    from peft import PeftConfig, PeftModel, get_peft_model
+    from peft.utils import load_peft_weights, set_peft_model_state_dict
+
+    if not critic:
+        return PeftModel.from_pretrained(model, adapter, is_trainable=True)
+    head = {"base_model.model.score.weight": model.score.weight.detach().clone()}
+    config = PeftConfig.from_pretrained(adapter)
+    config.task_type, config.inference_mode, config.modules_to_save = "SEQ_CLS", False, None  # pyright: ignore
+    policy = get_peft_model(model, config)
+    set_peft_model_state_dict(policy, head | load_peft_weights(adapter, device="cpu"))
+    return policy
+
+
+def _lora(section: LoraSection, model: PreTrainedModel, task: str) -> Any:
     from peft import LoraConfig
 
     blocks = int(model.config.get_text_config().num_hidden_layers)
@@ -113,7 +116,7 @@ def _lora(section: LoraSection, model: PreTrainedModel) -> Any:
         lora_dropout=section.dropout,
         target_modules=names,
         layers_to_transform=layers,
-        task_type="CAUSAL_LM",
+        task_type=task,
     )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from steprag.errors import ConfigError, DataError
 from steprag.files import from_dict, read_rows
 from steprag.tokens import prompt_tokens, reply_tokens
-from steprag.types import Message, Pair, Trajectory
+from steprag.types import Message, Pair, StepLabel, Trajectory
 from training.config import TrainConfig
 from training.parity import check_parity
 
@@ -29,10 +29,16 @@ BLOCK_BATCHES = 16
 
 @dataclass(frozen=True)
 class Row:
-    """A prompt and the completions to learn from: one for sft, (chosen, rejected) for dpo."""
+    """A prompt and the completions to learn from: one for sft and critic, (chosen, rejected) for dpo.
+
+    `smoothing`, of a pair that has one: the chance that the preference is the other way round, 0 to 1. `value`, for a
+    critic: what the step was worth, 0 to 1.
+    """
 
     prompt: tuple[Message, ...]
     completions: tuple[Message, ...]
+    smoothing: float | None = None
+    value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,8 @@ class TokenRow:
 
     prompt: list[int]
     completions: tuple[list[int], ...]
+    smoothing: float | None = None
+    value: float | None = None
 
     @property
     def length(self) -> int:
@@ -53,16 +61,21 @@ class TokenRow:
         return sum(len(self.prompt) + len(completion) for completion in self.completions)
 
 
+FILES = {"sft": "sft", "dpo": "pairs", "critic": "steps"}
+"""The product of `steprag pairs` that a stage reads."""
+
+
 def data_files(folder: Path, stage: str) -> tuple[Path, Path]:
     """The training and the validation file of a pairs folder; the second need not exist."""
-    stem = "pairs" if stage == "dpo" else "sft"
+    stem = FILES[stage]
     return folder / f"{stem}.train.jsonl", folder / f"{stem}.val.jsonl"
 
 
 def read_training(path: Path, stage: str) -> list[Row]:
     """All rows of a training file; missing, empty or bad is an error."""
     if not path.is_file():
-        remedy = "steprag pairs writes it" if path.parent.is_dir() else "give a pairs folder with --pairs"
+        products = f"steprag pairs writes it, where --products names {FILES[stage]}"
+        remedy = products if path.parent.is_dir() else "give a pairs folder with --pairs"
         raise ConfigError(f"training file not found: {path} ({remedy})")
     rows = read_file(path, stage)
     if not rows:
@@ -74,12 +87,21 @@ def read_file(path: Path, stage: str) -> list[Row]:
     """The rows of a file, checked; none where there is no such file. Raises DataError with the line."""
     if not path.is_file():
         return []
-    return [(_pair if stage == "dpo" else _step)(path, number, row) for number, row in read_rows(path)]
+    read = {"sft": _step, "dpo": _pair, "critic": _label}[stage]
+    return [read(path, number, row) for number, row in read_rows(path)]
 
 
 def _step(path: Path, line: int, row: object) -> Row:
     step = from_dict(Trajectory, row, path, line)
     return Row(_prompt(step.prompt, path, line), (_reply(step.completion, "completion", path, line),))
+
+
+def _label(path: Path, line: int, row: object) -> Row:
+    label = from_dict(StepLabel, row, path, line)
+    if not 0 <= label.value <= 1:
+        raise DataError(path, f"value: {label.value} is not from 0 to 1", line=line)
+    reply = _reply(label.completion, "completion", path, line)
+    return Row(_prompt(label.prompt, path, line), (reply,), value=label.value)
 
 
 def _pair(path: Path, line: int, row: object) -> Row:
@@ -88,7 +110,9 @@ def _pair(path: Path, line: int, row: object) -> Row:
     rejected = _reply(pair.rejected, "rejected", path, line)
     if chosen["content"] == rejected["content"]:
         raise DataError(path, "chosen and rejected are the same text", line=line)
-    return Row(_prompt(pair.prompt, path, line), (chosen, rejected))
+    if not 0 <= (pair.label_smoothing or 0) <= 1:
+        raise DataError(path, f"label_smoothing: {pair.label_smoothing} is not from 0 to 1", line=line)
+    return Row(_prompt(pair.prompt, path, line), (chosen, rejected), pair.label_smoothing)
 
 
 def _prompt(messages: tuple[Message, ...], path: Path, line: int) -> tuple[Message, ...]:
@@ -114,7 +138,8 @@ def tokenise(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, max_length
 
 def _tokens(row: Row, tokenizer: PreTrainedTokenizerBase) -> TokenRow:
     prompt = prompt_tokens(row.prompt, tokenizer)
-    return TokenRow(prompt, tuple(reply_tokens(row.prompt, reply, prompt, tokenizer) for reply in row.completions))
+    completions = tuple(reply_tokens(row.prompt, reply, prompt, tokenizer) for reply in row.completions)
+    return TokenRow(prompt, completions, row.smoothing, row.value)
 
 
 def order_for(config: TrainConfig, rows: list[TokenRow]) -> list[int]:

@@ -20,23 +20,24 @@ from typing import Any
 
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
-from steprag.engines.models import ModelFiles, resolve_model
+from steprag.engines.models import ModelFiles, adapter_hash, hub_revision, resolve_model, weights_hash
 from steprag.errors import ConfigError
 from steprag.files import file_hash
 from steprag.progress import say
 from steprag.runs import Run, open_run, read_manifest
 from steprag.threads import spin_briefly
 from steprag.tokens import load_tokenizer
-from training.checks import check_recipe, check_room, check_template
+from training.checks import check_recipe, check_room, check_smoothing, check_template
 from training.config import NEUTRAL, TrainConfig
 from training.job import Job
 from training.plots import draw
-from training.policy import adapter_hash, check_adapter, weights_hash
+from training.policy import check_adapter
 from training.rows import Row, data_files, read_file, read_training, tokenise
 
 BACK_ENDS = {
     ("trl", "sft"): "training.trl_sft",
     ("trl", "dpo"): "training.trl_dpo",
+    ("trl", "critic"): "training.trl_critic",
     ("llamafactory", "sft"): "training.llamafactory",
     ("llamafactory", "dpo"): "training.llamafactory",
 }
@@ -86,6 +87,7 @@ def gather(folder: Path, config: TrainConfig) -> Inputs:
     rows = read_training(train_file, config.stage)
     held_out = read_file(val_file, config.stage)[: config.held_out]
     check_recipe(config)
+    check_smoothing(config, [*rows, *held_out])
     files = resolve_model(config.model, config.adapter)
     check_template(files)
     check_adapter(files, config)
@@ -139,7 +141,7 @@ def _base(inputs: Inputs) -> dict[str, Any]:
     adapter = {"name": str(files.adapter), "sha256": adapter_hash(files.adapter)} if files.adapter else None
     prompt = source.get("prompt") or source.get("prompt_profile") or source.get("profile")
     return {
-        "base": {"name": files.name, "sha256": weights_hash(files)},
+        "base": {"name": files.name, "sha256": weights_hash(files), "revision": hub_revision(files)},
         "starting_adapter": adapter,
         "data": inputs.hashes,
         "prompt": prompt,

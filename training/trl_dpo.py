@@ -7,9 +7,11 @@ before the first step, so that a step costs one forward pass and no second model
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+import torch
 from datasets import Dataset
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
@@ -24,6 +26,8 @@ from training.trl_common import Refreezing, common_arguments, completion_only_he
 
 REFERENCE = "ref"
 """TRL's name for the frozen copy of the adapter that training starts from."""
+SMOOTHING = "label_smoothing"
+"""Column and batch key: the chance, of each pair, that its preference is the other way round."""
 
 
 class StepDPOTrainer(Refreezing, DPOTrainer):
@@ -48,6 +52,31 @@ class StepDPOTrainer(Refreezing, DPOTrainer):
         if self.bar:
             self.bar.advance(len(scores[0]))
         return scores
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        self._signature_columns = sorted({*(self._signature_columns or ()), SMOOTHING})
+
+    def _compute_loss(self, model: Any, inputs: Any, return_outputs: bool) -> Any:
+        """TRL's loss, its sigmoid part smoothed by row: (1 - ε) · -log σ(βΔ) + ε · -log σ(-βΔ), conservative DPO.
+
+        TRL 1.16 smooths no sigmoid loss. As -log σ(-x) is x - log σ(x), smoothing adds εβΔ to TRL's -log σ(βΔ).
+        """
+        if SMOOTHING not in inputs:
+            return super()._compute_loss(model, inputs, return_outputs)
+        inputs = dict(inputs)
+        smoothing = inputs.pop(SMOOTHING)
+        seen: list[Any] = []
+        hook = model.register_forward_hook(lambda module, given, outputs: seen.append(outputs.log_probs))
+        try:
+            found = super()._compute_loss(model, inputs, return_outputs)
+        finally:
+            hook.remove()
+        chosen, rejected = seen[0].sum(dim=1).chunk(2)
+        delta = (chosen - inputs["ref_chosen_logps"]) - (rejected - inputs["ref_rejected_logps"])
+        weight = sum(w for name, w in zip(self.loss_types, self.loss_weights, strict=True) if name == "sigmoid")
+        added = weight * (smoothing * self.beta * delta).mean()
+        return (found[0] + added, found[1]) if return_outputs else found + added
 
 
 def train(job: Job) -> Outcome:
@@ -76,10 +105,11 @@ def build(policy: Any, job: Job) -> StepDPOTrainer:
             beta=config.dpo.beta,
             precompute_ref_log_probs=True,
         ),
-        train_dataset=as_dataset([rows[i] for i in needed]),
-        eval_dataset=as_dataset(job.held_out) if job.held_out else None,
+        train_dataset=as_dataset([rows[i] for i in needed], config.dpo.smoothing),
+        eval_dataset=as_dataset(job.held_out, config.dpo.smoothing) if job.held_out else None,
         processing_class=job.tokenizer,
     )
+    trainer.data_collator = smoothed(trainer.data_collator)
     trainer.layers = config.lora.layers
     if REFERENCE in getattr(policy, "peft_config", {}):
         policy.delete_adapter(REFERENCE)  # scored; kept, it would go into every checkpoint
@@ -97,11 +127,23 @@ def losses(section: DpoSection) -> dict[str, Any]:
     return {"loss_type": names, "loss_weights": weights}
 
 
-def as_dataset(rows: list[TokenRow]) -> Dataset:
-    """Columns `prompt_ids`, `chosen_ids` and `rejected_ids`."""
-    return Dataset.from_list([_columns(row) for row in rows])
+def as_dataset(rows: list[TokenRow], smoothing: bool = False) -> Dataset:
+    """Columns `prompt_ids`, `chosen_ids`, `rejected_ids`; with `smoothing`, where a row has some, `label_smoothing`."""
+    smoothing = smoothing and any(row.smoothing for row in rows)
+    return Dataset.from_list([_columns(row, smoothing) for row in rows])
 
 
-def _columns(row: TokenRow) -> dict[str, list[int]]:
+def _columns(row: TokenRow, smoothing: bool) -> dict[str, Any]:
     chosen, rejected = row.completions
-    return {"prompt_ids": row.prompt, "chosen_ids": chosen, "rejected_ids": rejected}
+    ids = {"prompt_ids": row.prompt, "chosen_ids": chosen, "rejected_ids": rejected}
+    return {**ids, SMOOTHING: row.smoothing or 0.0} if smoothing else ids
+
+
+def smoothed(collate: Callable[[list[Any]], dict[str, Any]]) -> Callable[[list[Any]], dict[str, Any]]:
+    """TRL's collator, which also brings the rows' smoothing into the batch where they have the column."""
+
+    def collated(rows: list[Any]) -> dict[str, Any]:
+        column = [row[SMOOTHING] for row in rows if SMOOTHING in row]
+        return {**collate(rows), **({SMOOTHING: torch.tensor(column)} if column else {})}
+
+    return collated

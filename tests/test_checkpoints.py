@@ -1,0 +1,101 @@
+"""Checkpoints are used as their manifests say they were trained: prompts, base, stage."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from steprag.checkpoints import checked_profile
+from steprag.cli import main
+from steprag.config import PolicyConfig, PromptConfig
+from steprag.engines.models import hub_revision, resolve_model
+from steprag.errors import ConfigError
+from steprag.files import write_records
+from steprag.prompts import load_profile
+from steprag.runs import read_manifest
+from steprag.types import Question
+from tests.training_parts import train
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def with_prompt(checkpoint: Path, into: Path, prompt: object) -> Path:
+    """A copy of a checkpoint whose manifest names other prompts."""
+    shutil.copytree(checkpoint, into)
+    (into / "manifest.json").write_text(json.dumps({**read_manifest(checkpoint), "prompt": prompt}))
+    return into
+
+
+@pytest.mark.parametrize("command", ["infer", "generate", "ask"])
+def test_other_prompts_than_in_training_are_refused(
+    warm: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions, out = tmp_path / "questions.jsonl", tmp_path / "out"
+    write_records(questions, [Question("q", "Which town?", ("Lima",))])
+    source = ["Which town?"] if command == "ask" else ["--questions", str(questions), "--out", str(out)]
+    assert main([command, *source, "--index", str(tmp_path / "none"), "--policy.model", str(warm)]) == 2
+    error = capsys.readouterr().err
+    assert "(hash abc)" in error
+    assert f"(hash {load_profile('transcript').hash})" in error
+    assert "--prompt.profile transcript" in error
+    assert not out.exists()
+
+
+def test_the_prompts_of_training_pass_and_others_may_be_forced(warm: Path, tmp_path: Path) -> None:
+    mine = {"profile": "transcript", "hash": load_profile("transcript", 2).hash}
+    policy = PolicyConfig(model=str(with_prompt(warm, tmp_path / "same", mine)))
+    assert checked_profile(PromptConfig(examples=2), policy).hash == mine["hash"]
+    with pytest.raises(ConfigError, match="examples of the trees"):
+        checked_profile(PromptConfig(), policy)
+    assert checked_profile(PromptConfig(unchecked=True), policy).examples == 0
+
+
+@pytest.mark.parametrize("prompt", [None, "transcript", {}])
+def test_a_manifest_that_names_no_prompts_is_not_held_against_any(warm: Path, tmp_path: Path, prompt: object) -> None:
+    assert checked_profile(PromptConfig(), PolicyConfig(model=str(with_prompt(warm, tmp_path / "out", prompt))))
+
+
+def test_the_embedded_adapter_is_for_the_prompts_without_examples() -> None:
+    policy = PolicyConfig(adapter="atlas-warmstart")
+    assert checked_profile(PromptConfig(), policy).name == "transcript"
+    with pytest.raises(ConfigError, match="9ec55d7674646021"):
+        checked_profile(PromptConfig(examples=1), policy)
+
+
+def test_endpoints_and_bare_models_are_not_checked(tiny: Path, warm: Path) -> None:
+    checked_profile(PromptConfig(), PolicyConfig(model=str(warm), base_url="http://127.0.0.1:1/v1"))
+    checked_profile(PromptConfig(), PolicyConfig(model=str(tiny)))
+
+
+def test_another_base_is_warned_of(tiny: Path, warm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    other = Path(shutil.copytree(tiny, tmp_path / "other"))
+    weights = load_file(other / "model.safetensors")
+    weights["model.norm.weight"] += torch.ones(())
+    save_file(weights, other / "model.safetensors", {"format": "pt"})
+    prompt = PromptConfig(unchecked=True)
+    checked_profile(prompt, PolicyConfig(model=str(tiny), adapter=str(warm)))
+    assert capsys.readouterr().err == ""
+    checked_profile(prompt, PolicyConfig(model=str(other), adapter=str(warm)))
+    assert f"warning: {warm} was trained on {tiny.name}" in capsys.readouterr().err
+
+
+def test_the_commit_of_a_base_from_the_hub_is_noted(
+    tiny: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = tmp_path / "models--some--model"
+    snapshot = Path(shutil.copytree(tiny, repository / "snapshots" / COMMIT))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert hub_revision(resolve_model("some/model")) == COMMIT
+    assert hub_revision(resolve_model("some/other")) is None
+    assert hub_revision(resolve_model(str(tiny))) is None
+    out = tmp_path / "out"
+    assert train(snapshot, pairs, out, "sft", "--max_steps", "1") == 0
+    assert read_manifest(out)["base"]["revision"] == COMMIT

@@ -1,0 +1,201 @@
+"""The step critic: trained from step labels, and choosing among sampled steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from steprag.cli import main
+from steprag.critic import Critic, find_critic
+from steprag.engines.models import read_json
+from steprag.files import read_records, write_records
+from steprag.journal import JOURNAL, Journal
+from steprag.prompts import load_profile
+from steprag.types import Message, Prediction, Question
+from tests.fakes import answer, chat_reply, evidence, serve
+from tests.test_checkpoints import with_prompt
+from tests.training_parts import guessing, lines, messages, searching, tensors, train, write_labels
+
+LEARN = ["--epochs", "4", "--scheduler", "constant_with_warmup"]
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_labels(tmp_path_factory.mktemp("labels"))
+    prompt = {"profile": "transcript", "hash": load_profile("transcript").hash}
+    (folder / "manifest.json").write_text(json.dumps({"prompt": prompt}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def critic(tiny: Path, labels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("critic")
+    assert train(tiny, labels, out, "critic", *LEARN) == 0
+    return out
+
+
+def loaded(checkpoint: Path) -> Critic:
+    return Critic(find_critic(str(checkpoint), load_profile("transcript"), unchecked=False))
+
+
+def values(checkpoint: Path, number: int) -> tuple[float, float]:
+    """What it thinks of searching and of guessing for a question that it has not seen."""
+    good, bad = loaded(checkpoint).values(
+        tuple(Message(role=m["role"], content=m["content"]) for m in messages(number)),
+        [searching(number), guessing(number)],
+    )
+    return good, bad
+
+
+def test_a_critic_learns_to_tell_two_kinds_of_steps(critic: Path) -> None:
+    manifest = read_json(critic / "manifest.json")
+    held_out = manifest["held_out"]
+    assert manifest["loss_last"] < manifest["loss_first"]
+    assert held_out["eval_pairwise"] == 1.0
+    assert held_out["eval_sibling_pairs"] == 4
+    assert held_out["eval_pearson"] > 0.9
+    assert held_out["eval_spearman"] > 0.5
+    assert held_out["eval_loss"] < 0.6
+    assert any("score" in key for key in tensors(critic))
+    good, bad = values(critic, 99)
+    assert good > 0.6 > 0.4 > bad
+    assert 0 <= bad <= good <= 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--critic.loss", "mse", "--learning_rate", "0.003"],
+        ["--finetuning", "full", "--learning_rate", "0.002"],
+    ],
+    ids=["mse", "full"],
+)
+def test_squared_error_and_every_weight(tiny: Path, labels: Path, tmp_path: Path, options: list[str]) -> None:
+    assert train(tiny, labels, tmp_path, "critic", *LEARN, *options) == 0
+    good, bad = values(tmp_path, 99)
+    assert good > bad + 0.3
+
+
+def test_the_top_blocks_alone_and_the_head(tiny: Path, labels: Path, tmp_path: Path) -> None:
+    assert train(tiny, labels, tmp_path, "critic", "--lora.layers", "1", "--max_steps", "2", "--merge", "true") == 0
+    assert all(".layers.1." in key or key.endswith("score.weight") for key in tensors(tmp_path))
+    assert values(tmp_path / "merged", 99) == pytest.approx(values(tmp_path, 99), abs=1e-4)
+
+
+def test_a_critic_goes_on_from_a_policy_and_from_a_critic(
+    tiny: Path, labels: Path, warm: Path, critic: Path, tmp_path: Path
+) -> None:
+    import torch
+
+    still = ["--max_steps", "1", "--learning_rate", "1e-7"]
+    for start in (warm, critic):
+        out = tmp_path / start.name
+        assert train(tiny, labels, out, "critic", "--adapter", str(start), *still) == 0
+        before, after = tensors(start), tensors(out)
+        assert before.keys() <= after.keys()
+        assert all(torch.allclose(before[key], after[key], atol=1e-5) for key in before)
+        assert any("score" in key for key in after)
+
+
+def test_no_policy_is_trained_from_a_critic(
+    tiny: Path, pairs: Path, critic: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tiny, pairs, tmp_path / "out", "dpo", "--adapter", str(critic)) == 2
+    assert "is a critic; stage dpo goes on from a policy's adapter" in capsys.readouterr().err
+
+
+def test_accumulated_batches_make_the_same_step(tiny: Path, labels: Path, tmp_path: Path) -> None:
+    import torch
+
+    for name, more in (("whole", []), ("parts", ["--batch_size", "2", "--accumulation", "2"])):
+        options = ["--max_steps", "3", "--scheduler", "constant_with_warmup", *more]
+        assert train(tiny, labels, tmp_path / name, "critic", *options) == 0
+    losses = [[row["loss"] for row in lines(tmp_path / name / "metrics.jsonl")[:3]] for name in ("whole", "parts")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    whole, parts = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
+    assert all(torch.allclose(whole[key], parts[key], atol=2e-3) for key in whole)
+
+
+def test_values_do_not_depend_on_what_else_is_in_the_batch(critic: Path) -> None:
+    found = loaded(critic)
+    prompt = tuple(Message(role=m["role"], content=m["content"]) for m in messages(7))
+    texts = [searching(7), guessing(7), "So the next query is <query> " + "far " * 30 + "</query>"]
+    together = found.values(prompt, texts)
+    assert together == found.values(prompt, texts)
+    assert together == pytest.approx([found.values(prompt, [text])[0] for text in texts], abs=1e-5)
+
+
+def wavering(prompt: str, draw: int) -> str:
+    """Searches, guesses or breaks the grammar at the start, as it happens."""
+    last = prompt.rsplit("\n", 1)[-1]
+    if last == "Read the passages.":
+        return evidence("None")
+    return answer("Lima") if last == "Answer now." else [searching(draw), guessing(draw), "Hm."][draw % 3]
+
+
+def command(questions: Path, index: Path, url: str, out: Path, *more: str) -> list[str]:
+    where = ["--questions", str(questions), "--index", str(index), "--out", str(out), "--base_url", url]
+    return ["infer", *where, "--model", "double", "--policy.engine", "openai", "--search.depth", "3", *more]
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    file = tmp_path / "questions.jsonl"
+    write_records(file, [Question(f"q{n}", f"Which town number {n}?", ("Lima",)) for n in range(6)])
+    return file
+
+
+def test_the_step_that_is_taken_is_the_critics(critic: Path, questions: Path, index: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    chosen = ["--seed", "2", "--critic", str(critic), "--policy.temperature", "0.8", "--candidates", "6"]
+    with serve(chat_reply(wavering)) as endpoint:
+        run = command(questions, index, endpoint.url, out, *chosen)
+        assert main(run) == 0
+        whole, calls = (out / "predictions.jsonl").read_bytes(), len(endpoint.requests)
+        assert {request["n"] for request in endpoint.requests} == {6}
+        found, journal = loaded(critic), Journal(out / JOURNAL, reading=True)
+        for prediction in read_records(out / "predictions.jsonl", Prediction):
+            assert [step.action for step in prediction.steps] == ["query", "evidence", "answer"]
+            (_, sample), *_ = journal.calls_of(prediction.id)
+            texts = [completion.text for completion in sample.completions if completion.text != "Hm."]
+            assert len(texts) == 4
+            assert "<answer>" in texts[0], "the first would be taken without a critic"
+            prompt = next(
+                r["messages"] for r in endpoint.requests if prediction.question in r["messages"][1]["content"]
+            )
+            worth = found.values(tuple(prompt), texts)
+            assert prediction.steps[0].text == texts[worth.index(max(worth))]
+        (out / "predictions.jsonl").unlink()
+        assert main(run) == 0
+        assert (out / "predictions.jsonl").read_bytes() == whole
+        assert len(endpoint.requests) == calls, "the candidates are in the journal"
+        assert main([*run[:-1], "8"]) == 2, "another number of candidates is another run"
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--candidates", "4"], "give a step critic with --critic"),
+        (["--critic", "CRITIC"], "give --candidates"),
+        (["--critic", "CRITIC", "--candidates", "4"], "give --policy.temperature"),
+        (["--critic", "WARM", "--candidates", "4", "--policy.temperature", "1"], "is no critic"),
+        (["--critic", "OTHER", "--candidates", "4", "--policy.temperature", "1"], "(hash other)"),
+    ],
+)
+def test_critics_that_cannot_choose_are_refused(
+    critic: Path, warm: Path, questions: Path, index: Path, tmp_path: Path, options: list[str], complaint: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    other = with_prompt(critic, tmp_path / "other", {"profile": "transcript", "hash": "other"})
+    paths = {"CRITIC": str(critic), "WARM": str(warm), "OTHER": str(other)}
+    given = [paths.get(option, option) for option in options]
+    assert main(command(questions, index, "http://127.0.0.1:1/v1", tmp_path / "out", *given)) == 2
+    assert complaint in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_critic_is_no_policy(critic: Path, index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask", "Which town?", "--index", str(index), "--model", str(critic)]) == 2
+    assert "writes no steps; give it with --critic" in capsys.readouterr().err
