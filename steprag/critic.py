@@ -73,7 +73,7 @@ class Critic:
 
         self._odds, self._turn = checkpoint.odds, threading.Lock()
         self._tokenizer = load_tokenizer(checkpoint.files)
-        self._device: Any = torch.accelerator.current_accelerator() or "cpu"
+        self._device: Any = torch.accelerator.current_accelerator(check_available=True) or "cpu"
         self._model = _loaded(checkpoint).to(self._device).eval()
         pad_with(self._tokenizer, self._model)
 
