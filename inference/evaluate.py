@@ -14,6 +14,7 @@ from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError
 from steprag.files import existing, ids_in, read_records, read_rows, write_json
+from steprag.runs import read_manifest
 from steprag.types import Prediction, Usage
 
 AVERAGED = ("em", "f1", "precision", "recall", "cover")
@@ -30,7 +31,7 @@ def main(argv: list[str]) -> int:
 
 
 def evaluate(run: Path) -> dict[str, Any]:
-    """Scores of the run's predictions.jsonl, also written to metrics.json.
+    """Scores of the run's predictions.jsonl, also written to metrics.json with what they were made with.
 
     EM and F1 are means over the predictions (0 to 1); an episode that ended without an answer scores 0, for that
     is what the model did. Questions that failed for other reasons are in neither mean: `failed` counts them, and
@@ -43,6 +44,7 @@ def evaluate(run: Path) -> dict[str, Any]:
     each = [score(prediction) for prediction in predictions]
     scores: dict[str, Any] = {
         "harness": HARNESS,
+        "identity": read_manifest(run)["identity"],
         "questions": len(each) + failed,
         "answered": sum(one.answered for one in each),
         "failed": failed,

@@ -206,6 +206,7 @@ def test_a_baseline_runs_end_to_end(name: str, world_index: Path, tmp_path: Path
     assert [len(found) for found in rows[0].passages] == [3] * searches
     identity = read_manifest(out)["identity"]
     assert identity["prompt"] == {"profile": name, "hash": load_profile(name).hash}
+    assert scores["identity"] == identity, "a figure says what it was made with"
 
 
 def test_baselines_stand_in_one_table(world_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
