@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from tests.grpo_parts import ASKED, KEPT, NO, SEARCH, YES, make_speaker, spoken,
 from tests.indexing import small, write_corpus
 from tests.training_parts import lines, tensors
 from training.config import GrpoSection, TrainConfig
-from training.episodes import Group, Sampling, play, rows_of
+from training.episodes import Group, Sampling, numbers_of, play, rows_of
 from training.train import main
 
 FAST = [
@@ -86,15 +86,17 @@ def scripted(speaker: Path, texts: dict[str, Sequence[str]], sent: list[list[lis
     return Sampling(generate, tokenizer, frozenset({int(tokenizer.eos_token_id)}), 60, 1024)  # pyright: ignore
 
 
-def played(speaker: Path, *, max_length: int = 1024, **texts: Sequence[str]) -> tuple[list[Group], Any]:
+SCRIPT = {"Search or answer.": (SEARCH, YES, NO), "Read the passages.": (KEPT,), "Answer now.": (YES, NO)}
+
+
+def played(
+    speaker: Path, *, questions: Sequence[Question] = (ASKED,), max_length: int = 1024, **texts: Sequence[str]
+) -> tuple[list[Group], Any]:
+    """The groups of one step, and the prompts of each batch that was sampled."""
     sent: list[list[list[int]]] = []
-    script = {"Search or answer.": (SEARCH, YES, NO), "Read the passages.": (KEPT,), "Answer now.": (YES, NO), **texts}
-    how = scripted(speaker, script, sent)
-    how = Sampling(how.generate, how.tokenizer, how.ends, how.max_tokens, max_length)
-    environment = world()
-    environment = type(environment)(environment.profile, SlowRetriever(), top_k=1, depth=5)
-    groups = asyncio.run(play([ASKED], environment, how, GrpoSection(episodes=6), seed=1))
-    return groups, sent
+    how = replace(scripted(speaker, {**SCRIPT, **texts}, sent), max_length=max_length)
+    environment = replace(world(), retriever=SlowRetriever())
+    return asyncio.run(play(questions, environment, how, GrpoSection(episodes=6), seed=1)), sent
 
 
 def test_rows_hold_what_was_sent_and_sampled_and_passages_only_in_prompts(speaker: Path) -> None:
@@ -125,6 +127,24 @@ def test_a_prompt_that_leaves_no_room_ends_the_episode_and_is_not_learnt(speaker
     assert {episode.finish for episode in group.episodes} == {"truncated"}
     assert all(len(ids) + 60 <= 130 for batch in sent for ids in batch)
     assert all(len(turns) == 1 for turns in group.turns), "only the query was sampled"
+
+
+def test_groups_are_scored_by_their_own_question_and_dropped_alone(speaker: Path) -> None:
+    """Two questions of the same words: "yes" is right for one and nothing is right for the other."""
+    nobody = replace(ASKED, id="nobody", golden_answers=("maybe",))
+    (one, other), sent = played(speaker, questions=(ASKED, nobody))
+    assert len(sent[0]) == 12
+    assert one.terms["f1"] == [float(episode.prediction == "yes") for episode in one.episodes]
+    assert other.terms["f1"] == [0.0] * 6
+    assert one.advantages is not None
+    assert other.advantages is None, "format is kept by all of them"
+    assert len(rows_of([one, other])) == sum(map(len, one.turns))
+    numbers = numbers_of([one, other])
+    assert numbers["groups_dropped"] == 0.5
+    assert numbers["rewards/f1"] == pytest.approx(sum(one.terms["f1"]) / 12)  # pyright: ignore[reportArgumentType]
+    assert numbers["episodes/searches"] == pytest.approx(
+        sum(len(episode.retrieved) for group in (one, other) for episode in group.episodes) / 12
+    )
 
 
 # The gradient

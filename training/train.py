@@ -90,7 +90,9 @@ def main(argv: list[str]) -> int:
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="steprag train", description="Pairs, or the agent's own episodes, to a checkpoint.", allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="steprag train", description="Pairs, or the agent's own episodes, to a checkpoint.", allow_abbrev=False
+    )
     parser.add_argument("--pairs", metavar="DIR", help="sft, dpo: folder that steprag pairs wrote")
     parser.add_argument("--questions", metavar="FILE", help="grpo: questions to play, JSON Lines")
     parser.add_argument("--index", metavar="DIR|URL", help="grpo: index folder, or a service's URL")

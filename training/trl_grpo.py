@@ -121,7 +121,12 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
             torch.no_grad(),
             torch.random.fork_rng(),
             self.accelerator.autocast(),
-            unwrap_model_for_generation(self.model_wrapped, self.accelerator, generation_kwargs=how) as model,
+            unwrap_model_for_generation(
+                self.model_wrapped,
+                self.accelerator,
+                generation_kwargs=how,
+                gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
+            ) as model,
         ):
             torch.manual_seed(seed)
             config = GenerationConfig(**how, disable_compile=True)
