@@ -125,7 +125,7 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
                 self.model_wrapped,
                 self.accelerator,
                 generation_kwargs=how,
-                gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
+                gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,  # pyright: ignore[reportArgumentType]
             ) as model,
         ):
             torch.manual_seed(seed)
