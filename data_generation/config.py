@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from steprag.budget import BudgetConfig
-from steprag.config import PolicyConfig, Positive, PromptConfig, RetrieverConfig, Section, StageConfig
+from steprag.config import JudgeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig, Section, StageConfig
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "default": {},
@@ -58,13 +58,6 @@ class RewardConfig(Section):
     @property
     def judged(self) -> bool:
         return self.name != "spre"
-
-
-class JudgeConfig(PolicyConfig):
-    """The judge is a policy of its own; its replies are short and not sampled."""
-
-    temperature: float = Field(default=0.0, ge=0, le=5, description="sampling temperature; 0 is greedy")
-    max_tokens: Positive = Field(default=16, description="longest reply, in tokens")
 
 
 class TreeLimits(Section):

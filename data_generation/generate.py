@@ -16,7 +16,6 @@ from typing import Any
 
 from data_generation.config import GenerateConfig
 from data_generation.growth import finished, plant
-from data_generation.judge import Judge, ScoreFormat, prompt_hash
 from data_generation.rounds import Earlier
 from data_generation.search import Searcher, grow
 from indexes import open_retriever
@@ -29,6 +28,7 @@ from steprag.errors import PART_DONE, ConfigError, RequestError
 from steprag.files import existing, read_questions, read_records
 from steprag.gate import Gate
 from steprag.journal import JOURNAL, Journal, QuestionCalls
+from steprag.judge import Judge, ScoreFormat, prompt_hash
 from steprag.policy import Policy, model_identity, open_policy
 from steprag.progress import say
 from steprag.prompts import PromptProfile

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from data_generation.config import GenerateConfig
 from data_generation.generate import search_identity, search_one, summarise
-from data_generation.judge import Judge
 from data_generation.search import Searcher
 from steprag.cli import guarded
 from steprag.config import add_options, load_config, options_from, parse_arguments
@@ -21,6 +20,7 @@ from steprag.environment import Environment
 from steprag.errors import ConfigError
 from steprag.files import existing, write_records
 from steprag.journal import JOURNAL, Journal, Replay
+from steprag.judge import Judge
 from steprag.prompts import load_profile
 from steprag.runs import open_run, read_manifest
 from steprag.types import Failure, Question, Tree

@@ -17,9 +17,9 @@ from functools import partial
 
 from data_generation.config import GenerateConfig, SearchConfig, TreeLimits
 from data_generation.growth import Branch, Growth, backup, finished, mark_pending, select, settle
-from data_generation.judge import Judge
 from steprag.environment import Environment
 from steprag.errors import NotJournalled, StepFormatError
+from steprag.judge import Judge
 from steprag.metrics import f1, normalise
 from steprag.policy import Policy
 from steprag.tree import discounted

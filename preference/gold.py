@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
-from steprag.gold import gold_of
-from steprag.metrics import normalise
+from steprag.gold import gold_of, mentions, subject
 from steprag.types import Tree
-
-_DISAMBIGUATION = re.compile(r"\s*\([^)]*\)$")
 
 
 def gold_recall(tree: Tree) -> list[float | None]:
@@ -27,12 +22,12 @@ def gold_recall(tree: Tree) -> list[float | None]:
         here = found[node.parent] if node.parent is not None else {}
         mentioned = kept[node.parent] if node.parent is not None else frozenset()
         value = None
-        if fresh := {mark: _name(p.title) for p in node.passages if (mark := gold.matches(p)) is not None}:
+        if fresh := {mark: subject(p.title) for p in node.passages if (mark := gold.matches(p)) is not None}:
             here = here | fresh
         if node.action == "evidence" and node.content:
             if here:
-                text = f" {normalise(node.content)} "
-                mentioned = mentioned | {mark for mark, name in here.items() if f" {name} " in text}
+                there = mentions(node.content, here.values())
+                mentioned = mentioned | {mark for mark, told in zip(here, there, strict=True) if told}
             value = gold.share(len(mentioned))
         elif node.action == "query":
             value = gold.share(len(here))
@@ -40,8 +35,3 @@ def gold_recall(tree: Tree) -> list[float | None]:
         kept.append(mentioned)
         recall.append(value)
     return recall
-
-
-def _name(title: str) -> str:
-    """What a text calls the subject of a page: its title without "(film)" and the like, normalised."""
-    return normalise(_DISAMBIGUATION.sub("", title)) or normalise(title)

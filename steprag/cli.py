@@ -48,7 +48,7 @@ COMMANDS = (
     Command("pairs sensitivity", "preference.sensitivity", "which pairs another discount would flip or lose"),
     Command("pairs leakage", "preference.leakage", "looks for evaluation questions in a pairs folder"),
     Command("pairs", "preference.build", "trees to preference pairs and supervised steps"),
-    Command("train", "training.train", "pairs to a checkpoint"),
+    Command("train", "training.train", "pairs, or the agent's own episodes, to a checkpoint"),
     Command("infer", "inference.inference", "run the agent over questions and score it"),
     Command("ask", "inference.ask", "one question, its steps shown as they come"),
     Command("compare", "inference.compare", "runs of the agent side by side: table, paired tests, plots"),

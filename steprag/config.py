@@ -73,6 +73,13 @@ class PolicyConfig(Section):
     price: PriceConfig = PriceConfig()
 
 
+class JudgeConfig(PolicyConfig):
+    """The judge is a policy of its own; its replies are short and not sampled."""
+
+    temperature: float = Field(default=0.0, ge=0, le=5, description="sampling temperature; 0 is greedy")
+    max_tokens: Positive = Field(default=16, description="longest reply, in tokens")
+
+
 class RetrieverConfig(Section):
     top_k: Positive = Field(default=3, description="passages a query brings")
     mode: Literal["auto", "dense", "sparse", "hybrid"] = Field(
@@ -187,7 +194,7 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
     if rest:
         options = [option for action in parser._actions for option in action.option_strings]
         name = rest[0].split("=")[0]
-        raise ConfigError(f"{parser.prog}: unknown option {name!r}{_nearest(name, options)}")
+        raise ConfigError(f"{parser.prog}: unknown option {name!r}{nearest(name, options)}")
     return arguments
 
 
@@ -223,9 +230,10 @@ def _explain(cls: type[StageConfig], error: ValidationError, file: str | None) -
         return f"{where}{key}: {first['msg'].lower()}, not {first['input']!r}"
     known = [name for name, _ in leaves(cls)]
     sections = sorted({name.rsplit(".", 1)[0] for name in known if "." in name})
-    return f"{where}unknown key {key!r}{_nearest(key, known + sections)}"
+    return f"{where}unknown key {key!r}{nearest(key, known + sections)}"
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The end of a message about an unknown name: the known one that is meant, or what is known."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(known)[:40])}"

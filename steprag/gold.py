@@ -6,12 +6,15 @@ FlashRAG's question files carry it in `metadata`: `supporting_titles` or `suppor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from steprag.metrics import normalise
 from steprag.types import Found
+
+_DISAMBIGUATION = re.compile(r"\s*\([^)]*\)$")
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,17 @@ def gold_of(question_id: str, metadata: dict[str, Any]) -> Gold | None:
     if not titles and not ids:
         return None
     return Gold(titles, ids, "popqa" in question_id.lower() or "gold_rule" in metadata)
+
+
+def subject(title: str) -> str:
+    """What a text calls the subject of a page: its title without "(film)" and the like, normalised."""
+    return normalise(_DISAMBIGUATION.sub("", title)) or normalise(title)
+
+
+def mentions(text: str, subjects: Iterable[str]) -> list[bool]:
+    """For each subject (as `subject` gives it), whether the text holds its words."""
+    words = f" {normalise(text)} "
+    return [f" {name} " in words for name in subjects]
 
 
 def _titles(metadata: dict[str, Any]) -> list[str]:

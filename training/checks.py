@@ -13,6 +13,7 @@ from steprag.errors import ConfigError
 from training.config import TrainConfig
 from training.estimate import GIB, checkpoint_bytes
 from training.llamafactory_process import executable
+from training.rewards import check_names
 from training.rows import Row
 from training.shapes import shape_of
 
@@ -97,8 +98,24 @@ def check_keys(config: TrainConfig) -> None:
     for complaint, holds in complaints.items():
         if holds:
             raise ConfigError(complaint)
+    if config.stage == "grpo":
+        _check_grpo(config)
     if config.trainer == "llamafactory":
         _check_llamafactory(config)
+
+
+def _check_grpo(config: TrainConfig) -> None:
+    check_names(config.grpo.rewards)
+    complaints = {
+        "stage grpo: llamafactory has none; take trainer trl": config.trainer == "llamafactory",
+        "accumulation: a step of grpo takes all completions of its episodes; leave it at 1": config.accumulation != 1,
+        "grpo.rewards: give at least one reward a weight": not any(config.grpo.rewards.values()),
+        "grpo.max_tokens: leaves no room for a prompt; raise max_length": config.grpo.max_tokens >= config.max_length,
+        "quantization: the episodes' policy in 4 bits is not supported in stage grpo": config.quantization is not None,
+    }
+    for complaint, holds in complaints.items():
+        if holds:
+            raise ConfigError(complaint)
 
 
 def _check_llamafactory(config: TrainConfig) -> None:

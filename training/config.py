@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from steprag.config import Positive, Section, StageConfig
+from steprag.config import JudgeConfig, Positive, PromptConfig, RetrieverConfig, Section, StageConfig
 
 Share = Annotated[float, Field(ge=0)]
 
@@ -43,6 +43,27 @@ class CriticSection(Section):
     )
 
 
+class GrpoSection(Section):
+    rewards: dict[str, float] = Field(
+        default={"f1": 1.0, "format": 0.1},
+        description="reward: weight, of em, f1, judge, format, evidence, recall, cost, length; 0 logs without effect",
+    )
+    questions: Positive = Field(default=8, description="questions whose episodes make one step")
+    episodes: int = Field(default=8, ge=2, description="episodes a question: the group that advantages compare")
+    depth: Positive = Field(default=7, description="steps in an episode at most; the last can only be an answer")
+    temperature: float = Field(default=1.0, gt=0, le=5, description="sampling temperature of the episodes")
+    max_tokens: Positive = Field(default=128, description="longest completion, in tokens")
+    scale: Literal["group", "none"] = Field(
+        default="group", description="divide a group's advantages by its standard deviation, or not (Dr. GRPO)"
+    )
+    beta: Share = Field(default=0.0, description="weight of the divergence from where training starts; 0: none")
+    judge_gold: bool = Field(default=True, description="show the judge the golden answers")
+    share_prefix: bool = Field(
+        default=True, description="compute what sequences of a batch begin with once; the same loss, less work"
+    )
+    row_tokens: Positive = Field(default=1024, description="tokens that one row of shared sequences takes")
+
+
 class LlamaFactorySection(Section):
     executable: str = Field(
         default=".venv-llamafactory/bin/llamafactory-cli",
@@ -56,8 +77,10 @@ class TrainConfig(StageConfig):
     trainer: Literal["trl", "llamafactory"] = Field(
         default="trl", description="what trains: TRL in this process, or LLaMA-Factory in an environment of its own"
     )
-    stage: Literal["sft", "dpo", "critic"] = Field(
-        default="dpo", description="sft learns steps, dpo preferences between steps, critic what steps are worth"
+    stage: Literal["sft", "dpo", "grpo", "critic"] = Field(
+        default="dpo",
+        description="sft learns steps, dpo preferences between steps, grpo from its own episodes, critic what steps "
+        "are worth",
     )
     model: str = Field(
         default="smollm2-135m-instruct", description="base weights: embedded name, local folder or hub id"
@@ -76,17 +99,23 @@ class TrainConfig(StageConfig):
     lora: LoraSection = LoraSection()
     dpo: DpoSection = DpoSection()
     critic: CriticSection = CriticSection()
+    grpo: GrpoSection = GrpoSection()
+    retriever: RetrieverConfig = RetrieverConfig()
+    prompt: PromptConfig = PromptConfig()
+    judge: JudgeConfig = JudgeConfig()
     learning_rate: float = Field(default=2e-4, gt=0, description="peak learning rate of AdamW")
-    epochs: float = Field(default=1.0, gt=0, description="passes over the rows; max_steps overrides it")
+    epochs: float = Field(default=1.0, gt=0, description="passes over the rows or questions; max_steps overrides it")
     max_steps: Positive | None = Field(
         default=None, description="optimiser steps; none means as many as the epochs need"
     )
     minutes: float | None = Field(
         default=None, gt=0, description="end the training loop at the first step past this time"
     )
-    batch_size: Positive = Field(default=8, description="sequences (sft) or pairs (dpo) a device takes at once")
+    batch_size: Positive = Field(default=8, description="sequences (sft, grpo) or pairs (dpo) a device takes at once")
     accumulation: Positive = Field(default=1, description="batches whose gradients make one step")
-    max_length: Positive = Field(default=1024, description="rows with more tokens are left out, never cut")
+    max_length: Positive = Field(
+        default=1024, description="rows with more tokens are left out, never cut; grpo ends episodes there"
+    )
     warmup: Share = Field(default=0.05, description="steps of rising learning rate; below 1 a share of all steps")
     scheduler: Literal["linear", "cosine", "constant_with_warmup"] = Field(
         default="cosine", description="rate after warm-up"
@@ -98,7 +127,7 @@ class TrainConfig(StageConfig):
         default=50, description="steps between checkpoints that an interrupted run goes on from"
     )
     logging_steps: Positive = Field(default=1, description="steps between lines of metrics.jsonl")
-    seed: int = Field(default=0, ge=0, description="order of the rows and first values of LoRA")
+    seed: int = Field(default=0, ge=0, description="order of the rows, first values of LoRA, sampling of episodes")
     threads: Positive | None = Field(default=None, description="CPU threads; none takes every core")
     bf16: bool = Field(
         default=False, description="compute in bfloat16 (for GPUs; CPUs without the instructions get slower)"
@@ -112,3 +141,6 @@ class TrainConfig(StageConfig):
 
 NEUTRAL = frozenset({"threads", "save_steps", "logging_steps", "report_to", "llamafactory"})
 """Keys that do not decide the result, so that an interrupted run may go on with others."""
+
+ONLINE = frozenset({"retriever", "prompt", "judge"})
+"""Sections that, with `grpo`, only stage grpo reads. What of them decides its result is in `World.identity`."""

@@ -13,6 +13,7 @@ from steprag.errors import TrainingError
 from steprag.runs import Run
 from training.config import TrainConfig
 from training.rows import TokenRow
+from training.world import World
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,7 +29,10 @@ OUT_OF_MEMORY = (
 
 @dataclass(frozen=True)
 class Job:
-    """One training run. The back end trains from `files` and leaves the checkpoint at the top of `run.path`."""
+    """One training run. The back end trains from `files` and leaves the checkpoint at the top of `run.path`.
+
+    Stage grpo has a world and no rows; the other stages have rows and no world.
+    """
 
     files: ModelFiles
     tokenizer: PreTrainedTokenizerBase
@@ -36,6 +40,7 @@ class Job:
     held_out: list[TokenRow]
     config: TrainConfig
     run: Run
+    world: World | None = None
 
     @property
     def checkpoints(self) -> Path:

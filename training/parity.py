@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from steprag.errors import TrainingError
+from steprag.types import Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -25,14 +26,25 @@ SHOWN = 6
 def check_parity(rows: Sequence[Row], tokens: Sequence[TokenRow], tokenizer: PreTrainedTokenizerBase) -> None:
     """Raises TrainingError at the first row whose ids differ, and shows the first tokens that do."""
     for start in range(0, len(rows), BATCH):
-        chats: Any = [list(row.prompt) for row in rows[start : start + BATCH]]
-        texts: Any = tokenizer.apply_chat_template(chats, tokenize=False, add_generation_prompt=True)
-        sent: Any = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        sent = sent_tokens([row.prompt for row in rows[start : start + BATCH]], tokenizer)
         for number, ids in enumerate(sent, start):
-            if tokens[number].prompt != ids:
-                raise TrainingError(_difference(number, tokens[number].prompt, ids, tokenizer))
+            check_prompt(f"row {number + 1}", tokens[number].prompt, ids, tokenizer)
             for reply, made in zip(rows[number].completions, tokens[number].completions, strict=True):
                 _check_completion(number, reply["content"], made, tokenizer)
+
+
+def sent_tokens(prompts: Sequence[Sequence[Message]], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+    """The ids of prompts as inference makes them: rendered to text, and that text encoded."""
+    chats: Any = [list(prompt) for prompt in prompts]
+    texts: Any = tokenizer.apply_chat_template(chats, tokenize=False, add_generation_prompt=True)
+    encoded: Any = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    return encoded
+
+
+def check_prompt(where: str, trained: list[int], sent: list[int], tokenizer: Any) -> None:
+    """Raises TrainingError where the trainer's ids of a prompt are not those that inference sends."""
+    if trained != sent:
+        raise TrainingError(_difference(where, trained, sent, tokenizer))
 
 
 def _check_completion(number: int, text: str, ids: list[int], tokenizer: Any) -> None:
@@ -62,7 +74,7 @@ def _first_difference(one: Sequence[Any], other: Sequence[Any]) -> int:
     return next(same, min(len(one), len(other)))
 
 
-def _difference(number: int, trained: list[int], sent: list[int], tokenizer: Any) -> str:
+def _difference(where: str, trained: list[int], sent: list[int], tokenizer: Any) -> str:
     at = _first_difference(trained, sent)
 
     def shown(ids: list[int]) -> str:
@@ -70,7 +82,7 @@ def _difference(number: int, trained: list[int], sent: list[int], tokenizer: Any
         return " ".join(f"{token!r}={i}" for token, i in zip(tokenizer.convert_ids_to_tokens(part), part, strict=True))
 
     return (
-        f"row {number + 1}: the prompt's tokens differ from token {at + 1} on. The trainer sees {shown(trained)} and "
+        f"{where}: the prompt's tokens differ from token {at + 1} on. The trainer sees {shown(trained)} and "
         f"inference sends {shown(sent)}; the chat template or the tokenizer renders a prompt otherwise when a "
         "reply follows: use another template"
     )

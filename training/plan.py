@@ -68,6 +68,8 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     config: TrainConfig = config_from(TrainConfig, given)
     check_keys(config)
+    if config.stage == "grpo":
+        raise ConfigError("plan train knows sft and dpo; what grpo takes hangs on the length of its episodes")
     if given.devices > 1 and config.trainer == "trl":
         raise ConfigError("trainer trl trains on one device; for several set --trainer llamafactory")
     shape = shape_of(resolve_model(config.model))

@@ -1,4 +1,7 @@
-"""Curves of a training run as a picture, `curves.png`: the loss, and for DPO accuracy and margin of the rewards."""
+"""Curves of a training run as a picture, `curves.png`.
+
+The loss; for DPO accuracy and margin of the rewards; for GRPO the episodes' reward and the groups that told nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from steprag.files import read_rows, written_whole
 PANELS = {
     "loss": ("loss", "eval_loss"),
     "reward accuracy": ("rewards/accuracies", "accuracy", "eval_rewards/accuracies"),
+    "reward of episodes": ("reward",),
+    "share of groups dropped": ("groups_dropped",),
     "reward margin": ("rewards/margins", "eval_rewards/margins"),
 }
 """What each panel shows: the keys of `metrics.jsonl` by which TRL and LLaMA-Factory log it (held out: a cross)."""

@@ -75,7 +75,7 @@ def tree_mask(rows: Sequence[PackedRow], width: int) -> torch.Tensor:
 
 
 class SharedPrefix:
-    """A backbone's `forward` that runs the trees of a right-padded batch and returns the batch's hidden states.
+    """A backbone's `forward` that runs the trees of a padded batch and returns the batch's hidden states.
 
     `computed` and `given` count tokens, with padding, as the backbone ran them and as it was asked for them.
     """
@@ -85,8 +85,8 @@ class SharedPrefix:
         self.computed = self.given = 0
 
     def __call__(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **options: Any) -> Any:
-        lengths = attention_mask.sum(dim=1).tolist()
-        sequences = [ids[:length] for ids, length in zip(input_ids.tolist(), lengths, strict=True)]
+        there = attention_mask.bool().cpu()
+        sequences = [ids[real].tolist() for ids, real in zip(input_ids.cpu(), there, strict=True)]
         rows = pack(sequences, self._budget)
         width = max(len(row.tokens) for row in rows)
         device = input_ids.device
@@ -101,7 +101,7 @@ class SharedPrefix:
         place = torch.zeros(input_ids.shape, dtype=torch.long)
         for number, row in enumerate(rows):
             for sequence, path in row.paths.items():
-                place[sequence, : len(path)] = torch.tensor(path) + number * width
+                place[sequence, there[sequence]] = torch.tensor(path) + number * width
         outputs.last_hidden_state = outputs.last_hidden_state.flatten(0, 1)[place.to(device)]
         return outputs
 
@@ -111,10 +111,11 @@ def _padded(rows: list[list[int]], width: int) -> torch.Tensor:
 
 
 @contextmanager
-def sharing(model: Any, budget: int) -> Iterator[SharedPrefix]:
+def sharing(model: Any, budget: int, key: str = "dpo.share_prefix") -> Iterator[SharedPrefix]:
     """While the block runs, `model`'s backbone (of a causal language model, bare or under PEFT) shares prefixes.
 
-    Raises ConfigError for models whose tokens see anything but all tokens before them, and for mixtures of experts.
+    Raises ConfigError, which names the recipe's `key`, for models whose tokens see anything but all tokens before them,
+    and for mixtures of experts.
     """
     causal = model.get_base_model() if hasattr(model, "peft_config") else model
     text = causal.config.get_text_config()
@@ -122,7 +123,7 @@ def sharing(model: Any, budget: int) -> Iterator[SharedPrefix]:
     attention = causal.config._attn_implementation
     if kinds != {"full_attention"} or attention != "sdpa" or hasattr(text, "output_router_logits"):
         what = f"{type(causal).__name__} ({', '.join(sorted(kinds))}, {attention})"
-        raise ConfigError(f"dpo.share_prefix is not for {what}; set --dpo.share_prefix false")
+        raise ConfigError(f"{key} is not for {what}; set --{key} false")
     backbone = causal.base_model
     original = backbone.forward
     backbone.forward = shared = SharedPrefix(original, budget)

@@ -1,4 +1,4 @@
-"""`steprag train`: a pairs folder to a checkpoint.
+"""`steprag train`: a pairs folder, or for GRPO questions and an index, to a checkpoint.
 
 The output folder is both the run folder and the checkpoint: adapter (or full weights), tokenizer and manifest stand at
 its top. One file a back end: each takes the model, the tokens and the recipe, and trains the model in place.
@@ -13,10 +13,11 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
@@ -28,16 +29,21 @@ from steprag.runs import Run, open_run, read_manifest
 from steprag.threads import spin_briefly
 from steprag.tokens import load_tokenizer
 from training.checks import check_recipe, check_room, check_smoothing, check_template
-from training.config import NEUTRAL, TrainConfig
+from training.config import NEUTRAL, ONLINE, TrainConfig
 from training.job import Job
 from training.plots import draw
 from training.policy import check_adapter
-from training.rows import Row, data_files, read_file, read_training, tokenise
+from training.rows import Row, TokenRow, data_files, read_file, read_training, tokenise
+from training.world import World, open_world
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 BACK_ENDS = {
     ("trl", "sft"): "training.trl_sft",
     ("trl", "dpo"): "training.trl_dpo",
     ("trl", "critic"): "training.trl_critic",
+    ("trl", "grpo"): "training.trl_grpo",
     ("llamafactory", "sft"): "training.llamafactory",
     ("llamafactory", "dpo"): "training.llamafactory",
 }
@@ -46,93 +52,135 @@ PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a run trains on, found and checked: rows, their files' hashes, the weights it starts from."""
+    """What a run trains on, found and checked: rows or a world, their files' hashes, the weights it starts from.
+
+    `source`: the manifest of the folder that the rows come from; for a world, what stands in its place.
+    """
 
     rows: list[Row]
     held_out: list[Row]
     hashes: dict[str, str]
     files: ModelFiles
     source: dict[str, Any]
+    world: World | None = None
 
 
 def main(argv: list[str]) -> int:
     """Trains as the options say; returns 0 when the checkpoint is there."""
     arguments = _arguments(argv)
     config: TrainConfig = config_from(TrainConfig, arguments)
-    inputs = gather(Path(arguments.pairs), config)
-    check_room(Path(arguments.out), config, inputs.files)
-    with open_run(
-        arguments.out, "train", identity=_identity(config, inputs), config=config.model_dump(mode="json")
-    ) as run:
+    threads = config.threads or os.cpu_count() or 1
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # read by native libraries when they load
+    spin_briefly()
+    _check_sources(arguments, config)
+    online = config.stage == "grpo"
+    with ExitStack() as stack:
+        world = stack.enter_context(open_world(arguments.questions, arguments.index, config)) if online else None
+        inputs = gather(arguments.pairs, config, world)
+        check_room(Path(arguments.out), config, inputs.files)
+        identity = _identity(config, inputs)
+        run = stack.enter_context(
+            open_run(arguments.out, "train", identity=identity, config=config.model_dump(mode="json"))
+        )
         if run.finished:
             say(f"{arguments.out} is trained already: {run.manifest['steps']} steps; nothing to do")
         else:
-            _train(config, inputs, run)
+            _train(config, inputs, run, threads)
     _report(run, arguments.json)
     return 0
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="steprag train", description="Pairs to a checkpoint.", allow_abbrev=False)
-    parser.add_argument("--pairs", required=True, metavar="DIR", help="folder that steprag pairs wrote")
+    parser = argparse.ArgumentParser(
+        prog="steprag train", description="Pairs, or the agent's own episodes, to a checkpoint.", allow_abbrev=False
+    )
+    parser.add_argument("--pairs", metavar="DIR", help="sft, dpo: folder that steprag pairs wrote")
+    parser.add_argument("--questions", metavar="FILE", help="grpo: questions to play, JSON Lines")
+    parser.add_argument("--index", metavar="DIR|URL", help="grpo: index folder, or a service's URL")
     parser.add_argument("--out", required=True, metavar="CKPT", help="folder for the checkpoint and its manifest")
     parser.add_argument("--json", action="store_true", help="write the manifest to standard output when done")
     add_options(parser, TrainConfig)
     return parse_arguments(parser, argv)
 
 
-def gather(folder: Path, config: TrainConfig) -> Inputs:
-    """Reads and checks everything that can be wrong before a model is loaded."""
-    train_file, val_file = data_files(folder, config.stage)
-    rows = read_training(train_file, config.stage)
-    held_out = read_file(val_file, config.stage)[: config.held_out]
+def gather(pairs: str | None, config: TrainConfig, world: World | None = None) -> Inputs:
+    """Reads and checks everything that can be wrong before a model is loaded: a pairs folder, or none for a world."""
+    rows, held_out, hashes, source = [], [], {}, {}
+    if world:
+        hashes, source = world.identity["data"], world.identity
+    elif pairs is not None:
+        folder = Path(pairs)
+        train_file, val_file = data_files(folder, config.stage)
+        rows = read_training(train_file, config.stage)
+        held_out = read_file(val_file, config.stage)[: config.held_out]
+        hashes = {path.name: file_hash(path) for path in (train_file, val_file) if path.is_file()}
+        source = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
     check_recipe(config)
     check_smoothing(config, [*rows, *held_out])
     files = resolve_model(config.model, config.adapter)
     check_template(files)
     check_adapter(files, config)
-    hashes = {path.name: file_hash(path) for path in (train_file, val_file) if path.is_file()}
-    source = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
-    return Inputs(rows, held_out, hashes, files, source)
+    return Inputs(rows, held_out, hashes, files, source, world)
+
+
+def _check_sources(arguments: argparse.Namespace, config: TrainConfig) -> None:
+    """Raises ConfigError for a source that the stage lacks or does not read."""
+    wanted = ("questions", "index") if config.stage == "grpo" else ("pairs",)
+    for name in ("pairs", "questions", "index"):
+        given = getattr(arguments, name) is not None
+        if given != (name in wanted):
+            remedy = "leave it out" if given else "give it"
+            learns = " and ".join(f"--{each}" for each in wanted)
+            raise ConfigError(f"--{name}: stage {config.stage} learns from {learns}; {remedy}")
 
 
 def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
-    recipe = config.model_dump(mode="json", exclude=set(NEUTRAL))
+    other = ("dpo", *ONLINE) if inputs.world else ("grpo", *ONLINE)
+    recipe = config.model_dump(mode="json", exclude={*NEUTRAL, *other})
     return {
         **recipe,
         "model": inputs.files.name,
         "adapter": adapter_hash(inputs.files.adapter),
         "weights": weights_hash(inputs.files),
         "data": inputs.hashes,
+        **(inputs.world.identity if inputs.world else {}),
     }
 
 
-def _train(config: TrainConfig, inputs: Inputs, run: Run) -> None:
-    threads = config.threads or os.cpu_count() or 1
-    os.environ["OMP_NUM_THREADS"] = str(threads)  # read by native libraries when they load
-    spin_briefly()
-    say(f"train: {config.stage} on {len(inputs.rows)} rows, from {inputs.files.label}, {threads} threads")
+def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
+    learnt = f"{len(inputs.world.questions)} questions" if inputs.world else f"{len(inputs.rows)} rows"
+    say(f"train: {config.stage} on {learnt}, from {inputs.files.label}, {threads} threads")
     from training.trl_common import memory_told, quiet, use_threads
 
     quiet()
     use_threads(threads)
     tokenizer = load_tokenizer(inputs.files)
-    rows = tokenise(inputs.rows, tokenizer, config.max_length)
-    held_out = tokenise(inputs.held_out, tokenizer, config.max_length)
-    if not rows:
-        raise ConfigError(f"no row has at most {config.max_length} tokens; raise max_length")
-    if left_out := len(inputs.rows) - len(rows):
-        say(
-            f"train: {left_out} of {len(inputs.rows)} rows have more than {config.max_length} tokens and are left out, "
-            "not cut; raise max_length to learn them too"
-        )
+    job = Job(inputs.files, tokenizer, [], [], config, run, inputs.world)
+    counts = {"questions": len(inputs.world.questions)} if inputs.world else {}
+    if inputs.world is None:
+        rows = _fitting(inputs.rows, tokenizer, config)
+        job = replace(job, rows=rows, held_out=tokenise(inputs.held_out, tokenizer, config.max_length))
+        left_out = len(inputs.rows) - len(rows)
+        counts = {"rows": len(rows), "rows_left_out": left_out, "tokens_an_epoch": sum(row.tokens for row in rows)}
     back_end = importlib.import_module(BACK_ENDS[config.trainer, config.stage])
     with memory_told():
-        outcome = back_end.train(Job(inputs.files, tokenizer, rows, held_out, config, run))
-    counts = {"rows": len(rows), "rows_left_out": left_out, "tokens_an_epoch": sum(row.tokens for row in rows)}
+        outcome = back_end.train(job)
     run.set(**_base(inputs), **counts, **asdict(outcome), packages=_versions())
     draw(run.path / "metrics.jsonl", run.path / "curves.png", f"{config.stage}, {inputs.files.label}")
     shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
+
+
+def _fitting(rows: list[Row], tokenizer: PreTrainedTokenizerBase, config: TrainConfig) -> list[TokenRow]:
+    """The rows in tokens, without those that are too long, which is said."""
+    made = tokenise(rows, tokenizer, config.max_length)
+    if not made:
+        raise ConfigError(f"no row has at most {config.max_length} tokens; raise max_length")
+    if left_out := len(rows) - len(made):
+        say(
+            f"train: {left_out} of {len(rows)} rows have more than {config.max_length} tokens and are left out, "
+            "not cut; raise max_length to learn them too"
+        )
+    return made
 
 
 def _base(inputs: Inputs) -> dict[str, Any]:
@@ -156,8 +204,9 @@ def _report(run: Run, as_json: bool) -> None:
     manifest = run.manifest
     if as_json:
         sys.stdout.write(json.dumps(manifest, ensure_ascii=False) + "\n")
-    losses = f"loss {manifest['loss_first']:.4f} → {manifest['loss_last']:.4f}"
-    say(f"train: {manifest['steps']} steps, {losses}, checkpoint in {run.path}")
+    told = "reward" if "reward_first" in manifest else "loss"  # the loss of GRPO says nothing about progress
+    change = f"{told} {manifest[f'{told}_first']:.4f} → {manifest[f'{told}_last']:.4f}"
+    say(f"train: {manifest['steps']} steps, {change}, checkpoint in {run.path}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What the TRL trainers share: arguments, order of rows, quiet, progress, checkpoints, and a cheaper LM head on CPUs.
 
-This module, `trl_sft` and `trl_dpo` import torch and TRL at their top, because they define trainer classes;
+This module, `trl_sft`, `trl_dpo` and `trl_grpo` import torch and TRL at their top, because they define trainer classes;
 `training.train` imports them once the data are checked.
 """
 
@@ -46,7 +46,7 @@ def use_threads(count: int) -> None:
 
 
 def common_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
-    """TRL's arguments that both stages share. All epochs are one pass here: `row_order` has laid them end to end."""
+    """TRL's arguments that all stages share. All epochs are one pass here: `row_order` has laid them end to end."""
     return {
         "output_dir": str(checkpoints),
         "per_device_train_batch_size": config.batch_size,
@@ -60,7 +60,6 @@ def common_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
         "warmup_steps": config.warmup,
         "weight_decay": config.weight_decay,
         "max_grad_norm": config.max_grad_norm,
-        "max_length": None,  # rows that are too long have been left out
         "save_strategy": "steps",
         "save_steps": config.save_steps,
         "save_total_limit": 2,
@@ -108,9 +107,10 @@ class Watch(TrainerCallback):
             self._run.note(step=state.global_step, seconds=round(time.monotonic() - self._start, 2), **numbers)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        last = next((entry["loss"] for entry in reversed(state.log_history) if "loss" in entry), None)
+        told = "reward" if self._config.stage == "grpo" else "loss"
+        last = next((entry[told] for entry in reversed(state.log_history) if told in entry), None)
         if self._bar:
-            self._bar.advance(notes="" if last is None else f"loss {last:.4f}")
+            self._bar.advance(notes="" if last is None else f"{told} {last:.4f}")
         self.seconds = time.monotonic() - self._start
         if self._config.minutes and self.seconds > 60 * self._config.minutes and state.global_step < state.max_steps:
             self.out_of_time = control.should_training_stop = True

@@ -102,6 +102,7 @@ def build(policy: Any, job: Job) -> StepDPOTrainer:
         args=DPOConfig(
             **common_arguments(config, job.checkpoints),
             **losses(config.dpo),
+            max_length=None,  # rows that are too long have been left out
             beta=config.dpo.beta,
             precompute_ref_log_probs=True,
         ),

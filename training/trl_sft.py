@@ -21,7 +21,9 @@ def train(job: Job) -> Outcome:
     policy = load_policy(job.files, job.config)
     trainer = StepSFTTrainer(
         model=policy,
-        args=SFTConfig(**common_arguments(job.config, job.checkpoints)),
+        args=SFTConfig(
+            **common_arguments(job.config, job.checkpoints), max_length=None
+        ),  # what is too long was left out
         train_dataset=as_dataset(job.rows).select(order_for(job.config, job.rows)),
         eval_dataset=as_dataset(job.held_out) if job.held_out else None,
         processing_class=job.tokenizer,

@@ -1,0 +1,369 @@
+"""GRPO: what is learnt from, by how much, and whole runs of a tiny model over a real index."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from indexes.build import build_index
+from steprag.cli import guarded
+from steprag.engines.models import resolve_model
+from steprag.files import write_records
+from steprag.runs import open_run
+from steprag.tokens import load_tokenizer, prompt_tokens
+from steprag.types import Passage, Question
+from tests.fakes import WORLD, DictRetriever, chat_reply, query, serve
+from tests.grpo_parts import ASKED, KEPT, NO, SEARCH, YES, make_speaker, spoken, world
+from tests.indexing import small, write_corpus
+from tests.training_parts import lines, tensors
+from training.config import GrpoSection, TrainConfig
+from training.episodes import Group, Sampling, numbers_of, play, rows_of
+from training.train import main
+
+FAST = [
+    *("--stage", "grpo", "--threads", "1", "--warmup", "0", "--retriever.top_k", "1", "--grpo.depth", "5"),
+    *("--grpo.questions", "1", "--grpo.max_tokens", "40", "--scheduler", "constant_with_warmup"),
+]
+
+
+@pytest.fixture(scope="module")
+def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_speaker(tmp_path_factory.mktemp("speaker"))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Path:
+    """A folder with `questions.jsonl` and the index of a tiny encoder."""
+    folder = tmp_path_factory.mktemp("data")
+    corpus = write_corpus(folder / "corpus.jsonl", [(p.id, p.title, p.text) for p in WORLD])
+    build_index(str(corpus), folder / "index", small(tiny_encoder))
+    write_records(folder / "questions.jsonl", [ASKED])
+    return folder
+
+
+def grpo(speaker: Path, data: Path, out: Path, *options: str) -> int:
+    sources = ["--questions", str(data / "questions.jsonl"), "--index", str(data / "index")]
+    return guarded(main, [*FAST, "--model", str(speaker), *sources, "--out", str(out), *options])
+
+
+# What is played and learnt from
+
+
+@dataclass
+class SlowRetriever(DictRetriever):
+    """Answers after a random while."""
+
+    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+        await asyncio.sleep(random.random() / 100)
+        return await super().search(query, top_k)
+
+
+def scripted(speaker: Path, texts: dict[str, Sequence[str]], sent: list[list[list[int]]]) -> Sampling:
+    """Completions by the last line of the prompt, one after the other; `sent` takes the prompts of every batch."""
+    tokenizer = load_tokenizer(resolve_model(str(speaker)))
+    drawn = random.Random(0)
+
+    def generate(prompts: list[list[int]], seed: int) -> list[list[int]]:
+        sent.append(prompts)
+        last = [str(tokenizer.decode(ids)).split("<|im_end|>")[-2].split("\n")[-1] for ids in prompts]
+        chosen = [drawn.choice(texts[line]) for line in last]
+        return [tokenizer.encode(text, add_special_tokens=False) + [int(tokenizer.eos_token_id)] for text in chosen]  # pyright: ignore
+
+    return Sampling(generate, tokenizer, frozenset({int(tokenizer.eos_token_id)}), 60, 1024)  # pyright: ignore
+
+
+SCRIPT = {"Search or answer.": (SEARCH, YES, NO), "Read the passages.": (KEPT,), "Answer now.": (YES, NO)}
+
+
+def played(
+    speaker: Path, *, questions: Sequence[Question] = (ASKED,), max_length: int = 1024, **texts: Sequence[str]
+) -> tuple[list[Group], Any]:
+    """The groups of one step, and the prompts of each batch that was sampled."""
+    sent: list[list[list[int]]] = []
+    how = replace(scripted(speaker, {**SCRIPT, **texts}, sent), max_length=max_length)
+    environment = replace(world(), retriever=SlowRetriever())
+    return asyncio.run(play(questions, environment, how, GrpoSection(episodes=6), seed=1)), sent
+
+
+def test_rows_hold_what_was_sent_and_sampled_and_passages_only_in_prompts(speaker: Path) -> None:
+    groups, sent = played(speaker)
+    tokenizer = load_tokenizer(resolve_model(str(speaker)))
+    (group,) = groups
+    rows = rows_of(groups)
+    assert len(rows) == sum(map(len, group.turns)) == sum(map(len, sent))
+    assert group.advantages is not None
+    assert sum(group.advantages) == pytest.approx(0)
+    prompts = {tuple(ids) for batch in sent for ids in batch}
+    assert {tuple(prompt_tokens(prompt, tokenizer)) for prompt, _ in spoken()} <= prompts
+    assert {tuple(row.prompt) for row in rows} == prompts
+    learnt = {str(tokenizer.decode(row.completion)) for row in rows}
+    assert learnt <= {text + "<|im_end|>" for text in (SEARCH, KEPT, YES, NO)}
+    assert any("Passages:\nLima: Lima is the capital" in str(tokenizer.decode(list(prompt))) for prompt in prompts)
+
+
+def test_searches_that_come_back_in_any_order_make_the_same_batches(speaker: Path) -> None:
+    (first, sent), (second, again) = played(speaker), played(speaker)
+    assert sent == again
+    assert first == second
+    assert max(map(len, sent)) == 6, "the episodes of a group are sampled together"
+
+
+def test_a_prompt_that_leaves_no_room_ends_the_episode_and_is_not_learnt(speaker: Path) -> None:
+    (group,), sent = played(speaker, max_length=130, **{"Search or answer.": (SEARCH, query("Peru"))})
+    assert {episode.finish for episode in group.episodes} == {"truncated"}
+    assert all(len(ids) + 60 <= 130 for batch in sent for ids in batch)
+    assert all(len(turns) == 1 for turns in group.turns), "only the query was sampled"
+
+
+def test_groups_are_scored_by_their_own_question_and_dropped_alone(speaker: Path) -> None:
+    """Two questions of the same words: "yes" is right for one and nothing is right for the other."""
+    nobody = replace(ASKED, id="nobody", golden_answers=("maybe",))
+    (one, other), sent = played(speaker, questions=(ASKED, nobody))
+    assert len(sent[0]) == 12
+    assert one.terms["f1"] == [float(episode.prediction == "yes") for episode in one.episodes]
+    assert other.terms["f1"] == [0.0] * 6
+    assert one.advantages is not None
+    assert other.advantages is None, "format is kept by all of them"
+    assert len(rows_of([one, other])) == sum(map(len, one.turns))
+    numbers = numbers_of([one, other])
+    assert numbers["groups_dropped"] == 0.5
+    assert numbers["rewards/f1"] == pytest.approx(sum(one.terms["f1"]) / 12)  # pyright: ignore[reportArgumentType]
+    assert numbers["episodes/searches"] == pytest.approx(
+        sum(len(episode.retrieved) for group in (one, other) for episode in group.episodes) / 12
+    )
+
+
+# The gradient
+
+
+@contextmanager
+def trainer_for(speaker: Path, folder: Path, **section: Any) -> Iterator[tuple[Any, Any]]:
+    """A trainer as a run builds it, and its stage."""
+    from training.job import Job
+    from training.policy import load_policy
+    from training.trl_common import quiet
+    from training.trl_grpo import build, staged
+    from training.world import World
+
+    quiet()
+    files = resolve_model(str(speaker))
+    grpo = GrpoSection(questions=1, episodes=6, max_tokens=40, temperature=0.8, **section)
+    config = TrainConfig(stage="grpo", finetuning="full", max_steps=1, batch_size=4, grpo=grpo)
+    with open_run(folder, "train", identity={}, config={}) as run:
+        job = Job(files, load_tokenizer(files), [], [], config, run, World([ASKED], world(), {}))
+        with staged(job) as stage:
+            trainer = build(load_policy(files, config), stage)
+            trainer.current_gradient_accumulation_steps = 1
+            yield trainer, stage
+
+
+def step(trainer: Any) -> dict[str, Any]:
+    """The gradients of one step."""
+    trainer.model.zero_grad()
+    trainer.training_step(trainer.model, [{"number": 0}] * 6)
+    return {name: weight.grad.clone() for name, weight in trainer.model.named_parameters() if weight.grad is not None}
+
+
+@pytest.mark.parametrize("share_prefix", [True, False])
+def test_the_gradient_is_the_policy_gradient_of_sampled_tokens_alone(
+    speaker: Path, tmp_path: Path, share_prefix: bool
+) -> None:
+    """Against plain torch, one row at a time without padding: -A ∇log p of each sampled token, over all of them."""
+    import torch
+
+    with trainer_for(speaker, tmp_path / "run", share_prefix=share_prefix) as (trainer, stage):
+        rows = rows_of(stage.play(trainer, [0]))
+        assert len({len(row.prompt) for row in rows}) > 1, "prompts of several states"
+        found = step(trainer)
+        trainer.model.zero_grad()
+        count = sum(len(row.completion) for row in rows)
+        for row in rows:
+            ids = torch.tensor([row.prompt + row.completion])
+            logits = trainer.model(ids).logits[0, len(row.prompt) - 1 : -1] / 0.8
+            scores = torch.log_softmax(logits, -1).gather(1, torch.tensor(row.completion)[:, None])
+            (-row.advantage * scores.sum() / count).backward()
+        for name, weight in trainer.model.named_parameters():
+            assert torch.allclose(found[name], weight.grad, atol=2e-5), name
+
+
+def test_masked_tokens_add_nothing_to_the_loss(speaker: Path, tmp_path: Path) -> None:
+    """The prompt's columns are no part of the completion's mask; a completion that is masked too leaves nothing."""
+    import torch
+
+    with trainer_for(speaker, tmp_path / "run") as (trainer, stage):
+        rows = rows_of(stage.play(trainer, [0]))[:4]
+        batch = trainer.batch(rows, 100)
+        assert batch["completion_mask"].sum() == sum(len(row.completion) for row in rows)
+
+        def gradient(batch: dict[str, Any]) -> Any:
+            trainer.model.zero_grad()
+            trainer.compute_loss(trainer.model, batch).backward()
+            return trainer.model.get_input_embeddings().weight.grad.clone()
+
+        whole = gradient(batch)
+        assert whole.abs().max() > 1e-4
+        half = batch["completion_mask"].clone()
+        half[:, 3:] = 0
+        assert not torch.allclose(gradient({**batch, "completion_mask": half}), whole, atol=1e-5)
+        nothing = gradient({**batch, "completion_mask": torch.zeros_like(half)})
+        assert nothing.abs().max() == 0
+
+
+# Whole runs
+
+
+def test_a_rewarded_action_becomes_more_likely(speaker: Path, data: Path, tmp_path: Path) -> None:
+    """From real samples of its own: of "yes" and "no" by halves, to "yes"."""
+    options = ["--finetuning", "full", "--learning_rate", "0.001", "--max_steps", "8", "--grpo.episodes", "12"]
+    assert grpo(speaker, data, tmp_path, *options, "--grpo.rewards", "{em: 1.0, cost: 0.0}") == 0
+    before, after = likelihood(speaker, YES), likelihood(tmp_path, YES)
+    assert 0.2 < before < 0.45
+    assert after > before + 0.2
+    assert likelihood(tmp_path, NO) < likelihood(speaker, NO) - 0.1
+
+    metrics = lines(tmp_path / "metrics.jsonl")
+    assert [row["step"] for row in metrics] == list(range(1, 9))
+    assert {"reward", "rewards/em", "rewards/cost", "groups_dropped", "episodes/steps", "rows"} <= metrics[0].keys()
+    assert all(row["reward"] == pytest.approx(row["rewards/em"]) for row in metrics)
+    episodes = lines(tmp_path / "episodes.jsonl")
+    assert len(episodes) == 8 * 12
+    first = [row for row in episodes if row["step"] == 1]
+    assert metrics[0]["rewards/em"] == pytest.approx(sum(row["prediction"] == "yes" for row in first) / 12)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["questions"] == 1
+    assert manifest["prompt"]["profile"] == "transcript"
+    assert manifest["reward_first"] == metrics[0]["reward"]
+    assert (tmp_path / "curves.png").exists()
+
+
+def likelihood(folder: Path, text: str) -> float:
+    """The probability of a whole step at the question's start."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    tokenizer = load_tokenizer(resolve_model(str(folder)))
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    prompt = tokenizer.apply_chat_template(list(spoken()[0][0]), add_generation_prompt=True, return_dict=True)  # pyright: ignore
+    ids = prompt["input_ids"]  # pyright: ignore
+    reply = tokenizer.encode(text, add_special_tokens=False)
+    with torch.no_grad():
+        logits = model(torch.tensor([ids + reply])).logits[0, len(ids) - 1 : -1]
+    return float(torch.log_softmax(logits, -1)[range(len(reply)), reply].sum().exp())
+
+
+def test_groups_without_variance_move_no_weight(speaker: Path, data: Path, tmp_path: Path) -> None:
+    """Without gold passages recall says nothing, so every episode is worth the same; nor does weight decay act."""
+    import torch
+
+    shutil.copytree(data, tmp_path / "data")
+    write_records(tmp_path / "data" / "questions.jsonl", [Question("q", ASKED.question, ("yes",))])
+    start = ["--grpo.rewards", "{f1: 1.0}", "--max_steps", "1", "--learning_rate", "0.01", "--grpo.episodes", "6"]
+    assert grpo(speaker, data, tmp_path / "start", *start) == 0
+    alike = ["--grpo.rewards", "{recall: 1.0}", "--max_steps", "3", "--learning_rate", "0.01", "--weight_decay", "0.5"]
+    alike += ["--adapter", str(tmp_path / "start"), "--grpo.episodes", "6"]
+    assert grpo(speaker, tmp_path / "data", tmp_path / "alike", *alike) == 0
+    before, after = tensors(tmp_path / "start"), tensors(tmp_path / "alike")
+    assert any(weight.abs().max() > 0 for name, weight in before.items() if "lora_B" in name)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    metrics = lines(tmp_path / "alike" / "metrics.jsonl")
+    assert [row["groups_dropped"] for row in metrics] == [1.0] * 3
+    assert [row["rows"] for row in metrics] == [0.0] * 3
+    assert not any("rewards/recall" in row for row in metrics)
+
+
+def test_equal_runs_are_equal_and_the_reference_holds(speaker: Path, data: Path, tmp_path: Path) -> None:
+    import torch
+
+    options = ["--grpo.beta", "0.05", "--lora.layers", "1", "--learning_rate", "0.02", "--max_steps", "3"]
+    options += ["--grpo.episodes", "6", "--batch_size", "4"]
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert grpo(speaker, data, one, *options) == 0
+    assert grpo(speaker, data, other, *options) == 0
+    assert (one / "episodes.jsonl").read_text() == (other / "episodes.jsonl").read_text()
+    found, again = tensors(one), tensors(other)
+    assert all(torch.equal(found[name], again[name]) for name in found)
+    assert all(".layers.1." in name for name, weight in found.items() if "lora_B" in name and weight.abs().max() > 0)
+    divergence = [row["kl"] for row in lines(one / "metrics.jsonl") if "kl" in row]
+    assert divergence[0] == pytest.approx(0, abs=1e-6)
+    assert divergence[-1] > 1e-6
+    assert not (one / "ref").exists()
+
+    longer = [*options[:-6], "--max_steps", "4", *options[-4:]]
+    assert grpo(speaker, data, one, *longer) == 2, "another recipe is refused"
+    assert grpo(speaker, data, one, *options) == 0, "a finished run has nothing to do"
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_the_same_weights(speaker: Path, data: Path, tmp_path: Path) -> None:
+    import torch
+
+    options = ["--learning_rate", "0.005", "--max_steps", "30", "--save_steps", "5", "--grpo.episodes", "6"]
+    options += ["--grpo.beta", "0.01", "--lora.layers", "1"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert grpo(speaker, data, whole, *options) == 0
+    sources = ["--questions", str(data / "questions.jsonl"), "--index", str(data / "index"), "--out", str(killed)]
+    command = [sys.executable, "-m", "training.train", *FAST, "--model", str(speaker), *sources, *options]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.getcwd()})
+    while not list(killed.glob("checkpoints/checkpoint-10/trainer_state.json")) and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert grpo(speaker, data, killed, *options) == 0
+    assert any("resumed_from" in row for row in lines(killed / "metrics.jsonl"))
+    expected, found = tensors(whole), tensors(killed)
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_the_judge_is_asked_of_finished_episodes_alone(speaker: Path, data: Path, tmp_path: Path) -> None:
+    def score(prompt: str, draw: int) -> str:
+        return "90" if "<answer> yes" in prompt else "10"
+
+    with serve(chat_reply(score)) as endpoint:
+        judge = ["--judge.base_url", endpoint.url, "--judge.model", "double", "--judge.engine", "openai"]
+        options = ["--grpo.rewards", "{judge: 1.0}", "--max_steps", "1", "--grpo.episodes", "6", *judge]
+        assert grpo(speaker, data, tmp_path, *options) == 0
+        episodes = lines(tmp_path / "episodes.jsonl")
+        answered = [row for row in episodes if row["prediction"] is not None]
+        assert len(endpoint.requests) == len(answered) > 0
+    for row in episodes:
+        expected = 0.0 if row["prediction"] is None else 0.9 if row["prediction"].startswith("yes") else 0.1
+        assert row["rewards"]["judge"] == row["reward"] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--pairs", "somewhere"], "--pairs: stage grpo learns from --questions and --index; leave it out"),
+        (["--grpo.rewards", "{f2: 1.0}"], "unknown reward 'f2'; did you mean 'f1'?"),
+        (["--accumulation", "2"], "accumulation: a step of grpo takes all completions"),
+        (["--trainer", "llamafactory"], "stage grpo: llamafactory has none"),
+        (["--grpo.max_tokens", "2000"], "grpo.max_tokens: leaves no room for a prompt"),
+    ],
+)
+def test_what_no_run_can_do_is_refused_first(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], complaint: str
+) -> None:
+    assert grpo(Path("smollm2-135m-instruct"), data, tmp_path / "out", *options) == 2
+    assert complaint in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_stage_without_its_source_says_which(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert guarded(main, ["--stage", "grpo", "--questions", "q.jsonl", "--out", str(tmp_path / "out")]) == 2
+    assert "--index: stage grpo learns from --questions and --index; give it" in capsys.readouterr().err
+    assert guarded(main, ["--stage", "dpo", "--out", str(tmp_path / "out")]) == 2
+    assert "--pairs: stage dpo learns from --pairs; give it" in capsys.readouterr().err

@@ -1,0 +1,217 @@
+"""Episodes that the weights under training play, for GRPO: the one agent (`steprag.environment`), its policy in this
+process.
+
+Every completion is kept as the ids that were sent and the ids that were sampled, and becomes a training row of its own:
+that prompt, that completion, its episode's advantage. Retrieved text only ever stands in prompts, so no loss falls on
+it, whatever a prompt profile looks like; and what is learnt from is to the token what was sampled from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from steprag.concurrency import for_each
+from steprag.environment import Environment, rollout
+from steprag.tokens import prompt_tokens
+from steprag.types import Completion, Episode, Message, Question, Sample, State, Usage
+from training.config import GrpoSection
+from training.parity import check_prompt, sent_tokens
+from training.rewards import Played, advantages, score
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Generate = Callable[[list[list[int]], int], list[list[int]]]
+"""Prompts' ids and a seed to the ids sampled after each, the token that ends the turn included where it came."""
+
+Judged = Callable[[Question, State, int], Awaitable[float | None]]
+"""A question, the state its episode ended in and a seed to a score, 0 to 1, or None where the judge gave none."""
+
+APART = 1000
+"""Between the seeds of two episodes; the k-th step of an episode samples with its seed + k."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One completion: the prompt's ids as sent, the completion's ids as sampled."""
+
+    prompt: list[int]
+    completion: list[int]
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """What is learnt from: a completion and the advantage of its episode. The loss falls on `completion` alone."""
+
+    prompt: list[int]
+    completion: list[int]
+    advantage: float
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How completions are made: `generate` by the weights as they stand, at most `max_tokens` (it knows how many).
+
+    `ends`: ids of the tokens that end a turn. A prompt is sampled where prompt and completion fit into `max_length`.
+    """
+
+    generate: Generate
+    tokenizer: PreTrainedTokenizerBase
+    ends: frozenset[int]
+    max_tokens: int
+    max_length: int
+
+
+class Batcher:
+    """Collects the requests of `live` episodes; when all of them wait, their completions are made in one batch.
+
+    The batch stands in the order of the episodes' numbers and its first seed is the batch's, so that equal runs make
+    equal batches, in whatever order searches come back.
+    """
+
+    def __init__(self, generate: Generate, live: int) -> None:
+        self._generate, self._live = generate, live
+        self._waiting: dict[int, tuple[list[int], int, asyncio.Future[list[int]]]] = {}
+
+    async def sample(self, number: int, prompt: list[int], seed: int) -> list[int]:
+        """What is sampled after `prompt` for the episode `number`."""
+        future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = prompt, seed, future
+        self._go()
+        return await future
+
+    def leave(self) -> None:
+        """An episode has ended."""
+        self._live -= 1
+        self._go()
+
+    def _go(self) -> None:
+        if not self._waiting or len(self._waiting) < self._live:
+            return
+        batch = [self._waiting[number] for number in sorted(self._waiting)]
+        self._waiting = {}
+        made = self._generate([prompt for prompt, _, _ in batch], batch[0][1])
+        for (_, _, future), ids in zip(batch, made, strict=True):
+            future.set_result(ids)
+
+
+@dataclass
+class Player:
+    """The `Policy` of one episode; `turns` is what it sampled so far.
+
+    Output is not constrained: what the policy would have been kept from is what it has to learn, and a constrained
+    sample is not one of the distribution that the loss takes it from. Engines that constrain send the same prompts.
+    """
+
+    number: int
+    batcher: Batcher
+    sampling: Sampling
+    turns: list[Turn] = field(default_factory=list)
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        """One completion, as `rollout` asks for; empty and "length" where the prompt leaves no room for one."""
+        del allowed, n
+        how = self.sampling
+        prompt = prompt_tokens(messages, how.tokenizer)
+        check_prompt(f"episode {self.number + 1}", prompt, sent_tokens([messages], how.tokenizer)[0], how.tokenizer)
+        if len(prompt) + how.max_tokens > how.max_length:
+            return Sample((Completion("", "length"),), Usage())
+        ids = await self.batcher.sample(self.number, prompt, seed)
+        self.turns.append(Turn(prompt, ids))
+        ended = ids[-1] in how.ends
+        text = how.tokenizer.decode(ids[:-1] if ended else ids, clean_up_tokenization_spaces=False)
+        completion = Completion(str(text), "stop" if ended else "length")
+        return Sample((completion,), Usage(1, len(prompt), len(ids)))
+
+
+@dataclass(frozen=True)
+class Group:
+    """The episodes of one question: what each did, sampled and was worth.
+
+    `advantages` is None where all are worth the same: the group is dropped.
+    """
+
+    question: Question
+    episodes: list[Episode]
+    turns: list[list[Turn]]
+    terms: dict[str, list[float | None]]
+    totals: list[float]
+    advantages: list[float] | None
+
+
+async def play(
+    questions: Sequence[Question],
+    environment: Environment,
+    sampling: Sampling,
+    section: GrpoSection,
+    *,
+    seed: int,
+    judge: Judged | None = None,
+) -> list[Group]:
+    """`section.episodes` episodes of every question, all at once, scored. Raises PolicyError (of the judge) and
+    RetrieverError.
+    """
+    size = section.episodes
+    batcher = Batcher(sampling.generate, len(questions) * size)
+    players = [Player(number, batcher, sampling) for number in range(len(questions) * size)]
+    played: dict[int, Played] = {}
+
+    async def one(player: Player) -> None:
+        question, start = questions[player.number // size], seed + APART * player.number
+        episode = await rollout(environment, player, environment.start(question.question), seed=start)
+        batcher.leave()
+        judged = None
+        if judge and episode.prediction is not None:
+            judged = await judge(question, episode.state, start)
+        tokens = sum(len(turn.completion) for turn in player.turns)
+        played[player.number] = Played(question, episode, tokens, judged)
+
+    await for_each(players, one, at_once=len(players))
+    return [
+        _group([played[number] for number in numbers], [players[number].turns for number in numbers], section)
+        for numbers in (range(first, first + size) for first in range(0, len(players), size))
+    ]
+
+
+def _group(played: list[Played], turns: list[list[Turn]], section: GrpoSection) -> Group:
+    scores = score(played, section.rewards)
+    worth = advantages(scores.totals, section.scale)
+    return Group(played[0].question, [p.episode for p in played], turns, scores.terms, scores.totals, worth)
+
+
+def rows_of(groups: Sequence[Group]) -> list[StepRow]:
+    """The rows of the groups that tell something, those of like prompts side by side."""
+    rows = [
+        StepRow(turn.prompt, turn.completion, advantage)
+        for group in groups
+        if group.advantages is not None
+        for advantage, turns in zip(group.advantages, group.turns, strict=True)
+        for turn in turns
+    ]
+    return sorted(rows, key=lambda row: (len(row.prompt), row.prompt, row.completion))
+
+
+def numbers_of(groups: Sequence[Group]) -> dict[str, float]:
+    """What a step's episodes were like: means over them; each reward alone, over those of which it says something."""
+    episodes = [episode for group in groups for episode in group.episodes]
+    turns = [turn for group in groups for each in group.turns for turn in each]
+
+    def mean(values: Sequence[float]) -> float:
+        return sum(values) / len(values)
+
+    numbers = {
+        "reward": mean([total for group in groups for total in group.totals]),
+        "groups_dropped": mean([float(group.advantages is None) for group in groups]),
+        "episodes/answered": mean([float(episode.finish == "answer") for episode in episodes]),
+        "episodes/steps": mean([float(len(episode.state.steps)) for episode in episodes]),
+        "episodes/searches": mean([float(len(episode.retrieved)) for episode in episodes]),
+        "episodes/tokens": sum(len(turn.completion) for turn in turns) / len(episodes),
+    }
+    for name in groups[0].terms:
+        told = [value for group in groups for value in group.terms[name] if value is not None]
+        if told:
+            numbers[f"rewards/{name}"] = mean(told)
+    return numbers

@@ -1,0 +1,151 @@
+"""Rewards of an episode, for GRPO: small functions by name, weighed in the recipe (`grpo.rewards`).
+
+A reward sees the question and what the policy did (steps, searches, the completion that was refused), never the prompt,
+so no word of ours earns anything. None means that the reward says nothing of the episode, as where a question has no
+gold passages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+from steprag.config import nearest
+from steprag.errors import ConfigError
+from steprag.gold import gold_of, mentions, subject
+from steprag.metrics import exact_match
+from steprag.metrics import f1 as token_f1
+from steprag.types import Episode, Found, Question
+
+SAME = 1e-6
+"""Rewards that differ by less are alike."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """A finished episode as rewards see it. `tokens`: how many the policy sampled, over all its completions.
+
+    `judged` is the judge's score of the answer, 0 to 1; None where no judge was asked or its replies held no score.
+    """
+
+    question: Question
+    episode: Episode
+    tokens: int
+    judged: float | None = None
+
+
+Reward = Callable[[Played], float | None]
+
+
+def em(played: Played) -> float:
+    """1 where the answer is a golden one, normalised; else 0."""
+    return exact_match(played.episode.prediction, played.question.golden_answers)
+
+
+def f1(played: Played) -> float:
+    """Token F1 of the answer against the best golden one; yes and no are right or wrong."""
+    return token_f1(played.episode.prediction, played.question.golden_answers)
+
+
+def judge(played: Played) -> float | None:
+    """The judge's score of an episode that ended with an answer; 0 without one."""
+    return 0.0 if played.episode.prediction is None else played.judged
+
+
+def format_kept(played: Played) -> float:
+    """The share of the completions that follow the grammar: 1 for an episode that ended with an answer."""
+    kept = len(played.episode.state.steps)
+    return kept / (kept + (played.episode.refused is not None))
+
+
+def evidence(played: Played) -> float | None:
+    """The share of the gold passages that were found and whose subject the evidence names; None without gold.
+
+    A proxy, the same as in `preference.gold`: it asks for the title's words, not for the fact.
+    """
+    gold = gold_of(played.question.id, played.question.metadata)
+    if gold is None:
+        return None
+    found = {mark: subject(p.title) for p in _found(played) if (mark := gold.matches(p)) is not None}
+    kept = "\n".join(step.content for step in played.episode.state.steps if step.action == "evidence")
+    return gold.share(sum(mentions(kept, found.values())))
+
+
+def recall(played: Played) -> float | None:
+    """The share of the gold passages that the searches found; None without gold."""
+    gold = gold_of(played.question.id, played.question.metadata)
+    return gold.recall(_found(played)) if gold else None
+
+
+def cost(played: Played) -> float:
+    """Searches made; weigh it below 0."""
+    return float(len(played.episode.retrieved))
+
+
+def length(played: Played) -> float:
+    """Hundreds of tokens sampled; weigh it below 0."""
+    return played.tokens / 100
+
+
+REWARDS: dict[str, Reward] = {
+    "em": em,
+    "f1": f1,
+    "judge": judge,
+    "format": format_kept,
+    "evidence": evidence,
+    "recall": recall,
+    "cost": cost,
+    "length": length,
+}
+
+
+def _found(played: Played) -> list[Found]:
+    return [Found(p.id, p.title) for search in played.episode.retrieved for p in search]
+
+
+def check_names(weights: Mapping[str, float]) -> None:
+    """Raises ConfigError for a reward that does not exist, with the nearest that does."""
+    for name in weights:
+        if name not in REWARDS:
+            raise ConfigError(f"grpo.rewards: unknown reward {name!r}{nearest(name, list(REWARDS))}")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the episodes of a group were worth: each term alone, by name, and the weighted sum of those that count."""
+
+    terms: dict[str, list[float | None]]
+    totals: list[float]
+
+
+def score(group: Sequence[Played], weights: Mapping[str, float]) -> Scores:
+    """Scores the episodes of one question.
+
+    An episode without a single step (its first completion was empty, or no step) scores 0 in every term that says
+    something of it. A term that says nothing of one episode is left out of the whole group's sums, so that all are
+    measured alike.
+    """
+    terms = {name: [_term(name, played) for played in group] for name in weights}
+    totals = [0.0] * len(group)
+    for name, values in terms.items():
+        told = [value for value in values if value is not None]
+        if len(told) == len(group):
+            totals = [total + weights[name] * value for total, value in zip(totals, told, strict=True)]
+    return Scores(terms, totals)
+
+
+def _term(name: str, played: Played) -> float | None:
+    value = REWARDS[name](played)
+    return value if value is None or played.episode.state.steps else 0.0
+
+
+def advantages(totals: Sequence[float], scale: str) -> list[float] | None:
+    """Each total against the group's mean; with scale "group" in its standard deviations (arXiv 2402.03300).
+
+    None for a group whose totals are all alike: it tells nothing, and divided by next to nothing it would tell noise.
+    """
+    if max(totals) - min(totals) < SAME:
+        return None
+    spread = stdev(totals) if scale == "group" else 1.0
+    return [(total - mean(totals)) / spread for total in totals]

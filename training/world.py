@@ -1,0 +1,56 @@
+"""What stage grpo plays in: questions, and the agent's environment over an index."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from indexes import open_retriever
+from steprag.environment import Environment
+from steprag.files import existing, file_hash, read_questions
+from steprag.judge import prompt_hash
+from steprag.policy import model_identity
+from steprag.prompts import load_profile
+from steprag.questions import SAMPLING
+from steprag.types import Question
+from training.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class World:
+    """`identity`: what decides the episodes beyond the recipe's own section."""
+
+    questions: list[Question]
+    environment: Environment
+    identity: dict[str, Any]
+
+
+@contextmanager
+def open_world(questions_file: str, index: str, config: TrainConfig) -> Iterator[World]:
+    """Reads the questions and opens the index, which is closed with the block. Raises ConfigError and DataError.
+
+    The retriever's weights load with its first search: a run that is finished already needs none.
+    """
+    file = existing(questions_file, "question file")
+    questions = read_questions(file)
+    profile = load_profile(config.prompt.profile, config.prompt.examples)
+    retriever = open_retriever(index, config.retriever.model_copy(update={"preload": False}))
+    identity = {
+        "data": {"questions": file_hash(file), "index": retriever.fingerprint},
+        "prompt": {"profile": profile.name, "hash": profile.hash},
+        "retriever": config.retriever.model_dump(include={"top_k"}),  # the index's fingerprint holds the rest
+        "judge": _judge_identity(config),
+    }
+    try:
+        yield World(questions, Environment(profile, retriever, config.retriever.top_k, config.grpo.depth), identity)
+    finally:
+        asyncio.run(retriever.close())
+
+
+def _judge_identity(config: TrainConfig) -> dict[str, Any] | None:
+    if "judge" not in config.grpo.rewards:
+        return None
+    return {**model_identity(config.judge), **config.judge.model_dump(include=SAMPLING), "prompt": prompt_hash()}
