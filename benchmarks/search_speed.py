@@ -2,10 +2,10 @@
 
     python benchmarks/search_speed.py [--trees 300]
 
-The policy is scripted and in this process. "expansions": requests a second of one core, with journal and trees on disk.
+The policy is scripted and in this process. "expansions": requests a second of one core, journal and trees on disk.
 "growing": microseconds a node in trees of about 100, 10,000 and 100,000 nodes. "slots": the share of the possible calls
-a second that 64 slots reach against fixed (200 ms) and mixed (50 to 800 ms) latencies, the run's beginning and end
-included.
+a second that 64 slots reach against fixed (200 ms) and mixed (50 to 800 ms) latencies: over the whole run, its beginning
+and end included, and in its middle (the last trees of a run leave slots empty, however long it is).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from data_generation.config import GenerateConfig
 from data_generation.generate import Engines, search_all
@@ -37,22 +37,27 @@ FACTS = tuple(Passage(str(i), f"Thing {i}", f"Thing {i} is next to thing {i + 1}
 
 @dataclass
 class Latent:
-    """A policy that writes any allowed step after a while; `busy` sums the seconds of its requests."""
+    """A policy that writes any allowed step after a while; `waits` holds each request's start and its latency."""
 
     shortest: float = 0.0
     longest: float = 0.0
     calls: int = 0
-    busy: float = 0.0
+    waits: list[tuple[float, float]] = field(default_factory=list)
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
         rng = random.Random(seed)
         if self.longest:
             wait = rng.uniform(self.shortest, self.longest)
-            self.busy += wait
+            self.waits.append((time.perf_counter(), wait))
             await asyncio.sleep(wait)
         self.calls += 1
         texts = (_step(allowed, rng) for _ in range(n))
         return Sample(tuple(Completion(text, "stop") for text in texts), Usage(1, 400, 40 * n, 0))
+
+    def share(self, slots: int, first: float, last: float) -> float:
+        """Of the requests that `slots` could have answered between two moments, the share that they did."""
+        inside = sum(max(0.0, min(start + wait, last) - max(start, first)) for start, wait in self.waits)
+        return inside / (slots * (last - first))
 
 
 def _step(allowed: tuple[str, ...], rng: random.Random) -> str:
@@ -128,11 +133,12 @@ def main() -> None:
         nodes, seconds = asyncio.run(grown(size))
         sys.stdout.write(f"growing     {nodes:>7,} nodes: {1e6 * seconds / nodes:.0f} µs a node\n")
     for name, shortest, longest in (("200 ms", 0.2, 0.2), ("50 to 800 ms", 0.05, 0.8)):
-        policy = Latent(shortest, longest)
+        policy, start = Latent(shortest, longest), time.perf_counter()
         seconds = generate(policy, given.trees, {"policy.concurrency": 64})
-        sys.stdout.write(
-            f"slots       {name}: {policy.busy / (64 * seconds):.1%} of the possible calls ({policy.calls} calls)\n"
-        )
+        whole = policy.share(64, start, start + seconds)
+        middle = policy.share(64, start + seconds / 8, start + seconds * 6 / 8)
+        shares = f"{whole:.1%} of the possible calls, in the middle {middle:.1%}"
+        sys.stdout.write(f"slots       {name}: {shares} ({policy.calls} calls)\n")
     sys.stdout.write(
         f"memory      {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB resident at most\n"
     )
