@@ -4,7 +4,7 @@
 
 The policy is scripted and in this process. "expansions": requests a second of one core, journal and trees on disk.
 "growing": microseconds a node in trees of about 100, 10,000 and 100,000 nodes. "slots": the share of the possible calls
-a second that 64 slots reach against fixed (200 ms) and mixed (50 to 800 ms) latencies: over the whole run, its beginning
+a second that 64 slots reach against fixed (200 ms) and mixed (50 to 800 ms) latencies: over the whole run, beginning
 and end included, and in its middle (the last trees of a run leave slots empty, however long it is).
 """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections import defaultdict, deque
 from pathlib import Path
 
 from data_generation.config import GenerateConfig
@@ -17,13 +18,14 @@ from data_generation.search import Searcher
 from steprag.cli import guarded
 from steprag.config import add_options, load_config, options_from, parse_arguments
 from steprag.environment import Environment
-from steprag.errors import ConfigError
-from steprag.files import existing, write_records
-from steprag.journal import JOURNAL, Journal, Replay
+from steprag.errors import ConfigError, NotJournalled
+from steprag.files import dump_line, existing, written_whole
+from steprag.journal import JOURNAL, Journal, state_of
 from steprag.judge import Judge
+from steprag.policy import Policy
 from steprag.prompts import load_profile
 from steprag.runs import open_run, read_manifest
-from steprag.types import Failure, Question, Tree
+from steprag.types import Completion, Failure, Message, Passage, Question, Sample, Tree, Usage
 
 
 def main(argv: list[str]) -> int:
@@ -59,11 +61,55 @@ async def replay(config: GenerateConfig, folder: Path, of: dict[str, object], ou
                 judge = Judge(source.policy("judge"), config.reward.gold) if config.reward.judged else None
                 return await search_one(question, Searcher(environment, source.policy("policy"), judge, config))
 
-            results = [await rebuilt(question) for question in journal.questions()[: config.limit]]
-            write_records(run.path / "trees.jsonl", [tree for tree in results if isinstance(tree, Tree)])
-            write_records(run.path / "failures.jsonl", [failed for failed in results if isinstance(failed, Failure)])
-            summarise(run, run.path / "trees.jsonl", journal.spending)
+            files = run.path / "trees.jsonl", run.path / "failures.jsonl"
+            with written_whole(files[0]) as trees, written_whole(files[1]) as failures:
+                for question in journal.questions()[: config.limit]:
+                    result = await rebuilt(question)
+                    (trees if isinstance(result, Tree) else failures).write(dump_line(result) + "\n")
+            summarise(run, files[0], journal.spending)
     return 0
+
+
+class Replay:
+    """A question's calls as a policy and a retriever without network.
+
+    A state's samples are handed out in the order in which they were paid for, however they are asked for, so other
+    stop rules and rewards rebuild other trees from the same calls. NotJournalled where the journal has no more.
+    """
+
+    def __init__(self, journal: Journal, question_id: str, fingerprint: str) -> None:
+        self.fingerprint = fingerprint
+        self._samples: dict[tuple[str, str], deque[tuple[Completion, Usage]]] = defaultdict(deque)
+        for (role, state, _, _), sample in journal.calls_of(question_id):
+            usage = sample.usage
+            for completion in sample.completions:
+                self._samples[role, state].append((completion, usage))
+                usage = Usage()
+        self._found = journal.searches_of(question_id)
+
+    def policy(self, role: str) -> Policy:
+        return _ReplayPolicy(self._samples, role)
+
+    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+        if (query, top_k) not in self._found:
+            raise NotJournalled(f"the journal has no search for {query!r} with top_k {top_k}")
+        return self._found[query, top_k]
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class _ReplayPolicy:
+    def __init__(self, samples: dict[tuple[str, str], deque[tuple[Completion, Usage]]], role: str) -> None:
+        self._samples, self._role = samples, role
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        left = self._samples.get((self._role, state_of(messages, allowed)))
+        if not left:
+            raise NotJournalled(f"the journal has no more {self._role} calls for this state")
+        taken = [left.popleft() for _ in range(min(n, len(left)))]
+        usage = sum((usage for _, usage in taken), Usage())
+        return Sample(tuple(completion for completion, _ in taken), usage)
 
 
 if __name__ == "__main__":

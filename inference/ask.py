@@ -8,10 +8,10 @@ import sys
 
 from indexes import open_retriever
 from inference.choice import critic_of
-from inference.config import InferConfig
+from inference.config import InferConfig, add_infer_options, infer_config
 from steprag.checkpoints import checked_profile
 from steprag.cli import guarded
-from steprag.config import add_options, config_from, parse_arguments
+from steprag.config import parse_arguments
 from steprag.critic import Critic
 from steprag.environment import Environment, rollout
 from steprag.errors import PART_DONE, ConfigError
@@ -26,13 +26,9 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag ask", description="Ask the agent one question and watch it work.")
     parser.add_argument("question")
     parser.add_argument("--index", required=True, metavar="DIR", help="index folder")
-    parser.add_argument("--model", metavar="M", help="short for --policy.model: name, path, checkpoint or adapter")
-    parser.add_argument("--adapter", metavar="A", help="short for --policy.adapter")
-    parser.add_argument("--base_url", metavar="URL", help="short for --policy.base_url")
-    add_options(parser, InferConfig)
+    add_infer_options(parser)
     given = parse_arguments(parser, argv)
-    short = {"policy__model": given.model, "policy__adapter": given.adapter, "policy__base_url": given.base_url}
-    config = config_from(InferConfig, given, **short)
+    config = infer_config(given)
     if config.best_of > 1:
         raise ConfigError("steprag ask plays one episode; best_of is for steprag infer")
     episode = asyncio.run(ask(given.question, given.index, config))

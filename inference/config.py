@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
+
 from pydantic import Field
 
 from steprag.budget import BudgetConfig
-from steprag.config import PolicyConfig, Positive, PromptConfig, RetrieverConfig, Section, StageConfig
+from steprag.config import (
+    PolicyConfig,
+    Positive,
+    PromptConfig,
+    RetrieverConfig,
+    Section,
+    StageConfig,
+    add_options,
+    config_from,
+)
 
 
 class EpisodeConfig(Section):
@@ -31,3 +42,17 @@ class InferConfig(StageConfig):
         default=1, description="episodes a question, with seeds of their own; the answer that most of them give counts"
     )
     seed: int = Field(default=0, description="seeds the sampling where temperature is above 0")
+
+
+def add_infer_options(parser: argparse.ArgumentParser) -> None:
+    """Every key, and short names for those that say which model answers."""
+    parser.add_argument("--model", metavar="M", help="short for --policy.model: name, path, checkpoint or adapter")
+    parser.add_argument("--adapter", metavar="A", help="short for --policy.adapter")
+    parser.add_argument("--base_url", metavar="URL", help="short for --policy.base_url")
+    add_options(parser, InferConfig)
+
+
+def infer_config(given: argparse.Namespace) -> InferConfig:
+    """The configuration that the parsed options of `add_infer_options` describe."""
+    short = {"policy__model": given.model, "policy__adapter": given.adapter, "policy__base_url": given.base_url}
+    return config_from(InferConfig, given, **short)

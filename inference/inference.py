@@ -19,14 +19,14 @@ if not __package__:  # run as a file: Python looks beside it first, where `infer
 from indexes import open_retriever
 from inference.best_of import Scorer, by_critic, by_vote, check_sampling, play
 from inference.choice import critic_of
-from inference.config import InferConfig
+from inference.config import InferConfig, add_infer_options, infer_config
 from inference.datasets import question_file
 from inference.evaluate import evaluate, table
 from inference.scores import HARNESS
 from steprag.budget import Spending
 from steprag.checkpoints import checked_profile
 from steprag.cli import guarded
-from steprag.config import add_options, config_from, parse_arguments
+from steprag.config import parse_arguments
 from steprag.critic import Critic
 from steprag.environment import Choose, Environment
 from steprag.errors import PART_DONE, RequestError
@@ -46,16 +46,12 @@ def main(argv: list[str]) -> int:
     source.add_argument("--questions", metavar="FILE", help="questions, JSON Lines")
     parser.add_argument("--split", help="split of a named data set [test, else dev]")
     parser.add_argument("--data_dir", metavar="DIR", help="folder of named data sets in FlashRAG's layout")
-    parser.add_argument("--model", metavar="M", help="short for --policy.model: name, path, checkpoint or adapter")
-    parser.add_argument("--adapter", metavar="A", help="short for --policy.adapter")
-    parser.add_argument("--base_url", metavar="URL", help="short for --policy.base_url")
     parser.add_argument("--index", required=True, metavar="DIR|URL", help="index folder, or a service's URL")
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder: predictions.jsonl, metrics.json")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
-    add_options(parser, InferConfig)
+    add_infer_options(parser)
     given = parse_arguments(parser, argv)
-    short = {"policy__model": given.model, "policy__adapter": given.adapter, "policy__base_url": given.base_url}
-    config = config_from(InferConfig, given, **short)
+    config = infer_config(given)
     named = given.dataset_name
     file = question_file(named, given.split, given.data_dir) if named else existing(given.questions, "question file")
     scores, failed = asyncio.run(infer(config, file, given.index, Path(given.out)))

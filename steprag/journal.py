@@ -14,7 +14,6 @@ import asyncio
 import hashlib
 import json
 import sqlite3
-from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from steprag.budget import Spending
-from steprag.errors import JournalError, NotJournalled, RequestError, StepragError
+from steprag.errors import JournalError, RequestError, StepragError
 from steprag.files import dump_line, from_dict
 from steprag.gate import Gate
 from steprag.policy import Policy
@@ -270,45 +269,3 @@ class _JournalledRetriever:
 
     async def close(self) -> None:
         """The retriever belongs to the run, not to this question."""
-
-
-class Replay:
-    """A question's calls as a policy and a retriever without network.
-
-    A state's samples are handed out in the order in which they were paid for, however they are asked for, so other
-    stop rules and rewards rebuild other trees from the same calls. NotJournalled where the journal has no more.
-    """
-
-    def __init__(self, journal: Journal, question_id: str, fingerprint: str) -> None:
-        self.fingerprint = fingerprint
-        self._samples: dict[tuple[str, str], deque[tuple[Completion, Usage]]] = defaultdict(deque)
-        for (role, state, _, _), sample in journal.calls_of(question_id):
-            usage = sample.usage
-            for completion in sample.completions:
-                self._samples[role, state].append((completion, usage))
-                usage = Usage()
-        self._found = journal.searches_of(question_id)
-
-    def policy(self, role: str) -> Policy:
-        return _ReplayPolicy(self._samples, role)
-
-    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
-        if (query, top_k) not in self._found:
-            raise NotJournalled(f"the journal has no search for {query!r} with top_k {top_k}")
-        return self._found[query, top_k]
-
-    async def close(self) -> None:
-        """Nothing is open."""
-
-
-class _ReplayPolicy:
-    def __init__(self, samples: dict[tuple[str, str], deque[tuple[Completion, Usage]]], role: str) -> None:
-        self._samples, self._role = samples, role
-
-    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-        left = self._samples.get((self._role, state_of(messages, allowed)))
-        if not left:
-            raise NotJournalled(f"the journal has no more {self._role} calls for this state")
-        taken = [left.popleft() for _ in range(min(n, len(left)))]
-        usage = sum((usage for _, usage in taken), Usage())
-        return Sample(tuple(completion for completion, _ in taken), usage)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -11,13 +13,11 @@ TEMPLATE = (
 )
 
 
-def make_llama(folder: Path, texts: Sequence[str]) -> Path:
-    """A random llama of two blocks with a ChatML tokenizer made from `texts`."""
-    import torch
+def make_tokenizer(folder: Path, texts: Sequence[str], template: str) -> Any:
+    """A byte-level BPE tokenizer of 400 words with the ChatML control tokens, saved in `folder`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
-    torch.set_num_threads(1)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -26,12 +26,26 @@ def make_llama(folder: Path, texts: Sequence[str]) -> Path:
     trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet)
     tokenizer.train_from_iterator(texts, trainer)
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=TEMPLATE
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=template
     )
     fast.save_pretrained(folder)
+    # What transformers 5 saves names a class that version 4 does not know; published models name one that both do.
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings = {**settings, "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return fast
+
+
+def make_llama(folder: Path, texts: Sequence[str]) -> Path:
+    """A random llama of two blocks with a ChatML tokenizer made from `texts`."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.set_num_threads(1)
+    tokenizer = make_tokenizer(folder, texts, TEMPLATE)
     torch.manual_seed(0)
     shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
-    LlamaForCausalLM(LlamaConfig(vocab_size=len(fast), **shape, tie_word_embeddings=True)).save_pretrained(folder)
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape, tie_word_embeddings=True)).save_pretrained(folder)
     return folder
 
 

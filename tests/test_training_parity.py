@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from steprag.errors import ConfigError, TrainingError
-from tests.training_parts import QWEN2_5, SMOLLM2, make_tokenizer, messages, pair_row, reply, write
+from tests.models import make_tokenizer
+from tests.training_parts import QWEN2_5, SMOLLM2, messages, pair_row, reply, write
 from training.parity import check_parity
 from training.rows import Row, TokenRow, read_file, tokenise
 

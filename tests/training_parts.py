@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from steprag.cli import guarded
 from steprag.engines.models import resolve_model
+from tests.models import make_tokenizer
 from training.config import LoraSection, TrainConfig
 from training.rows import TokenRow
 from training.train import main
@@ -68,29 +69,6 @@ def pair_row(number: int) -> dict[str, Any]:
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
-
-
-def make_tokenizer(folder: Path, texts: Sequence[str], template: str) -> Any:
-    """A byte-level BPE tokenizer of 400 words with the ChatML control tokens, saved in `folder`."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet)
-    tokenizer.train_from_iterator(texts, trainer)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=template
-    )
-    fast.save_pretrained(folder)
-    # What transformers 5 saves names a class that version 4 does not know; published models name one that both do.
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    settings = {**settings, "tokenizer_class": "PreTrainedTokenizerFast"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return fast
 
 
 def make_qwen2(folder: Path) -> Path:
