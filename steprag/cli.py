@@ -53,6 +53,7 @@ COMMANDS = (
     Command("ask", "inference.ask", "one question, its steps shown as they come"),
     Command("compare", "inference.compare", "runs of the agent side by side: table, paired tests, plots"),
     Command("evaluate", "inference.evaluate", "score predictions again"),
+    Command("judge", "inference.judge", "have a model say which answers are right"),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -61,16 +62,28 @@ class Judge:
 
     async def score(self, question: Question, state: State, *, seed: int) -> Judgement:
         """Raises PolicyError."""
-        usage, text = Usage(), ""
         messages = render(question, state, gold=self.gold)
-        for attempt in range(TRIES):
-            sample = await self.policy.sample(messages, ("score",), n=1, seed=seed + attempt)
-            usage += sample.usage
-            text = sample.completions[0].text
-            score = parse_score(text)
-            if score is not None:
-                return Judgement(score, text, usage)
-        return Judgement(None, text, usage)
+        return await asked(self.policy, messages, ("score",), parse_score, seed=seed)
+
+
+async def asked(
+    policy: Policy,
+    messages: tuple[Message, ...],
+    allowed: tuple[str, ...],
+    parse: Callable[[str], float | None],
+    *,
+    seed: int,
+) -> Judgement:
+    """What `parse` reads in the reply, which is asked for anew where it reads nothing. Raises PolicyError."""
+    usage, text = Usage(), ""
+    for attempt in range(TRIES):
+        sample = await policy.sample(messages, allowed, n=1, seed=seed + attempt)
+        usage += sample.usage
+        text = sample.completions[0].text
+        score = parse(text)
+        if score is not None:
+            return Judgement(score, text, usage)
+    return Judgement(None, text, usage)
 
 
 def parse_score(reply: str) -> float | None:

@@ -1,8 +1,8 @@
 """The values that stages exchange. Read this file first.
 
 Everything here is frozen plain data. `steprag.files` reads and writes the ones that live in JSON Lines files
-(Question, Passage, Tree, Pair, Trajectory, StepLabel, Ranking, Prediction, Failure); a field that such a file has and
-the class lacks is kept in `extra` and written back.
+(Question, Passage, Tree, Pair, Trajectory, StepLabel, Ranking, Prediction, Verdict, Failure); a field that such a file
+has and the class lacks is kept in `extra` and written back.
 """
 
 from __future__ import annotations
@@ -274,6 +274,17 @@ class Prediction:
     passages: tuple[tuple[Found, ...], ...]
     usage: Usage
     finish: str
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a judge said of a prediction. `right` is None where its reply (`text`) was neither yes nor no."""
+
+    id: str
+    right: bool | None
+    text: str
+    usage: Usage
     extra: dict[str, Any] = field(default_factory=dict)
 
 

@@ -77,7 +77,7 @@ def test_every_recipe_loads_and_differs_from_the_defaults(path: Path) -> None:
         assert load_profile(path.stem).hash
         return
     if path.parent.name == "judge":
-        assert yaml.safe_load(path.read_text()).keys() == {"system", "gold", "user"}
+        assert yaml.safe_load(path.read_text()).keys() - {"gold"} == {"system", "user"}
         return
     schema = _schemas()[path.parent.name]
     config = load_config(schema, str(path))
