@@ -64,7 +64,8 @@ def main() -> None:
         write_records(folder / "questions.jsonl", read_questions(atlas.path("train"))[: given.questions])
         sys.stdout.write(f"{'profile':<16}{'calls':>8}{'prompt':>10}{'cached':>10}{'share':>8}{'seconds':>9}\n")
         for profile in ("transcript", str(other)):
-            keys = {"policy.adapter": "atlas-warmstart", "policy.max_tokens": 96, "prompt.profile": profile, "seed": 1}
+            keys = {"policy.adapter": "atlas-warmstart", "policy.max_tokens": 96, "seed": 1,
+                    "prompt.profile": profile, "prompt.unchecked": True}  # fmt: skip
             config, run = load_config(GenerateConfig, None, keys), folder / Path(profile).stem
             start = time.perf_counter()
             asyncio.run(generate(config, folder / "questions.jsonl", given.index, run))

@@ -37,11 +37,15 @@ def evaluate(run: Path) -> dict[str, Any]:
     is what the model did. Questions that failed for other reasons are in neither mean: `failed` counts them, and
     `strict_em` has them in its denominator.
     """
-    predictions = list(read_records(existing(run / "predictions.jsonl", "predictions of the run"), Prediction))
+    file = existing(run / "predictions.jsonl", "predictions of the run")
     failed = len(ids_in(run / "failures.jsonl", lambda row: row["id"]))
-    if not predictions:
+    each, kinds, usage = [], [], Usage()
+    for prediction in read_records(file, Prediction):
+        each.append(score(prediction))
+        kinds.append(prediction.extra.get("metadata", {}).get("type"))
+        usage += prediction.usage
+    if not each:
         raise ConfigError(f"{run} has no predictions to score ({failed} questions failed; see failures.jsonl)")
-    each = [score(prediction) for prediction in predictions]
     scores: dict[str, Any] = {
         "harness": HARNESS,
         "identity": read_manifest(run)["identity"],
@@ -57,8 +61,8 @@ def evaluate(run: Path) -> dict[str, Any]:
         "tokens": mean(one.tokens for one in each),
         "seconds": _seconds(run / "metrics.jsonl"),
         "finish": dict(Counter(one.finish for one in each).most_common()),
-        "by_type": _by_type(predictions, [one.em for one in each]),
-        "usage": vars(sum((p.usage for p in predictions), Usage())),
+        "by_type": _by_type(kinds, [one.em for one in each]),
+        "usage": vars(usage),
     }
     write_json(run / "metrics.json", scores)
     return scores
@@ -77,11 +81,10 @@ def _seconds(events: Path) -> dict[str, float] | None:
     return {"median": seconds[len(seconds) // 2], "p95": seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))]}
 
 
-def _by_type(predictions: list[Prediction], matches: list[float]) -> dict[str, dict[str, float]]:
+def _by_type(kinds: list[str | None], matches: list[float]) -> dict[str, dict[str, float]]:
     """EM by the question's `metadata.type`, where it has one."""
     groups: dict[str, list[float]] = {}
-    for prediction, match in zip(predictions, matches, strict=True):
-        kind = prediction.extra.get("metadata", {}).get("type")
+    for kind, match in zip(kinds, matches, strict=True):
         if kind:
             groups.setdefault(kind, []).append(match)
     return {kind: {"questions": len(group), "em": sum(group) / len(group)} for kind, group in sorted(groups.items())}

@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,10 @@ from steprag.files import existing, read_questions
 from steprag.gate import Gate
 from steprag.journal import JOURNAL, Journal
 from steprag.policy import Policy, open_policy
+from steprag.prompts import PromptProfile
 from steprag.questions import agent_identity, in_question_order, note_failures, unfinished, work_off
-from steprag.runs import open_run
+from steprag.retriever import Retriever
+from steprag.runs import Run, open_run
 from steprag.types import Episode, Failure, Found, Prediction, Question, Usage
 
 
@@ -66,7 +69,6 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
     profile = checked_profile(config.prompt, config.policy)
     critic = critic_of(config, profile)
     retriever = open_retriever(index, config.retriever)
-    spending = Spending(config.budget, {"policy": config.policy.price})
     identity = {
         **agent_identity(config, questions_file, profile, retriever),
         **config.model_dump(include={"search", "seed", "limit"} | ({"best_of"} if config.best_of > 1 else set())),
@@ -75,39 +77,55 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
     if critic:
         identity |= {"critic": critic.hash, "candidates": config.candidates}
     with open_run(out, "infer", identity=identity, config=config.model_dump()) as run:
-        predictions = run.path / "predictions.jsonl"
-        todo = unfinished(questions, predictions, _question_id)
-        if todo:
-            gate = Gate(config.policy)
+        try:
             judge = Critic(critic) if critic else None
-            opened = open_policy(config.policy, profile.grammar)
-            async with opened as policy, Journal(run.path / JOURNAL, spending) as journal:
-                run.set(calls_lost=journal.lost)
-
-                async def answer(question: Question) -> Prediction | Failure:
-                    calls = journal.question(question)
-                    world = calls.retriever(retriever)
-                    environment = Environment(profile, world, config.retriever.top_k, config.search.depth)
-                    journalled = calls.policy(policy, "policy", gate)
-                    return await answer_one(
-                        question,
-                        config.seed,
-                        environment,
-                        journalled,
-                        best_of=config.best_of,
-                        critic=judge.score if judge else None,
-                        candidates=config.candidates,
-                        choose=judge.choose if judge else None,
-                    )
-
-                at_once, total = config.policy.concurrency, len(questions)
-                await work_off(run, todo, answer, file=predictions, at_once=at_once, total=total, spending=spending)
-        await retriever.close()
-        in_question_order(predictions, questions, _question_id)
+            await answer_all(
+                run, questions, config, profile, retriever, open_policy(config.policy, profile.grammar), judge
+            )
+        finally:
+            await retriever.close()
         failed = note_failures(run)
         scores = evaluate(run.path)
         run.set(counts={key: scores[key] for key in ("questions", "answered", "failed")}, usage=scores["usage"])
     return scores, failed
+
+
+async def answer_all(
+    run: Run,
+    questions: list[Question],
+    config: InferConfig,
+    profile: PromptProfile,
+    retriever: Retriever,
+    opened: AbstractAsyncContextManager[Policy],
+    critic: Critic | None = None,
+) -> None:
+    """Answers the questions that have no prediction yet. `opened` is entered only if there are some."""
+    predictions = run.path / "predictions.jsonl"
+    todo = unfinished(questions, predictions, _question_id)
+    spending = Spending(config.budget, {"policy": config.policy.price})
+    if todo:
+        gate = Gate(config.policy)
+        async with opened as policy, Journal(run.path / JOURNAL, spending) as journal:
+            run.set(calls_lost=journal.lost)
+
+            async def answer(question: Question) -> Prediction | Failure:
+                calls = journal.question(question)
+                world = calls.retriever(retriever)
+                environment = Environment(profile, world, config.retriever.top_k, config.search.depth)
+                return await answer_one(
+                    question,
+                    config.seed,
+                    environment,
+                    calls.policy(policy, "policy", gate),
+                    best_of=config.best_of,
+                    critic=critic.score if critic else None,
+                    candidates=config.candidates,
+                    choose=critic.choose if critic else None,
+                )
+
+            at_once, total = config.policy.concurrency, len(questions)
+            await work_off(run, todo, answer, file=predictions, at_once=at_once, total=total, spending=spending)
+    in_question_order(predictions, questions, _question_id)
 
 
 async def answer_one(

@@ -6,6 +6,8 @@ from typing import Any
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
+DRAWN_AT_ONCE = 2_000_000
+"""Values of resamples in memory at a time."""
 
 
 def share_interval(hits: int, count: int) -> tuple[float, float]:
@@ -22,8 +24,9 @@ def mean_interval(values: list[float]) -> tuple[float, float]:
 
     if len(set(values)) == 1:
         return values[0], values[0]
+    batch = max(1, min(RESAMPLES, DRAWN_AT_ONCE // len(values)))
     result = bootstrap((values,), _mean, confidence_level=CONFIDENCE, n_resamples=RESAMPLES, method="percentile",
-                       vectorized=True, rng=0)  # fmt: skip
+                       vectorized=True, batch=batch, rng=0)  # fmt: skip
     return float(result.confidence_interval.low), float(result.confidence_interval.high)
 
 
