@@ -135,7 +135,7 @@ def _check_sources(arguments: argparse.Namespace, config: TrainConfig) -> None:
 
 
 def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
-    other = ("dpo", *ONLINE) if inputs.world else ("grpo", *ONLINE)
+    other = ("dpo", "critic", *ONLINE) if inputs.world else ("grpo", *ONLINE)
     recipe = config.model_dump(mode="json", exclude={*NEUTRAL, *other})
     return {
         **recipe,

@@ -34,7 +34,6 @@ def train(job: Job) -> Outcome:
     critic = load_policy(job.files, job.config)
     pad_with(job.tokenizer, critic)
     arguments: dict[str, Any] = {**common_arguments(job.config, job.checkpoints), "prediction_loss_only": False}
-    del arguments["max_length"]  # TRL's
     trainer = StepCriticTrainer(
         model=critic,
         args=TrainingArguments(**arguments),
