@@ -1,11 +1,11 @@
 """How fast the search is beside its policy: expansions a second, cost a node as a tree grows, how full the slots are.
 
-    python benchmarks/search_speed.py [--trees 300]
+    python benchmarks/search_speed.py [--trees 300] [--parts fixed mixed]
 
 The policy is scripted and in this process. "expansions": requests a second of one core, journal and trees on disk.
-"growing": microseconds a node in trees of about 100, 10,000 and 100,000 nodes. "slots": the share of the possible calls
-a second that 64 slots reach against fixed (200 ms) and mixed (50 to 800 ms) latencies: over the whole run, beginning
-and end included, and in its middle (the last trees of a run leave slots empty, however long it is).
+"growing": microseconds a node in trees of about 100, 10,000 and 100,000 nodes. "fixed", "mixed": the share of the
+possible calls a second that 64 slots reach against latencies of 200 ms and of 50 to 800 ms: over the whole run,
+beginning and end included, and in its middle (the last trees of a run leave slots empty, however long it is).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from data_generation.config import GenerateConfig
 from data_generation.generate import Engines, search_all
@@ -120,28 +121,44 @@ async def grown(nodes: int) -> tuple[int, float]:
     return len(growth.branches), time.perf_counter() - start
 
 
+def expansions(trees: int) -> str:
+    policy, start = Latent(), time.process_time()
+    seconds = generate(policy, trees, {"policy.concurrency": 64})
+    core = (time.process_time() - start) / seconds
+    return f"{policy.calls / seconds:,.0f} a second with journal and trees on disk ({core:.0%} of a core)"
+
+
+def growing(_: int) -> str:
+    grew = [asyncio.run(grown(size)) for size in (100, 10_000, 100_000)]
+    return ", ".join(f"{nodes:,} nodes {1e6 * seconds / nodes:.0f} µs a node" for nodes, seconds in grew)
+
+
+def slots(trees: int, shortest: float, longest: float) -> str:
+    policy, start = Latent(shortest, longest), time.perf_counter()
+    seconds = generate(policy, trees, {"policy.concurrency": 64})
+    whole = policy.share(64, start, start + seconds)
+    middle = policy.share(64, start + seconds / 8, start + seconds * 6 / 8)
+    return f"{whole:.1%} of the possible calls, in the middle {middle:.1%} ({policy.calls} calls)"
+
+
+PARTS: dict[str, Callable[[int], str]] = {
+    "expansions": expansions,
+    "growing": growing,
+    "fixed": partial(slots, shortest=0.2, longest=0.2),
+    "mixed": partial(slots, shortest=0.05, longest=0.8),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trees", type=int, default=300, help="trees of each measurement [300]")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure [all]")
     given = parser.parse_args()
-    policy, start = Latent(), time.process_time()
-    seconds = generate(policy, given.trees, {"policy.concurrency": 64})
-    core = time.process_time() - start
-    rate = f"{policy.calls / seconds:,.0f} a second with journal and trees on disk"
-    sys.stdout.write(f"expansions  {rate} ({core / seconds:.0%} of a core)\n")
-    for size in (100, 10_000, 100_000):
-        nodes, seconds = asyncio.run(grown(size))
-        sys.stdout.write(f"growing     {nodes:>7,} nodes: {1e6 * seconds / nodes:.0f} µs a node\n")
-    for name, shortest, longest in (("200 ms", 0.2, 0.2), ("50 to 800 ms", 0.05, 0.8)):
-        policy, start = Latent(shortest, longest), time.perf_counter()
-        seconds = generate(policy, given.trees, {"policy.concurrency": 64})
-        whole = policy.share(64, start, start + seconds)
-        middle = policy.share(64, start + seconds / 8, start + seconds * 6 / 8)
-        shares = f"{whole:.1%} of the possible calls, in the middle {middle:.1%}"
-        sys.stdout.write(f"slots       {name}: {shares} ({policy.calls} calls)\n")
-    sys.stdout.write(
-        f"memory      {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB resident at most\n"
-    )
+    for part in given.parts:
+        sys.stdout.write(f"{part:<12}{PARTS[part](given.trees)}\n")
+        sys.stdout.flush()
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    sys.stdout.write(f"{'memory':<12}{resident:.0f} MiB resident at most\n")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -105,6 +106,9 @@ async def search_all(
     trees = run.path / "trees.jsonl"
     todo = unfinished(questions, trees, _question_id)
     spending = Spending(config.budget, {"policy": config.policy.price, "judge": config.judge.price})
+    tally = Tally()
+    for tree in read_records(trees, Tree) if trees.exists() else ():
+        tally.add(tree)
     try:
         if todo:
             async with engines as models, Journal(run.path / JOURNAL, spending) as journal:
@@ -113,13 +117,16 @@ async def search_all(
                 async def search(question: Question) -> Tree | Failure:
                     calls = journal.question(question)
                     tree = await search_one(question, searcher_for(calls, config, profile, retriever, models))
-                    return earlier.mark(tree) if earlier and isinstance(tree, Tree) else tree
+                    if isinstance(tree, Tree):
+                        tree = earlier.mark(tree) if earlier else tree
+                        tally.add(tree)
+                    return tree
 
                 at_once = config.trees_at_once or 2 * config.policy.concurrency
                 await work_off(run, todo, search, file=trees, at_once=at_once, total=len(questions), spending=spending)
     finally:
         in_question_order(trees, questions, _question_id)
-        summarise(run, trees, spending)
+        summarise(run, tally, spending)
 
 
 def search_identity(config: GenerateConfig) -> dict[str, Any]:
@@ -170,22 +177,30 @@ def _question_id(row: dict[str, Any]) -> str:
     return row["question"]["id"]
 
 
-def summarise(run: Run, trees: Path, spending: Spending) -> None:
-    """Counts the run's trees into the manifest and says what they hold."""
-    counts = {"trees": 0, "nodes": 0, "known": 0, "refused_steps": 0, "solved": 0, "mixed": 0}
-    ended: dict[str, int] = {}
-    usage = Usage()
-    for tree in read_records(trees, Tree) if trees.exists() else ():
+class Tally:
+    """What the trees of a run hold; counted as they are finished, for reading many of them again takes long."""
+
+    def __init__(self) -> None:
+        self.counts = {"trees": 0, "nodes": 0, "known": 0, "refused_steps": 0, "solved": 0, "mixed": 0}
+        self.ended: Counter[str] = Counter()
+        self.usage = Usage()
+
+    def add(self, tree: Tree) -> None:
         scores = [node.prediction_f1 for node in tree.nodes if node.prediction_f1 is not None]
-        counts["trees"] += 1
-        counts["nodes"] += len(tree.nodes)
-        counts["known"] += len(tree.extra.get("known", ()))
-        counts["refused_steps"] += sum(node.failure is not None for node in tree.nodes)
-        counts["solved"] += any(score == 1.0 for score in scores)
-        counts["mixed"] += bool(scores) and max(scores) > min(scores)
-        ended[tree.status] = ended.get(tree.status, 0) + 1
-        usage += tree.usage
-    run.set(counts=counts, ended_by=ended, usage=vars(usage))
+        self.counts["trees"] += 1
+        self.counts["nodes"] += len(tree.nodes)
+        self.counts["known"] += len(tree.extra.get("known", ()))
+        self.counts["refused_steps"] += sum(node.failure is not None for node in tree.nodes)
+        self.counts["solved"] += any(score == 1.0 for score in scores)
+        self.counts["mixed"] += bool(scores) and max(scores) > min(scores)
+        self.ended[tree.status] += 1
+        self.usage += tree.usage
+
+
+def summarise(run: Run, tally: Tally, spending: Spending) -> None:
+    """Writes the counts into the manifest and says what the trees hold."""
+    counts, ended, usage = tally.counts, tally.ended, tally.usage
+    run.set(counts=counts, ended_by=dict(sorted(ended.items())), usage=vars(usage))
     if spending.usage.calls:
         run.set(spent={**vars(spending.usage), "usd": round(spending.usd, 6)})
     known = f" ({counts['known']} known from earlier runs)" if counts["known"] else ""
@@ -196,11 +211,8 @@ def summarise(run: Run, trees: Path, spending: Spending) -> None:
         f"{usage.prompt_tokens:,} prompt and {usage.completion_tokens:,} completion tokens{cost}"
     )
     if counts["trees"]:
-        say(f"generate: ended by {_counted(ended)}; next: steprag pairs --trees {run.path}")
-
-
-def _counted(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
+        listed = ", ".join(f"{name} {count}" for name, count in ended.most_common())
+        say(f"generate: ended by {listed}; next: steprag pairs --trees {run.path}")
 
 
 if __name__ == "__main__":

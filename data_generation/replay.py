@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 from pathlib import Path
 
 from data_generation.config import GenerateConfig
-from data_generation.generate import search_identity, search_one, summarise
+from data_generation.generate import Tally, search_identity, search_one, summarise
 from data_generation.search import Searcher
 from steprag.cli import guarded
 from steprag.config import add_options, load_config, options_from, parse_arguments
@@ -61,12 +61,14 @@ async def replay(config: GenerateConfig, folder: Path, of: dict[str, object], ou
                 judge = Judge(source.policy("judge"), config.reward.gold) if config.reward.judged else None
                 return await search_one(question, Searcher(environment, source.policy("policy"), judge, config))
 
-            files = run.path / "trees.jsonl", run.path / "failures.jsonl"
+            files, tally = (run.path / "trees.jsonl", run.path / "failures.jsonl"), Tally()
             with written_whole(files[0]) as trees, written_whole(files[1]) as failures:
                 for question in journal.questions()[: config.limit]:
                     result = await rebuilt(question)
                     (trees if isinstance(result, Tree) else failures).write(dump_line(result) + "\n")
-            summarise(run, files[0], journal.spending)
+                    if isinstance(result, Tree):
+                        tally.add(result)
+            summarise(run, tally, journal.spending)
     return 0
 
 
