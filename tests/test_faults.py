@@ -55,7 +55,7 @@ class Faulty(BaseHTTPRequestHandler):
                 self.close_connection = True
                 self.connection.close()
             case "stalled":
-                time.sleep(0.6)
+                time.sleep(1.8)
                 self.reply(200, body)
             case "truncated":
                 self.send_response(200)
@@ -116,7 +116,7 @@ def test_faults_are_data(tmp_path: Path, calls: int, retries: int) -> None:
     questions = [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(calls // 8)]
     with faulty() as (endpoint, seen):
         keys = {
-            "policy.engine": "openai", "policy.model": "double", "policy.base_url": endpoint.url, "policy.timeout": 0.5,
+            "policy.engine": "openai", "policy.model": "double", "policy.base_url": endpoint.url, "policy.timeout": 1.5,
             "policy.retries": retries, "policy.concurrency": 32,
         }  # fmt: skip
         config = load_config(GenerateConfig, None, keys)
