@@ -66,13 +66,13 @@ def test_the_book_adds_up_interrupted_stages(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_proof_runs(tmp_path: Path) -> None:
-    sizes = ("--train", "5", "--test", "3", "--sft_steps", "1", "--dpo_steps", "1")
+    sizes = ("--train", "3", "--test", "2", "--sft_steps", "1", "--dpo_steps", "1")
     report = tmp_path / "docs" / "results.md"
     assert main(["reproduce", "--quick", *sizes, "--out", str(tmp_path / "runs"), "--report", str(report)]) == 0
     said = report.read_text()
     for words in (
-        "| DPO on outcomes alone | 3 |",
-        "| second round on top of that | 3 |",
+        "| DPO on outcomes alone | 2 |",
+        "| second round on top of that | 2 |",
         "best of 4 by vote",
         "the second round over the first",
         "steprag train --config configs/training/atlas-dpo.yaml",
