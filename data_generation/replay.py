@@ -24,6 +24,7 @@ from steprag.journal import JOURNAL, Journal, state_of
 from steprag.judge import Judge
 from steprag.policy import Policy
 from steprag.prompts import load_profile
+from steprag.questions import FAILED
 from steprag.runs import open_run, read_manifest
 from steprag.types import Completion, Failure, Message, Passage, Question, Sample, Tree, Usage
 
@@ -61,7 +62,7 @@ async def replay(config: GenerateConfig, folder: Path, of: dict[str, object], ou
                 judge = Judge(source.policy("judge"), config.reward.gold) if config.reward.judged else None
                 return await search_one(question, Searcher(environment, source.policy("policy"), judge, config))
 
-            files, tally = (run.path / "trees.jsonl", run.path / "failures.jsonl"), Tally()
+            files, tally = (run.path / "trees.jsonl", run.path / FAILED), Tally()
             with written_whole(files[0]) as trees, written_whole(files[1]) as failures:
                 for question in journal.questions()[: config.limit]:
                     result = await rebuilt(question)

@@ -20,7 +20,8 @@ from inference.scores import Score, gold_recall, interval, mean, score
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import existing, ids_in, read_records, write_json, written_whole
+from steprag.files import existing, read_records, write_json, written_whole
+from steprag.questions import failures_in
 from steprag.runs import read_manifest
 from steprag.stats import mcnemar, mean_interval
 from steprag.types import Prediction
@@ -90,7 +91,7 @@ def read_run(folder: Path, name: str) -> Scored:
     scores = {one.id: score(one) for one in predictions}
     if not scores:
         raise ConfigError(f"{folder} has no predictions to compare")
-    return Scored(name, manifest["identity"], scores, len(ids_in(folder / "failures.jsonl", lambda line: line["id"])))
+    return Scored(name, manifest["identity"], scores, failures_in(folder))
 
 
 def check_alike(runs: list[Scored]) -> None:

@@ -13,7 +13,8 @@ from inference.scores import HARNESS, Score, gold_recall, interval, mean, score
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import existing, ids_in, read_records, read_rows, write_json
+from steprag.files import existing, read_records, read_rows, write_json
+from steprag.questions import failures_in
 from steprag.runs import read_manifest
 from steprag.types import Prediction, Usage
 
@@ -38,7 +39,7 @@ def evaluate(run: Path) -> dict[str, Any]:
     `strict_em` has them in its denominator.
     """
     file = existing(run / "predictions.jsonl", "predictions of the run")
-    failed = len(ids_in(run / "failures.jsonl", lambda row: row["id"]))
+    failed = failures_in(run)
     each, kinds, usage = [], [], Usage()
     for prediction in read_records(file, Prediction):
         each.append(score(prediction))

@@ -36,7 +36,7 @@ from steprag.gate import Gate
 from steprag.journal import JOURNAL, Journal
 from steprag.policy import Policy, open_policy
 from steprag.prompts import PromptProfile
-from steprag.questions import agent_identity, in_question_order, note_failures, unfinished, work_off
+from steprag.questions import agent_identity, in_question_order, note_failures, row_id, unfinished, work_off
 from steprag.retriever import Retriever
 from steprag.runs import Run, open_run
 from steprag.types import Episode, Failure, Found, Prediction, Question, Usage
@@ -101,7 +101,7 @@ async def answer_all(
 ) -> None:
     """Answers the questions that have no prediction yet. `opened` is entered only if there are some."""
     predictions = run.path / "predictions.jsonl"
-    todo = unfinished(questions, predictions, _question_id)
+    todo = unfinished(questions, predictions, row_id)
     spending = Spending(config.budget, {"policy": config.policy.price})
     if todo:
         gate = Gate(config.policy)
@@ -125,7 +125,7 @@ async def answer_all(
 
             at_once, total = config.policy.concurrency, len(questions)
             await work_off(run, todo, answer, file=predictions, at_once=at_once, total=total, spending=spending)
-    in_question_order(predictions, questions, _question_id)
+    in_question_order(predictions, questions, row_id)
 
 
 async def answer_one(
@@ -152,10 +152,6 @@ async def answer_one(
     if critic is None or best_of == 1:
         return _prediction(question, episodes, by_vote(episodes))
     return _prediction(question, episodes, await asyncio.to_thread(by_critic, episodes, environment, critic))
-
-
-def _question_id(row: dict[str, Any]) -> str:
-    return row["id"]
 
 
 def _prediction(question: Question, episodes: Sequence[Episode], chosen: int) -> Prediction:

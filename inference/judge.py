@@ -29,7 +29,7 @@ from steprag.judge import asked
 from steprag.metrics import exact_match
 from steprag.policy import Policy, model_identity, open_policy
 from steprag.prompts import fill
-from steprag.questions import SAMPLING, in_question_order, note_failures, unfinished, work_off
+from steprag.questions import SAMPLING, in_question_order, note_failures, row_id, unfinished, work_off
 from steprag.runs import open_run
 from steprag.stats import share_interval
 from steprag.steps import neutralise
@@ -89,7 +89,7 @@ async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[s
     spending = Spending(config.budget, {"judge": config.judge.price})
     with open_run(out, "judge", identity=identity, config=config.model_dump()) as opened:
         verdicts = opened.path / "verdicts.jsonl"
-        todo = unfinished(questions, verdicts, _question_id)
+        todo = unfinished(questions, verdicts, row_id)
         if todo:
             async with open_policy(config.judge, YesOrNo()) as policy, Journal(out / JOURNAL, spending) as journal:
                 opened.set(calls_lost=journal.lost)
@@ -101,7 +101,7 @@ async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[s
 
                 at_once, total = config.judge.concurrency, len(questions)
                 await work_off(opened, todo, one, file=verdicts, at_once=at_once, total=total, spending=spending)
-        in_question_order(verdicts, questions, _question_id)
+        in_question_order(verdicts, questions, row_id)
         failed = note_failures(opened)
         scores = scored(predictions, list(read_records(verdicts, Verdict)), failed)
         scores["identity"] = identity
@@ -173,10 +173,6 @@ def table(scores: dict[str, Any]) -> str:
         f"agreement  {100 * scores['agreement']:.1f} % with EM\n"
         f"questions  {scores['questions']} ({scores['unread']} without a verdict, {scores['failed']} failed)"
     )
-
-
-def _question_id(row: dict[str, Any]) -> str:
-    return row["id"]
 
 
 if __name__ == "__main__":

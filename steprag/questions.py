@@ -140,9 +140,19 @@ def in_question_order(file: Path, questions: list[Question], question_id: Callab
                 ordered.write(stream.read(length))
 
 
+def row_id(row: dict[str, Any]) -> str:
+    """The question's id in a line that has it as its own: predictions, verdicts, failures."""
+    return row["id"]
+
+
+def failures_in(folder: Path) -> int:
+    """How many questions of a run folder failed."""
+    return len(ids_in(folder / FAILED, row_id))
+
+
 def note_failures(run: Run) -> int:
     """Counts the failed questions; where there are some, marks the run as partial and says so."""
-    failed = len(ids_in(run.path / FAILED, lambda row: row["id"]))
+    failed = failures_in(run.path)
     if failed:
         run.set(status="partial")
         say(
