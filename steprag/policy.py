@@ -107,7 +107,7 @@ class OpenAIPolicy:
                 raise self._translated(error) from None
             except json.JSONDecodeError:  # a body that says it is JSON; the package does not translate this one
                 continue
-            sample = _sample(reply, self._grammar.stop, _begun(messages))
+            sample = _sample(reply, self._grammar.stop, _begun(messages), self._config.engine)
             if sample is not None:
                 return sample
         raise PolicyError(f"{self._model} at {self._client.base_url}: every reply was broken")
@@ -183,10 +183,11 @@ def _begun(messages: tuple[Message, ...]) -> str:
     return messages[-1]["content"] if messages[-1]["role"] == "assistant" else ""
 
 
-def _sample(reply: object, stop: tuple[str, ...], begun: str) -> Sample | None:
+def _sample(reply: object, stop: tuple[str, ...], begun: str, engine: str) -> Sample | None:
     """The reply as a sample; None where it is not one (the package does not validate what endpoints send).
 
-    llama.cpp repeats the message that it wrote on; a completion is what is new.
+    llama.cpp repeats the message that it wrote on; a completion is what is new. Of several completions it reports the
+    tokens of the first alone.
     """
     try:
         checked = ChatCompletion.model_validate(
@@ -200,7 +201,7 @@ def _sample(reply: object, stop: tuple[str, ...], begun: str) -> Sample | None:
         _closed(Completion((c.message.content or "").removeprefix(begun), c.finish_reason or "unknown"), stop)
         for c in checked.choices
     )
-    return Sample(completions, _usage(checked))
+    return Sample(completions, _usage(checked, 1.0 if engine != "llamacpp" else _times_the_first(completions)))
 
 
 def _closed(completion: Completion, stop: tuple[str, ...]) -> Completion:
@@ -213,12 +214,19 @@ def _closed(completion: Completion, stop: tuple[str, ...]) -> Completion:
     return Completion(completion.text + last, completion.finish) if cut else completion
 
 
-def _usage(reply: ChatCompletion) -> Usage:
+def _times_the_first(completions: tuple[Completion, ...]) -> float:
+    """How many times as long as the first all completions are together, in characters: an estimate of their tokens."""
+    first = len(completions[0].text)
+    return sum(len(one.text) for one in completions) / first if first else len(completions)
+
+
+def _usage(reply: ChatCompletion, times: float) -> Usage:
+    """What the reply says it used; its generated tokens `times` over."""
     if reply.usage is None:
         return Usage(calls=1)
     details = reply.usage.prompt_tokens_details
     cached = (details.cached_tokens or 0) if details else 0
-    return Usage(1, reply.usage.prompt_tokens, reply.usage.completion_tokens, cached)
+    return Usage(1, reply.usage.prompt_tokens, round(times * reply.usage.completion_tokens), cached)
 
 
 def _reason(error: openai.APIError) -> str:
