@@ -6,16 +6,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from steprag.figures import new_figure, save_png
+
 
 def draw(out: Path, rows: list[dict[str, Any]], ends: dict[str, Counter[str]]) -> list[str]:
     """Writes scores.png, searches.png and endings.png into `out`; returns their names."""
-    from matplotlib.figure import Figure  # no pyplot: nothing is kept between pictures, and no display is asked for
-
     pictures = {"scores.png": _scores, "searches.png": _searches, "endings.png": _endings}
     for name, paint in pictures.items():
-        figure = Figure(figsize=(7, 0.9 + 0.55 * len(rows) if name != "searches.png" else 4), layout="constrained")
+        figure = new_figure(7, 0.9 + 0.55 * len(rows) if name != "searches.png" else 4)
         paint(figure.subplots(), rows, ends)
-        figure.savefig(out / name, dpi=130)
+        save_png(figure, out / name, dpi=130)
     return list(pictures)
 
 

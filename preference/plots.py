@@ -1,49 +1,46 @@
 """Plots of a report: margins, depths, actions, lengths, tokens against the cut-off, reward against judge.
 
-Every picture is drawn from report.json alone. matplotlib is imported on first use and told to leave its version out of
-the files, so that the same report gives the same bytes.
+Every picture is drawn from report.json alone, so that the same report gives the same bytes.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator
 from itertools import cycle
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from steprag.figures import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#F0E442", "#000000")
 """Okabe and Ito's colours, told apart by the colour-blind."""
 SIZE = (6.4, 3.6)
 
 
-def draw(report: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """Name and PNG of every plot that the report has numbers for."""
+def draw(report: dict[str, Any]) -> Iterator[tuple[str, Figure]]:
+    """Name and picture of every plot that the report has numbers for."""
     pairs = report["pairs"]
     if pairs["pairs"]:
         if sum(pairs["margins"]["counts"]):
-            yield "margins", _png(lambda axes: _margins(axes, report))
-        yield "depths", _png(lambda axes: _depths(axes, pairs))
-        yield "actions", _png(lambda axes: _actions(axes, pairs))
-        yield "lengths", _png(lambda axes: _lengths(axes, pairs["lengths"]))
+            yield "margins", _painted(lambda axes: _margins(axes, report))
+        yield "depths", _painted(lambda axes: _depths(axes, pairs))
+        yield "actions", _painted(lambda axes: _actions(axes, pairs))
+        yield "lengths", _painted(lambda axes: _lengths(axes, pairs["lengths"]))
         if pairs["tokens"]:
-            yield "tokens", _png(lambda axes: _tokens(axes, pairs["tokens"]))
+            yield "tokens", _painted(lambda axes: _tokens(axes, pairs["tokens"]))
     credit = report.get("credit")
     if credit and any(map(any, credit["reward_against_judge"])):
-        yield "reward_against_judge", _png(lambda axes: _grid(axes, credit["reward_against_judge"]))
+        yield "reward_against_judge", _painted(lambda axes: _grid(axes, credit["reward_against_judge"]))
 
 
-def _png(paint: Callable[[Any], None]) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=SIZE, layout="constrained")
-    FigureCanvasAgg(figure)
+def _painted(paint: Callable[[Any], None]) -> Figure:
+    figure = new_figure(*SIZE)
     axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     paint(axes)
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=150, metadata={"Software": None})
-    return stream.getvalue()
+    return figure
 
 
 def _bars(axes: Any, edges: list[float], counts: list[int], **style: Any) -> None:

@@ -10,6 +10,7 @@ from preference.card import card
 from preference.config import FolderConfig
 from preference.folder import PairsFolder
 from preference.plots import draw
+from steprag.figures import png
 from steprag.files import existing, write_json, written_whole
 
 FORMAT = 1
@@ -30,7 +31,7 @@ def write_report(folder: PairsFolder, config: FolderConfig, facts: dict[str, Any
     json.dump(report, folder.file("report.json"), ensure_ascii=False, indent=1)
     names = []
     for name, picture in draw(report) if config.card.plots else ():
-        folder.file(f"plot_{name}.png", "wb").write(picture)
+        folder.file(f"plot_{name}.png", "wb").write(png(picture, dpi=150))
         names.append(name)
     folder.file("README.md").write(card(report, names, _leakage(folder.out)))
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from steprag.files import read_rows, written_whole
+from steprag.figures import new_figure, save_png
+from steprag.files import read_rows
 
 PANELS = {
     "loss": ("loss", "eval_loss"),
@@ -38,11 +39,7 @@ def draw(metrics: Path, out: Path, title: str) -> None:
     panels = curves(metrics)
     if not panels:
         return
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.2 * len(panels), 3.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(4.2 * len(panels), 3.2)
     figure.suptitle(title, fontsize=10)
     for axes, (panel, keys) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for key, points in keys.items():
@@ -55,8 +52,7 @@ def draw(metrics: Path, out: Path, title: str) -> None:
         axes.set(xlabel="step", title=panel)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8, frameon=False)
-    with written_whole(out, "wb") as stream:
-        figure.savefig(stream, format="png", dpi=120)
+    save_png(figure, out, dpi=120)
 
 
 def smooth(values: tuple[float, ...]) -> list[float]:
