@@ -114,7 +114,7 @@ def _add(
     """Every product that is asked for."""
     made: dict[str, Any] = {
         "pairs": lambda: build_pairs(tree, tree_hash, estimates, config.pairs, funnel),
-        "sft": lambda: build_trajectories(tree, tree_hash, outcomes(tree, config.reward), config.sft),
+        "sft": lambda: build_trajectories(tree, tree_hash, outcomes(tree, config.reward), estimates, config.sft),
         "steps": lambda: build_labels(tree, tree_hash, estimates),
         "rankings": lambda: build_rankings(tree, tree_hash, estimates),
     }

@@ -95,9 +95,11 @@ class BalanceConfig(Section):
 
 
 class SftConfig(Section):
-    paths: Literal["shortest", "longest", "best", "all"] = Field(
-        default="shortest", description="right episodes kept from each tree"
+    paths: Literal["shortest", "longest", "best", "surest", "all"] = Field(
+        default="shortest",
+        description="right episodes kept from each tree; surest: greatest mean reward of their steps",
     )
+    per_tree: Positive = Field(default=1, description="episodes kept from each tree at most, unless all are")
     min_f1: float = Field(default=1.0, ge=0, le=1, description="answer F1 from which an episode counts as right")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from preference.config import SftConfig
 from preference.pairs import SOURCE, prompts
 from preference.rewards import Rewards
@@ -9,16 +11,21 @@ from steprag.tree import as_reply, path_to
 from steprag.types import Node, Ranking, StepLabel, Trajectory, Tree
 
 
-def build_trajectories(tree: Tree, tree_hash: str, outcomes: list[float | None], config: SftConfig) -> list[Trajectory]:
+def build_trajectories(
+    tree: Tree, tree_hash: str, outcomes: list[float | None], rewards: Rewards, config: SftConfig
+) -> list[Trajectory]:
     """The steps of the tree's right episodes, each with the prompt it was sampled from, in order of the node ids.
 
-    `outcomes` is what each answer was worth (`preference.rewards.outcomes`). "shortest" and "longest" keep the episode
-    with the fewest or most steps, "best" that with the greatest outcome (of equals, the one found first), "all" every
-    right one; a step that two episodes share is given once, with the better outcome.
+    `outcomes` is what each answer was worth (`preference.rewards.outcomes`). `paths` says which `per_tree` episodes are
+    kept: "shortest" and "longest" those with the fewest or most steps, "best" those with the greatest outcome, "surest"
+    those whose steps before the answer have the greatest mean reward, so that a lucky answer does not vouch for them
+    (of equals, those found first); "all" keeps every right one. A step that two episodes share is given once, with the
+    better outcome.
     """
     right = [node for node in tree.nodes if node.prediction_f1 is not None and node.prediction_f1 >= config.min_f1]
-    if config.paths != "all" and right:
-        right = [min(right, key=lambda node: (_rank(node, outcomes, config), node.id))]
+    if config.paths != "all":
+        rank = _ranks(tree, outcomes, rewards)[config.paths]
+        right = sorted(right, key=lambda node: (rank(node), node.id))[: config.per_tree]
     worth: dict[int, float] = {}
     for answer in right:
         for node in path_to(tree, answer)[1:]:
@@ -26,8 +33,19 @@ def build_trajectories(tree: Tree, tree_hash: str, outcomes: list[float | None],
     return [_trajectory(tree, tree_hash, tree.nodes[node_id], worth[node_id]) for node_id in sorted(worth)]
 
 
-def _rank(node: Node, outcomes: list[float | None], config: SftConfig) -> float:
-    return {"shortest": node.depth, "longest": -node.depth, "best": -(outcomes[node.id] or 0.0)}[config.paths]
+def _ranks(tree: Tree, outcomes: list[float | None], rewards: Rewards) -> dict[str, Callable[[Node], float]]:
+    """For each way to choose episodes, what it sorts their answers by; the least come first."""
+
+    def surety(answer: Node) -> float:
+        before = [estimate.value for node in path_to(tree, answer)[:-1] if (estimate := rewards[node.id])]
+        return sum(before) / len(before) if before else 0.0
+
+    return {
+        "shortest": lambda node: node.depth,
+        "longest": lambda node: -node.depth,
+        "best": lambda node: -(outcomes[node.id] or 0.0),
+        "surest": lambda node: -surety(node),
+    }
 
 
 def _trajectory(tree: Tree, tree_hash: str, node: Node, outcome: float) -> Trajectory:

@@ -28,6 +28,8 @@ VOTES = 4
 OUTCOME = ("--reward.name", "first_answer", "--reward.metric", "em", "--reward.alpha", "1", "--pairs.errors", "0",
            "--products", '["pairs"]')  # fmt: skip
 """What makes pairs of whole episodes: right against wrong where they part, whatever other episodes say."""
+EPISODES = ("--sft.paths", "surest", "--sft.per_tree", "3")
+"""Which right episodes are learnt from: one a tree would be too few to learn from, all would bring lucky answers."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def make_policies(out: Path, sizes: Sizes, book: StageBook) -> None:
     book.run(out / "index", "index build", corpus=atlas.path("corpus"))
     first, second = question_files(out, sizes.train)
     search(book, out, "search1", first, adapter=WARM)
-    book.run(out / "pairs1", "pairs", trees=out / "search1")
+    book.run(out / "pairs1", "pairs", *EPISODES, trees=out / "search1")
     book.run(out / "pairs-outcome", "pairs", *OUTCOME, trees=out / "search1")
     steps = min(sizes.dpo_steps, *(dpo_steps(out / name) for name in ("pairs1", "pairs-outcome")))
     train(book, out, "sft1", "sft", pairs="pairs1", adapter=WARM, steps=sizes.sft_steps)
@@ -82,7 +84,7 @@ def make_policies(out: Path, sizes: Sizes, book: StageBook) -> None:
     train(book, out, "outcome", "dpo", pairs="pairs-outcome", adapter=WARM, steps=steps)
     train(book, out, "dpo1", "dpo", pairs="pairs1", adapter=str(out / "sft1"), steps=steps)
     search(book, out, "search2", second, adapter=str(out / "dpo1"))
-    book.run(out / "pairs2", "pairs", trees=out / "search2")
+    book.run(out / "pairs2", "pairs", *EPISODES, trees=out / "search2")
     steps = min(sizes.dpo_steps, dpo_steps(out / "pairs2"))
     train(book, out, "sft2", "sft", pairs="pairs2", adapter=str(out / "dpo1"), steps=sizes.sft_steps)
     train(book, out, "dpo2", "dpo", pairs="pairs2", adapter=str(out / "sft2"), steps=steps)

@@ -60,7 +60,7 @@ def given(*numbers: float | None) -> Rewards:
 
 
 def steps_of(grown: Tree, config: SftConfig) -> list[Trajectory]:
-    return build_trajectories(grown, "h", outcomes(grown, RewardConfig()), config)
+    return build_trajectories(grown, "h", outcomes(grown, RewardConfig()), rewards(grown, RewardConfig()), config)
 
 
 def test_spre_is_the_mean_over_the_answers_below() -> None:
@@ -234,6 +234,20 @@ def test_longest_and_best_episodes() -> None:
         for paths in ("shortest", "longest", "best")
     }
     assert found == {"shortest": [7], "longest": [1, 4, 8], "best": [1, 4, 8]}
+
+
+def test_a_lucky_answer_does_not_vouch_for_its_steps() -> None:
+    """Query 1 leads to two wrong answers and a right one, query 2 to two right ones, found later."""
+    nodes = (*tree().nodes[:6], node(6, 1, "answer", 0.0), node(7, 2, "answer", 1.0), node(8, 2, "answer", 1.0))
+    grown = replace(tree(), nodes=nodes)
+
+    def kept(**config: object) -> list[int | None]:
+        return [row.node for row in steps_of(grown, SftConfig.model_validate(config))]
+
+    assert kept() == [1, 4]
+    assert kept(paths="surest") == [2, 7]
+    assert kept(paths="surest", per_tree=2) == [2, 7, 8]
+    assert kept(per_tree=9) == kept(paths="all") == [1, 2, 4, 7, 8]
 
 
 def test_labels_and_rankings_carry_values_and_provenance() -> None:
