@@ -29,6 +29,7 @@ from indexes.types import TRAIN_POINTS, TYPES, cells, code_bytes, prepare
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
+from steprag.threads import usable_cores
 from steprag.types import Passage
 
 EXPECTED = {"flat": 1.0, "flat-fp16": 1.0, "ivf-sq8": 0.99, "hnsw-sq8": 0.985, "ivf-pq": 0.985, "rabitq": 0.98}
@@ -172,7 +173,7 @@ def _lines(path: Path) -> tuple[int, int]:
 
 def machine_here(out: Path) -> Machine:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Machine(memory, shutil.disk_usage(out).free, os.cpu_count() or 1)
+    return Machine(memory, shutil.disk_usage(out).free, usable_cores())
 
 
 def _pace(source: Source, config: IndexConfig, folder: Path) -> float:

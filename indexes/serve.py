@@ -21,6 +21,7 @@ from steprag.config import Positive, RetrieverConfig, StageConfig, add_options, 
 from steprag.engines.server import is_loopback
 from steprag.errors import ConfigError
 from steprag.progress import say
+from steprag.threads import usable_cores
 
 KEEP_ALIVE = 65
 """Seconds that an idle connection stays open: longer than clients leave theirs, so none is closed under a request."""
@@ -64,7 +65,7 @@ async def serve(folder: Path, config: ServeConfig) -> None:
     token = service_token(config.host, config.retriever.token_env)
     listening = _listen(config.host, config.port)
     with listening:
-        machine = Machine(config.threads or os.cpu_count() or 1, config.device, config.batch)
+        machine = Machine(config.threads or usable_cores(), config.device, config.batch)
         retriever = open_folder(folder, config.retriever, machine)
         loopback = is_loopback(config.host)
         mode = mode_of(folder, config.retriever)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bz2
 import multiprocessing
-import os
 import re
 from collections.abc import Iterator
 from itertools import islice
@@ -17,6 +16,7 @@ from typing import Any
 
 from indexes.readers import Problem
 from steprag.errors import ConfigError, DataError
+from steprag.threads import usable_cores
 from steprag.types import Passage
 
 WORDS = 100
@@ -33,8 +33,8 @@ def dump_passages(path: Path, *, processes: int | None = None) -> Iterator[tuple
     """
     import_parsers()
     pages = _pages(path)
-    with multiprocessing.get_context("spawn").Pool(processes or os.cpu_count()) as pool:
-        while window := list(islice(pages, WINDOW * (processes or os.cpu_count() or 1))):
+    with multiprocessing.get_context("spawn").Pool(processes or usable_cores()) as pool:
+        while window := list(islice(pages, WINDOW * (processes or usable_cores()))):
             for number, passages in pool.map(_cut, window, chunksize=16):
                 for passage in passages:
                     yield number, passage

@@ -19,6 +19,7 @@ from steprag.config import parse_arguments
 from steprag.engines.models import cache_dir, embedded_encoder, embedded_gguf, verify
 from steprag.errors import ConfigError
 from steprag.runs import code_version
+from steprag.threads import usable_cores
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "sentence-transformers", "faiss-cpu", "xllamacpp", "openai")
 
@@ -52,7 +53,7 @@ def _machine() -> list[Finding]:
     return [
         Finding("steprag", "ok", f"{code_version()}, Python {platform.python_version()}"),
         Finding(
-            "processor", "ok", f"{os.cpu_count()} cores, {memory:.0f} GiB of memory, {free:.0f} GiB of disk free here"
+            "processor", "ok", f"{usable_cores()} cores, {memory:.0f} GiB of memory, {free:.0f} GiB of disk free here"
         ),
         Finding("GPU", "ok" if gpu else "note", "nvidia-smi is there" if gpu else "none found; the default needs none"),
         Finding("cache", "ok", str(cache_dir())),

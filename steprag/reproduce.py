@@ -20,7 +20,7 @@ from steprag.errors import ConfigError
 from steprag.files import read_questions, write_records, written_whole
 from steprag.pipeline import RECIPES, Contender, StageBook, compare
 from steprag.runs import code_version, read_manifest
-from steprag.threads import spin_briefly
+from steprag.threads import spin_briefly, usable_cores
 
 WARM = "atlas-warmstart"
 VOTES = 4
@@ -190,7 +190,7 @@ def written(out: Path, report: Path, sizes: Sizes, compared: dict[str, Any], boo
         "",
         "Written by `bash scripts/reproduce.sh"
         + f" --train {sizes.train} --test {sizes.test} --sft_steps {sizes.sft_steps} --dpo_steps {sizes.dpo_steps}`"
-        + f" (version {code_version()}, {os.cpu_count()} cores).",
+        + f" (version {code_version()}, {usable_cores()} cores).",
         "",
         f"SmolLM2-135M-Instruct with LoRA on Atlas: {sizes.train} train questions a round of search (golden answers "
         f"alone), {sizes.test} questions of the test split for every line, greedy decoding unless a line says "

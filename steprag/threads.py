@@ -14,6 +14,13 @@ over 4.5 times.
 """
 
 
+def usable_cores() -> int:
+    """Cores that this process may use: fewer than the machine's under `taskset`, in a cpuset or a batch job's share."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 ONE_LOAD = threading.Lock()
 """Held while a model is loaded: transformers replaces `PreTrainedModel.tie_weights` for the length of a load. Two loads
 at once leave it replaced for good, and later models come untied."""

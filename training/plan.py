@@ -22,6 +22,7 @@ from steprag.config import add_options, config_from, load_config, parse_argument
 from steprag.engines.models import resolve_model
 from steprag.errors import ConfigError
 from steprag.files import existing
+from steprag.threads import usable_cores
 from training.checks import check_keys
 from training.config import TrainConfig
 from training.estimate import GIB, PUBLISHED, Data, checkpoint_bytes, memory, work
@@ -156,7 +157,7 @@ def processor() -> Device:
         fastest = min(fastest, time.perf_counter() - start)
     tflops = 2 * size**3 / fastest / 1e12
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
-    return Device(f"{os.cpu_count()} cores", gib, tflops)
+    return Device(f"{usable_cores()} cores", gib, tflops)
 
 
 def _table(report: dict[str, Any]) -> str:

@@ -26,7 +26,7 @@ from steprag.errors import ConfigError
 from steprag.files import file_hash
 from steprag.progress import say
 from steprag.runs import Run, open_run, read_manifest
-from steprag.threads import spin_briefly
+from steprag.threads import spin_briefly, usable_cores
 from steprag.tokens import load_tokenizer
 from training.checks import check_recipe, check_room, check_smoothing, check_template
 from training.config import NEUTRAL, ONLINE, TrainConfig
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
     """Trains as the options say; returns 0 when the checkpoint is there."""
     arguments = _arguments(argv)
     config: TrainConfig = config_from(TrainConfig, arguments)
-    threads = config.threads or os.cpu_count() or 1
+    threads = config.threads or usable_cores()
     os.environ["OMP_NUM_THREADS"] = str(threads)  # read by native libraries when they load
     spin_briefly()
     _check_sources(arguments, config)

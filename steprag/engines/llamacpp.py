@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from steprag.engines.child import exit_at_once, wait_for_parent
+from steprag.threads import usable_cores
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--parallel", type=int, default=4)
     parser.add_argument("--context", type=int, default=2048, help="tokens per slot")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--api-key-env", help="environment variable that holds the key clients must send")
     return parser
 
