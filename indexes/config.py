@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from indexes.bm25 import Bm25Config
 from indexes.embed import Dtype
-from indexes.encoders import EMBEDDED
+from indexes.encoders import EMBEDDED, NONE
 from steprag.config import Positive, Section, StageConfig
 
 TypeName = Literal["flat", "flat-fp16", "ivf-sq8", "ivf-pq", "hnsw-sq8", "rabitq", "gpu-flat", "gpu-cagra"]
@@ -32,7 +32,9 @@ class SearchConfig(Section):
 
 
 class IndexConfig(StageConfig):
-    encoder: str = Field(EMBEDDED, description="minilm, bge-base, …, a sentence-transformers folder, or a hub id")
+    encoder: str = Field(
+        EMBEDDED, description="minilm, bge-base, …, a sentence-transformers folder, a hub id, or none: BM25 alone"
+    )
     type: TypeName = Field("flat", description="flat and flat-fp16 are exact; steprag plan index compares them all")
     search: SearchConfig = SearchConfig()
     bm25: Bm25Config = Bm25Config()
@@ -56,3 +58,9 @@ class IndexConfig(StageConfig):
     queries: str | None = Field(
         default=None, description="questions whose searches are measured; none: sampled passages"
     )
+
+    @field_validator("encoder", mode="before")
+    @classmethod
+    def _no_encoder(cls, value: object) -> object:
+        """On a command line `none` is no value; here it is a name."""
+        return NONE if value is None else value
