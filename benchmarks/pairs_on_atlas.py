@@ -1,22 +1,25 @@
 """Usable pairs a model call, preset against preset, with the embedded model on Atlas; and how many of them are right.
 
-    python benchmarks/pairs_on_atlas.py --index runs/demo/index [--questions 6] [--pairs 40] [--rollouts 8]
+    python benchmarks/pairs_on_atlas.py --index INDEX [--questions 6] [--pairs 40] [--rollouts 8] [--trees RUN]
 
-Policy and judge are the warm-started SmolLM2-135M of the demo; questions, depth, sampling and pair rules (margin 0.01,
-all sibling pairs, SPRE) are the same for all presets. "right": of up to `--pairs` sampled ones, the share whose
-preferred step leads to the answer more often than the rejected one, in `--rollouts` fresh episodes from each (as often:
-half).
+Policy and judge are the warm-started SmolLM2-135M of the demo; questions, depth and sampling are the same for all
+presets. Pairs are counted and checked by two rules: `published` (all sibling pairs with a gap of 0.01) and `steprag`
+(the defaults of `steprag pairs`). Of up to `--pairs` sampled ones, `--rollouts` fresh episodes are played from either
+step: "right" is the share whose preferred step leads to the answer more often (as often: half), which few episodes pull
+towards a half; "gap" is how much more often it does so on average, which they do not. With `--trees`, pairs of that
+run are checked and nothing is searched.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import random
 import sys
 import tempfile
-import time
 from pathlib import Path
+from statistics import fmean, stdev
 
 from data_generation.config import GenerateConfig
 from data_generation.generate import generate
@@ -36,6 +39,7 @@ from steprag.tree import path_to
 from steprag.types import Completion, Node, State, Tree
 
 PRESETS = ("reasonrag", "default", "fast")
+RULES = {"published": PairsConfig(margin=0.01, errors=0, per_node=None), "steprag": PairsConfig()}
 
 
 def configured(preset: str) -> GenerateConfig:
@@ -64,14 +68,17 @@ class Worth:
         hits = await asyncio.gather(*(self._play(tree, state, seed) for seed in range(self._rollouts)))
         return sum(hits) / self._rollouts
 
+    async def gap(self, tree: Tree, better: Node, worse: Node) -> float:
+        one, other = await asyncio.gather(self.of(tree, better), self.of(tree, worse))
+        return one - other
+
     async def _play(self, tree: Tree, state: State, seed: int) -> float:
         async with self._gate.turn(0):
             episode = await rollout(self._environment, self._policy, state, seed=1_000 * (seed + 1))
         return exact_match(episode.prediction, tree.question.golden_answers)
 
 
-def pairs_of(trees: list[Tree]) -> list[tuple[Tree, Node, Node]]:
-    rules = PairsConfig(margin=0.01, errors=0, per_node=None)
+def pairs_of(trees: list[Tree], rules: PairsConfig) -> list[tuple[Tree, Node, Node]]:
     return [
         (tree, tree.nodes[pair.chosen_node], tree.nodes[pair.rejected_node])
         for tree in trees
@@ -79,49 +86,60 @@ def pairs_of(trees: list[Tree]) -> list[tuple[Tree, Node, Node]]:
     ]
 
 
-async def share_right(pairs: list[tuple[Tree, Node, Node]], index: str, rollouts: int) -> float:
+async def checked(pairs: list[tuple[Tree, Node, Node]], index: str, rollouts: int) -> tuple[float, float, float]:
+    """Share of right ones, mean gap and its standard error; NaN where there are no pairs."""
     config = configured("default")
     profile, retriever = load_profile("transcript"), open_retriever(index)
     environment = Environment(profile, retriever, config.retriever.top_k, config.search.depth)
     async with open_policy(config.policy, profile.grammar) as policy:
         worth = Worth(environment, policy, Gate(config.policy), rollouts)
-        right = 0.0
-        for tree, better, worse in pairs:
-            one, other = await worth.of(tree, better), await worth.of(tree, worse)
-            right += 0.5 if one == other else float(one > other)
+        gaps = [await worth.gap(*pair) for pair in pairs]
     await retriever.close()
-    return right / max(1, len(pairs))
+    if len(gaps) < 2:
+        return math.nan, math.nan, math.nan
+    right = fmean(0.5 if gap == 0 else float(gap > 0) for gap in gaps)
+    return right, fmean(gaps), stdev(gaps) / math.sqrt(len(gaps))
+
+
+def report(name: str, trees: list[Tree], given: argparse.Namespace, base: dict[str, float]) -> None:
+    """Two lines, one for each rule; `base` holds the pairs a call of the first run, by rule."""
+    calls = sum(tree.usage.calls for tree in trees)
+    for rule, config in RULES.items():
+        pairs = pairs_of(trees, config)
+        rate = len(pairs) / calls
+        base.setdefault(rule, rate)
+        times = f"{rate / base[rule]:.1f}x" if base[rule] else "–"
+        sampled = random.Random(0).sample(pairs, min(len(pairs), given.pairs))
+        right, gap, error = asyncio.run(checked(sampled, given.index, given.rollouts))
+        sys.stdout.write(
+            f"{name:<12}{rule:<11}{calls:>8,}{len(pairs):>8,}{rate:>12.2f}{times:>8}{len(sampled):>9}{right:>8.1%}"
+            f"{gap:>+8.2f} ± {error:.2f}\n"
+        )
+        sys.stdout.flush()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--index", required=True, help="index of the Atlas corpus")
     parser.add_argument("--questions", type=int, default=6)
-    parser.add_argument("--pairs", type=int, default=40, help="pairs of each preset that are checked")
+    parser.add_argument("--pairs", type=int, default=40, help="pairs of each preset and rule that are checked")
     parser.add_argument("--rollouts", type=int, default=8, help="episodes from each step of a checked pair")
+    parser.add_argument("--trees", help="run folder of steprag generate whose pairs are checked")
     given = parser.parse_args()
-    base = None
     sys.stdout.write(
-        f"{'preset':<12}{'calls':>8}{'pairs':>8}{'pairs/call':>12}{'times':>8}{'right':>8}{'seconds':>9}\n"
+        f"{'preset':<12}{'rule':<11}{'calls':>8}{'pairs':>8}{'pairs/call':>12}{'times':>8}{'checked':>9}{'right':>8}"
+        f"{'gap':>8}\n"
     )
+    base: dict[str, float] = {}
+    if given.trees:
+        report(Path(given.trees).name, list(read_records(Path(given.trees) / "trees.jsonl", Tree)), given, base)
+        return
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "questions.jsonl"
         write_records(file, read_questions(atlas.path("train"))[: given.questions])
         for preset in PRESETS:
-            start = time.perf_counter()
             asyncio.run(generate(configured(preset), file, given.index, Path(folder) / preset))
-            seconds = time.perf_counter() - start
-            trees = list(read_records(Path(folder) / preset / "trees.jsonl", Tree))
-            pairs, calls = pairs_of(trees), sum(tree.usage.calls for tree in trees)
-            sampled = random.Random(0).sample(pairs, min(len(pairs), given.pairs))
-            right = asyncio.run(share_right(sampled, given.index, given.rollouts))
-            rate = len(pairs) / calls
-            base = rate if base is None else base
-            times = f"{rate / base:.1f}x" if base else "–"
-            sys.stdout.write(
-                f"{preset:<12}{calls:>8,}{len(pairs):>8,}{rate:>12.2f}{times:>8}{right:>8.1%}{seconds:>9.0f}\n"
-            )
-            sys.stdout.flush()
+            report(preset, list(read_records(Path(folder) / preset / "trees.jsonl", Tree)), given, base)
 
 
 if __name__ == "__main__":

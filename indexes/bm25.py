@@ -6,18 +6,19 @@ which keeps every term's contribution to every passage ready (Lucene's formula).
 
 from __future__ import annotations
 
-import logging
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from pydantic import Field
 
 from indexes.corpus import PassageStore
 from indexes.manifest import IndexManifest
+from indexes.postings import Counted, count_terms, write_arrays
 from indexes.searchers import Asked, Ranking, ranking
 from indexes.sidecar import add_sidecar, open_sidecar
 from steprag.config import Positive, Section
@@ -71,35 +72,46 @@ def add_bm25(folder: Path, index: IndexManifest, config: Bm25Config) -> bool:
 
 
 def _write(config: Bm25Config, folder: Path, store: PassageStore) -> None:
-    """Holds a list of term numbers and the score matrix in memory: about 1 GiB a million 100-word passages."""
+    with Progress("BM25", len(store), "passages") as progress:
+        if not write_bm25(folder, _documents(store, Analyser(config.language), config.title_weight, progress), config):
+            raise ConfigError(f"{folder.parent} holds no word that BM25 could index (bm25.language {config.language})")
+
+
+def write_bm25(folder: Path, documents: Iterable[Sequence[str]], config: Bm25Config) -> bool:
+    """Writes the files of a `bm25s` index of documents, each given by its terms; False where none has any.
+
+    Memory grows with the vocabulary and not with the documents.
+    """
+    folder.mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=folder, prefix=".postings-") as scratch:
+        counted = count_terms(documents, Path(scratch))
+        if counted.tokens:
+            _write_frame(folder, counted, config)
+            write_arrays(folder, Path(scratch), counted, config.k1, config.b)
+    return counted.tokens > 0
+
+
+def _write_frame(folder: Path, counted: Counted, config: Bm25Config) -> None:
+    """Vocabulary and settings by `bm25s`'s own hand; its arrays are empty, and ours take their places."""
     import bm25s
 
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG
-    analyse = Analyser(config.language)
-    vocabulary: dict[str, int] = {}
-    with Progress("BM25", len(store), "passages") as progress:
-        rows = [_ids(terms, vocabulary, progress) for terms in _documents(store, analyse, config.title_weight)]
-    if not vocabulary:
-        raise ConfigError(f"{folder.parent} holds no word that BM25 could index (bm25.language {config.language})")
     model = bm25s.BM25(method="lucene", k1=config.k1, b=config.b, backend="numpy")
-    model.index((rows, vocabulary), show_progress=False)
+    model.vocab_dict = {**counted.vocabulary, "": len(counted.vocabulary)}  # as its own build ends it
+    model.nonoccurrence_array = None
+    empty = np.empty(0, dtype=np.float32)
+    model.scores = {"data": empty, "indices": empty, "indptr": empty, "num_docs": counted.rows}
     model.save(folder, show_progress=False)
 
 
-def _documents(store: PassageStore, analyse: Analyser, title_weight: int) -> Iterable[list[str]]:
+def _documents(store: PassageStore, analyse: Analyser, title_weight: int, progress: Progress) -> Iterator[list[str]]:
     for row in range(len(store)):
-        passage = store.read(row, 0.0)
-        yield terms_of(passage, analyse, title_weight)
+        yield terms_of(store.read(row, 0.0), analyse, title_weight)
+        progress.advance(1)
 
 
 def terms_of(passage: Passage, analyse: Analyser, title_weight: int) -> list[str]:
     """A passage's terms, those of the title repeated: a field weight in the manner of BM25F."""
     return analyse(passage.title) * title_weight + analyse(passage.text)
-
-
-def _ids(terms: list[str], vocabulary: dict[str, int], progress: Progress) -> list[int]:
-    progress.advance(1)
-    return [vocabulary.setdefault(term, len(vocabulary)) for term in terms]
 
 
 class Bm25Searcher:

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 import steprag.pipeline
+from steprag import atlas
 from steprag.cli import main
 from steprag.errors import StepragError
 from steprag.files import read_records
 from steprag.pipeline import StageBook
-from steprag.reproduce import question_files, verdict
+from steprag.reproduce import question_files
+from steprag.reproduce_report import verdict
 from steprag.types import Question
 
 
@@ -66,15 +68,20 @@ def test_the_book_adds_up_interrupted_stages(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_proof_runs(tmp_path: Path) -> None:
-    sizes = ("--train", "3", "--test", "2", "--sft_steps", "1", "--dpo_steps", "1")
+    sizes = ("--train", "3", "--test", "2", "--sft_steps", "1", "--dpo_steps", "1", "--elsewhere", "1")
+    corpus = tmp_path / "rivers_corpus.jsonl"
+    corpus.write_text("".join(atlas.path("corpus").read_text().splitlines(keepends=True)[:20]))
+    also = ("--also", str(atlas.path("dev")), str(corpus))
     report = tmp_path / "docs" / "results.md"
-    assert main(["reproduce", "--quick", *sizes, "--out", str(tmp_path / "runs"), "--report", str(report)]) == 0
+    assert main(["reproduce", "--quick", *sizes, *also, "--out", str(tmp_path / "runs"), "--report", str(report)]) == 0
     said = report.read_text()
     for words in (
         "| DPO on outcomes alone | 2 |",
         "| second round on top of that | 2 |",
         "best of 4 by vote",
         "the second round over the first",
+        "## Another world: dev",
+        "the last agent over the warm start",
         "steprag train --config configs/training/atlas-dpo.yaml",
     ):
         assert words in said

@@ -90,9 +90,13 @@ def check_keys(config: TrainConfig) -> None:
         "merge: weights are not added to a 4-bit base; take trainer llamafactory, which merges into the whole one": (
             config.merge and config.quantization is not None and config.trainer == "trl"
         ),
-        "deepspeed: only trainer llamafactory starts several processes": config.deepspeed is not None
+        "deepspeed: only trainer llamafactory shards; leave it out, or set trainer llamafactory": config.deepspeed
+        is not None
         and config.trainer == "trl",
-        "trainer trl trains in one process; for several GPUs set trainer llamafactory": config.trainer == "trl"
+        "processes: llamafactory takes every GPU by itself; leave it out": config.processes > 1
+        and config.trainer != "trl",
+        "processes: stage grpo plays in one process; leave it out": config.processes > 1 and config.stage == "grpo",
+        "give the number of processes by the key processes; steprag train starts them itself": config.trainer == "trl"
         and int(os.environ.get("WORLD_SIZE", "1")) > 1,
     }
     for complaint, holds in complaints.items():

@@ -95,6 +95,10 @@ class TrainConfig(StageConfig):
     deepspeed: Literal["zero2", "zero3"] | None = Field(
         default=None, description="shards optimiser (zero2) and weights (zero3) over the GPUs; llamafactory only"
     )
+    processes: Positive = Field(
+        default=1,
+        description="processes of this machine that train side by side, one a GPU or a share of the cores (trl)",
+    )
     merge: bool = Field(default=False, description="after LoRA also write base and adapter as one model, CKPT/merged")
     lora: LoraSection = LoraSection()
     dpo: DpoSection = DpoSection()
@@ -137,6 +141,11 @@ class TrainConfig(StageConfig):
     )
     llamafactory: LlamaFactorySection = LlamaFactorySection()
     gradient_checkpointing: bool = Field(default=False, description="less memory for about a third more time")
+
+    @property
+    def step_rows(self) -> int:
+        """Rows that make one step, over all processes."""
+        return self.batch_size * self.accumulation * self.processes
 
 
 NEUTRAL = frozenset({"threads", "save_steps", "logging_steps", "report_to", "llamafactory"})

@@ -122,7 +122,7 @@ def work(config: TrainConfig, shape: Shape, data: Data) -> float:
     """
     rows = data.rows * config.epochs
     if config.max_steps:
-        rows = config.max_steps * config.batch_size * config.accumulation
+        rows = config.max_steps * config.step_rows
     tokens = rows * _tokens(config, data.prompt + data.answer, data.answer) / config.batch_size
     passes = 2 + (1 if config.finetuning == "full" else 0) + (1 if config.gradient_checkpointing else 0)
     reference = 1 if config.stage == "dpo" else 0

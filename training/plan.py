@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag plan train", description="Memory, disk and hours of a training run.")
     parser.add_argument("--pairs", metavar="DIR", help="pairs to train on [sizes of the published RAG_ProGuide]")
     parser.add_argument("--device", choices=[*DEVICES, "cpu"], help="[the GPU that is here, else the processor]")
-    parser.add_argument("--devices", type=int, default=1, metavar="N", help="how many of them [1]")
+    parser.add_argument("--devices", type=int, metavar="N", help="how many of them [the recipe's processes]")
     parser.add_argument("--json", action="store_true", help="the plan as JSON")
     add_options(parser, TrainConfig)
     given = parse_arguments(parser, argv)
@@ -71,17 +71,18 @@ def main(argv: list[str]) -> int:
     check_keys(config)
     if config.stage == "grpo":
         raise ConfigError("plan train knows sft and dpo; what grpo takes hangs on the length of its episodes")
-    if given.devices > 1 and config.trainer == "trl":
-        raise ConfigError("trainer trl trains on one device; for several set --trainer llamafactory")
+    devices = given.devices or config.processes
+    if config.trainer == "trl":
+        config = config.model_copy(update={"processes": devices})
     shape = shape_of(resolve_model(config.model))
     if shape is None:
         raise ConfigError(f"the size of {config.model} is not known here; give a local folder with its config.json")
     data = measure(Path(given.pairs), config) if given.pairs else PUBLISHED
     device = DEVICES[given.device] if given.device in DEVICES else here() if given.device is None else processor()
-    report = plan(config, shape, data, device, given.devices)
+    report = plan(config, shape, data, device, devices)
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else _table(report))
     if not report["fits"]:
-        raise ConfigError(refusal(config, data, device, given.devices, report))
+        raise ConfigError(refusal(config, data, device, devices, report))
     return 0
 
 

@@ -1,0 +1,72 @@
+"""Who meets in `steprag reproduce`: names, labels and the options of `steprag infer` that make each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from steprag.pipeline import Contender
+
+WARM = "atlas-warmstart"
+VOTES = 4
+"""Episodes a question in best-of-N."""
+
+
+LABELS = {
+    "warm": "warm start",
+    "bare": "bare model, 2 worked examples",
+    "vote": f"warm start, best of {VOTES} by vote",
+    "sft1": "SFT on the best episodes found",
+    "dpo": "DPO on steps",
+    "outcome": "DPO on outcomes alone",
+    "dpo1": "SFT, then DPO on steps",
+    "dpo2": "second round on top of that",
+}
+"""Contenders by the folder of what was trained; the first is what the table's differences are from."""
+
+
+def the_contenders(out: Path) -> list[Contender]:
+    warm = ("--adapter", WARM)
+    options: dict[str, tuple[str, ...]] = {
+        "warm": warm,
+        "bare": ("--prompt.examples", "2"),
+        "vote": (*warm, "--best_of", str(VOTES), "--policy.temperature", "0.7"),
+    }
+    return [
+        Contender(label, out / f"infer-{name}", options.get(name, ("--adapter", str(out / name))))
+        for name, label in LABELS.items()
+    ]
+
+
+ELSEWHERE = ("warm", "dpo2")
+"""Who also answers the questions of other sets (`LABELS`)."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """`train`: questions of each search; `test`: questions of each score; steps at most of each training run, which
+    otherwise sees all that it has once; `elsewhere`: questions of every other set."""
+
+    train: int
+    test: int
+    sft_steps: int
+    dpo_steps: int
+    elsewhere: int
+
+
+@dataclass(frozen=True)
+class QuestionSet:
+    """Questions beside Atlas, with the corpus that answers them; `name` is the questions' file without its ending."""
+
+    name: str
+    questions: Path
+    corpus: Path
+
+
+def elsewhere(out: Path, questions: QuestionSet) -> list[Contender]:
+    """Who answers the questions of another set, the warm start first."""
+    return [
+        replace(contender, run=contender.run.with_name(f"{contender.run.name}-{questions.name}"))
+        for contender in the_contenders(out)
+        if contender.label in [LABELS[name] for name in ELSEWHERE]
+    ]

@@ -1,0 +1,122 @@
+"""The report of `steprag reproduce`: tables, what they bear, costs and commands, as Markdown with plots beside it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from steprag.contenders import ELSEWHERE, LABELS, VOTES, QuestionSet, Sizes, elsewhere, the_contenders
+from steprag.files import written_whole
+from steprag.pipeline import RECIPES, Contender, StageBook, compare
+from steprag.runs import code_version, read_manifest
+from steprag.threads import usable_cores
+
+CLAIMS = (
+    ("dpo1", "warm", "SFT, then DPO on steps, over the warm start"),
+    ("dpo2", "warm", "both rounds over the warm start"),
+    ("dpo2", "dpo1", "the second round over the first"),
+    ("dpo", "outcome", "pairs of steps over pairs of outcomes, as many of both"),
+    ("dpo1", "sft1", "DPO on top of SFT over SFT alone"),
+    ("dpo2", "vote", f"both rounds over the warm start's best of {VOTES}"),
+)
+"""What the report compares: contender, against which (`LABELS`), in words."""
+
+
+def verdict(run: str, other: str, words: str, compared: dict[str, Any]) -> str:
+    """One comparison in a sentence that says no more than its interval does; `compared` as in compare.json."""
+    gain = compared["differences"][run][other]
+    better, worse = (compared["runs"][name] for name in (run, other))
+    what = "a gain" if gain["low"] > 0 else "a loss" if gain["high"] < 0 else "no difference shown"
+    apart = "; the two 95 % intervals of EM are disjoint" if better["em_low"] > worse["em_high"] else ""
+    span = f"{100 * gain['low']:+.1f} to {100 * gain['high']:+.1f}"
+    return (
+        f"- **{words}**: {100 * gain['em']:+.1f} points of EM, 95 % interval {span} (paired bootstrap), "
+        f"exact McNemar p {gain['p']:.3g} ({gain['better']} questions better, {gain['worse']} worse of "
+        f"{gain['questions']}): {what}{apart}."
+    )
+
+
+def write_report(out: Path, report: Path, sizes: Sizes, also: list[QuestionSet], book: StageBook) -> None:
+    """Compares the runs below `out` and writes `report`, its tables and plots in a folder of its name beside it."""
+    folder = report.parent / report.stem
+    table, compared = compared_runs(the_contenders(out), folder, report)
+    lines = [
+        "# Results: does training on steps help?",
+        "",
+        "Written by `bash scripts/reproduce.sh"
+        + f" --train {sizes.train} --test {sizes.test} --sft_steps {sizes.sft_steps} --dpo_steps {sizes.dpo_steps}`"
+        + f" (version {code_version()}, {usable_cores()} cores).",
+        "",
+        f"SmolLM2-135M-Instruct with LoRA on Atlas: {sizes.train} train questions a round of search (golden answers "
+        f"alone), {sizes.test} questions of the test split for every line, greedy decoding unless a line says "
+        "otherwise. A model of 135M parameters on a small world of its own: this shows what the method does, not "
+        "what a 7B model would score.",
+        "",
+        table,
+        "",
+        "## What the figures bear",
+        "",
+        *(verdict(LABELS[run], LABELS[other], words, compared) for run, other, words in CLAIMS),
+    ]
+    for questions in also:
+        table, compared = compared_runs(elsewhere(out, questions), folder / questions.name, report)
+        first, last = (LABELS[name] for name in ELSEWHERE)
+        lines += [
+            "",
+            f"## Another world: {questions.name}",
+            "",
+            f"{sizes.elsewhere} questions of {questions.questions.name} over {questions.corpus.name}, which neither "
+            "the warm start nor the search has seen. A 135M model that was taught on Atlas alone: what carries over.",
+            "",
+            table,
+            "",
+            verdict(last, first, "the last agent over the warm start", compared),
+        ]
+    commands = (entry["command"].replace(str(RECIPES.parent) + os.sep, "") for entry in book.stages.values())
+    lines += ["", "## What it cost", "", *costs(out, book), "", "## The commands", ""]
+    lines += [*(f"    {command}" for command in commands), ""]
+    with written_whole(report) as stream:
+        stream.write("\n".join(lines))
+
+
+def compared_runs(contenders: list[Contender], folder: Path, report: Path) -> tuple[str, dict[str, Any]]:
+    """Their table as Markdown whose pictures are found from `report`, and what compare.json holds."""
+    compared = compare(contenders, folder)
+    table = (folder / "compare.md").read_text(encoding="utf-8")
+    return table.replace("](", f"]({folder.relative_to(report.parent).as_posix()}/"), compared
+
+
+def costs(out: Path, book: StageBook) -> list[str]:
+    """A Markdown table, a line a stage."""
+    lines = ["| stage | minutes | what | calls | prompt tokens (cached) | generated |", "|---|---|---|---|---|---|"]
+    total = 0.0
+    for name, entry in book.stages.items():
+        if not (out / name / "manifest.json").exists():
+            continue
+        manifest = read_manifest(out / name)
+        total += entry["seconds"]
+        used = manifest.get("usage")
+        spent = (
+            f"{used['calls']:,} | {used['prompt_tokens']:,} ({used['cached_tokens']:,}) | {used['completion_tokens']:,}"
+            if used
+            else " | | "
+        )
+        lines.append(f"| {name} | {entry['seconds'] / 60:.1f} | {made(manifest)} | {spent} |")
+    return [*lines, f"| all | {total / 60:.0f} | | | | |"]
+
+
+def made(manifest: dict[str, Any]) -> str:
+    """What a stage made, in a few words."""
+    counts = manifest.get("counts") or {}
+    match manifest["stage"]:
+        case "generate":
+            return f"{counts['trees']} trees, {counts['solved']} solved, {counts['mixed']} with answers of both kinds"
+        case "pairs":
+            return f"{counts.get('pairs.train', 0)} pairs, {counts.get('sft.train', 0)} steps of episodes"
+        case "train":
+            return f"{manifest['steps']} steps, loss {manifest['loss_first']:.3f} to {manifest['loss_last']:.3f}"
+        case "infer":
+            return f"{counts['questions']} questions"
+        case _:
+            return ""
