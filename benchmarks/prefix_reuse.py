@@ -1,10 +1,12 @@
 """Share of prompt tokens that the engine had cached: one growing prompt against a system prompt for each action.
 
-    python benchmarks/prefix_reuse.py --index runs/demo/index [--questions 6]
+    python benchmarks/prefix_reuse.py --index runs/demo/index [--questions 6] [--calls 24] [--engine llamacpp|vllm]
 
 The same search with the embedded model on the same Atlas questions, once with the `transcript` profile and once with
 the same words where every action has a system prompt of its own (as the published prompts have). The two grow other
-trees, for the model reads other words; compare the shares and what a call costs.
+trees, for the model reads other words; compare the shares and what a call costs. A tree ends with the wave in which it
+reaches `--calls`: where no answer is right, as often happens with words that the model was not trained on, it would
+make hundreds.
 """
 
 from __future__ import annotations
@@ -56,6 +58,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--index", required=True, help="index of the Atlas corpus")
     parser.add_argument("--questions", type=int, default=6)
+    parser.add_argument("--calls", type=int, default=24, help="requests a tree, to the end of its wave")
+    parser.add_argument("--engine", choices=("llamacpp", "vllm"), default="llamacpp")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -64,7 +68,8 @@ def main() -> None:
         write_records(folder / "questions.jsonl", read_questions(atlas.path("train"))[: given.questions])
         sys.stdout.write(f"{'profile':<16}{'calls':>8}{'prompt':>10}{'cached':>10}{'share':>8}{'seconds':>9}\n")
         for profile in ("transcript", str(other)):
-            keys = {"policy.adapter": "atlas-warmstart", "policy.max_tokens": 96, "seed": 1,
+            keys = {"policy.engine": given.engine, "policy.adapter": "atlas-warmstart", "policy.max_tokens": 96,
+                    "policy.timeout": 1800, "seed": 1, "tree.calls": given.calls,
                     "prompt.profile": profile, "prompt.unchecked": True}  # fmt: skip
             config, run = load_config(GenerateConfig, None, keys), folder / Path(profile).stem
             start = time.perf_counter()

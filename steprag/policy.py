@@ -134,7 +134,8 @@ class OpenAIPolicy:
             case "llamacpp":
                 return {"grammar": self._grammar.gbnf(allowed), "cache_prompt": True}
             case "vllm":
-                return {"structured_outputs": {"regex": self._grammar.regex(allowed)}}
+                # not `regex`: vLLM fails a request whose expression takes 5 seconds to compile, a busy machine's fate
+                return {"structured_outputs": {"grammar": self._grammar.gbnf(allowed)}}
             case "sglang":
                 return {"regex": self._grammar.regex(allowed)}
             case _:

@@ -104,7 +104,16 @@ def search(book: StageBook, out: Path, name: str, questions: Path, *, adapter: s
 
 
 def train(book: StageBook, out: Path, name: str, stage: str, *, pairs: str, adapter: str, steps: int) -> None:
-    book.run(out / name, "train", config=recipe(stage), pairs=out / pairs, adapter=adapter, max_steps=steps)
+    fast = ("--bf16", "true") if computes_in_bf16() else ()
+    book.run(out / name, "train", *fast, config=recipe(stage), pairs=out / pairs, adapter=adapter, max_steps=steps)
+
+
+def computes_in_bf16() -> bool:
+    """Whether this processor has instructions for bfloat16; without them it is slower than float32."""
+    import torch  # here: a finished proof needs none
+
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def recipe(stage: str) -> Path:
@@ -117,7 +126,7 @@ def one_pass(pairs: Path, stage: str) -> int:
     count = read_manifest(pairs)["counts"].get(f"{product}.train", 0)
     if not count:
         raise ConfigError(f"{pairs} holds nothing to train on by {stage}; search more questions (--train)")
-    return max(1, count // load_config(TrainConfig, str(recipe(stage))).batch_size)
+    return max(1, count // load_config(TrainConfig, str(recipe(stage))).step_rows)
 
 
 def sft_steps(pairs: Path, sizes: Sizes) -> int:

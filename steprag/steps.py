@@ -2,7 +2,7 @@
 
 A `Grammar` is a value. The environment, the search, the pairs, training and inference take it as an argument, so
 another markup is another value, not another agent. From the same value come the parser and the constraints that
-serving engines understand (GBNF for llama.cpp, a regular expression for vLLM).
+serving engines understand (GBNF for llama.cpp and vLLM, a regular expression for SGLang).
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Grammar:
         return Step(action.name, text, content)
 
     def gbnf(self, allowed: tuple[str, ...]) -> str:
-        """The allowed steps as a GBNF grammar (llama.cpp)."""
+        """The allowed steps as a GBNF grammar (llama.cpp, vLLM)."""
         rules = [f"root ::= {' | '.join(allowed)}"]
         for action in map(self.action, allowed):
             thought = f"thought {'' if self.thinks else _quoted(' ') + ' '}" if action.thought else ""
@@ -154,7 +154,7 @@ class Grammar:
         return "\n".join(rules) + "\n"
 
     def regex(self, allowed: tuple[str, ...]) -> str:
-        """The allowed steps as a regular expression (vLLM's structured outputs), the same language as `gbnf`."""
+        """The allowed steps as a regular expression (SGLang), the same language as `gbnf`."""
         forms = []
         for action in map(self.action, allowed):
             free = f"[^<>\\n]{{1,{self.thought_chars}}} "

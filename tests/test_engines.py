@@ -20,14 +20,15 @@ import pytest
 from steprag.config import PolicyConfig
 from steprag.engines import EMBEDDED, Endpoint, EngineSpec, embedded_gguf, resolve_model, serving
 from steprag.engines.adapters import gguf_adapter, permute_rows, unpermute_rows
-from steprag.engines.commands import command
+from steprag.engines.commands import command, vllm_program
 from steprag.engines.models import cache_dir, embedded_encoder, verify
 from steprag.engines.serve import main
 from steprag.engines.server import check_reachable
 from steprag.engines.weights import hf_weights
 from steprag.errors import ConfigError, PolicyUnavailable
-from steprag.policy import OpenAIPolicy
-from steprag.steps import TRANSCRIPT
+from steprag.judge import ScoreFormat
+from steprag.policy import OpenAIPolicy, OutputFormat
+from steprag.steps import GRAMMARS, START, TRANSCRIPT
 from steprag.types import Message, Sample
 
 ROOT = Path(__file__).parent.parent
@@ -218,7 +219,7 @@ def test_unknown_engine_and_missing_vllm(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ConfigError, match="unknown policy engine"):
         command(EngineSpec("sglang"))
     monkeypatch.setenv("STEPRAG_VLLM", "/no/such/vllm")
-    with pytest.raises(ConfigError, match="STEPRAG_VLLM"):
+    with pytest.raises(ConfigError, match="setup_vllm.sh"):
         command(EngineSpec("vllm"))
     with pytest.raises(ConfigError, match="reads GGUF files"):
         command(EngineSpec("llamacpp", model="Qwen/Qwen2.5-7B-Instruct"))
@@ -231,6 +232,21 @@ def test_vllm_command_names_base_and_adapter(tiny: Path, monkeypatch: pytest.Mon
     assert f"serve {tiny / 'base'} " in line
     assert f"--max-lora-rank 8 --lora-modules base+adapter={tiny / 'adapter'}" in line
     assert (built.model, built.url) == ("base+adapter", "http://127.0.0.1:9000")
+    assert (built.env, "--dtype" in built.argv) == ({}, False)
+
+
+def test_vllm_is_told_that_it_runs_on_a_cpu(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "vllm"
+    program.parent.mkdir()
+    program.touch()
+    (tmp_path / "lib" / "python3.11" / "site-packages" / "vllm-0.32.0+cpu.dist-info").mkdir(parents=True)
+    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
+    monkeypatch.setenv("STEPRAG_VLLM", str(program))
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "9")
+    built = command(EngineSpec("vllm", model=str(tiny / "base"), threads=3))
+    assert "--dtype float32" in " ".join(built.argv)
+    bound = {"VLLM_CPU_KVCACHE_SPACE": "9", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "3"}
+    assert built.env == bound
 
 
 def test_an_engine_that_dies_says_why(tmp_path: Path, cache: Path) -> None:
@@ -470,6 +486,57 @@ def test_transformers_serves_what_peft_says(adapted: tuple[Any, Path], weights: 
     said = answer["choices"][0]["message"]["content"]
     assert said == tokenizer.decode(ids, skip_special_tokens=True)
     assert said != tokenizer.decode(base_ids, skip_special_tokens=True)
+
+
+@pytest.fixture(scope="module")
+def vllm(adapted: tuple[Any, Path]) -> Iterator[Endpoint]:
+    """vLLM with SmolLM2 and the random adapter, where `scripts/setup_vllm.sh` has been run."""
+    try:
+        vllm_program()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    with serving(EngineSpec("vllm", adapter=str(adapted[1]), context=512)) as endpoint:
+        yield endpoint
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_vllm_serves_what_peft_says(vllm: Endpoint, adapted: tuple[Any, Path], weights: Path) -> None:
+    from transformers import AutoTokenizer
+
+    model, _ = adapted
+    tokenizer = AutoTokenizer.from_pretrained(weights)
+    prompt = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=True, return_tensors="pt")
+    expected = model.generate(**prompt, max_new_tokens=16, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    with model.disable_adapter():
+        of_base = model.generate(**prompt, max_new_tokens=16, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    assert expected.tolist() != of_base.tolist()
+    for name, ids in ((vllm.model, expected), (EMBEDDED, of_base)):
+        asked = {"messages": MESSAGES, "max_tokens": 16, "temperature": 0, "model": name}
+        said = post(vllm, "/chat/completions", asked)["choices"][0]["message"]["content"]
+        assert said == tokenizer.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_vllm_constrains_every_grammar_and_says_what_it_had_cached(vllm: Endpoint) -> None:
+    """A prompt is reused in blocks of 32 tokens on a CPU, of 16 on a GPU; this one is longer."""
+    messages = (Message(role="user", content="What do the passages say? " * 12),)
+
+    async def sampled(grammar: OutputFormat, allowed: tuple[str, ...], tokens: int) -> Sample:
+        config = PolicyConfig(engine="vllm", max_tokens=tokens, timeout=900)
+        async with OpenAIPolicy(config, vllm.base_url, EMBEDDED, grammar) as policy:
+            return await policy.sample(messages, allowed, n=2, seed=1)
+
+    step = asyncio.run(sampled(TRANSCRIPT, ("evidence",), 40))
+    for one in step.completions:
+        assert one.text.startswith("Based on the query, the relevant evidence is <evidence>")
+    again = asyncio.run(sampled(ScoreFormat(), ("score",), 4))
+    assert {one.text.isdecimal() for one in again.completions} == {True}
+    assert 32 <= again.usage.cached_tokens < again.usage.prompt_tokens
+    for grammar in GRAMMARS.values():
+        for allowed in {grammar.transitions[START], tuple(action.name for action in grammar.actions)}:
+            assert asyncio.run(sampled(grammar, allowed, 1)).completions
 
 
 def test_convert_command_prints_the_path(tiny: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

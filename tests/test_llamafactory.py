@@ -21,7 +21,8 @@ from tests.training_parts import FAST, lines, make_qwen2, tensors, train
 from training.checks import check_recipe
 from training.config import DpoSection, LlamaFactorySection, TrainConfig
 from training.job import OUT_OF_MEMORY
-from training.llamafactory_process import ROOT, executable, reason
+from training.llamafactory_process import ROOT, executable
+from training.subprocesses import reason
 
 REAL = ROOT / ".venv-llamafactory" / "bin" / "llamafactory-cli"
 

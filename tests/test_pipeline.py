@@ -160,6 +160,8 @@ def test_constraints_go_out_in_the_engines_dialect(
         request = endpoint.requests[-1]
         assert {"grammar", "structured_outputs"} & set(request) == ({field} if field else set())
     assert endpoint.requests[0]["grammar"].startswith("root ::= query | answer\n")
+    sent = [request["structured_outputs"] for request in endpoint.requests if "structured_outputs" in request]
+    assert sent[0] == {"grammar": endpoint.requests[0]["grammar"]}
 
 
 def test_another_configuration_does_not_touch_the_run(endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path,

@@ -46,7 +46,7 @@ class CriticSection(Section):
 class GrpoSection(Section):
     rewards: dict[str, float] = Field(
         default={"f1": 1.0, "format": 0.1},
-        description="reward: weight, of em, f1, judge, format, evidence, recall, cost, length; 0 logs without effect",
+        description="reward: weight, of em, f1, rouge, judge, format, evidence, recall, cost, length; 0 only logs it",
     )
     questions: Positive = Field(default=8, description="questions whose episodes make one step")
     episodes: int = Field(default=8, ge=2, description="episodes a question: the group that advantages compare")
@@ -95,6 +95,10 @@ class TrainConfig(StageConfig):
     deepspeed: Literal["zero2", "zero3"] | None = Field(
         default=None, description="shards optimiser (zero2) and weights (zero3) over the GPUs; llamafactory only"
     )
+    processes: Positive = Field(
+        default=1,
+        description="processes of this machine that train side by side, one a GPU or a share of the cores (trl)",
+    )
     merge: bool = Field(default=False, description="after LoRA also write base and adapter as one model, CKPT/merged")
     lora: LoraSection = LoraSection()
     dpo: DpoSection = DpoSection()
@@ -132,11 +136,19 @@ class TrainConfig(StageConfig):
     bf16: bool = Field(
         default=False, description="compute in bfloat16 (for GPUs; CPUs without the instructions get slower)"
     )
+    liger: bool = Field(
+        default=False, description="Liger's kernels for norms, rotary positions and activations (trl, on a GPU)"
+    )
     report_to: tuple[str, ...] = Field(
         default=(), description="trackers of the Hugging Face Trainer: tensorboard, wandb, swanlab, trackio, ..."
     )
     llamafactory: LlamaFactorySection = LlamaFactorySection()
     gradient_checkpointing: bool = Field(default=False, description="less memory for about a third more time")
+
+    @property
+    def step_rows(self) -> int:
+        """Rows that make one step, over all processes."""
+        return self.batch_size * self.accumulation * self.processes
 
 
 NEUTRAL = frozenset({"threads", "save_steps", "logging_steps", "report_to", "llamafactory"})

@@ -149,7 +149,7 @@ def order_for(config: TrainConfig, rows: list[TokenRow]) -> list[int]:
     """
     epochs = config.epochs
     if config.max_steps:
-        epochs = config.max_steps * config.batch_size * config.accumulation / len(rows)
+        epochs = config.max_steps * config.step_rows / len(rows)
     groups = list(range(len(rows)))
     if config.stage == "dpo" and config.trainer == "trl" and config.dpo.share_prefix:
         numbers: dict[tuple[int, ...], int] = {}

@@ -149,7 +149,8 @@ def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
 
 def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     learnt = f"{len(inputs.world.questions)} questions" if inputs.world else f"{len(inputs.rows)} rows"
-    say(f"train: {config.stage} on {learnt}, from {inputs.files.label}, {threads} threads")
+    spread = f"{threads} threads" + (f" in {config.processes} processes" if config.processes > 1 else "")
+    say(f"train: {config.stage} on {learnt}, from {inputs.files.label}, {spread}")
     from training.trl_common import memory_told, quiet, use_threads
 
     quiet()
@@ -162,7 +163,8 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
         job = replace(job, rows=rows, held_out=tokenise(inputs.held_out, tokenizer, config.max_length))
         left_out = len(inputs.rows) - len(rows)
         counts = {"rows": len(rows), "rows_left_out": left_out, "tokens_an_epoch": sum(row.tokens for row in rows)}
-    back_end = importlib.import_module(BACK_ENDS[config.trainer, config.stage])
+    name = "training.processes" if config.processes > 1 else BACK_ENDS[config.trainer, config.stage]
+    back_end = importlib.import_module(name)
     with memory_told():
         outcome = back_end.train(job)
     run.set(**_base(inputs), **counts, **asdict(outcome), packages=_versions())

@@ -19,6 +19,8 @@ import datasets
 import torch
 import transformers
 import trl.trainer.utils
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 from steprag.errors import TrainingError
@@ -71,7 +73,13 @@ def common_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
         "disable_tqdm": True,
         "bf16": config.bf16,
         "gradient_checkpointing": config.gradient_checkpointing,
+        "use_liger_kernel": config.liger,
+        "liger_kernel_config": {"fused_linear_cross_entropy": False}
+        if config.liger
+        else None,  # TRL has a head of its own
         "use_cpu": not torch.accelerator.is_available(),
+        "ddp_backend": "gloo" if config.processes > 1 and not torch.accelerator.is_available() else None,
+        "ddp_find_unused_parameters": False,
         "dataloader_pin_memory": torch.accelerator.is_available(),
         "seed": config.seed,
     }
@@ -112,8 +120,12 @@ class Watch(TrainerCallback):
         if self._bar:
             self._bar.advance(notes="" if last is None else f"{told} {last:.4f}")
         self.seconds = time.monotonic() - self._start
-        if self._config.minutes and self.seconds > 60 * self._config.minutes and state.global_step < state.max_steps:
+        if self._config.minutes and state.global_step < state.max_steps and self._over(60 * self._config.minutes):
             self.out_of_time = control.should_training_stop = True
+
+    def _over(self, limit: float) -> bool:
+        """Whether the time is over, by the clock of the first process: all have to end at the same step."""
+        return bool(broadcast_object_list([self.seconds > limit])[0])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._bar:
@@ -140,7 +152,9 @@ def run_trainer(trainer: Trainer, job: Job) -> Outcome:
 
 
 def save(policy: Any, job: Job) -> None:
-    """Leaves the checkpoint at the top of the run folder; with `merge` the whole model below it."""
+    """Leaves the checkpoint at the top of the run folder; with `merge` the whole model below it. One process does."""
+    if not PartialState().is_main_process:
+        return
     save_policy(policy, job.tokenizer, job.files, job.run.path)
     if job.config.merge:
         save_merged(policy, job.tokenizer, job.files, job.run.path)

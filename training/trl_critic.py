@@ -33,7 +33,11 @@ def train(job: Job) -> Outcome:
     """Trains and saves."""
     critic = load_policy(job.files, job.config)
     pad_with(job.tokenizer, critic)
-    arguments: dict[str, Any] = {**common_arguments(job.config, job.checkpoints), "prediction_loss_only": False}
+    arguments: dict[str, Any] = {
+        **common_arguments(job.config, job.checkpoints),
+        "prediction_loss_only": False,
+        "average_tokens_across_devices": False,  # its loss is no mean over tokens
+    }
     trainer = StepCriticTrainer(
         model=critic,
         args=TrainingArguments(**arguments),

@@ -6,13 +6,13 @@ before the first step, so that a step costs one forward pass and no second model
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from datasets import Dataset
+from torch.utils.data import DataLoader
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
 
@@ -26,32 +26,33 @@ from training.trl_common import Refreezing, common_arguments, completion_only_he
 
 REFERENCE = "ref"
 """TRL's name for the frozen copy of the adapter that training starts from."""
+REFERENCE_COLUMNS = "ref_chosen_logps", "ref_rejected_logps"
 SMOOTHING = "label_smoothing"
 """Column and batch key: the chance, of each pair, that its preference is the other way round."""
 
 
 class StepDPOTrainer(Refreezing, DPOTrainer):
-    """TRL's trainer on rows that are tokens already, with a bar over the pass that scores the reference."""
-
-    bar: Progress | None = None
+    """TRL's trainer on rows that are tokens already."""
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, dataset_name: str) -> Any:
         """The rows as they are: TRL would append what the template puts behind a turn's end."""
         return dataset
 
     def _precompute_ref_logps(self, dataset: Dataset, name: str, batch_size: int) -> Dataset:
-        os.environ["TQDM_DISABLE"] = "1"  # read by TRL alone at this point: one bar is enough
-        try:
-            with Progress(f"reference, {name}", len(dataset), "pairs") as self.bar:
-                return super()._precompute_ref_logps(dataset, name, batch_size)
-        finally:
-            del os.environ["TQDM_DISABLE"]
+        """The rows with their reference's log-probabilities; each process scores a share of them.
 
-    def compute_ref_log_probs(self, model: Any, inputs: Any) -> Any:
-        scores = super().compute_ref_log_probs(model, inputs)
-        if self.bar:
-            self.bar.advance(len(scores[0]))
-        return scores
+        TRL hands them from process to process by a file in a cache that data sets made in memory do not share.
+        """
+        loader = DataLoader(dataset, batch_size, collate_fn=self.data_collator)  # pyright: ignore[reportArgumentType]
+        scored: list[Any] = []
+        with Progress(f"reference, {name}", len(dataset), "pairs") as bar:
+            for batch in self.accelerator.prepare(loader):
+                pair = self.compute_ref_log_probs(self.ref_model or self.model, batch)
+                scored.append([part.cpu() for part in self.accelerator.gather_for_metrics(pair)])
+                bar.advance(len(scored[-1][0]))
+        for column, parts in zip(REFERENCE_COLUMNS, zip(*scored, strict=True), strict=True):
+            dataset = dataset.add_column(column, torch.cat(parts).tolist())  # pyright: ignore[reportCallIssue]
+        return dataset
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()

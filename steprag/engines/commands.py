@@ -15,6 +15,7 @@ from steprag.errors import ConfigError
 from steprag.threads import spin_briefly
 
 ENGINES = ("llamacpp", "transformers", "vllm")
+_CHECKOUT_VLLM = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "vllm"  # what scripts/setup_vllm.sh makes
 _VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the only values that --max-lora-rank takes
 
 
@@ -94,22 +95,56 @@ def _transformers(spec: EngineSpec, files: ModelFiles) -> Command:
 
 
 def _vllm(spec: EngineSpec, files: ModelFiles) -> Command:
-    """vLLM from its own environment. Written from its documentation and not run where it was written."""
+    """vLLM from its own environment, on a GPU or, where its build is for CPUs, on those."""
     from steprag.engines import weights
 
-    program = os.environ.get("STEPRAG_VLLM") or shutil.which("vllm")
-    if not program or not Path(program).is_file():
-        raise ConfigError("no vllm program; install vllm in its own environment and set STEPRAG_VLLM=…/bin/vllm")
+    program = vllm_program()
     port = spec.port or free_port(spec.host)
-    argv = [*_guarded(), program, "serve", weights.base_weights(files)]
+    argv = [*_guarded(), str(program), "serve", weights.base_weights(files)]
     argv += ["--host", spec.host, "--port", str(port)]
     argv += ["--max-model-len", str(spec.context), "--max-num-seqs", str(spec.parallel), "--enable-prefix-caching"]
+    argv += ["--enable-prompt-tokens-details"]  # else usage does not say how many prompt tokens were cached
     argv += ["--served-model-name", files.name]
     if files.adapter:
         rank = next((rank for rank in _VLLM_RANKS if rank >= weights.lora_rank(files.adapter)), _VLLM_RANKS[-1])
         argv += ["--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", f"{files.label}={files.adapter}"]
     env = {"VLLM_API_KEY": os.environ[spec.api_key_env]} if spec.api_key_env else {}
+    if _is_cpu_build(program):
+        argv += _VLLM_CPU_OPTIONS
+        env |= _vllm_cpu_settings(spec)
     return Command(argv, files.label, _url(spec.host, port), env)
+
+
+def vllm_program() -> Path:
+    """$STEPRAG_VLLM, else `vllm` on the PATH, else that of `.venv-vllm` in this checkout. Raises ConfigError."""
+    given = os.environ.get("STEPRAG_VLLM")
+    for place in (given,) if given else (shutil.which("vllm"), _CHECKOUT_VLLM):
+        if place and Path(place).is_file():
+            return Path(place)
+    raise ConfigError("no vllm program; run: bash scripts/setup_vllm.sh, or set STEPRAG_VLLM=…/bin/vllm")
+
+
+def _is_cpu_build(program: Path) -> bool:
+    """Whether the environment around a vllm program has package `vllm-cpu`, or a `+cpu` version of vllm itself."""
+    packages = program.resolve().parent.parent
+    names = ("vllm_cpu-*.dist-info", "vllm-*+cpu*.dist-info")
+    return any(True for name in names for _ in packages.glob(f"lib/python*/site-packages/{name}"))
+
+
+# On a CPU: float32, for bfloat16 is emulated on most; no compilation, which takes minutes and gains little there; cache
+# blocks of the least size that its attention takes, for a prompt is reused in whole blocks (128 tokens by default).
+_VLLM_CPU_OPTIONS = ["--dtype", "float32", "--enforce-eager", "--block-size", "32"]
+
+
+def _vllm_cpu_settings(spec: EngineSpec) -> dict[str, str]:
+    """Environment of a CPU build; what the user has set stays.
+
+    vLLM would have 92 % of all memory and not start where another program uses it, and bind a thread to each core but
+    one, whoever else works there.
+    """
+    chosen = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}  # GiB; threads go where they may
+    settings = {name: os.environ.get(name, value) for name, value in chosen.items()}
+    return settings | ({"OMP_NUM_THREADS": str(spec.threads)} if spec.threads else {})
 
 
 def _guarded() -> list[str]:

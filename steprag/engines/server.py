@@ -27,7 +27,7 @@ from steprag.errors import ConfigError, PolicyUnavailable
 
 __all__ = ["ENGINES", "Endpoint", "EngineSpec", "serving"]
 
-_CONSTRAINTS = {"llamacpp": "gbnf", "vllm": "regex", "transformers": None}
+_CONSTRAINTS = {"llamacpp": "gbnf", "vllm": "gbnf", "transformers": None}
 _STARTUP_SECONDS = {"llamacpp": 120.0, "transformers": 300.0, "vllm": 1800.0}
 _STOP_SECONDS = 8.0  # more than the guard in `child` takes to end a stubborn command
 _LOG_NUMBERS = itertools.count(1)
@@ -38,7 +38,7 @@ class Endpoint:
     """Where a policy answers.
 
     `base_url` ends in `/v1`; `model` is what requests must name; `constraint` is the dialect of constrained
-    output: "gbnf" (request field `grammar`), "regex" (vLLM's `structured_outputs`) or None.
+    output: "gbnf" (llama.cpp's request field `grammar`, vLLM's `structured_outputs.grammar`) or None.
     """
 
     base_url: str

@@ -1,0 +1,120 @@
+"""Training in several processes: the same as in one, with the same rows a step."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steprag.errors import ConfigError
+from tests.training_parts import FAST, lines, tensors, train
+from training.checks import check_keys
+from training.config import TrainConfig
+from training.processes import read_rows, threads_each, write_rows
+from training.rows import TokenRow
+
+TWO = ["--processes", "2", "--batch_size", "2"]
+ONE = ["--accumulation", "2", "--batch_size", "2"]
+"""As many rows a step as `TWO`."""
+
+
+def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
+    rows = [TokenRow([1, 2], ([3], [4, 5]), smoothing=0.1), TokenRow([6], ([7],), value=0.5)]
+    write_rows(tmp_path / "rows.jsonl", rows)
+    assert read_rows(tmp_path / "rows.jsonl") == rows
+
+
+def test_threads_are_shared_out() -> None:
+    assert [threads_each(TrainConfig(processes=n, threads=5)) for n in (1, 2, 5, 9)] == [5, 2, 1, 1]
+
+
+@pytest.mark.parametrize("values", [{"trainer": "llamafactory"}, {"stage": "grpo"}])
+def test_back_ends_of_one_process_refuse_several(values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"^processes: "):
+        check_keys(TrainConfig(processes=2, **values))
+
+
+def test_a_launcher_around_the_command_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="by the key processes"):
+        check_keys(TrainConfig())
+
+
+def losses(folder: Path) -> list[float]:
+    return [row["loss"] for row in lines(folder / "metrics.jsonl") if "loss" in row]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["sft", "dpo", "critic"])
+def test_two_processes_learn_what_one_does(tiny: Path, pairs: Path, tmp_path: Path, stage: str) -> None:
+    import torch
+
+    one, two, more = tmp_path / "one", tmp_path / "two", ["--max_steps", "5"]
+    assert train(tiny, pairs, one, stage, *ONE, *more) == 0
+    assert train(tiny, pairs, two, stage, *TWO, *more) == 0
+    assert losses(two) == pytest.approx(losses(one), rel=1e-4)
+    expected, found = tensors(one), tensors(two)
+    assert expected.keys() == found.keys()
+    assert all(torch.allclose(expected[key], found[key], atol=1e-5) for key in expected)
+    alone, manifest = (json.loads((folder / "manifest.json").read_text()) for folder in (one, two))
+    assert manifest["held_out"].keys() == alone["held_out"].keys()
+    for key, value in manifest["held_out"].items():
+        if "runtime" not in key:
+            assert value == pytest.approx(alone["held_out"][key], rel=1e-3)
+    assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()}, "nothing is left over"
+    assert [row["step"] for row in lines(two / "metrics.jsonl")][:5] == [1, 2, 3, 4, 5], "one process writes"
+
+
+@pytest.mark.slow
+def test_a_worker_that_fails_is_told_by_its_own_words(
+    tiny: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tiny, pairs, tmp_path / "out", "sft", *TWO, "--learning_rate", "1e30", "--max_steps", "3") == 1
+    error = capsys.readouterr().err
+    assert "steprag: the loss is not a number any more; lower learning_rate (logs: " in error
+    assert "Traceback" not in error
+    assert list((tmp_path / "out" / "processes").glob("logs/**/1/stderr.log"))
+
+
+@pytest.mark.slow
+def test_killed_run_goes_on_to_the_same_weights_and_leaves_no_worker(tiny: Path, pairs: Path, tmp_path: Path) -> None:
+    import torch
+
+    options = [*TWO, "--max_steps", "60", "--save_steps", "5"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert train(tiny, pairs, whole, "sft", *options) == 0
+    base = ["--stage", "sft", "--model", str(tiny), "--pairs", str(pairs), "--out", str(killed), *FAST, *options]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "training.train", *base], env={**os.environ, "PYTHONPATH": os.getcwd()}
+    )
+    while not list(killed.glob("checkpoints/checkpoint-10/trainer_state.json")) and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    while workers(killed):
+        time.sleep(0.1)
+    assert not (killed / "adapter_model.safetensors").exists()
+    assert train(tiny, pairs, killed, "sft", *options) == 0
+    assert any("resumed_from" in row for row in lines(killed / "metrics.jsonl"))
+    expected, found = tensors(whole), tensors(killed)
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+def workers(out: Path) -> list[str]:
+    """Processes that train for this folder."""
+    found = []
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = command.read_bytes().decode().split("\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if "training.worker" in words and str(out / "processes") in words:
+            found.append(" ".join(words))
+    return found

@@ -1,0 +1,112 @@
+"""TRL in several processes of this machine, one a GPU or a share of the cores: torchrun runs `training.worker` in each.
+
+This process stays the one that reads, checks and writes the run: the rows, as tokens whose parity is checked, go to the
+workers by files, each of them trains with the back end that one process would use, and the first one hands the outcome
+back. Gradients are averaged over the processes (DistributedDataParallel).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from steprag import errors
+from steprag.engines.models import read_json
+from steprag.engines.weights import base_weights
+from steprag.errors import ConfigError, TrainingError
+from steprag.files import write_json
+from steprag.threads import usable_cores
+from training.config import TrainConfig
+from training.job import Job, Outcome
+from training.rows import TokenRow
+from training.subprocesses import reason, running
+
+_KILLED = re.compile(r"exitcode +: -9\b")
+"""In torchrun's report: a worker that the system, or somebody, killed."""
+
+
+def train(job: Job) -> Outcome:
+    """Runs the workers to their end. Raises ConfigError for more processes than GPUs, TrainingError where one fails."""
+    check_devices(job.config)
+    work = job.run.path / "processes"
+    shutil.rmtree(work, ignore_errors=True)  # of a run that was cut off
+    work.mkdir()
+    base_weights(job.files)  # made here once, where it has to be made
+    write_job(job, work)
+    log = work / "log.txt"
+    # A worker's output is for the person who watches, and goes where ours goes; its errors stand in files.
+    with log.open("ab") as stream, running(_command(job.config, work), stream, _environment(job.config), 2) as process:
+        status = process.wait()
+    if status:
+        raise TrainingError(f"{_reason(work, log, status)} (logs: {work})")
+    result = read_json(work / "outcome.json")
+    job.run.set(**result["manifest"])
+    shutil.rmtree(work)
+    return Outcome(**result["outcome"])
+
+
+def check_devices(config: TrainConfig) -> None:
+    """Raises ConfigError where GPUs are here, but fewer than processes."""
+    if torch.accelerator.is_available() and config.processes > (there := torch.accelerator.device_count()):
+        raise ConfigError(f"processes: {config.processes} are asked for and {there} GPUs are here; lower it")
+
+
+def write_job(job: Job, work: Path) -> None:
+    """What `training.worker` reads: recipe, rows and where results go."""
+    write_json(work / "job.json", {"config": job.config.model_dump(mode="json"), "out": str(job.run.path)})
+    write_rows(work / "rows.jsonl", job.rows)
+    write_rows(work / "held_out.jsonl", job.held_out)
+
+
+def write_rows(path: Path, rows: Iterable[TokenRow]) -> None:
+    """Token rows as JSON Lines."""
+    with path.open("w", encoding="utf-8") as stream:
+        stream.writelines(json.dumps(asdict(row)) + "\n" for row in rows)
+
+
+def read_rows(path: Path) -> list[TokenRow]:
+    """The rows that `write_rows` wrote."""
+    with path.open(encoding="utf-8") as stream:
+        values = map(json.loads, stream)
+        return [TokenRow(**{**value, "completions": tuple(value["completions"])}) for value in values]
+
+
+def _command(config: TrainConfig, work: Path) -> list[str]:
+    """torchrun: errors of all workers, and what any but the first has to say, go to files."""
+    streams = ["0:2", *(f"{rank}:3" for rank in range(1, config.processes))]
+    return [
+        *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "1"),
+        *("--nproc-per-node", str(config.processes)),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
+        *("--log-dir", str(work / "logs"), "--redirects", ",".join(streams)),
+        *("-m", "training.worker", str(work)),
+    ]
+
+
+def _environment(config: TrainConfig) -> dict[str, str]:
+    """Ours, with this process's threads shared out."""
+    return {**os.environ, "OMP_NUM_THREADS": str(threads_each(config))}
+
+
+def threads_each(config: TrainConfig) -> int:
+    """Threads of one process: a share of those that the recipe, or the machine, has."""
+    return max(1, (config.threads or usable_cores()) // config.processes)
+
+
+def _reason(work: Path, log: Path, status: int) -> str:
+    """What the worker that failed first said; the others then fail for want of it."""
+    report = log.read_text(encoding="utf-8", errors="replace")
+    if _KILLED.search(report):
+        return f"a process was {reason('', 137)}"
+    told = sorted(work.glob("logs/**/error.json"), key=lambda path: path.stat().st_mtime_ns)
+    said = reason(read_json(told[0])["message"]["message"] if told else report, status)
+    kind, _, text = said.partition(": ")
+    return text if isinstance(getattr(errors, kind, None), type) else said
