@@ -40,6 +40,7 @@ from indexes.manifest import (
 )
 from indexes.measure import make_probe
 from indexes.readers import Source, open_source
+from indexes.runtimes import check_backend
 from indexes.sealing import INTAKE, Begun, Result, seal
 from indexes.shards import Work, encode_shards
 from indexes.sidecar import sidecars
@@ -53,6 +54,7 @@ from steprag.progress import say
 
 QUERIES = 500
 """Questions that are measured at most."""
+PLAIN = {"dtype": "float32", "backend": "torch"}
 OVERRIDES = tuple(Overrides.__dataclass_fields__)
 
 
@@ -93,7 +95,7 @@ def build_index(corpus: str, out: Path, config: IndexConfig, vectors_from: Path 
         raise ConfigError(f"--vectors_from gives vectors, and --encoder {NONE} wants none; leave one of them out")
     giver = out if there else existing(vectors_from, "index folder") if vectors_from else None
     state = {key: order.wanted[key] for key in ("corpus", "encoder")}
-    state |= config.model_dump(include={"dtype", "batch_tokens", "shard_rows", "max_skipped"})
+    state |= config.model_dump(include={"dtype", "backend", "batch_tokens", "shard_rows", "max_skipped"})
     begun = Begun()
     with building(out, state) as folder:
         taken = _given(order, folder, giver) if giver else _taken_in(order, folder)
@@ -119,10 +121,16 @@ def _order(corpus: str, config: IndexConfig) -> _Order:
         if config.type != "flat":
             raise ConfigError(f"--type {config.type} is a type of vectors, and --encoder {NONE} makes none")
         return _Order(source, folder, spec, config, identity(source.identity(), spec, IndexFacts(SPARSE, {})))
+    check_backend(config.backend)
     asked = requested(config.type, config.search)
-    if config.dtype != "float32":
-        asked.parameters["dtype"] = config.dtype
+    asked.parameters.update(_arithmetic(config))
     return _Order(source, folder, spec, config, identity(source.identity(), spec, asked))
+
+
+def _arithmetic(config: IndexConfig) -> dict[str, str]:
+    """What made the vectors, where it was not PyTorch in float32: part of what an index is."""
+    made = {"dtype": config.dtype, "backend": config.backend}
+    return {key: value for key, value in made.items() if value != PLAIN[key]}
 
 
 def chosen_encoder(config: IndexConfig) -> tuple[Path, EncoderSpec]:
@@ -149,9 +157,10 @@ def _check_giver(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], 
     for part in ("corpus", "encoder"):
         if manifest.identity.get(part) != wanted[part]:
             raise ConfigError(f"{folder} holds an index of another {part}; {remedy}")
-    here, asked = (facts["parameters"].get("dtype") for facts in (manifest.identity["index"], wanted["index"]))
-    if here != asked:
-        raise ConfigError(f"{folder} holds vectors encoded in {here or 'float32'}; {remedy}")
+    for key, plain in PLAIN.items():
+        here, asked = (facts["parameters"].get(key, plain) for facts in (manifest.identity["index"], wanted["index"]))
+        if here != asked:
+            raise ConfigError(f"{folder} holds vectors encoded in {here}; {remedy}")
 
 
 def _taken_in(order: _Order, folder: Path) -> Taken:
@@ -169,7 +178,16 @@ def _taken_in(order: _Order, folder: Path) -> Taken:
 def _encode(order: _Order, folder: Path, rows: int) -> None:
     config = order.config
     check_type(config.type, rows, order.spec.dimension, config.search)
-    work = Work(folder, order.encoder_folder, order.spec, rows, config.shard_rows, config.batch_tokens, config.dtype)
+    work = Work(
+        folder,
+        order.encoder_folder,
+        order.spec,
+        rows,
+        config.shard_rows,
+        config.batch_tokens,
+        config.dtype,
+        config.backend,
+    )
     encode_shards(work, config.device.split(",") * config.processes)
 
 
@@ -181,8 +199,7 @@ def _indexed(order: _Order, folder: Path, taken: Taken) -> tuple[IndexFacts, dic
     if config.type != "flat":
         say(f"index: building {config.type}, measured against exact search")
     facts, measured = build_type(config.type, folder, vectors, config.search, probe)
-    if config.dtype != "float32":
-        facts.parameters["dtype"] = config.dtype
+    facts.parameters.update(_arithmetic(config))
     return facts, dataclasses.asdict(measured)
 
 

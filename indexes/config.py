@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from indexes.bm25 import Bm25Config
 from indexes.embed import Dtype
 from indexes.encoders import EMBEDDED, NONE
+from indexes.runtimes import Backend
 from steprag.config import Positive, Section, StageConfig
 
 TypeName = Literal["flat", "flat-fp16", "ivf-sq8", "ivf-pq", "hnsw-sq8", "rabitq", "gpu-flat", "gpu-cagra"]
@@ -51,6 +52,7 @@ class IndexConfig(StageConfig):
     device: str = Field("auto", description="where passages are encoded: cpu, cuda, cuda:0,cuda:1 (one process each)")
     processes: Positive = Field(1, description="processes that encode on each of these devices")
     dtype: Dtype = Field("float32", description="the encoder's arithmetic: bfloat16, float16 for a GPU, int8 for a CPU")
+    backend: Backend = Field("torch", description="what runs the encoder: torch, or on a CPU onnx or openvino")
     batch_tokens: Positive | None = Field(
         default=None, description="tokens at once; none: 512 a CPU thread, 65536 on a GPU"
     )

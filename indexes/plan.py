@@ -218,7 +218,7 @@ def try_bm25(source: Source, config: Bm25Config) -> Trial:
 
 def _pace(source: Source, config: IndexConfig, folder: Path, spec: EncoderSpec) -> float:
     """Passages a second that this machine encodes of this corpus."""
-    encoder = Encoder(folder, spec, device=config.device.split(",")[0], dtype=config.dtype)
+    encoder = Encoder(folder, spec, device=config.device.split(",")[0], dtype=config.dtype, backend=config.backend)
     texts = [passage_text(passage) for passage in _beginning(source, TRIED)]
     encoder.encode_passages(texts[:4])
     start = time.perf_counter()
