@@ -126,7 +126,7 @@ def one_pass(pairs: Path, stage: str) -> int:
     count = read_manifest(pairs)["counts"].get(f"{product}.train", 0)
     if not count:
         raise ConfigError(f"{pairs} holds nothing to train on by {stage}; search more questions (--train)")
-    return max(1, count // load_config(TrainConfig, str(recipe(stage))).batch_size)
+    return max(1, count // load_config(TrainConfig, str(recipe(stage))).step_rows)
 
 
 def sft_steps(pairs: Path, sizes: Sizes) -> int:

@@ -42,7 +42,7 @@ def test_a_good_episode_is_worth_this() -> None:
     steps = query("Tirana"), evidence("Tirana is in Albania."), query("lek"), answer("Lek.")
     good = values(played(*steps, found=(TIRANA, LIMA), judged=0.75))
     assert good == {
-        **{"em": 1.0, "f1": 1.0, "judge": 0.75, "format": 1.0, "cost": 2.0, "length": 0.4},
+        **{"em": 1.0, "f1": 1.0, "rouge": 2 / 3, "judge": 0.75, "format": 1.0, "cost": 2.0, "length": 0.4},
         "recall": 0.5,  # Tirana was found, Albania was not
         "evidence": 0.5,  # Albania is named, but not from a passage about it
     }
@@ -52,6 +52,13 @@ def test_any_golden_answer_counts_and_the_best_one_decides() -> None:
     assert REWARDS["em"](played(answer("albanian lek"))) == 1.0
     assert REWARDS["f1"](played(answer("Albanian money"))) == 0.5
     assert REWARDS["em"](played(answer("Albanian money"))) == 0.0
+
+
+def test_rouge_is_the_longest_common_subsequence_with_the_best_golden_answer() -> None:
+    """Of "the lek" 1 word … Of "Albanian lek" 2 of 4 and of 2: 2/3."""
+    assert REWARDS["rouge"](played(answer("The Albanian lek, surely"))) == pytest.approx(2 / 3)
+    assert REWARDS["rouge"](played(answer("Lek Albanian"))) == pytest.approx(1 / 2), "order counts"
+    assert REWARDS["rouge"](played(refused="?")) == 0.0
 
 
 def test_yes_and_no_are_right_or_wrong() -> None:

@@ -15,7 +15,7 @@ from steprag.cli import guarded
 from steprag.config import load_config
 from steprag.errors import ConfigError, DataError
 from tests.training_parts import pair_row, reply, train, write
-from training.checks import check_keys
+from training.checks import check_keys, check_recipe
 from training.config import TrainConfig
 from training.rows import data_files, read_training
 from training.train import main
@@ -94,13 +94,25 @@ def test_adapter_of_another_rank_is_refused(tiny: Path, pairs: Path, warm: Path,
 
 
 @pytest.mark.parametrize(
-    ("tracker", "complaint"), [("tensorbord", "unknown tracker 'tensorbord'"), ("clearml", "pip install clearml")]
+    ("tracker", "complaint"), [("tensorbord", "unknown tracker 'tensorbord'"), ("clearml", "pip install 'clearml'")]
 )
 def test_trackers_that_are_not_there_are_named_before_training(
     tiny: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], tracker: str, complaint: str
 ) -> None:
     assert train(tiny, pairs, tmp_path / "out", "sft", "--report_to", f'["{tracker}"]') == 2
     assert complaint in capsys.readouterr().err
+
+
+def test_kernels_of_liger_need_their_package_and_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"liger: only trainer trl"):
+        check_keys(TrainConfig(liger=True, trainer="llamafactory"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"liger: liger_kernel is not installed here; run: pip install"):
+        check_recipe(TrainConfig(liger=True))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
+    with pytest.raises(ConfigError, match="run on a GPU and none is here"):
+        check_recipe(TrainConfig(liger=True))
 
 
 def test_trackers_reach_the_trainer(tmp_path: Path) -> None:

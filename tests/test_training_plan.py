@@ -11,9 +11,11 @@ import pytest
 from steprag.cli import guarded
 from steprag.config import load_config
 from steprag.engines.models import ModelFiles
+from steprag.files import write_records
+from steprag.types import Question
 from tests.training_parts import make_qwen2, train
 from training.config import TrainConfig
-from training.estimate import PUBLISHED, memory, work
+from training.estimate import GIB, PUBLISHED, episodes, memory, traffic, work
 from training.plan import RECIPES, main
 from training.shapes import KNOWN, shape_of
 
@@ -28,6 +30,8 @@ MADE_FOR = {
     "qwen2.5-0.5b-sft": ("4090", 1),
     "qwen2.5-0.5b-dpo": ("4090", 1),
     "qwen2.5-1.5b-critic": ("4090", 1),
+    "qwen2.5-7b-grpo": ("a100", 1),
+    "qwen2.5-1.5b-grpo": ("4090", 1),
 }
 
 
@@ -84,6 +88,50 @@ def test_every_knob_that_is_named_for_memory_helps() -> None:
     assert gib(finetuning="full") > usual + 80
     full = {"trainer": "llamafactory", "finetuning": "full"}
     assert gib(8, **full, deepspeed="zero3") < gib(8, **full, deepspeed="zero2") < gib(8, **full)
+
+
+@pytest.mark.parametrize("stage", ["grpo", "critic"])
+def test_what_cannot_fit_is_refused_for_every_stage(stage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    model = ["--model", "Qwen/Qwen2.5-14B-Instruct", "--config", str(RECIPES / f"qwen2.5-1.5b-{stage}.yaml")]
+    assert guarded(main, [*model, "--device", "4090"]) == 2
+    assert f"nearest recipe that fits: configs/training/qwen2.5-1.5b-{stage}.yaml" in capsys.readouterr().err
+
+
+def test_episodes_take_what_playing_or_learning_does() -> None:
+    shape = KNOWN["Qwen/Qwen2.5-7B-Instruct"]
+
+    def taken(**overrides: Any) -> Any:
+        return memory(recipe("qwen2.5-7b-grpo", **overrides), shape, PUBLISHED, 1)
+
+    usual = taken()
+    sequences = 16 * 8 * PUBLISHED.longest
+    assert usual.cache * GIB == pytest.approx(sequences * 2 * 2 * 512 * 28), "keys and values of 28 blocks, in bf16"
+    assert taken(**{"grpo.questions": 8}).cache == pytest.approx(usual.cache / 2)
+    assert taken(processes=2, **{"grpo.questions": 16}).cache == pytest.approx(usual.cache / 2)
+    few = {"grpo.questions": 1, "grpo.episodes": 2}
+    assert taken(**few, batch_size=16, gradient_checkpointing=False).cache == 0, "learning takes more than playing"
+    full = {"finetuning": "full", "bf16": True}
+    assert taken(**full).reference > taken(**full, **{"grpo.beta": 0}).reference == 0
+
+
+def test_episodes_take_time_to_play_and_to_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shape, config = KNOWN["Qwen/Qwen2.5-7B-Instruct"], recipe("qwen2.5-7b-grpo", max_steps=3)
+    data = episodes(config, None)
+    assert data.rows == 3 * 16 * 8 * 4
+    assert traffic(config, shape, data) == 3 * 4 * 256 * shape.parameters * 2
+    assert traffic(recipe("qwen2.5-7b-dpo-lora"), shape, PUBLISHED) == 0
+    alone = recipe("qwen2.5-7b-grpo", max_steps=3, **{"grpo.share_prefix": False})
+    assert work(config, shape, data) < work(alone, shape, data)
+    assert episodes(recipe("qwen2.5-7b-grpo", max_steps=None, epochs=2), 80).rows == 10 * 16 * 8 * 4
+
+    options = ["--config", str(RECIPES / "qwen2.5-7b-grpo.yaml"), "--device", "a100", "--max_steps", "none"]
+    assert guarded(main, options) == 2
+    assert "give --questions, or max_steps" in capsys.readouterr().err
+    write_records(tmp_path / "questions.jsonl", [Question(str(n), "?", ("yes",)) for n in range(16)])
+    assert guarded(main, [*options, "--questions", str(tmp_path / "questions.jsonl"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 16 * 8 * 4
+    assert guarded(main, [*options, "--pairs", str(tmp_path)]) == 2
+    assert "--pairs: stage grpo learns from its own episodes" in capsys.readouterr().err
 
 
 def test_shared_prompts_and_rows_decide_the_work() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from steprag.engines.models import ModelFiles, read_json
@@ -26,11 +26,29 @@ def check_recipe(config: TrainConfig) -> None:
     check_keys(config)
     if config.trainer == "llamafactory":
         executable(config)
-    missing = [name for name in config.report_to if config.trainer == "trl" and importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"report_to: {missing[0]} is not installed here; run: pip install {missing[0]}")
-    if config.quantization and config.trainer == "trl" and importlib.util.find_spec("bitsandbytes") is None:
-        raise ConfigError("quantization nf4 needs bitsandbytes; run: pip install 'bitsandbytes>=0.50,<0.51'")
+    for what, package, requirement in _optional(config):
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(f"{what}: {package} is not installed here; run: pip install '{requirement}'")
+    if config.liger and not _has_gpu():
+        raise ConfigError("liger: its kernels run on a GPU and none is here; leave it out")
+
+
+def _optional(config: TrainConfig) -> Iterator[tuple[str, str, str]]:
+    """What the recipe wants of packages that come on demand: key, import name, what pip installs."""
+    if config.trainer == "trl":
+        yield from (("report_to", name, name) for name in config.report_to)
+        if config.quantization:
+            yield "quantization", "bitsandbytes", "bitsandbytes>=0.50,<0.51"
+    if config.liger:
+        yield "liger", "liger_kernel", "liger-kernel"
+    if config.stage == "grpo" and "rouge" in config.grpo.rewards:
+        yield "grpo.rewards: rouge", "rouge_score", "rouge-score>=0.1.2,<0.2"
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.accelerator.is_available()
 
 
 def check_room(out: Path, config: TrainConfig, files: ModelFiles) -> None:
@@ -90,6 +108,7 @@ def check_keys(config: TrainConfig) -> None:
         "merge: weights are not added to a 4-bit base; take trainer llamafactory, which merges into the whole one": (
             config.merge and config.quantization is not None and config.trainer == "trl"
         ),
+        "liger: only trainer trl passes it on; leave it out": config.liger and config.trainer != "trl",
         "deepspeed: only trainer llamafactory shards; leave it out, or set trainer llamafactory": config.deepspeed
         is not None
         and config.trainer == "trl",

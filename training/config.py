@@ -46,7 +46,7 @@ class CriticSection(Section):
 class GrpoSection(Section):
     rewards: dict[str, float] = Field(
         default={"f1": 1.0, "format": 0.1},
-        description="reward: weight, of em, f1, judge, format, evidence, recall, cost, length; 0 logs without effect",
+        description="reward: weight, of em, f1, rouge, judge, format, evidence, recall, cost, length; 0 only logs it",
     )
     questions: Positive = Field(default=8, description="questions whose episodes make one step")
     episodes: int = Field(default=8, ge=2, description="episodes a question: the group that advantages compare")
@@ -135,6 +135,9 @@ class TrainConfig(StageConfig):
     threads: Positive | None = Field(default=None, description="CPU threads; none takes every core")
     bf16: bool = Field(
         default=False, description="compute in bfloat16 (for GPUs; CPUs without the instructions get slower)"
+    )
+    liger: bool = Field(
+        default=False, description="Liger's kernels for norms, rotary positions and activations (trl, on a GPU)"
     )
     report_to: tuple[str, ...] = Field(
         default=(), description="trackers of the Hugging Face Trainer: tensorboard, wandb, swanlab, trackio, ..."

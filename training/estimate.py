@@ -3,11 +3,14 @@
 Mixed-precision accounting as in ZeRO (arXiv 1910.02054): a trained weight costs 16 bytes (weight and gradient in 2 + 2
 or 4 + 4 bytes, the rest for the master copy and Adam's two moments). Activations count the inputs that each linear
 layer, norm and activation function keeps for its backward pass (arXiv 2205.05198, without dropout, attention fused).
+
+Stage grpo plays before it learns, so it needs what the greater of the two takes: to play, a cache of keys and values
+for all episodes of a step, and a pass over all their prompts at once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from training.config import TrainConfig
 from training.shapes import Shape
@@ -19,11 +22,16 @@ NF4_BYTES = 0.5 + 0.127 / 8
 RUNTIME_GIB = 1.0
 SPARE = 1.1
 """Allocators keep blocks that fit nothing."""
+EPISODE_STEPS = 4
+"""Steps of a mean episode, as in the run on Atlas that docs/training.md tells of."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """What is trained on: rows, and tokens of a mean prompt and a mean answer; `longest` is prompt and answer."""
+    """What is trained on: rows, and tokens of a mean prompt and a mean answer; `longest` is prompt and answer.
+
+    Of grpo, a row is a completion.
+    """
 
     rows: int
     prompt: float
@@ -44,6 +52,7 @@ class Memory:
     optimiser: float
     activations: float
     logits: float
+    cache: float = 0.0
     runtime: float = RUNTIME_GIB
 
     @property
@@ -53,6 +62,11 @@ class Memory:
 
 def memory(config: TrainConfig, shape: Shape, data: Data, devices: int) -> Memory:
     """The most that one of `devices` holds, with a batch of the longest rows."""
+    learning = _learning(config, shape, data, devices)
+    return max(learning, _playing(config, shape, data, learning), key=lambda each: each.total)
+
+
+def _learning(config: TrainConfig, shape: Shape, data: Data, devices: int) -> Memory:
     width = 2 if config.bf16 else 4
     shared = devices if config.deepspeed == "zero3" else 1
     frozen = _frozen_bytes(config, shape, width) / shared
@@ -66,7 +80,7 @@ def memory(config: TrainConfig, shape: Shape, data: Data, devices: int) -> Memor
     tokens = _tokens(config, min(data.longest, config.max_length), data.answer)
     return Memory(
         weights / GIB,
-        _reference_bytes(config, frozen) / GIB,
+        _reference_bytes(config, shape, frozen) / GIB,
         optimiser / GIB,
         _activation_bytes(config, shape, tokens, width) / GIB,
         _logit_bytes(config, shape, tokens) / GIB,
@@ -79,8 +93,28 @@ def _frozen_bytes(config: TrainConfig, shape: Shape, width: int) -> float:
     return shape.parameters * width
 
 
-def _reference_bytes(config: TrainConfig, frozen: float) -> float:
-    """TRL's reference is scored beforehand; LLaMA-Factory keeps one, but for a fresh adapter, which it switches off."""
+def _playing(config: TrainConfig, shape: Shape, data: Data, learning: Memory) -> Memory:
+    """What sampling takes: a block's activations over every prompt of a step, padded to the longest, their mask, the
+    last tokens' logits with two copies, and keys and values of all blocks. Nothing, in stages that do not play.
+    """
+    if config.stage != "grpo":
+        return replace(learning, activations=0.0, logits=0.0)
+    width = 2 if config.bf16 else 4
+    episodes = config.grpo.questions * config.grpo.episodes / config.processes
+    longest = min(data.longest, config.max_length)
+    tokens = episodes * longest
+    block = tokens * width * (2 * shape.hidden + 3 * shape.intermediate) + tokens * longest
+    logits = episodes * shape.words * 4 * 3
+    cache = tokens * width * 2 * shape.kv * shape.blocks
+    return replace(learning, activations=block / GIB, logits=logits / GIB, cache=cache / GIB)
+
+
+def _reference_bytes(config: TrainConfig, shape: Shape, frozen: float) -> float:
+    """TRL's reference of DPO is scored beforehand, that of GRPO with every weight trained is a second model;
+    LLaMA-Factory keeps one, but for a fresh adapter, which it switches off.
+    """
+    if config.stage == "grpo":
+        return shape.parameters * 4 if config.grpo.beta and config.finetuning == "full" else 0.0
     fresh = config.finetuning == "lora" and config.adapter is None
     return 0.0 if config.stage != "dpo" or config.trainer == "trl" or fresh else frozen
 
@@ -118,16 +152,47 @@ def work(config: TrainConfig, shape: Shape, data: Data) -> float:
     """Floating-point operations of the whole run.
 
     Two a weight and token forward; backward as many for the activations and, where weights are trained, again for
-    those; checkpointing runs forward once more; the reference of DPO once for each row.
+    those; checkpointing runs forward once more; the reference once for each row.
     """
+    passes = 2 + (1 if config.finetuning == "full" else 0) + (1 if config.gradient_checkpointing else 0)
+    if config.stage == "grpo":
+        return _episodes_work(config, shape, data, passes)
     rows = data.rows * config.epochs
     if config.max_steps:
         rows = config.max_steps * config.step_rows
     tokens = rows * _tokens(config, data.prompt + data.answer, data.answer) / config.batch_size
-    passes = 2 + (1 if config.finetuning == "full" else 0) + (1 if config.gradient_checkpointing else 0)
     reference = 1 if config.stage == "dpo" else 0
     head = 0 if config.stage == "critic" else shape.words * shape.hidden
     return 2 * (shape.linear + head) * tokens * (passes + reference)
+
+
+def _episodes_work(config: TrainConfig, shape: Shape, data: Data, passes: int) -> float:
+    """Every completion is sampled, its prompt read anew, and learnt; a question's first prompt is that of its whole
+    group, and shared within a batch.
+    """
+    section = config.grpo
+    together = min(section.episodes, config.batch_size) if section.share_prefix else 1
+    prompts = 1 - (1 - 1 / together) / min(section.depth, EPISODE_STEPS)
+    learnt = (passes + (1 if section.beta else 0)) * (prompts * data.prompt + data.answer)
+    return 2 * (shape.linear + shape.words * shape.hidden) * data.rows * (data.prompt + data.answer + learnt)
+
+
+def episodes(config: TrainConfig, questions: int | None) -> Data:
+    """What a run of grpo learns from: completions of the size of the published ones. `questions` are those of the
+    file, None where `max_steps` says how many are played.
+    """
+    steps = config.max_steps or max(1, round(config.epochs * (questions or 0) / config.grpo.questions))
+    rows = steps * config.grpo.questions * config.grpo.episodes * min(config.grpo.depth, EPISODE_STEPS)
+    return replace(PUBLISHED, rows=rows)
+
+
+def traffic(config: TrainConfig, shape: Shape, data: Data) -> float:
+    """Bytes that sampling reads on one device: all weights for every token, up to the longest completion of a batch."""
+    if config.stage != "grpo":
+        return 0.0
+    batches = data.rows / (config.grpo.questions * config.grpo.episodes)
+    width = 2 if config.bf16 and config.finetuning == "lora" else 4
+    return batches * config.grpo.max_tokens * shape.parameters * width
 
 
 def checkpoint_bytes(config: TrainConfig, shape: Shape) -> float:

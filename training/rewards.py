@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import mean, stdev
+from typing import Any
 
 from steprag.config import nearest
 from steprag.errors import ConfigError
@@ -46,6 +48,23 @@ def em(played: Played) -> float:
 def f1(played: Played) -> float:
     """Token F1 of the answer against the best golden one; yes and no are right or wrong."""
     return token_f1(played.episode.prediction, played.question.golden_answers)
+
+
+def rouge(played: Played) -> float:
+    """ROUGE-L's F measure of the answer against the best golden one, as Google's package counts it.
+
+    Lin 2004: the longest common subsequence of words, which are of the letters a to z and digits. 0 without an answer.
+    """
+    if played.episode.prediction is None:
+        return 0.0
+    return float(_rouge().score_multi(played.question.golden_answers, played.episode.prediction)["rougeL"].fmeasure)
+
+
+@cache
+def _rouge() -> Any:
+    from rouge_score.rouge_scorer import RougeScorer  # optional, see `training.checks`
+
+    return RougeScorer(["rougeL"])
 
 
 def judge(played: Played) -> float | None:
@@ -91,6 +110,7 @@ def length(played: Played) -> float:
 REWARDS: dict[str, Reward] = {
     "em": em,
     "f1": f1,
+    "rouge": rouge,
     "judge": judge,
     "format": format_kept,
     "evidence": evidence,

@@ -149,9 +149,8 @@ def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
 
 def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     learnt = f"{len(inputs.world.questions)} questions" if inputs.world else f"{len(inputs.rows)} rows"
-    say(
-        f"train: {config.stage} on {learnt}, from {inputs.files.label}, {threads} threads, {config.processes} processes"
-    )
+    spread = f"{threads} threads" + (f" in {config.processes} processes" if config.processes > 1 else "")
+    say(f"train: {config.stage} on {learnt}, from {inputs.files.label}, {spread}")
     from training.trl_common import memory_told, quiet, use_threads
 
     quiet()

@@ -73,6 +73,10 @@ def common_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
         "disable_tqdm": True,
         "bf16": config.bf16,
         "gradient_checkpointing": config.gradient_checkpointing,
+        "use_liger_kernel": config.liger,
+        "liger_kernel_config": {"fused_linear_cross_entropy": False}
+        if config.liger
+        else None,  # TRL has a head of its own
         "use_cpu": not torch.accelerator.is_available(),
         "ddp_backend": "gloo" if config.processes > 1 and not torch.accelerator.is_available() else None,
         "ddp_find_unused_parameters": False,
