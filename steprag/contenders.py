@@ -47,8 +47,8 @@ ELSEWHERE = ("warm", "dpo2")
 
 @dataclass(frozen=True)
 class Sizes:
-    """`train`, `second`: questions of the first and of the second search; `test`: questions of each score; steps of each
-    training run at most; `elsewhere`: questions of every other set."""
+    """`train`, `second`: questions of the first and of the second search; `test`: questions of each score; steps
+    of each training run at most; `elsewhere`: questions of every other set."""
 
     train: int
     second: int
