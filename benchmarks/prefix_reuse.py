@@ -5,8 +5,7 @@
 The same search with the embedded model on the same Atlas questions, once with the `transcript` profile and once with
 the same words where every action has a system prompt of its own (as the published prompts have). The two grow other
 trees, for the model reads other words; compare the shares and what a call costs. A tree ends with the wave in which it
-reaches `--calls`: where no answer is right, as often happens with words that the model was not trained on, it would
-make hundreds.
+reaches `--calls`: its 24 iterations, each played to an answer, could make over a hundred.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ def test_unknown_engine_and_missing_vllm(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ConfigError, match="unknown policy engine"):
         command(EngineSpec("sglang"))
     monkeypatch.setenv("STEPRAG_VLLM", "/no/such/vllm")
-    with pytest.raises(ConfigError, match="setup_vllm.sh"):
+    with pytest.raises(ConfigError, match="at /no/such/vllm .*setup_vllm.sh"):
         command(EngineSpec("vllm"))
     with pytest.raises(ConfigError, match="reads GGUF files"):
         command(EngineSpec("llamacpp", model="Qwen/Qwen2.5-7B-Instruct"))
