@@ -1,12 +1,13 @@
 """Share of prompt tokens that the engine had cached: one growing prompt against a system prompt for each action.
 
-    python benchmarks/prefix_reuse.py --index runs/demo/index [--questions 6] [--calls 24] [--engine llamacpp|vllm]
+    python benchmarks/prefix_reuse.py --index INDEX [--engine vllm] [--questions 6] [--children 3] [--calls 24]
 
 The same search with the embedded model on the same Atlas questions, once with the `transcript` profile and once with
 the same words where every action has a system prompt of its own (as the published prompts have). The two grow other
 trees, for the model reads other words; compare the shares and what a call costs. A tree ends with the wave in which it
-reaches `--calls`: where no answer is right, as often happens with words that the model was not trained on, it would
-make hundreds.
+reaches `--calls`: its 24 iterations, each played to an answer, could make over a hundred. With `--children 1` a tree is
+one episode, a completion a request: the way to measure vLLM, which reports of several completions the cached tokens
+of the one that ends last, its siblings' prompt among them.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--index", required=True, help="index of the Atlas corpus")
     parser.add_argument("--questions", type=int, default=6)
+    parser.add_argument("--children", type=int, default=3)
     parser.add_argument("--calls", type=int, default=24, help="requests a tree, to the end of its wave")
     parser.add_argument("--engine", choices=("llamacpp", "vllm"), default="llamacpp")
     given = parser.parse_args()
@@ -69,7 +71,7 @@ def main() -> None:
         sys.stdout.write(f"{'profile':<16}{'calls':>8}{'prompt':>10}{'cached':>10}{'share':>8}{'seconds':>9}\n")
         for profile in ("transcript", str(other)):
             keys = {"policy.engine": given.engine, "policy.adapter": "atlas-warmstart", "policy.max_tokens": 96,
-                    "policy.timeout": 1800, "seed": 1, "tree.calls": given.calls,
+                    "policy.timeout": 1800, "seed": 1, "search.children": given.children, "tree.calls": given.calls,
                     "prompt.profile": profile, "prompt.unchecked": True}  # fmt: skip
             config, run = load_config(GenerateConfig, None, keys), folder / Path(profile).stem
             start = time.perf_counter()

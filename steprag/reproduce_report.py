@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from steprag.contenders import ELSEWHERE, LABELS, VOTES, QuestionSet, Sizes, elsewhere, the_contenders
+from steprag.contenders import ELSEWHERE, LABELS, VOTES, Proof, elsewhere, the_contenders
 from steprag.files import written_whole
 from steprag.pipeline import RECIPES, Contender, StageBook, compare
 from steprag.runs import code_version, read_manifest
@@ -37,47 +37,49 @@ def verdict(run: str, other: str, words: str, compared: dict[str, Any]) -> str:
     )
 
 
-def write_report(out: Path, report: Path, sizes: Sizes, also: list[QuestionSet], book: StageBook) -> None:
-    """Compares the runs below `out` and writes `report`, its tables and plots in a folder of its name beside it."""
+def write_report(proof: Proof, report: Path, book: StageBook) -> None:
+    """Compares the runs and writes `report`, its tables and plots in a folder of its name beside it."""
     folder = report.parent / report.stem
-    table, compared = compared_runs(the_contenders(out), folder, report)
+    table, compared = compared_runs(the_contenders(proof.out, proof.without), folder, report)
     lines = [
-        "# Results: does training on steps help?",
+        *["# Results: does training on steps help?", "", introduction(proof), "", table, ""],
+        *["## What the figures bear", ""],
+        *(
+            verdict(LABELS[run], LABELS[other], words, compared)
+            for run, other, words in CLAIMS
+            if not {run, other} & set(proof.without)
+        ),
+        *(f"- {LABELS[name]}: not run." for name in proof.without),
         "",
-        "Written by `bash scripts/reproduce.sh"
-        + f" --train {sizes.train} --test {sizes.test} --sft_steps {sizes.sft_steps} --dpo_steps {sizes.dpo_steps}`"
-        + f" (version {code_version()}, {usable_cores()} cores).",
-        "",
-        f"SmolLM2-135M-Instruct with LoRA on Atlas: {sizes.train} train questions a round of search (golden answers "
-        f"alone), {sizes.test} questions of the test split for every line, greedy decoding unless a line says "
-        "otherwise. A model of 135M parameters on a small world of its own: this shows what the method does, not "
-        "what a 7B model would score.",
-        "",
-        table,
-        "",
-        "## What the figures bear",
-        "",
-        *(verdict(LABELS[run], LABELS[other], words, compared) for run, other, words in CLAIMS),
     ]
-    for questions in also:
-        table, compared = compared_runs(elsewhere(out, questions), folder / questions.name, report)
+    for questions in proof.also:
+        table, compared = compared_runs(elsewhere(proof.out, questions), folder / questions.name, report)
         first, last = (LABELS[name] for name in ELSEWHERE)
         lines += [
-            "",
-            f"## Another world: {questions.name}",
-            "",
-            f"{sizes.elsewhere} questions of {questions.questions.name} over {questions.corpus.name}, which neither "
-            "the warm start nor the search has seen. A 135M model that was taught on Atlas alone: what carries over.",
-            "",
-            table,
-            "",
-            verdict(last, first, "the last agent over the warm start", compared),
+            *[f"## Another world: {questions.name}", ""],
+            f"{proof.sizes.elsewhere} questions of {questions.questions.name} over {questions.corpus.name}, which "
+            "neither the warm start nor the search has seen. A 135M model taught on Atlas alone: what carries over.",
+            *["", table, "", verdict(last, first, "the last agent over the warm start", compared), ""],
         ]
     commands = (entry["command"].replace(str(RECIPES.parent) + os.sep, "") for entry in book.stages.values())
-    lines += ["", "## What it cost", "", *costs(out, book), "", "## The commands", ""]
+    lines += ["## What it cost", "", *costs(proof.out, book), "", "## The commands", ""]
     lines += [*(f"    {command}" for command in commands), ""]
     with written_whole(report) as stream:
         stream.write("\n".join(lines))
+
+
+def introduction(proof: Proof) -> str:
+    """What was run, on what, and what it can show."""
+    sizes = vars(proof.sizes) if proof.also else {k: v for k, v in vars(proof.sizes).items() if k != "elsewhere"}
+    options = "".join(f" --{name} {value}" for name, value in sizes.items())
+    left_out = f" --without {' '.join(proof.without)}" if proof.without else ""
+    return (
+        f"Written by `bash scripts/reproduce.sh{options}{left_out}` (version {code_version()}, {usable_cores()} cores)."
+        f"\n\nSmolLM2-135M-Instruct with LoRA on Atlas: {sizes['train']} train questions for the first round of "
+        f"search, {sizes['second']} for the second (golden answers alone), {sizes['test']} questions of the test split "
+        "for every line, greedy decoding unless a line says otherwise. A model of 135M parameters on a small world: "
+        "what the method does there, not what a 7B model would score."
+    )
 
 
 def compared_runs(contenders: list[Contender], folder: Path, report: Path) -> tuple[str, dict[str, Any]]:

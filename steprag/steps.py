@@ -50,7 +50,8 @@ class Action:
     """One kind of step: `[thought] lead <tag> content </tag>`. `lead` may be empty.
 
     `retrieves`: its content is a query to the retriever. `terminal`: it ends the episode. `thought`: constrained
-    output leaves room for free words before the lead (the parser always does).
+    output leaves room for free words before the lead (the parser always does). `content_chars` bounds the content in
+    constrained output, in characters; the parser sets no bound.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Action:
     retrieves: bool = False
     terminal: bool = False
     thought: bool = True
+    content_chars: int = 400
 
     @property
     def opening(self) -> str:
@@ -77,17 +79,16 @@ class Action:
 class Grammar:
     """Actions and the transitions between them: `transitions[last action or START]` lists what may come next.
 
-    `thought_chars` and `content_chars` bound constrained output, in characters; the parser sets no bound. `lenient`:
-    the parser lets the lead be missing and a full stop follow the closing tag. `stops`: a completion is stopped at a
-    closing tag, for models that would write on. `thinks`: constrained output has the thought as `<think>…</think>`, in
-    any number of lines.
+    `thought_chars` bounds a thought in constrained output, as `Action.content_chars` the content. `lenient`: the parser
+    lets the lead be missing and a full stop follow the closing tag. `stops`: a completion is stopped at a closing tag,
+    for models that would write on; constrained ones may end the line, as such models do, and then close. `thinks`:
+    constrained output has the thought as `<think>…</think>`, in any number of lines.
     """
 
     name: str
     actions: tuple[Action, ...]
     transitions: Mapping[str, tuple[str, ...]]
     thought_chars: int = 240
-    content_chars: int = 400
     lenient: bool = False
     stops: bool = False
     thinks: bool = False
@@ -145,12 +146,12 @@ class Grammar:
         rules = [f"root ::= {' | '.join(allowed)}"]
         for action in map(self.action, allowed):
             thought = f"thought {'' if self.thinks else _quoted(' ') + ' '}" if action.thought else ""
-            head, tail = _quoted(action.head), _quoted(action.closing)
-            rules.append(f"{action.name} ::= {thought}{head} content {tail}")
+            head, tail = _quoted(action.head), ('"\\n"? ' if self.stops else "") + _quoted(action.closing)
+            content = f'" "? [^<>\\n ] [^<>\\n]{{0,{action.content_chars}}}'
+            rules.append(f"{action.name} ::= {thought}{head} {content} {tail}")
         free = f"[^<>\\n]{{1,{self.thought_chars}}}"
         tagged = f'"<think>" [^<>]{{1,{self.thought_chars}}} "</think>" [ \\n]{{0,2}}'
         rules.append(f"thought ::= {tagged if self.thinks else free}")
-        rules.append(f'content ::= " "? [^<>\\n ] [^<>\\n]{{0,{self.content_chars}}}')
         return "\n".join(rules) + "\n"
 
     def regex(self, allowed: tuple[str, ...]) -> str:
@@ -160,8 +161,8 @@ class Grammar:
             free = f"[^<>\\n]{{1,{self.thought_chars}}} "
             tagged = f"<think>[^<>]{{1,{self.thought_chars}}}</think>[ \\n]{{0,2}}"
             thought = (tagged if self.thinks else free) if action.thought else ""
-            head, tail = _escaped(action.head), action.closing
-            forms.append(f"{thought}{head} ?[^<>\\n ][^<>\\n]{{0,{self.content_chars}}}{tail}")
+            head, tail = _escaped(action.head), ("\\n?" if self.stops else "") + action.closing
+            forms.append(f"{thought}{head} ?[^<>\\n ][^<>\\n]{{0,{action.content_chars}}}{tail}")
         return "|".join(f"(?:{form})" for form in forms)
 
     def schema(self, allowed: tuple[str, ...]) -> None:
@@ -220,23 +221,31 @@ TRANSCRIPT = Grammar(
 PROGUIDE = replace(TRANSCRIPT, name="proguide", lenient=True)
 """The same steps as GPT-4o wrote them for RAG_ProGuide: `<evidence>None</evidence>.` stands without its lead."""
 
+SHORT = 100
+"""Characters of a constrained answer in the baselines: small models that were not trained to close the tag fill all."""
+
 DIRECT = Grammar(
     name="direct",
-    actions=(Action("answer", "", terminal=True, thought=False),),
+    actions=(Action("answer", "", terminal=True, thought=False, content_chars=SHORT),),
     transitions={START: ("answer",)},
     lenient=True,
     stops=True,
 )
 """An answer and nothing else: what a model says alone, or after one look at passages."""
 
-COT = replace(DIRECT, name="cot", actions=(Action("answer", "So the answer is", terminal=True),), thought_chars=1200)
+COT = replace(
+    DIRECT,
+    name="cot",
+    actions=(Action("answer", "So the answer is", terminal=True, content_chars=SHORT),),
+    thought_chars=1200,
+)
 """A chain of thought, then the answer."""
 
 IRCOT = Grammar(
     name="ircot",
     actions=(
         Action("reason", "", retrieves=True, thought=False),
-        Action("answer", "So the answer is", terminal=True, thought=False),
+        Action("answer", "So the answer is", terminal=True, thought=False, content_chars=SHORT),
     ),
     transitions={START: ("reason", "answer"), "reason": ("reason", "answer")},
     lenient=True,

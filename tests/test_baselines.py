@@ -148,7 +148,7 @@ def test_the_last_step_can_only_be_an_answer(name: str, step: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "texts"), [
-    ("direct", ["<answer> lek </answer>", "<answer>lek</answer>"]),
+    ("direct", ["<answer> lek </answer>", "<answer>lek</answer>", "<answer> lek\n</answer>"]),
     ("cot", [f"Tirana is in Albania. {SAID}"]),
     ("ircot", ["<reason> Tirana is in Albania. </reason>", SAID]),
     ("search-r1", [f"{THOUGHT}<search> Tirana </search>", "<think>Known.</think>\n<answer>lek</answer>"]),
@@ -160,6 +160,17 @@ def test_constraints_admit_what_the_parser_takes(name: str, texts: list[str]) ->
         assert re.fullmatch(grammar.regex(allowed), text)
         assert grammar.parse(Completion(text, "stop"), allowed).content
         assert not re.fullmatch(grammar.regex(allowed), text + " and more")
+
+
+@pytest.mark.parametrize("name", ["direct", "cot", "rag", "ircot"])
+def test_a_constrained_answer_of_a_baseline_is_short(name: str) -> None:
+    """Models that do not close the tag would fill it with whole paragraphs; the parser takes any length."""
+    grammar = load_profile(name).grammar
+    thought = "Well. " if grammar.action("answer").thought else ""
+    for words, fits in (("x" * 100, True), ("x" * 103, False)):
+        text = f"{thought}{grammar.action('answer').head} {words}</answer>"
+        assert bool(re.fullmatch(grammar.regex(("answer",)), text)) == fits
+        assert grammar.parse(Completion(text, "stop"), ("answer",)).content == words
 
 
 def stopping(script: Script) -> Callable[[dict[str, Any]], tuple[int, object]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from steprag.cli import main
 from steprag.errors import StepragError
 from steprag.files import read_records
 from steprag.pipeline import StageBook
-from steprag.reproduce import question_files
+from steprag.reproduce import FULL, question_files
 from steprag.reproduce_report import verdict
 from steprag.types import Question
 
@@ -39,8 +40,9 @@ def test_a_sentence_says_no_more_than_its_interval(figures: dict[str, Any], said
 
 
 def test_the_rounds_search_different_questions(tmp_path: Path) -> None:
-    ids = [{question.id for question in read_records(file, Question)} for file in question_files(tmp_path, 5)]
-    assert [len(names) for names in ids] == [5, 5]
+    sizes = replace(FULL, train=5, second=4)
+    ids = [{question.id for question in read_records(file, Question)} for file in question_files(tmp_path, sizes)]
+    assert [len(names) for names in ids] == [5, 4]
     assert not ids[0] & ids[1]
 
 
@@ -68,7 +70,7 @@ def test_the_book_adds_up_interrupted_stages(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_proof_runs(tmp_path: Path) -> None:
-    sizes = ("--train", "3", "--test", "2", "--sft_steps", "1", "--dpo_steps", "1", "--elsewhere", "1")
+    sizes = ("--train", "3", "--second", "3", "--test", "2", "--sft_steps", "1", "--dpo_steps", "1", "--elsewhere", "1")
     corpus = tmp_path / "rivers_corpus.jsonl"
     corpus.write_text("".join(atlas.path("corpus").read_text().splitlines(keepends=True)[:20]))
     also = ("--also", str(atlas.path("dev")), str(corpus))

@@ -106,7 +106,7 @@ def test_the_regular_expression_forces_allowed_actions_only() -> None:
 def test_gbnf_has_one_rule_an_allowed_action() -> None:
     lines = TRANSCRIPT.gbnf(("evidence",)).splitlines()
     assert lines[0] == "root ::= evidence"
-    assert lines[1].startswith('evidence ::= "Based on the query, the relevant evidence is <evidence>" content')
+    assert lines[1].startswith('evidence ::= "Based on the query, the relevant evidence is <evidence>" " "?')
 
 
 @given(st.text(alphabet=st.sampled_from("<>/|｜▁[]! abcINSTanswerquery_im_ends"), max_size=60))

@@ -121,7 +121,8 @@ def vllm_program() -> Path:
     for place in (given,) if given else (shutil.which("vllm"), _CHECKOUT_VLLM):
         if place and Path(place).is_file():
             return Path(place)
-    raise ConfigError("no vllm program; run: bash scripts/setup_vllm.sh, or set STEPRAG_VLLM=…/bin/vllm")
+    where = f" at {given} (STEPRAG_VLLM)" if given else ""
+    raise ConfigError(f"no vllm program{where}; run: bash scripts/setup_vllm.sh, or set STEPRAG_VLLM=…/bin/vllm")
 
 
 def _is_cpu_build(program: Path) -> bool:
