@@ -31,7 +31,7 @@ from tests.grpo_parts import ASKED, KEPT, NO, SEARCH, YES, make_speaker, spoken,
 from tests.indexing import small, write_corpus
 from tests.training_parts import lines, tensors
 from training.config import GrpoSection, TrainConfig
-from training.episodes import Group, Sampling, numbers_of, play, rows_of
+from training.episodes import Group, Sampling, StepRow, numbers_of, play, rows_of
 from training.train import main
 
 FAST = [
@@ -367,3 +367,60 @@ def test_a_stage_without_its_source_says_which(capsys: pytest.CaptureFixture[str
     assert "--index: stage grpo learns from --questions and --index; give it" in capsys.readouterr().err
     assert guarded(main, ["--stage", "dpo", "--out", str(tmp_path / "out")]) == 2
     assert "--pairs: stage dpo learns from --pairs; give it" in capsys.readouterr().err
+
+
+# Several processes
+
+
+@pytest.mark.parametrize(("count", "processes"), [(10, 1), (10, 2), (10, 3), (3, 4), (0, 2)])
+def test_rows_are_dealt_out_once_in_equal_batches(count: int, processes: int) -> None:
+    from training.trl_grpo import dealt
+
+    rows = [StepRow([number], [1], 0.5) for number in range(count)]
+    hands = [list(dealt(rows, 3, process, processes)) for process in range(processes)]
+    assert len({tuple(len(batch) for batch, _ in hand) for hand in hands}) == 1
+    assert all(len(batch) <= 3 for hand in hands for batch, _ in hand)
+    learnt = sorted(row.prompt[0] for hand in hands for batch, real in hand for row in batch[:real])
+    assert learnt == list(range(count))
+
+
+@pytest.mark.slow
+def test_processes_that_share_the_episodes_make_the_gradient_of_one(speaker: Path, tmp_path: Path) -> None:
+    import torch
+
+    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
+    launch = ["-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    for start in ([], [*launch, "--nproc-per-node", "2"]):
+        command = [sys.executable, *start, "-m", "tests.grpo_gradient", str(speaker), str(tmp_path)]
+        subprocess.run(command, check=True, env=environment)
+    one, two = (torch.load(tmp_path / f"gradients-{count}.pt") for count in (1, 2))
+    assert max(gradient.abs().max() for gradient in one.values()) > 1e-3
+    assert all(torch.allclose(one[name], two[name], atol=1e-6) for name in one)
+
+
+@pytest.mark.slow
+def test_two_processes_play_their_questions_and_learn_from_all(speaker: Path, data: Path, tmp_path: Path) -> None:
+    shutil.copytree(data, tmp_path / "data")
+    write_records(tmp_path / "data" / "questions.jsonl", [replace(ASKED, id=name) for name in ("a", "b", "c", "d")])
+    options = ["--finetuning", "full", "--learning_rate", "0.001", "--max_steps", "5", "--grpo.episodes", "6"]
+    options += ["--grpo.questions", "2", "--processes", "2", "--grpo.beta", "0.001", "--batch_size", "4"]
+    out = tmp_path / "out"
+    assert grpo(speaker, tmp_path / "data", out, *options, "--grpo.rewards", "{em: 1.0, cost: 0.0}") == 0
+    assert likelihood(out, YES) > likelihood(speaker, YES) + 0.1
+    metrics, played = lines(out / "metrics.jsonl"), lines(out / "episodes.jsonl")
+    assert [row["step"] for row in metrics] == [1, 2, 3, 4, 5]
+    for row in metrics:
+        now = [episode for episode in played if episode["step"] == row["step"]]
+        assert len(now) == 12
+        asked = [episode["question"] for episode in now]
+        assert len(set(asked)) == 2, "a question of each process"
+        assert asked == sorted(asked, key=asked.index), "a group's episodes side by side"
+        assert row["rewards/em"] == pytest.approx(sum(episode["rewards"]["em"] for episode in now) / 12)
+    first = [
+        [tuple(e["steps"]) for e in played if (e["step"], e["question"]) == (1, name)] for name in asked_first(played)
+    ]
+    assert first[0] != first[1], "each process draws its own samples"
+
+
+def asked_first(played: Sequence[dict[str, Any]]) -> list[str]:
+    return sorted({row["question"] for row in played if row["step"] == 1})

@@ -16,7 +16,7 @@ import pytest
 from steprag.errors import ConfigError
 from tests.training_parts import FAST, lines, tensors, train
 from training.checks import check_keys
-from training.config import TrainConfig
+from training.config import GrpoSection, TrainConfig
 from training.processes import read_rows, threads_each, write_rows
 from training.rows import TokenRow
 
@@ -35,9 +35,15 @@ def test_threads_are_shared_out() -> None:
     assert [threads_each(TrainConfig(processes=n, threads=5)) for n in (1, 2, 5, 9)] == [5, 2, 1, 1]
 
 
-@pytest.mark.parametrize("values", [{"trainer": "llamafactory"}, {"stage": "grpo"}])
-def test_back_ends_of_one_process_refuse_several(values: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"^processes: "):
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"trainer": "llamafactory"}, r"^processes: llamafactory takes every GPU by itself"),
+        ({"stage": "grpo", "grpo": GrpoSection(questions=3)}, r"^grpo.questions: has to be a multiple of processes"),
+    ],
+)
+def test_what_processes_cannot_share_is_refused(values: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
         check_keys(TrainConfig(processes=2, **values))
 
 

@@ -114,7 +114,6 @@ def check_keys(config: TrainConfig) -> None:
         and config.trainer == "trl",
         "processes: llamafactory takes every GPU by itself; leave it out": config.processes > 1
         and config.trainer != "trl",
-        "processes: stage grpo plays in one process; leave it out": config.processes > 1 and config.stage == "grpo",
         "give the number of processes by the key processes; steprag train starts them itself": config.trainer == "trl"
         and int(os.environ.get("WORLD_SIZE", "1")) > 1,
     }
@@ -131,6 +130,9 @@ def _check_grpo(config: TrainConfig) -> None:
     check_names(config.grpo.rewards)
     complaints = {
         "stage grpo: llamafactory has none; take trainer trl": config.trainer == "llamafactory",
+        "grpo.questions: has to be a multiple of processes, which share the questions of a step": config.grpo.questions
+        % config.processes
+        != 0,
         "accumulation: a step of grpo takes all completions of its episodes; leave it at 1": config.accumulation != 1,
         "grpo.rewards: give at least one reward a weight": not any(config.grpo.rewards.values()),
         "grpo.max_tokens: leaves no room for a prompt; raise max_length": config.grpo.max_tokens >= config.max_length,

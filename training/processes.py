@@ -60,8 +60,11 @@ def check_devices(config: TrainConfig) -> None:
 
 
 def write_job(job: Job, work: Path) -> None:
-    """What `training.worker` reads: recipe, rows and where results go."""
-    write_json(work / "job.json", {"config": job.config.model_dump(mode="json"), "out": str(job.run.path)})
+    """What `training.worker` reads: recipe, rows or what its world is, and where results go."""
+    world = job.world.opened if job.world else None
+    write_json(
+        work / "job.json", {"config": job.config.model_dump(mode="json"), "out": str(job.run.path), "world": world}
+    )
     write_rows(work / "rows.jsonl", job.rows)
     write_rows(work / "held_out.jsonl", job.held_out)
 

@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import GenerationConfig, Trainer
 from trl.models.utils import unwrap_model_for_generation
@@ -29,7 +30,7 @@ from steprag.judge import Judge, ScoreFormat
 from steprag.policy import open_policy
 from steprag.types import Question, State
 from training.config import TrainConfig
-from training.episodes import Group, Judged, Sampling, StepRow, numbers_of, play, rows_of
+from training.episodes import APART, Group, Judged, Sampling, StepRow, numbers_of, play, rows_of
 from training.job import Job, Outcome
 from training.policy import freeze_below, load_policy
 from training.shared_prefix import sharing
@@ -45,13 +46,17 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
     """TRL's trainer; a step's rows come from episodes, and there may be any number of them.
 
     One update for one set of episodes: the weights that play are the weights that learn, and no ratio is ever clipped.
+    Of several processes each plays its share of the questions; then all learn from all rows, dealt out in batches.
     """
 
     stage: Stage
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """Plays, and adds up the gradients of all rows. Without a row no weight has a gradient, and none moves."""
-        groups = self.stage.play(self, [row["number"] for row in inputs[:: self.num_generations]])
+        numbers = [row["number"] for row in inputs[:: self.num_generations]]
+        groups: list[Group] = gather_object(self.stage.play(self, numbers))
+        if self.accelerator.is_main_process:
+            self.stage.note(self.state.global_step + 1, groups)
         rows = rows_of(groups)
         for name, value in {**numbers_of(groups), "rows": len(rows)}.items():
             self._metrics["train"][name].append(float(value))
@@ -61,8 +66,9 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         section = self.stage.job.config.grpo
         shared = sharing(self.model, section.row_tokens, "grpo.share_prefix") if section.share_prefix else nullcontext()
         with shared:
-            for start in range(0, len(rows), size):
-                batch = self.batch(rows[start : start + size], learnt)
+            for part, count in dealt(rows, size, self.accelerator.process_index, self.accelerator.num_processes):
+                batch = self.batch(part, learnt)
+                batch["completion_mask"][count:] = 0
                 total += Trainer.training_step(self, model, batch)
         return total
 
@@ -135,6 +141,19 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         return [_ended(row, self.eos_token_ids) for row in made[:, ids.size(1) :].tolist()]
 
 
+def dealt(rows: Sequence[StepRow], size: int, process: int, processes: int) -> Iterator[tuple[list[StepRow], int]]:
+    """A process's batches of at most `size` rows, and how many of a batch's rows are to be learnt.
+
+    Every process has as many batches, of as many rows, as the others: they meet after each. Where rows are missing, the
+    first one stands in at the end of a batch, and is not to be learnt there.
+    """
+    for start in range(0, len(rows), size * processes):
+        now = rows[start : start + size * processes]
+        width = -(-len(now) // processes)
+        mine = now[process * width : (process + 1) * width]
+        yield [*mine, *[rows[0]] * (width - len(mine))], len(mine)
+
+
 def _ended(ids: list[int], ends: list[int]) -> list[int]:
     """Up to the first token that ends a turn; what comes after it is padding."""
     end = next((place for place, token in enumerate(ids) if token in ends), len(ids))
@@ -142,10 +161,10 @@ def _ended(ids: list[int], ends: list[int]) -> list[int]:
 
 
 class Stage:
-    """What episodes need beside the weights: the world, one event loop for retriever and judge, and the journal."""
+    """What episodes need beside the weights: the world, and one event loop for retriever and judge."""
 
-    def __init__(self, job: Job, world: World, runner: asyncio.Runner, judge: Judged | None, journal: Journal) -> None:
-        self.job, self.world, self._runner, self._judge, self._journal = job, world, runner, judge, journal
+    def __init__(self, job: Job, world: World, runner: asyncio.Runner, judge: Judged | None) -> None:
+        self.job, self.world, self._runner, self._judge = job, world, runner, judge
 
     def play(self, trainer: EpisodeGRPOTrainer, numbers: Sequence[int]) -> list[Group]:
         """The groups of the questions with these numbers; the step's number and the run's seed decide the samples."""
@@ -158,13 +177,17 @@ class Stage:
             config.max_length,
         )
         seed = random.Random(f"{config.seed} {step}").getrandbits(48)
+        seed += APART * trainer.accelerator.process_index * len(numbers) * config.grpo.episodes
         questions = [self.world.questions[number] for number in numbers]
         episodes = play(questions, self.world.environment, how, config.grpo, seed=seed, judge=self._judge)
-        groups = self._runner.run(episodes)
-        for group in groups:
-            for line in _lines(step + 1, group):
-                self._journal.append(line)
-        return groups
+        return self._runner.run(episodes)
+
+    def note(self, step: int, groups: Sequence[Group]) -> None:
+        """Writes the episodes of a step down."""
+        with Journal(self.job.run.path / EPISODES) as journal:
+            for group in groups:
+                for line in _lines(step, group):
+                    journal.append(line)
 
 
 def _lines(step: int, group: Group) -> Iterator[dict[str, Any]]:
@@ -189,7 +212,7 @@ def staged(job: Job) -> Iterator[Stage]:
     world, config = job.world, job.config
     if world is None:
         raise ConfigError("stage grpo learns from --questions and --index")
-    with Journal(job.run.path / EPISODES) as journal, asyncio.Runner() as runner:
+    with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         stack.push_async_callback(world.environment.retriever.close)
         try:
@@ -197,7 +220,7 @@ def staged(job: Job) -> Iterator[Stage]:
             if "judge" in config.grpo.rewards:
                 policy = runner.run(stack.enter_async_context(open_policy(config.judge, ScoreFormat())))
                 judge = judged_by(Judge(policy, config.grpo.judge_gold), Gate(config.judge))
-            yield Stage(job, world, runner, judge, journal)
+            yield Stage(job, world, runner, judge)
         finally:
             runner.run(stack.aclose())
 
@@ -233,7 +256,8 @@ def build(policy: Any, stage: Stage) -> EpisodeGRPOTrainer:
     section, order = config.grpo, question_order(config, len(stage.world.questions))
     arguments = {
         **common_arguments(config, stage.job.checkpoints),
-        "per_device_train_batch_size": section.questions * section.episodes,  # TRL counts episodes; we batch rows
+        # TRL counts episodes; we batch rows
+        "per_device_train_batch_size": section.questions // config.processes * section.episodes,
         "max_steps": len(order) // section.questions,
         "num_generations": section.episodes,
         "shuffle_dataset": False,

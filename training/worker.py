@@ -11,7 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from training.job import Job
 from training.processes import read_rows, threads_each
 from training.train import BACK_ENDS
 from training.trl_common import quiet, use_threads
+from training.world import World, open_world
 
 
 @record
@@ -41,17 +42,26 @@ def main(argv: list[str]) -> None:
     if torch.accelerator.is_available():
         torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
     seen = contextlib.redirect_stderr(sys.stdout) if rank == 0 else contextlib.nullcontext()
-    with seen, _run(Path(given["out"]), rank) as run:
-        outcome = importlib.import_module(BACK_ENDS[config.trainer, config.stage]).train(_job(config, work, run))
+    with seen, _world(given["world"], config) as world, _run(Path(given["out"]), rank) as run:
+        job = _job(config, work, run, world)
+        outcome = importlib.import_module(BACK_ENDS[config.trainer, config.stage]).train(job)
         if rank == 0:
             write_json(work / "outcome.json", {"outcome": asdict(outcome), "manifest": run.manifest})
     torch.distributed.destroy_process_group()
 
 
-def _job(config: TrainConfig, work: Path, run: Run) -> Job:
+def _world(opened: list[str] | None, config: TrainConfig) -> AbstractContextManager[World | None]:
+    """The world that the first process opened, once more; none for stages without."""
+    if opened is None:
+        return contextlib.nullcontext()
+    questions, index = opened
+    return open_world(questions, index, config)
+
+
+def _job(config: TrainConfig, work: Path, run: Run, world: World | None) -> Job:
     files = resolve_model(config.model, config.adapter)
     rows, held_out = read_rows(work / "rows.jsonl"), read_rows(work / "held_out.jsonl")
-    return Job(files, load_tokenizer(files), rows, held_out, config, run)
+    return Job(files, load_tokenizer(files), rows, held_out, config, run, world)
 
 
 @contextmanager

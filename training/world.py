@@ -21,11 +21,14 @@ from training.config import TrainConfig
 
 @dataclass(frozen=True)
 class World:
-    """`identity`: what decides the episodes beyond the recipe's own section."""
+    """`identity`: what decides the episodes beyond the recipe's own section. `opened`: what `open_world` was given, the
+    question file and the index, for other processes that play.
+    """
 
     questions: list[Question]
     environment: Environment
     identity: dict[str, Any]
+    opened: tuple[str, str] = ("", "")
 
 
 @contextmanager
@@ -45,7 +48,8 @@ def open_world(questions_file: str, index: str, config: TrainConfig) -> Iterator
         "judge": _judge_identity(config),
     }
     try:
-        yield World(questions, Environment(profile, retriever, config.retriever.top_k, config.grpo.depth), identity)
+        environment = Environment(profile, retriever, config.retriever.top_k, config.grpo.depth)
+        yield World(questions, environment, identity, (questions_file, index))
     finally:
         asyncio.run(retriever.close())
 
