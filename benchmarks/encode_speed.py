@@ -1,6 +1,7 @@
 """Encoding passages beside sentence-transformers' own `encode`, in one run on the same texts.
 
     OMP_NUM_THREADS=2 python benchmarks/encode_speed.py --corpus corpus.jsonl [--passages 256] [--rounds 3]
+        [--backends onnx openvino]
 
 The ways take turns, so that a busy machine slows all alike. Passages a second of wall time and of processor time, each
 the best of the rounds (a busy machine only ever adds); the lowest cosine is to the vectors of `encode` with its default
@@ -14,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -34,6 +36,7 @@ def main() -> None:
     parser.add_argument("--passages", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--backends", nargs="*", default=[], choices=["onnx", "openvino"])
     given = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     items = (value for _, _, value in open_source(given.corpus).items() if isinstance(value, Passage))
@@ -51,6 +54,9 @@ def main() -> None:
     if given.device == "cpu":
         small = Encoder(folder, spec, dtype="int8")
         ways["ours, int8"] = lambda: small.encode_passages(texts)
+        for backend in given.backends:
+            other = Encoder(folder, spec, backend=backend)
+            ways[f"ours, {backend}"] = partial(other.encode_passages, texts)
     took: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     vectors: dict[str, np.ndarray] = {}
     for _ in range(given.rounds):

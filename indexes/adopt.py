@@ -8,30 +8,29 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from indexes.build import OVERRIDES, Built, now, report_of, seal
+from indexes.build import Built, chosen_encoder, report_of
 from indexes.check import cosine_rows
 from indexes.config import IndexConfig
 from indexes.corpus import PassageStore, passage_text
 from indexes.embed import Encoder
-from indexes.encoders import EncoderSpec, Overrides, find_encoder, read_spec
+from indexes.encoders import EncoderSpec
 from indexes.folder import building, link
 from indexes.intake import take_in
-from indexes.manifest import FORMAT, INDEX, STAGE, CorpusFacts, IndexFacts, IndexManifest, identity
+from indexes.manifest import INDEX, CorpusFacts, IndexFacts, identity
 from indexes.readers import open_source
+from indexes.sealing import Begun, Result, seal
 from indexes.types import ADOPTED, read_faiss
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
 from steprag.files import dump_line, existing
 from steprag.progress import say
-from steprag.runs import code_version
 
 SAMPLE = 32
 ALIKE = 0.995
@@ -50,12 +49,14 @@ def adopt_index(faiss_file: Path, corpus: str, out: Path, config: IndexConfig) -
     out = out.expanduser().resolve()
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out} exists already; choose another --out")
-    source, folder_of_encoder = open_source(corpus), find_encoder(config.encoder)
-    spec = read_spec(config.encoder, folder_of_encoder, Overrides(**{key: getattr(config, key) for key in OVERRIDES}))
+    source = open_source(corpus)
+    folder_of_encoder, spec = chosen_encoder(config)
+    if not spec.dense:
+        raise ConfigError("a FAISS file holds vectors; say with --encoder what made them")
     say(f"index: {faiss_file} is read by FAISS's native code as it stands; adopt files of people you trust only")
     index = read_faiss(faiss_file, spec.dimension)
     _check_metric(index, faiss_file)
-    started, clock = now(), time.monotonic()
+    begun = Begun()
     corpus_hash = source.identity()
     with building(out, {"adopted": str(faiss_file.resolve()), "corpus": corpus_hash}) as folder:
         taken = take_in(source, folder, 0.0)
@@ -66,28 +67,15 @@ def adopt_index(faiss_file: Path, corpus: str, out: Path, config: IndexConfig) -
         link(faiss_file, folder / INDEX)
         kind = type_of(index)
         facts = IndexFacts(kind, {} if kind == "flat" else {"class": type(index).__name__})
-        manifest = seal(
-            folder,
-            IndexManifest(
-                format=FORMAT,
-                stage=STAGE,
-                status="done",
-                version=code_version(),
-                started=started,
-                ended=now(),
-                seconds=round(time.monotonic() - clock, 2),
-                identity=identity(corpus_hash, spec, facts),
-                config=config.model_dump(),
-                encoder=spec,
-                metric="inner_product",
-                corpus=CorpusFacts(corpus, corpus_hash, taken.rows, taken.skipped),
-                index=facts,
-                measured=checked,
-                files={},
-                fingerprint="",
-                origin=f"{ADOPTED}: {faiss_file.name}",
-            ),
+        result = Result(
+            identity=identity(corpus_hash, spec, facts),
+            encoder=spec,
+            corpus=CorpusFacts(corpus, corpus_hash, taken.rows, taken.skipped),
+            index=facts,
+            measured=checked,
+            origin=f"{ADOPTED}: {faiss_file.name}",
         )
+        manifest = seal(folder, result, config, begun)
     return Built(out, manifest, reused=False)
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
 import json
 import shutil
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,39 +23,38 @@ from indexes.bm25 import add_bm25
 from indexes.config import IndexConfig
 from indexes.corpus import OFFSETS, PASSAGES
 from indexes.embed import Encoder
-from indexes.encoders import EncoderSpec, Overrides, find_encoder, read_spec
+from indexes.encoders import NO_ENCODER, NONE, EncoderSpec, Overrides, find_encoder, read_spec
 from indexes.folder import building, link, restore
 from indexes.intake import SKIPPED, Taken, take_in
 from indexes.links import add_links
 from indexes.manifest import (
     BUILT,
-    FORMAT,
     INDEX,
-    STAGE,
+    SPARSE,
     CorpusFacts,
+    IndexFacts,
     IndexManifest,
     check_files,
-    file_facts,
-    fingerprint,
     identity,
     read_index_manifest,
 )
 from indexes.measure import make_probe
 from indexes.readers import Source, open_source
-from indexes.shards import MARKS, Work, encode_shards
+from indexes.runtimes import check_backend
+from indexes.sealing import INTAKE, Begun, Result, seal
+from indexes.shards import Work, encode_shards
 from indexes.sidecar import sidecars
 from indexes.types import build_type, check_type, requested
 from indexes.vectors import VECTORS, VectorFile
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import dump_line, existing, read_questions, to_dict, write_json
+from steprag.files import dump_line, existing, read_questions, write_json
 from steprag.progress import say
-from steprag.runs import code_version
 
-INTAKE = "intake.json"
 QUERIES = 500
 """Questions that are measured at most."""
+PLAIN = {"dtype": "float32", "backend": "torch"}
 OVERRIDES = tuple(Overrides.__dataclass_fields__)
 
 
@@ -94,63 +91,54 @@ def build_index(corpus: str, out: Path, config: IndexConfig, vectors_from: Path 
     there = _existing(out, order.wanted)
     if there and there.identity == order.wanted:
         return Built(out, there, reused=True)
+    if vectors_from and not order.spec.dense:
+        raise ConfigError(f"--vectors_from gives vectors, and --encoder {NONE} wants none; leave one of them out")
     giver = out if there else existing(vectors_from, "index folder") if vectors_from else None
     state = {key: order.wanted[key] for key in ("corpus", "encoder")}
-    state |= config.model_dump(include={"dtype", "batch_tokens", "shard_rows", "max_skipped"})
-    started, clock = now(), time.monotonic()
+    state |= config.model_dump(include={"dtype", "backend", "batch_tokens", "shard_rows", "max_skipped"})
+    begun = Begun()
     with building(out, state) as folder:
-        taken = _given(order, folder, giver) if giver else _encoded(order, folder)
-        vectors = VectorFile(folder / VECTORS, taken.rows, order.spec.dimension)
-        probe = make_probe(vectors, _questions(order))
-        if config.type != "flat":
-            say(f"index: building {config.type}, measured against exact search")
-        facts, measured = build_type(config.type, folder, vectors, config.search, probe)
-        if config.dtype != "float32":
-            facts.parameters["dtype"] = config.dtype
-        manifest = seal(
-            folder,
-            IndexManifest(
-                format=FORMAT,
-                stage=STAGE,
-                status="done",
-                version=code_version(),
-                started=started,
-                ended=now(),
-                seconds=round(time.monotonic() - clock, 2),
-                identity=order.wanted,
-                config=config.model_dump(),
-                encoder=order.spec,
-                metric="inner_product",
-                corpus=CorpusFacts(corpus, order.wanted["corpus"], taken.rows, taken.skipped),
-                index=facts,
-                measured=dataclasses.asdict(measured),
-                files={},
-                fingerprint="",
-                origin=read_index_manifest(giver).origin if giver else BUILT,
-            ),
+        taken = _given(order, folder, giver) if giver else _taken_in(order, folder)
+        facts, measured = _indexed(order, folder, taken) if order.spec.dense else (IndexFacts(SPARSE, {}), {})
+        result = Result(
+            identity=order.wanted,
+            encoder=order.spec,
+            corpus=CorpusFacts(corpus, order.wanted["corpus"], taken.rows, taken.skipped),
+            index=facts,
+            measured=measured,
+            origin=read_index_manifest(giver).origin if giver else BUILT,
         )
+        manifest = seal(folder, result, config, begun)
+        if not order.spec.dense:
+            add_bm25(folder, manifest, config.bm25)
     return Built(out, manifest, reused=False)
 
 
 def _order(corpus: str, config: IndexConfig) -> _Order:
-    source, folder = open_source(corpus), find_encoder(config.encoder)
-    spec = read_spec(config.encoder, folder, Overrides(**{key: getattr(config, key) for key in OVERRIDES}))
+    source = open_source(corpus)
+    folder, spec = chosen_encoder(config)
+    if not spec.dense:
+        if config.type != "flat":
+            raise ConfigError(f"--type {config.type} is a type of vectors, and --encoder {NONE} makes none")
+        return _Order(source, folder, spec, config, identity(source.identity(), spec, IndexFacts(SPARSE, {})))
+    check_backend(config.backend)
     asked = requested(config.type, config.search)
-    if config.dtype != "float32":
-        asked.parameters["dtype"] = config.dtype
+    asked.parameters.update(_arithmetic(config))
     return _Order(source, folder, spec, config, identity(source.identity(), spec, asked))
 
 
-def seal(folder: Path, manifest: IndexManifest) -> IndexManifest:
-    """Hashes the folder's files and writes the manifest, with which the folder is an index; returns it as written."""
-    for scaffold in (MARKS, INTAKE):
-        (folder / scaffold).unlink(missing_ok=True)
-    names = [name for name in (INDEX, VECTORS, PASSAGES, OFFSETS) if (folder / name).is_file()]
-    files = {name: file_facts(folder / name) for name in names}
-    named = fingerprint(manifest.encoder, manifest.index, files[PASSAGES].sha256)
-    sealed = dataclasses.replace(manifest, files=files, fingerprint=named)
-    write_json(folder / "manifest.json", to_dict(sealed))
-    return sealed
+def _arithmetic(config: IndexConfig) -> dict[str, str]:
+    """What made the vectors, where it was not PyTorch in float32: part of what an index is."""
+    made = {"dtype": config.dtype, "backend": config.backend}
+    return {key: value for key, value in made.items() if value != PLAIN[key]}
+
+
+def chosen_encoder(config: IndexConfig) -> tuple[Path, EncoderSpec]:
+    """The folder and the spec of the configured encoder; no folder where it is none."""
+    if config.encoder == NONE:
+        return Path(), NO_ENCODER
+    folder = find_encoder(config.encoder)
+    return folder, read_spec(config.encoder, folder, Overrides(**{key: getattr(config, key) for key in OVERRIDES}))
 
 
 def _existing(out: Path, wanted: dict[str, Any]) -> IndexManifest | None:
@@ -169,25 +157,50 @@ def _check_giver(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], 
     for part in ("corpus", "encoder"):
         if manifest.identity.get(part) != wanted[part]:
             raise ConfigError(f"{folder} holds an index of another {part}; {remedy}")
-    here, asked = (facts["parameters"].get("dtype") for facts in (manifest.identity["index"], wanted["index"]))
-    if here != asked:
-        raise ConfigError(f"{folder} holds vectors encoded in {here or 'float32'}; {remedy}")
+    for key, plain in PLAIN.items():
+        here, asked = (facts["parameters"].get(key, plain) for facts in (manifest.identity["index"], wanted["index"]))
+        if here != asked:
+            raise ConfigError(f"{folder} holds vectors encoded in {here}; {remedy}")
 
 
-def _encoded(order: _Order, folder: Path) -> Taken:
-    """Passages and vectors from the corpus, as far as they are not there already."""
+def _taken_in(order: _Order, folder: Path) -> Taken:
+    """Passages of the corpus and their vectors, as far as they are not there already."""
     if (folder / INTAKE).is_file():
         taken = Taken(**json.loads((folder / INTAKE).read_text(encoding="utf-8")))
     else:
         taken = take_in(order.source, folder, order.config.max_skipped)
         write_json(folder / INTAKE, dataclasses.asdict(taken))
+    if order.spec.dense:
+        _encode(order, folder, taken.rows)
+    return taken
+
+
+def _encode(order: _Order, folder: Path, rows: int) -> None:
     config = order.config
-    check_type(config.type, taken.rows, order.spec.dimension, config.search)
+    check_type(config.type, rows, order.spec.dimension, config.search)
     work = Work(
-        folder, order.encoder_folder, order.spec, taken.rows, config.shard_rows, config.batch_tokens, config.dtype
+        folder,
+        order.encoder_folder,
+        order.spec,
+        rows,
+        config.shard_rows,
+        config.batch_tokens,
+        config.dtype,
+        config.backend,
     )
     encode_shards(work, config.device.split(",") * config.processes)
-    return taken
+
+
+def _indexed(order: _Order, folder: Path, taken: Taken) -> tuple[IndexFacts, dict[str, Any]]:
+    """Builds the index of the wanted type from the vectors; returns its parameters and what was measured of it."""
+    config = order.config
+    vectors = VectorFile(folder / VECTORS, taken.rows, order.spec.dimension)
+    probe = make_probe(vectors, _questions(order))
+    if config.type != "flat":
+        say(f"index: building {config.type}, measured against exact search")
+    facts, measured = build_type(config.type, folder, vectors, config.search, probe)
+    facts.parameters.update(_arithmetic(config))
+    return facts, dataclasses.asdict(measured)
 
 
 def _given(order: _Order, folder: Path, giver: Path) -> Taken:
@@ -230,10 +243,6 @@ def _questions(order: _Order) -> np.ndarray | None:
     return Encoder(order.encoder_folder, order.spec).encode_queries([questions[row] for row in picked])
 
 
-def now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
 def report_of(built: Built) -> dict[str, Any]:
     manifest = built.manifest
     return {
@@ -267,11 +276,11 @@ def main(argv: list[str]) -> int:
     arguments = parse_arguments(parser, argv)
     config = config_from(IndexConfig, arguments)
     built = build_index(arguments.corpus, arguments.out, config, arguments.vectors_from)
-    added = arguments.hybrid and any(
-        [add_bm25(built.path, built.manifest, config.bm25), add_links(built.path, built.manifest)]
-    )
+    hybrid, sparse = arguments.hybrid, not built.manifest.encoder.dense
+    added = [(hybrid or sparse) and add_bm25(built.path, built.manifest, config.bm25),
+             hybrid and add_links(built.path, built.manifest)]  # fmt: skip
     report = {**report_of(built), "bm25": (built.path / BM25).exists()}
-    if built.reused and not added:
+    if built.reused and not any(added):
         say(f"index: {built.path} holds this index already; nothing to do")
     if arguments.json:
         sys.stdout.write(dump_line(report) + "\n")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from indexes.bm25 import Bm25Config
 from indexes.embed import Dtype
-from indexes.encoders import EMBEDDED
+from indexes.encoders import EMBEDDED, NONE
+from indexes.runtimes import Backend
 from steprag.config import Positive, Section, StageConfig
 
 TypeName = Literal["flat", "flat-fp16", "ivf-sq8", "ivf-pq", "hnsw-sq8", "rabitq", "gpu-flat", "gpu-cagra"]
@@ -32,7 +33,9 @@ class SearchConfig(Section):
 
 
 class IndexConfig(StageConfig):
-    encoder: str = Field(EMBEDDED, description="minilm, bge-base, …, a sentence-transformers folder, or a hub id")
+    encoder: str = Field(
+        EMBEDDED, description="minilm, bge-base, …, a sentence-transformers folder, a hub id, or none: BM25 alone"
+    )
     type: TypeName = Field("flat", description="flat and flat-fp16 are exact; steprag plan index compares them all")
     search: SearchConfig = SearchConfig()
     bm25: Bm25Config = Bm25Config()
@@ -49,6 +52,7 @@ class IndexConfig(StageConfig):
     device: str = Field("auto", description="where passages are encoded: cpu, cuda, cuda:0,cuda:1 (one process each)")
     processes: Positive = Field(1, description="processes that encode on each of these devices")
     dtype: Dtype = Field("float32", description="the encoder's arithmetic: bfloat16, float16 for a GPU, int8 for a CPU")
+    backend: Backend = Field("torch", description="what runs the encoder: torch, or on a CPU onnx or openvino")
     batch_tokens: Positive | None = Field(
         default=None, description="tokens at once; none: 512 a CPU thread, 65536 on a GPU"
     )
@@ -56,3 +60,9 @@ class IndexConfig(StageConfig):
     queries: str | None = Field(
         default=None, description="questions whose searches are measured; none: sampled passages"
     )
+
+    @field_validator("encoder", mode="before")
+    @classmethod
+    def _no_encoder(cls, value: object) -> object:
+        """On a command line `none` is no value; here it is a name."""
+        return NONE if value is None else value

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from indexes.encoders import EncoderSpec
+from indexes.runtimes import Backend, check_backend, give_over
 from steprag.errors import ConfigError, RetrieverError
 from steprag.threads import ONE_LOAD, spin_briefly
 
@@ -31,10 +32,11 @@ class Encoder:
 
     def __init__(
         self, folder: Path, spec: EncoderSpec, *, device: str = "cpu", dtype: Dtype = "float32",
-        threads: int | None = None,
+        threads: int | None = None, backend: Backend = "torch",
     ) -> None:  # fmt: skip
         """`device`: cpu, cuda, cuda:1, … or auto. `dtype` int8: the linear layers in dynamic int8, on a
-        CPU only. `threads` holds for the thread that calls, as OpenMP counts them.
+        CPU only. `backend`: what runs the transformer, on a CPU only unless it is torch. `threads` holds for the
+        thread that calls, as OpenMP counts them. Raises ConfigError for what does not go together.
         """
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false" if threads == 1 else "true")
         spin_briefly()
@@ -48,13 +50,14 @@ class Encoder:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self._gpu = device.startswith("cuda")
         self._tokens = GPU_TOKENS if self._gpu else CPU_TOKENS * torch.get_num_threads()
-        if dtype == "int8" and self._gpu:
-            raise ConfigError("int8 encodes on a CPU; give --dtype bfloat16 for a GPU")
+        _check_pair(backend, dtype, self._gpu)
         weights = "float32" if dtype == "int8" else dtype
         self._model = _load(folder, spec, device, {"use_safetensors": True, "dtype": getattr(torch, weights)})
         self._model.max_seq_length = spec.max_length
         if dtype == "int8":
             _to_int8(self._model)
+        if backend != "torch":
+            give_over(self._model[0], backend, torch.get_num_threads())
         self.spec, self.device = spec, device
         self._prompt = spec.passage_prefix
         self._by_tokens = _takes_tokens(self._model, self._prompt)
@@ -129,6 +132,14 @@ class Encoder:
                 f"encoder {self.spec.name} gives {vectors.shape[1]} dimensions, not {self.spec.dimension}"
             )
         return vectors
+
+
+def _check_pair(backend: Backend, dtype: Dtype, gpu: bool) -> None:
+    if dtype == "int8" and gpu:
+        raise ConfigError("int8 encodes on a CPU; give --dtype bfloat16 for a GPU")
+    check_backend(backend)
+    if backend != "torch" and (gpu or dtype != "float32"):
+        raise ConfigError(f"--backend {backend} encodes on a CPU in float32; leave --dtype out and give --device cpu")
 
 
 def batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:

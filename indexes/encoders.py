@@ -22,6 +22,8 @@ from steprag.errors import ConfigError
 from steprag.files import file_hash
 
 EMBEDDED = "minilm"
+NONE = "none"
+"""No encoder: an index of BM25 alone."""
 NAMES = {
     "bge-small": "BAAI/bge-small-en-v1.5",
     "bge-base": "BAAI/bge-base-en-v1.5",
@@ -67,6 +69,13 @@ class EncoderSpec:
     dimension: int
     revision: str | None = None
 
+    @property
+    def dense(self) -> bool:
+        """Whether there are vectors at all."""
+        return self.dimension > 0
+
+
+NO_ENCODER = EncoderSpec(NONE, "", NONE, False, "", "", 0, 0)
 
 COMPARED = ("weight_hash", "dimension", "pooling", "normalise", "query_prefix", "passage_prefix", "max_length")
 """Fields that must agree between build and search, in the order in which a difference is told."""

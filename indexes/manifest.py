@@ -17,6 +17,8 @@ FORMAT = 1
 STAGE = "index"
 BUILT = "built"
 INDEX = "index.faiss"
+SPARSE = "bm25"
+"""The type of an index without vectors."""
 HASHED_BYTES = 64 * 2**20
 """Bytes that are hashed whenever an index is opened, smallest file first; of larger ones a sample of blocks is."""
 BLOCK = 4096

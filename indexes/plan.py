@@ -16,14 +16,18 @@ import time
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
+from indexes.bm25 import Analyser, Bm25Config, terms_of, write_bm25
+from indexes.build import chosen_encoder
 from indexes.config import IndexConfig, SearchConfig
 from indexes.corpus import passage_text
 from indexes.embed import Encoder
-from indexes.encoders import Overrides, find_encoder, read_spec
+from indexes.encoders import NONE, EncoderSpec
+from indexes.manifest import SPARSE
 from indexes.readers import HUB, Source, json_lines, open_source, zst_stream
 from indexes.types import TRAIN_POINTS, TYPES, cells, code_bytes, prepare
 from steprag.cli import guarded
@@ -34,10 +38,15 @@ from steprag.types import Passage
 
 EXPECTED = {"flat": 1.0, "flat-fp16": 1.0, "ivf-sq8": 0.99, "hnsw-sq8": 0.985, "ivf-pq": 0.985, "rabitq": 0.98}
 """Recall@10 on real questions, docs/indexes.md; GPU types were not measured."""
+GPU = {name for name, kind in TYPES.items() if kind.gpu}
 COUNTED = 64 * 2**20
 """Files up to this size are counted line by line, of larger ones the beginning is."""
 TRIED = 32
 """Passages that are encoded to learn this machine's pace."""
+INDEXED = 500
+"""Passages of which BM25 is built to learn its pace and size."""
+POSTINGS = 60
+"""Different words in a passage of 100, stop words off, where no corpus is given."""
 SCANNED = 2 * 10**9
 """Bytes that an exact search may read for a query: about a fifth of a second of one core."""
 OTHER_BYTES = 600
@@ -61,6 +70,14 @@ class Machine:
     memory: int
     disk: int
     cores: int
+
+
+@dataclass(frozen=True)
+class Trial:
+    """BM25 of a few passages: postings and seconds for each."""
+
+    postings: float
+    seconds: float
 
 
 def sizes(name: str, dimension: int, search: SearchConfig) -> tuple[float, float]:
@@ -95,6 +112,14 @@ def plan(rows: int, dimension: int, search: SearchConfig, machine: Machine, *, t
         fits = not kind.gpu and whole <= machine.disk and held <= machine.memory // 2
         lines.append(Line(name, whole, held, seconds, EXPECTED.get(name), fits))
     return lines
+
+
+def bm25_line(rows: int, machine: Machine, trial: Trial | None) -> Line:
+    """What BM25 takes beside the vectors or without them: 8 bytes a posting, and 4 a passage for a search's scores."""
+    postings = rows * (trial.postings if trial else POSTINGS)
+    disk, memory = int(8 * postings + OTHER_BYTES * rows), int(8 * postings + 4 * rows)
+    fits = disk <= machine.disk and memory <= machine.memory // 2
+    return Line(SPARSE, disk, memory, rows * trial.seconds if trial else None, None, fits)
 
 
 def recommend(lines: list[Line], rows: int, dimension: int) -> str | None:
@@ -176,12 +201,25 @@ def machine_here(out: Path) -> Machine:
     return Machine(memory, shutil.disk_usage(out).free, usable_cores())
 
 
-def _pace(source: Source, config: IndexConfig, folder: Path) -> float:
+def _beginning(source: Source, passages: int) -> list[Passage]:
+    return list(islice((value for _, _, value in source.items() if isinstance(value, Passage)), passages))
+
+
+def try_bm25(source: Source, config: Bm25Config) -> Trial:
+    """Builds BM25 of the corpus's beginning and throws it away."""
+    passages, analyse = _beginning(source, INDEXED), Analyser(config.language)
+    start = time.perf_counter()
+    with TemporaryDirectory() as folder:
+        write_bm25(Path(folder), (terms_of(passage, analyse, config.title_weight) for passage in passages), config)
+        took = time.perf_counter() - start
+        postings = sum(len(np.load(path)) for path in Path(folder).glob("data.*"))  # no file where no word is
+    return Trial(postings / max(1, len(passages)), took / max(1, len(passages)))
+
+
+def _pace(source: Source, config: IndexConfig, folder: Path, spec: EncoderSpec) -> float:
     """Passages a second that this machine encodes of this corpus."""
-    spec = read_spec(config.encoder, folder, Overrides(config.max_length, pooling=config.pooling))
-    encoder = Encoder(folder, spec, device=config.device.split(",")[0], dtype=config.dtype)
-    found = (passage_text(value) for _, _, value in source.items() if isinstance(value, Passage))
-    texts = list(islice(found, TRIED))
+    encoder = Encoder(folder, spec, device=config.device.split(",")[0], dtype=config.dtype, backend=config.backend)
+    texts = [passage_text(passage) for passage in _beginning(source, TRIED)]
     encoder.encode_passages(texts[:4])
     start = time.perf_counter()
     encoder.encode_passages(texts, batch_tokens=config.batch_tokens)
@@ -203,22 +241,27 @@ def main(argv: list[str]) -> int:
     if not given.corpus and not given.rows:
         raise ConfigError("give --corpus, or --rows and --dimension")
     source = open_source(given.corpus) if given.corpus else None
-    folder = None if given.dimension else find_encoder(config.encoder)
-    overrides = Overrides(config.max_length, pooling=config.pooling)
-    dimension = read_spec(config.encoder, folder, overrides).dimension if folder else given.dimension
+    if given.dimension:
+        dimension, pace = given.dimension, None
+    else:
+        folder, spec = chosen_encoder(config)
+        dimension = spec.dimension
+        pace = _pace(source, config, folder, spec) if source and spec.dense else None
     rows, exact = (given.rows, True) if given.rows else count_rows(source) if source else (0, True)
     machine = machine_here(given.out)
-    lines = plan(rows, dimension, config.search, machine)
+    lines = plan(rows, dimension, config.search, machine) if dimension else []
+    bm25 = bm25_line(rows, machine, try_bm25(source, config.bm25) if source else None)
+    chosen = recommend(lines, rows, dimension) if dimension else SPARSE if bm25.fits else None
     report = {
         "passages": rows,
         "counted": exact,
         "dimension": dimension,
         "machine": asdict(machine),
-        "encoding_seconds": max(1, round(rows / _pace(source, config, folder))) if source and folder else None,
-        "types": [asdict(line) for line in lines],
-        "recommended": recommend(lines, rows, dimension),
+        "encoding_seconds": max(1, round(rows / pace)) if pace else None,
+        "types": [asdict(line) for line in [*lines, bm25]],
+        "recommended": chosen,
     }
-    sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else _table(report, lines))
+    sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else _table(report, [*lines, bm25]))
     return 0
 
 
@@ -235,10 +278,13 @@ def _table(report: dict[str, Any], lines: list[Line]) -> str:
     for line in lines:
         seconds = "–" if line.seconds is None else _time(line.seconds)
         recall = "–" if line.recall is None else f"{line.recall:.3f}"
-        note = "" if line.fits else "  needs a GPU" if TYPES[line.type].gpu else "  does not fit"
+        note = "" if line.fits else "  needs a GPU" if line.type in GPU else "  does not fit"
         text.append(f"{line.type:<12}{_size(line.disk):>10}{_size(line.memory):>10}{seconds:>10}{recall:>11}{note}")
     chosen = report["recommended"]
-    text.append(f"\nrecommended: --type {chosen}" if chosen else "\nnothing fits here; a smaller encoder takes less")
+    option = f"--encoder {NONE}" if chosen == SPARSE else f"--type {chosen}"
+    text.append(f"\nrecommended: {option}" if chosen else "\nnothing fits here; a smaller encoder takes less")
+    if chosen != SPARSE:
+        text.append(f"{SPARSE} is what --hybrid adds, or all there is with --encoder {NONE}")
     return "\n".join(text) + "\n"
 
 

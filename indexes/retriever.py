@@ -20,7 +20,7 @@ from indexes.rerank import CrossEncoder, RerankedSearcher
 from indexes.searchers import DenseSearcher, HybridSearcher, Searcher, VectorIndex
 from indexes.types import open_index
 from steprag.config import RetrieverConfig
-from steprag.errors import DataError, StepragError
+from steprag.errors import ConfigError, DataError, StepragError
 from steprag.files import existing
 from steprag.retriever import Retriever
 
@@ -70,7 +70,7 @@ def _searcher(
     folder: Path, manifest: IndexManifest, store: PassageStore, config: RetrieverConfig, machine: Machine
 ) -> Searcher:
     """What the configuration asks for: the mode's ranking, read again by a cross-encoder where one is named."""
-    mode = mode_of(folder, config)
+    mode = mode_of(folder, manifest, config)
     parts: list[Searcher] = []
     if mode in ("dense", "hybrid"):
         parts.append(_dense(folder, manifest, store, machine))
@@ -85,8 +85,16 @@ def _searcher(
     return RerankedSearcher(base, store, CrossEncoder(config.reranker, device=machine.device), config.candidates)
 
 
-def mode_of(folder: Path, config: RetrieverConfig) -> str:
-    """The mode in words: auto is hybrid where the folder has BM25, dense where it has not."""
+def mode_of(folder: Path, manifest: IndexManifest, config: RetrieverConfig) -> str:
+    """The mode in words: auto is sparse where there are no vectors, hybrid where there is BM25 too, else dense.
+
+    Raises ConfigError where the mode wants vectors that are not there.
+    """
+    if not manifest.encoder.dense:
+        if config.mode not in ("auto", "sparse"):
+            raise ConfigError(f"{folder} has no vectors (--encoder none) for retriever.mode {config.mode};"
+                              " leave the mode at auto, or build an index with an encoder")  # fmt: skip
+        return "sparse"
     if config.mode != "auto":
         return config.mode
     return "hybrid" if (folder / FOLDER).exists() else "dense"

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from indexes.api import LimitsConfig, Served, create_app
 from indexes.folder_retriever import MAX_BATCH
+from indexes.manifest import read_index_manifest
 from indexes.retriever import Machine, mode_of, open_folder
 from steprag.cli import guarded
 from steprag.config import Positive, RetrieverConfig, StageConfig, add_options, config_from, parse_arguments
@@ -68,7 +69,7 @@ async def serve(folder: Path, config: ServeConfig) -> None:
         machine = Machine(config.threads or usable_cores(), config.device, config.batch)
         retriever = open_folder(folder, config.retriever, machine)
         loopback = is_loopback(config.host)
-        mode = mode_of(folder, config.retriever)
+        mode = mode_of(folder, read_index_manifest(folder), config.retriever)
         app = create_app(Served(retriever, mode, config.limits, config.retriever.top_k, token, loopback))
         address, port = listening.getsockname()[:2]
         url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"

@@ -20,6 +20,7 @@ from typing import Any
 from indexes.corpus import PassageStore
 from indexes.embed import Dtype, Encoder, Tokens
 from indexes.encoders import EncoderSpec
+from indexes.runtimes import Backend
 from indexes.vectors import VECTORS, VectorFile
 from steprag.errors import StepragError
 from steprag.files import Journal, read_rows
@@ -39,6 +40,7 @@ class Work:
     shard_rows: int
     batch_tokens: int | None
     dtype: Dtype
+    backend: Backend = "torch"
 
     def range(self, shard: int) -> tuple[int, int]:
         return shard * self.shard_rows, min(self.rows, (shard + 1) * self.shard_rows)
@@ -104,7 +106,7 @@ def _encoded(
     work: Work, shards: Iterable[int], device: str, advance: Callable[[int], None] | None = None
 ) -> Iterator[Mark]:
     """Encodes shards one after another; the next one's tokens are made while this one is in the model."""
-    encoder = Encoder(work.encoder_folder, work.spec, device=device, dtype=work.dtype)
+    encoder = Encoder(work.encoder_folder, work.spec, device=device, dtype=work.dtype, backend=work.backend)
     vectors = VectorFile(work.folder / VECTORS, work.rows, work.spec.dimension, write=True)
     with PassageStore(work.folder) as store, ThreadPoolExecutor(1, thread_name_prefix="tokeniser") as ahead:
 
@@ -139,7 +141,7 @@ _encode_one: Callable[[int], Mark]
 def _start(work: Work, devices: Any) -> None:
     """A process begins: it takes a device and loads the encoder there."""
     global _encode_one
-    encoder = Encoder(work.encoder_folder, work.spec, device=devices.get(), dtype=work.dtype)
+    encoder = Encoder(work.encoder_folder, work.spec, device=devices.get(), dtype=work.dtype, backend=work.backend)
     vectors = VectorFile(work.folder / VECTORS, work.rows, work.spec.dimension, write=True)
     store = PassageStore(work.folder)
 

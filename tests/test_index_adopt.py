@@ -16,6 +16,7 @@ from indexes.adopt import adopt_index
 from indexes.build import build_index
 from indexes.embed import Encoder
 from indexes.encoders import Overrides, read_spec
+from indexes.readers import open_source
 from indexes.types import TYPES
 from indexes.vectors import VECTORS, VectorFile
 from steprag.cli import guarded
@@ -114,10 +115,27 @@ def test_plan_counts_compares_and_recommends(
     assert guarded(indexes.plan.main, [*argv, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["passages"], report["dimension"], report["recommended"]) == (6, 16, "flat")
-    assert [line["type"] for line in report["types"]] == list(TYPES)
+    assert [line["type"] for line in report["types"]] == [*TYPES, "bm25"]
     assert guarded(indexes.plan.main, argv) == 0
     assert "recommended: --type flat" in capsys.readouterr().out
     assert guarded(indexes.plan.main, []) == 2
+
+
+def test_plan_of_an_index_without_vectors(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--encoder", "none", "--out", str(tmp_path)]
+    assert guarded(indexes.plan.main, ["--corpus", str(corpus), *argv, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["passages"], report["recommended"], report["encoding_seconds"]) == (6, "bm25", None)
+    assert [line["type"] for line in report["types"]] == ["bm25"]
+    assert guarded(indexes.plan.main, ["--rows", "1000000", *argv]) == 0
+    assert "recommended: --encoder none" in capsys.readouterr().out
+
+
+def test_what_bm25_takes_as_planned_and_as_built(corpus: Path, tmp_path: Path) -> None:
+    source, config = open_source(str(corpus)), small(Path("none"))
+    index = build_index(str(corpus), tmp_path / "index", config).path
+    trial = indexes.plan.try_bm25(source, config.bm25)
+    assert (index / "bm25" / "indices.csc.index.npy").stat().st_size == 128 + 4 * round(6 * trial.postings)
 
 
 def test_plan_recommends_what_memory_and_disk_allow() -> None:

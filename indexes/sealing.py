@@ -1,0 +1,84 @@
+"""The one place where a folder becomes an index: its files are hashed and its manifest is written."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from indexes.config import IndexConfig
+from indexes.corpus import OFFSETS, PASSAGES
+from indexes.encoders import EncoderSpec
+from indexes.manifest import (
+    BUILT,
+    FORMAT,
+    INDEX,
+    SPARSE,
+    STAGE,
+    CorpusFacts,
+    IndexFacts,
+    IndexManifest,
+    file_facts,
+    fingerprint,
+)
+from indexes.shards import MARKS
+from indexes.vectors import VECTORS
+from steprag.files import to_dict, write_json
+from steprag.runs import code_version
+
+INTAKE = "intake.json"
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class Begun:
+    """When a build began: by the calendar, and by a clock that only goes forward."""
+
+    at: str = field(default_factory=now)
+    clock: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a build knows of its index, beside the files in its folder."""
+
+    identity: dict[str, Any]
+    encoder: EncoderSpec
+    corpus: CorpusFacts
+    index: IndexFacts
+    measured: dict[str, Any]
+    origin: str = BUILT
+
+
+def seal(folder: Path, result: Result, config: IndexConfig, begun: Begun) -> IndexManifest:
+    """Hashes the folder's files and writes the manifest, with which the folder is an index; returns it as written."""
+    for scaffold in (MARKS, INTAKE):
+        (folder / scaffold).unlink(missing_ok=True)
+    names = [name for name in (INDEX, VECTORS, PASSAGES, OFFSETS) if (folder / name).is_file()]
+    files = {name: file_facts(folder / name) for name in names}
+    manifest = IndexManifest(
+        format=FORMAT,
+        stage=STAGE,
+        status="done",
+        version=code_version(),
+        started=begun.at,
+        ended=now(),
+        seconds=round(time.monotonic() - begun.clock, 2),
+        identity=result.identity,
+        config=config.model_dump(),
+        encoder=result.encoder,
+        metric="inner_product" if result.encoder.dense else SPARSE,
+        corpus=result.corpus,
+        index=result.index,
+        measured=result.measured,
+        files=files,
+        fingerprint=fingerprint(result.encoder, result.index, files[PASSAGES].sha256),
+        origin=result.origin,
+    )
+    write_json(folder / "manifest.json", to_dict(manifest))
+    return manifest
