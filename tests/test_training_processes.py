@@ -17,7 +17,7 @@ from steprag.errors import ConfigError
 from tests.training_parts import FAST, lines, tensors, train
 from training.checks import check_keys
 from training.config import GrpoSection, TrainConfig
-from training.processes import read_rows, threads_each, write_rows
+from training.processes import read_rows, threads_each, why, write_rows
 from training.rows import TokenRow
 
 TWO = ["--processes", "2", "--batch_size", "2"]
@@ -51,6 +51,19 @@ def test_a_launcher_around_the_command_is_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="by the key processes"):
         check_keys(TrainConfig())
+
+
+def test_the_first_failure_is_the_cause(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("rank : 1\n  exitcode  : 1 (pid: 7)\n")
+    for rank, message in ((1, "RetrieverError: no answer"), (0, "RuntimeError: Connection closed by peer")):
+        file = tmp_path / "logs" / "run" / "attempt_0" / str(rank) / "error.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({"message": {"message": message}}))
+        os.utime(file, (100 - rank, 100 - rank))
+    assert why(tmp_path, log, 1) == "no answer"
+    log.write_text("rank : 1\n  exitcode  : -9 (pid: 7)\n")
+    assert why(tmp_path, log, 1).startswith("a process was killed, which is how the system ends what takes too much")
 
 
 def losses(folder: Path) -> list[float]:

@@ -75,7 +75,7 @@ class TrainConfig(StageConfig):
     """`steprag train`. A value that a recipe leaves out has the default below, not TRL's."""
 
     trainer: Literal["trl", "llamafactory"] = Field(
-        default="trl", description="what trains: TRL in this process, or LLaMA-Factory in an environment of its own"
+        default="trl", description="what trains: TRL, or LLaMA-Factory in an environment of its own"
     )
     stage: Literal["sft", "dpo", "grpo", "critic"] = Field(
         default="dpo",

@@ -46,7 +46,7 @@ def train(job: Job) -> Outcome:
     with log.open("ab") as stream, running(_command(job.config, work), stream, _environment(job.config), 2) as process:
         status = process.wait()
     if status:
-        raise TrainingError(f"{_reason(work, log, status)} (logs: {work})")
+        raise TrainingError(f"{why(work, log, status)} (logs: {work})")
     result = read_json(work / "outcome.json")
     job.run.set(**result["manifest"])
     shutil.rmtree(work)
@@ -104,7 +104,7 @@ def threads_each(config: TrainConfig) -> int:
     return max(1, (config.threads or usable_cores()) // config.processes)
 
 
-def _reason(work: Path, log: Path, status: int) -> str:
+def why(work: Path, log: Path, status: int) -> str:
     """What the worker that failed first said; the others then fail for want of it."""
     report = log.read_text(encoding="utf-8", errors="replace")
     if _KILLED.search(report):
