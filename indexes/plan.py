@@ -268,8 +268,9 @@ def main(argv: list[str]) -> int:
 def _table(report: dict[str, Any], lines: list[Line]) -> str:
     machine = report["machine"]
     about = "" if report["counted"] else "about "
+    vectors = f"of {report['dimension']} dimensions" if report["dimension"] else "without vectors"
     text = [
-        f"{about}{report['passages']:,} passages of {report['dimension']} dimensions;"
+        f"{about}{report['passages']:,} passages {vectors};"
         f" here: {_size(machine['memory'])} memory, {_size(machine['disk'])} disk free, {machine['cores']} cores"
     ]
     if report["encoding_seconds"]:
