@@ -19,7 +19,7 @@ from pydantic import Field
 from indexes.corpus import PassageStore
 from indexes.manifest import IndexManifest
 from indexes.postings import Counted, count_terms, write_arrays
-from indexes.searchers import Asked, Ranking, ranking
+from indexes.searchers import Asked, Ranking, best_rows
 from indexes.sidecar import add_sidecar, open_sidecar
 from steprag.config import Positive, Section
 from steprag.errors import ConfigError
@@ -137,9 +137,4 @@ class Bm25Searcher:
         ids = self._model.get_tokens_ids(self._analyse(query))
         if not ids:
             return []
-        scores = self._model.get_scores_from_ids(ids)
-        rows = np.flatnonzero(scores > 0)
-        if len(rows) > top_k:
-            cut = np.partition(scores[rows], -top_k)[-top_k] - 1e-3  # ties, and what rounding makes one, stay in
-            rows = rows[scores[rows] >= cut]
-        return ranking(rows, scores[rows])[:top_k]
+        return best_rows(self._model.get_scores_from_ids(ids), top_k)

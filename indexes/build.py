@@ -26,6 +26,7 @@ from indexes.embed import Encoder
 from indexes.encoders import NO_ENCODER, NONE, EncoderSpec, Overrides, find_encoder, read_spec
 from indexes.folder import building, link, restore
 from indexes.intake import SKIPPED, Taken, take_in
+from indexes.lexical import FOLDER as LEXICAL
 from indexes.links import add_links
 from indexes.manifest import (
     BUILT,
@@ -44,6 +45,7 @@ from indexes.runtimes import check_backend
 from indexes.sealing import INTAKE, Begun, Result, seal
 from indexes.shards import Work, encode_shards
 from indexes.sidecar import sidecars
+from indexes.sparse import add_sparse, learned_weights
 from indexes.types import build_type, check_type, requested
 from indexes.vectors import VECTORS, VectorFile
 from steprag.cli import guarded
@@ -118,6 +120,10 @@ def _order(corpus: str, config: IndexConfig) -> _Order:
     source = open_source(corpus)
     folder, spec = chosen_encoder(config)
     if not spec.dense:
+        if config.sparse != BM25:
+            raise ConfigError(
+                f"--encoder {NONE} is an index of BM25 alone; give an encoder, or leave --sparse at {BM25}"
+            )
         if config.type != "flat":
             raise ConfigError(f"--type {config.type} is a type of vectors, and --encoder {NONE} makes none")
         return _Order(source, folder, spec, config, identity(source.identity(), spec, IndexFacts(SPARSE, {})))
@@ -270,16 +276,20 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--out", required=True, type=Path, help="the index folder to make, or to give another type")
     parser.add_argument("--vectors_from", type=Path, metavar="DIR", help="take the vectors of this index folder")
-    parser.add_argument("--hybrid", action="store_true", help="BM25 and title links too, for sparse and hybrid search")
+    parser.add_argument(
+        "--hybrid", action="store_true", help="BM25 (or --sparse) and title links too, for sparse and hybrid search"
+    )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_options(parser, IndexConfig)
     arguments = parse_arguments(parser, argv)
     config = config_from(IndexConfig, arguments)
+    hybrid = arguments.hybrid
+    learned = learned_weights(config, arguments.out) if hybrid else None
     built = build_index(arguments.corpus, arguments.out, config, arguments.vectors_from)
-    hybrid, sparse = arguments.hybrid, not built.manifest.encoder.dense
-    added = [(hybrid or sparse) and add_bm25(built.path, built.manifest, config.bm25),
+    sparse = not built.manifest.encoder.dense
+    added = [(hybrid or sparse) and add_sparse(built.path, built.manifest, config, learned),
              hybrid and add_links(built.path, built.manifest)]  # fmt: skip
-    report = {**report_of(built), "bm25": (built.path / BM25).exists()}
+    report = {**report_of(built), "bm25": (built.path / BM25).exists(), "lexical": (built.path / LEXICAL).exists()}
     if built.reused and not any(added):
         say(f"index: {built.path} holds this index already; nothing to do")
     if arguments.json:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from indexes.bm25 import FOLDER as BM25
 from indexes.bm25 import Bm25Config
 from indexes.embed import Dtype
 from indexes.encoders import EMBEDDED, NONE
@@ -38,6 +39,9 @@ class IndexConfig(StageConfig):
     )
     type: TypeName = Field("flat", description="flat and flat-fp16 are exact; steprag plan index compares them all")
     search: SearchConfig = SearchConfig()
+    sparse: str = Field(
+        BM25, description="with --hybrid: bm25, or a BGE-M3 (bge-m3, its folder) whose token weights rank in its place"
+    )
     bm25: Bm25Config = Bm25Config()
     max_skipped: float = Field(
         0.001, ge=0, lt=1, description="share of the corpus's lines that may be no passages and are left out"

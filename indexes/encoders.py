@@ -28,6 +28,7 @@ NAMES = {
     "bge-small": "BAAI/bge-small-en-v1.5",
     "bge-base": "BAAI/bge-base-en-v1.5",
     "bge-large": "BAAI/bge-large-en-v1.5",
+    "bge-m3": "BAAI/bge-m3",
     "e5-base": "intfloat/e5-base-v2",
 }
 """Short names of models on the hub; `minilm` is the embedded one."""
@@ -48,7 +49,15 @@ FAMILIES = (
 used only where the folder does not say it itself."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_HUB_FILES = ["*.json", "*.txt", "*.model", "model*.safetensors", "*_Pooling/*", "*_Dense/*.safetensors"]
+_HUB_FILES = [
+    "*.json",
+    "*.txt",
+    "*.model",
+    "model*.safetensors",
+    "*_Pooling/*",
+    "*_Dense/*.safetensors",
+    "sparse_linear.pt",
+]
 
 
 @dataclass(frozen=True)

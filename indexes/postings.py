@@ -1,4 +1,4 @@
-"""BM25's postings, built on the disk: for every term the rows that hold it and their scores, by `bm25s`'s formula and
+"""Postings, built on the disk: for every term the rows that hold it and their scores; BM25's by `bm25s`'s formula and
 in its files, byte for byte.
 
 `bm25s` itself holds every token of the corpus. Here documents are counted a block at a time; once document frequencies
@@ -26,7 +26,7 @@ FILES = 500
 """Ranges at most: each has a file open while scores are dealt out."""
 COUNTS = "counts"
 _COUNT = np.dtype([("row", "<i4"), ("term", "<i4"), ("count", "<i4")])
-_POSTING = np.dtype([("term", "<i4"), ("row", "<i4"), ("score", "<f4")])
+POSTING = np.dtype([("term", "<i4"), ("row", "<i4"), ("score", "<f4")])
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,38 @@ def write_arrays(folder: Path, scratch: Path, counted: Counted, k1: float, b: fl
     """Writes `data`, `indices` and `indptr` of a BM25 index (Lucene's formula) as `bm25s` saves them: term by term, and
     in each by row. `scratch` is that of `count_terms`, which found at least one term.
     """
-    parts = _deal_out(scratch, counted, k1, b)
+    idf = np.array([_idf(int(df), counted.rows) for df in counted.frequencies], dtype=np.float32)
+    mean = counted.tokens / counted.rows
+    blocks = (_scored(pairs, idf, mean, k1, b) for pairs in _whole_rows(scratch / COUNTS))
+    parts = _deal_out(scratch, blocks, counted.frequencies)
     (scratch / COUNTS).unlink()
     _assemble(folder, parts, counted.frequencies)
+
+
+def write_weights(folder: Path, scratch: Path, blocks: Iterable[np.ndarray]) -> int:
+    """Writes the same arrays of postings whose scores are there already: blocks of `POSTING`, by row. Returns how many
+    postings there are; where there are none nothing is written.
+    """
+    frequencies = np.zeros(0, dtype=np.int64)
+    with (scratch / COUNTS).open("wb") as stream:
+        for block in blocks:
+            stream.write(block.tobytes())
+            added = np.bincount(block["term"], minlength=len(frequencies))
+            added[: len(frequencies)] += frequencies
+            frequencies = added
+    if frequencies.any():
+        parts = _deal_out(scratch, _blocks(scratch / COUNTS, POSTING), frequencies)
+        (scratch / COUNTS).unlink()
+        _assemble(folder, parts, frequencies)
+    return int(frequencies.sum())
+
+
+def open_arrays(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`data` (scores), `indices` (rows) and `indptr` (where each term's begin and end), mapped."""
+    data, indices, indptr = (
+        np.load(_array(folder, name), mmap_mode="r", allow_pickle=False) for name in ("data", "indices", "indptr")
+    )
+    return data, indices, indptr
 
 
 def _count(documents: Iterable[Sequence[str]], stream: BinaryIO) -> Counted:
@@ -88,16 +117,14 @@ def _pairs(terms: array[int], ends: array[int], first: int) -> np.ndarray:
     return pairs
 
 
-def _deal_out(scratch: Path, counted: Counted, k1: float, b: float) -> list[Path]:
-    """Scores all counts into a file for each range of terms, by row in each; returns the files in their order."""
-    idf = np.array([_idf(int(df), counted.rows) for df in counted.frequencies], dtype=np.float32)
-    ends = np.cumsum(counted.frequencies)
-    part_of = (ends - counted.frequencies) // max(RANGE, int(ends[-1]) // FILES)
+def _deal_out(scratch: Path, blocks: Iterable[np.ndarray], frequencies: np.ndarray) -> list[Path]:
+    """Postings into a file for each range of terms, by row in each; returns the files in their order."""
+    ends = np.cumsum(frequencies)
+    part_of = (ends - frequencies) // max(RANGE, int(ends[-1]) // FILES)
     parts = [scratch / f"part{number}" for number in range(int(part_of[-1]) + 1)]
     with ExitStack() as stack:
         streams = [stack.enter_context(path.open("wb")) for path in parts]
-        for pairs in _whole_rows(scratch / COUNTS):
-            postings = _scored(pairs, idf, counted.tokens / counted.rows, k1, b)
+        for postings in blocks:
             part = part_of[postings["term"]]
             order = np.argsort(part, kind="stable")
             numbers, starts = np.unique(part[order], return_index=True)
@@ -113,14 +140,19 @@ def _idf(frequency: int, rows: int) -> float:
 def _whole_rows(counts: Path) -> Iterator[np.ndarray]:
     """The counts in blocks that end where a row does: a row's length is the sum of its counts."""
     left = np.empty(0, dtype=_COUNT)
-    with counts.open("rb") as stream:
-        while block := stream.read(BLOCK * _COUNT.itemsize):
-            pairs = np.concatenate([left, np.frombuffer(block, dtype=_COUNT)])
-            begun = int(np.searchsorted(pairs["row"], pairs["row"][-1]))  # of the last row more may come
-            left = pairs[begun:]
-            if begun:
-                yield pairs[:begun]
+    for block in _blocks(counts, _COUNT):
+        pairs = np.concatenate([left, block])
+        begun = int(np.searchsorted(pairs["row"], pairs["row"][-1]))  # of the last row more may come
+        left = pairs[begun:]
+        if begun:
+            yield pairs[:begun]
     yield left
+
+
+def _blocks(path: Path, kind: np.dtype) -> Iterator[np.ndarray]:
+    with path.open("rb") as stream:
+        while block := stream.read(BLOCK * kind.itemsize):
+            yield np.frombuffer(block, dtype=kind)
 
 
 def _scored(pairs: np.ndarray, idf: np.ndarray, mean: float, k1: float, b: float) -> np.ndarray:
@@ -128,7 +160,7 @@ def _scored(pairs: np.ndarray, idf: np.ndarray, mean: float, k1: float, b: float
     _, begins = np.unique(pairs["row"], return_index=True)
     lengths = np.add.reduceat(pairs["count"].astype(np.int64), begins)
     length = np.repeat(lengths, np.diff(begins, append=len(pairs)))
-    postings = np.empty(len(pairs), dtype=_POSTING)
+    postings = np.empty(len(pairs), dtype=POSTING)
     postings["term"], postings["row"] = pairs["term"], pairs["row"]
     postings["score"] = idf[pairs["term"]] * (pairs["count"] / (k1 * ((1 - b) + b * length / mean) + pairs["count"]))
     return postings
@@ -143,7 +175,7 @@ def _assemble(folder: Path, parts: Sequence[Path], frequencies: np.ndarray) -> N
             header = {"descr": kind, "fortran_order": False, "shape": (int(bounds[-1]),)}
             np.lib.format.write_array_header_1_0(stream, header)
         for part in parts:
-            postings = np.fromfile(part, dtype=_POSTING)
+            postings = np.fromfile(part, dtype=POSTING)
             part.unlink()
             order = np.argsort(postings["term"], kind="stable")
             data.write(postings["score"][order].tobytes())

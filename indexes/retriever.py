@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from indexes.bm25 import FOLDER, Bm25Searcher
 from indexes.cache import QueryCache
 from indexes.corpus import PASSAGES, PassageStore
 from indexes.embed import Encoder
@@ -18,6 +17,7 @@ from indexes.manifest import IndexManifest, check_files, fingerprint, read_index
 from indexes.remote import RemoteRetriever
 from indexes.rerank import CrossEncoder, RerankedSearcher
 from indexes.searchers import DenseSearcher, HybridSearcher, Searcher, VectorIndex
+from indexes.sparse import open_sparse, sparse_folder
 from indexes.types import open_index
 from steprag.config import RetrieverConfig
 from steprag.errors import ConfigError, DataError, StepragError
@@ -75,7 +75,7 @@ def _searcher(
     if mode in ("dense", "hybrid"):
         parts.append(_dense(folder, manifest, store, machine))
     if mode in ("sparse", "hybrid"):
-        parts.append(Bm25Searcher(folder, manifest))
+        parts.append(open_sparse(folder, manifest, device=machine.device, threads=machine.threads))
     weights = config.dense_weight, 1 - config.dense_weight
     base = parts[0] if len(parts) == 1 else HybridSearcher(parts, weights, config.fusion)
     if config.links:
@@ -86,7 +86,8 @@ def _searcher(
 
 
 def mode_of(folder: Path, manifest: IndexManifest, config: RetrieverConfig) -> str:
-    """The mode in words: auto is sparse where there are no vectors, hybrid where there is BM25 too, else dense.
+    """The mode in words: auto is sparse where there are no vectors, hybrid where there is a sparse ranking too, else
+    dense.
 
     Raises ConfigError where the mode wants vectors that are not there.
     """
@@ -97,7 +98,7 @@ def mode_of(folder: Path, manifest: IndexManifest, config: RetrieverConfig) -> s
         return "sparse"
     if config.mode != "auto":
         return config.mode
-    return "hybrid" if (folder / FOLDER).exists() else "dense"
+    return "hybrid" if sparse_folder(folder) else "dense"
 
 
 def _dense(folder: Path, manifest: IndexManifest, store: PassageStore, machine: Machine) -> DenseSearcher:

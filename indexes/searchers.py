@@ -97,6 +97,15 @@ def ranking(rows: np.ndarray, scores: np.ndarray) -> Ranking:
     return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
 
 
+def best_rows(scores: np.ndarray, top_k: int) -> Ranking:
+    """The best of all rows, given one score each; rows whose score is 0 are not found."""
+    rows = np.flatnonzero(scores > 0)
+    if len(rows) > top_k:
+        cut = np.partition(scores[rows], -top_k)[-top_k] - 1e-3  # ties, and what rounding makes one, stay in
+        rows = rows[scores[rows] >= cut]
+    return ranking(rows, scores[rows])[:top_k]
+
+
 class HybridSearcher:
     """Several rankings as one; the weights say how much each counts."""
 

@@ -83,12 +83,14 @@ class JudgeConfig(PolicyConfig):
 class RetrieverConfig(Section):
     top_k: Positive = Field(default=3, description="passages a query brings")
     mode: Literal["auto", "dense", "sparse", "hybrid"] = Field(
-        default="auto", description="how passages are ranked; auto: hybrid where the index has BM25, else dense"
+        default="auto", description="how passages are ranked; auto: hybrid where the index has both, else the one"
     )
     fusion: Literal["scores", "rrf"] = Field(
         default="scores", description="how hybrid fuses: weighted scores, or reciprocal ranks"
     )
-    dense_weight: float = Field(default=0.4, ge=0, le=1, description="what the vectors count in hybrid; BM25 the rest")
+    dense_weight: float = Field(
+        default=0.4, ge=0, le=1, description="what the vectors count in hybrid; the sparse ranking the rest"
+    )
     links: float = Field(
         default=0.0, ge=0, description="what a passage gains whose title the best ones mention; 0: nothing, 0.6 is good"
     )
