@@ -284,6 +284,8 @@ def main(argv: list[str]) -> int:
     arguments = parse_arguments(parser, argv)
     config = config_from(IndexConfig, arguments)
     hybrid = arguments.hybrid
+    if config.sparse != BM25 and not hybrid:
+        raise ConfigError(f"--sparse {config.sparse} is added by --hybrid; give that too")
     learned = learned_weights(config, arguments.out) if hybrid else None
     built = build_index(arguments.corpus, arguments.out, config, arguments.vectors_from)
     sparse = not built.manifest.encoder.dense

@@ -188,8 +188,10 @@ def test_the_command_finds_it_built_and_an_index_has_one_sparse_ranking(
     assert (index / "bm25").is_dir()
 
 
-def test_without_vectors_there_is_bm25_alone(tmp_path: Path, m3: Path) -> None:
+def test_what_does_not_go_with_it(tmp_path: Path, m3: Path) -> None:
     assert guarded(indexes.build.main, command(tmp_path, Path("none"), "--sparse", str(m3))) == 2
+    argv = [word for word in command(tmp_path, m3, "--sparse", str(m3)) if word != "--hybrid"]
+    assert guarded(indexes.build.main, argv) == 2
     assert not (tmp_path / "index").exists()
 
 
