@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
+from preference.build import read_trees
 from steprag import atlas
+from steprag.cli import main
+from steprag.files import read_questions
+from steprag.runs import read_manifest
 
 Row = dict[str, Any]
 QUESTIONS = ("train", "dev", "test", "warmstart")
@@ -241,3 +245,13 @@ def test_the_builder_writes_the_committed_files_again(tmp_path: Path) -> None:
     build(tmp_path)
     for name in atlas.NAMES:
         assert (tmp_path / f"{name}.jsonl").read_bytes() == atlas.path(name).read_bytes()
+
+
+def test_the_searched_trees_are_of_train_questions_and_give_pairs(tmp_path: Path) -> None:
+    trees = [tree for tree, _ in read_trees(atlas.DATA / "trees.jsonl.gz")]
+    train = read_questions(atlas.path("train"))
+    assert {tree.question.id for tree in trees} == {question.id for question in train[: len(trees)]}
+    assert main(["pairs", "--trees", str(atlas.DATA / "trees.jsonl.gz"), "--out", str(tmp_path)]) == 0
+    counts = read_manifest(tmp_path)["counts"]
+    assert counts["trees"] == 100
+    assert counts["pairs.train"] > 400
