@@ -10,9 +10,11 @@ import argparse
 import sys
 from pathlib import Path
 
+import yaml
+
 from steprag import atlas
 from steprag.cli import guarded
-from steprag.config import load_config, parse_arguments
+from steprag.config import parse_arguments
 from steprag.contenders import LABELS, WARM, Proof, QuestionSet, Sizes, elsewhere, the_contenders
 from steprag.errors import ConfigError
 from steprag.files import read_questions, write_records
@@ -20,7 +22,6 @@ from steprag.pipeline import RECIPES, Contender, StageBook
 from steprag.reproduce_report import write_report
 from steprag.runs import read_manifest
 from steprag.threads import spin_briefly
-from training.config import TrainConfig
 
 OUTCOME = ("--reward.name", "first_answer", "--reward.metric", "em", "--reward.alpha", "1", "--pairs.errors", "0",
            "--products", '["pairs"]')  # fmt: skip
@@ -130,7 +131,7 @@ def one_pass(pairs: Path, stage: str) -> int:
     count = read_manifest(pairs)["counts"].get(f"{product}.train", 0)
     if not count:
         raise ConfigError(f"{pairs} holds nothing to train on by {stage}; search more questions (--train)")
-    return max(1, count // load_config(TrainConfig, str(recipe(stage))).step_rows)
+    return max(1, count // yaml.safe_load(recipe(stage).read_text(encoding="utf-8"))["batch_size"])
 
 
 def sft_steps(pairs: Path, sizes: Sizes) -> int:
