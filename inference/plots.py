@@ -40,14 +40,14 @@ def _searches(axes: Any, rows: list[dict[str, Any]], ends: dict[str, Counter[str
     for row in rows:
         axes.errorbar(
             row["searches"], 100 * row["em"], fmt="o", capsize=3,
-            yerr=[[100 * (row["em"] - row["em_low"])], [100 * (row["em_high"] - row["em"])]],
+            yerr=[[100 * (row["em"] - row["em_low"])], [100 * (row["em_high"] - row["em"])]], label=row["run"],
         )  # fmt: skip
-        axes.annotate(row["run"], (row["searches"], 100 * row["em"]), xytext=(6, 4), textcoords="offset points")
     axes.set_xlabel("searches a question")
     axes.set_ylabel("EM, %")
-    axes.set_xlim(0, 1.25 * max(1, *(row["searches"] for row in rows)))
+    axes.set_xlim(0, 1.1 * max(1, *(row["searches"] for row in rows)))
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
+    axes.figure.legend(loc="outside right center")
 
 
 def _endings(axes: Any, rows: list[dict[str, Any]], ends: dict[str, Counter[str]]) -> None:
