@@ -155,6 +155,7 @@ def test_a_kill_at_every_write_loses_nothing(tmp_path: Path, whole: tuple[bytes,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_200_kills_at_random_moments_lose_nothing(tmp_path: Path, whole: tuple[bytes, Counter[str]]) -> None:
     expected, calls = whole
     rng, kills, number = random.Random(7), 0, 0
