@@ -84,7 +84,7 @@ def test_the_proof_runs(tmp_path: Path) -> None:
         "the second round over the first",
         "## Another world: dev",
         "the last agent over the warm start",
-        "steprag train --config configs/training/atlas-dpo.yaml",
+        " --config configs/training/atlas-dpo.yaml",
     ):
         assert words in said
     pictures = re.findall(r"!\[[^]]*\]\(([^)]*)\)", said)
