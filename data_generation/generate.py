@@ -171,6 +171,8 @@ async def search_one(question: Question, searcher: Searcher) -> Tree | Failure:
         return await grow(growth, searcher)
     except RequestError as error:
         return Failure(question.id, type(error).__name__, str(error), finished(growth, "failed"))
+    finally:
+        growth.take_apart()
 
 
 def _question_id(row: dict[str, Any]) -> str:

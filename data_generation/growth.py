@@ -54,6 +54,12 @@ class Growth:
         branch.id = len(self.branches)
         self.branches.append(branch)
 
+    def take_apart(self) -> None:
+        """Cuts the links between its branches, so that they are freed now and not by a search for cycles later."""
+        for branch in self.branches:
+            branch.parent = None
+            branch.children.clear()
+
 
 def plant(question: Question, state: State) -> Growth:
     """A tree that holds its root only."""

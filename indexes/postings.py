@@ -65,9 +65,7 @@ def write_weights(folder: Path, scratch: Path, blocks: Iterable[np.ndarray]) -> 
     with (scratch / COUNTS).open("wb") as stream:
         for block in blocks:
             stream.write(block.tobytes())
-            added = np.bincount(block["term"], minlength=len(frequencies))
-            added[: len(frequencies)] += frequencies
-            frequencies = added
+            frequencies = _added(frequencies, block["term"])
     if frequencies.any():
         parts = _deal_out(scratch, _blocks(scratch / COUNTS, POSTING), frequencies)
         (scratch / COUNTS).unlink()
@@ -93,9 +91,7 @@ def _count(documents: Iterable[Sequence[str]], stream: BinaryIO) -> Counted:
         nonlocal frequencies
         pairs = _pairs(terms, ends, rows - len(ends))
         stream.write(pairs.tobytes())
-        added = np.bincount(pairs["term"], minlength=len(vocabulary))
-        added[: len(frequencies)] += frequencies
-        frequencies = added
+        frequencies = _added(frequencies, pairs["term"])
         del terms[:], ends[:]
 
     for document in documents:
@@ -106,6 +102,13 @@ def _count(documents: Iterable[Sequence[str]], stream: BinaryIO) -> Counted:
             flush()
     flush()
     return Counted(vocabulary, frequencies, rows, tokens)
+
+
+def _added(frequencies: np.ndarray, terms: np.ndarray) -> np.ndarray:
+    """The frequencies with so many more of each term, and as long as the greatest term needs."""
+    added = np.bincount(terms, minlength=len(frequencies))
+    added[: len(frequencies)] += frequencies
+    return added
 
 
 def _pairs(terms: array[int], ends: array[int], first: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""`steprag pairs`: a run's trees to pairs and what else they teach, split by question into train and validation."""
+"""`steprag pairs`: trees to pairs and what else they teach, split by question into train and validation."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +36,16 @@ def main(argv: list[str]) -> int:
         prog="steprag pairs", description="Trees to preference pairs and supervised steps."
     )
     parser.add_argument(
-        "--trees", required=True, metavar="RUN", help="run folder of steprag generate, or a trees.jsonl"
-    )
-    parser.add_argument("--out", metavar="DIR", help="where the pairs go [RUN/pairs]")
+        "--trees", required=True, nargs="+", metavar="RUN",
+        help="run folders of steprag generate, or files like trees.jsonl: all rounds or parts that make one data set",
+    )  # fmt: skip
+    parser.add_argument("--out", metavar="DIR", help="where the pairs go [RUN/pairs, of the first]")
     add_push_option(parser)
     add_options(parser, PairsStageConfig)
     arguments = parse_arguments(parser, argv)
     config = config_from(PairsStageConfig, arguments)
-    trees = trees_file(arguments.trees)
-    out = Path(arguments.out) if arguments.out else trees.parent / "pairs"
+    trees = [trees_file(given) for given in arguments.trees]
+    out = Path(arguments.out) if arguments.out else trees[0].parent / "pairs"
     build(config, trees, out)
     push_if_asked(arguments, out)
     return 0
@@ -55,19 +57,20 @@ def trees_file(given: str) -> Path:
     return existing(found / "trees.jsonl", "trees of the run") if found.is_dir() else found
 
 
-def build(config: PairsStageConfig, trees: Path, out: Path) -> None:
-    """Writes the pairs folder `out`: the products, questions.jsonl, report.json, README.md, plots and the manifest."""
-    source = read_manifest(trees.parent) if (trees.parent / "manifest.json").exists() else {}
-    prompt = source.get("identity", {}).get("prompt")
-    identity = {"trees": file_hash(trees), **config.model_dump(exclude={"card", "leakage"})}
+def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
+    """Writes the pairs folder `out`: the products, questions.jsonl, report.json, README.md, plots and the manifest.
+
+    Raises ConfigError where the trees were made by different prompts, or where there are none.
+    """
+    sources = [read_manifest(file.parent) if (file.parent / "manifest.json").exists() else {} for file in trees]
+    prompt, profile = _one_prompt(trees, sources)
+    identity = {"trees": [file_hash(file) for file in trees], **config.model_dump(exclude={"card", "leakage"})}
     with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
         funnel, credit = Funnel(), Credit(config.reward)
         totals: Counter[str] = Counter()
         usage = Usage()
-        with PairsFolder(
-            out, config, config.products, grammar_of(source.get("config", {}).get("prompt", {}).get("profile")), funnel
-        ) as folder:
-            for tree, tree_hash in read_trees(trees):
+        with PairsFolder(out, config, config.products, grammar_of(profile), funnel) as folder:
+            for tree, tree_hash in chain.from_iterable(read_trees(file) for file in trees):
                 totals["trees"] += 1
                 totals["nodes"] += len(tree.nodes)
                 usage += tree.usage
@@ -75,7 +78,7 @@ def build(config: PairsStageConfig, trees: Path, out: Path) -> None:
                 credit.add(tree, estimates if config.reward.name == "spre" else spre(tree, config.reward))
                 _add(folder, tree, tree_hash, estimates, config, funnel)
             if not totals["trees"]:
-                raise ConfigError(f"{trees} holds no trees; run steprag generate first")
+                raise ConfigError(f"{', '.join(map(str, trees))} holds no trees; run steprag generate first")
             stats = folder.finish()
             counts = {**totals, **folder.counts, **{f"pairs.action.{k}": n for k, n in stats["actions"].items()}}
             write_report(
@@ -84,7 +87,7 @@ def build(config: PairsStageConfig, trees: Path, out: Path) -> None:
                 {
                     "counts": dict(counts),
                     "source": {
-                        **generation_facts(source),
+                        "runs": [generation_facts(source) for source in sources],
                         "usage": asdict(usage),
                         "question_sources": dict(folder.sources.most_common()),
                     },
@@ -100,6 +103,20 @@ def build(config: PairsStageConfig, trees: Path, out: Path) -> None:
     say(summary("pairs", out))
     if "pairs" in config.products and not folder.counts["pairs.train"]:
         say("pairs: no pair to train on; the rules and filters above say why: search more, hotter, or ask for less")
+
+
+def _one_prompt(trees: list[Path], sources: list[dict[str, Any]]) -> tuple[Any, Any]:
+    """The identity of the prompts that all trees were made by, and their profile; None where no manifest tells."""
+    told = [
+        (source.get("identity", {}).get("prompt"), source.get("config", {}).get("prompt", {}).get("profile"))
+        for source in sources
+    ]
+    for file, (prompt, _) in zip(trees, told, strict=True):
+        if prompt != told[0][0]:
+            raise ConfigError(
+                f"{trees[0]} and {file} were made by different prompts; give each a pairs folder of its own"
+            )
+    return told[0]
 
 
 def read_trees(path: Path) -> Iterator[tuple[Tree, str]]:

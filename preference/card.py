@@ -96,26 +96,33 @@ def _origin(report: dict[str, Any]) -> str:
     licences = {name: licence for name, licence in LICENCES.items() if name in names} | said
     stated = "; ".join(f"{name} {licence}" for name, licence in sorted(licences.items()))
     lines.append(f"- Licences of the sources, as stated by their publishers: {stated or 'not known'}")
-    for role in ("policy", "judge"):
-        if model := source.get(role):
-            named = {
-                key: model[key] for key in ("model", "adapter", "temperature", "top_p", "max_tokens") if key in model
-            }
-            lines.append(f"- {role.capitalize()}: {_named(named)}")
-    for key in ("search", "reward", "retriever"):
-        if key in source:
-            lines.append(f"- {key.capitalize()}: {_named(source[key])}")
+    runs = source.get("runs", [])
+    for number, run in enumerate(runs, 1):
+        lines += _generation(run, f" of run {number}" if len(runs) > 1 else "")
     if report.get("prompt"):
         lines.append(f"- Prompt profile: {_named(report['prompt'])}")
-    if "index" in source:
-        lines.append(f"- Index: fingerprint {source['index']}")
     if "file" in source:
         lines.append(f"- Imported from: {_named(source['file'])}")
     if source.get("lacks"):
         lines.append(f"- What that file does not tell: {', '.join(source['lacks'])}")
-    lines.append(f"- Seeds: generation {source.get('seed', 'not known')}, this data set {report['config']['seed']}")
-    lines.append(f"- Cost of the trees: {_named(source.get('spent') or source.get('usage') or {}) or 'not known'}")
+    lines.append(f"- Seed of this data set: {report['config']['seed']}")
+    if usage := source.get("usage"):
+        lines.append(f"- What the trees took: {_named(usage)}")
     return "\n".join(lines)
+
+
+def _generation(run: dict[str, Any], which: str) -> list[str]:
+    """What a generation run's facts (`preference.report.generation_facts`) say, a line each."""
+    shown: dict[str, str] = {}
+    for role in ("policy", "judge"):
+        if model := run.get(role):
+            kept = ("model", "adapter", "temperature", "top_p", "max_tokens")
+            shown[role] = _named({key: model[key] for key in kept if key in model})
+    shown |= {key: _named(run[key]) for key in ("search", "reward", "retriever") if key in run}
+    shown |= {"index": f"fingerprint {run['index']}"} if "index" in run else {}
+    shown |= {"seed": str(run["seed"])} if "seed" in run else {}
+    shown |= {"cost": _named(run["spent"])} if run.get("spent") else {}
+    return [f"- {key.capitalize()}{which}: {text}" for key, text in shown.items()]
 
 
 def _rules(report: dict[str, Any]) -> str:

@@ -11,8 +11,6 @@ from steprag.pipeline import Contender
 WARM = "atlas-warmstart"
 VOTES = 4
 """Episodes a question in best-of-N."""
-
-
 LABELS = {
     "warm": "warm start",
     "bare": "bare model, 2 worked examples",
@@ -24,6 +22,8 @@ LABELS = {
     "dpo2": "second round on top of that",
 }
 """Contenders by the folder of what was trained; the first is what the table's differences are from."""
+ELSEWHERE = ("warm", "dpo2")
+"""Those who also answer the questions of other sets."""
 
 
 def the_contenders(out: Path, without: Collection[str] = ()) -> list[Contender]:
@@ -39,10 +39,6 @@ def the_contenders(out: Path, without: Collection[str] = ()) -> list[Contender]:
         for name, label in LABELS.items()
         if name not in without
     ]
-
-
-ELSEWHERE = ("warm", "dpo2")
-"""Who also answers the questions of other sets (`LABELS`)."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +77,5 @@ def elsewhere(out: Path, questions: QuestionSet) -> list[Contender]:
     """Who answers the questions of another set, the warm start first."""
     return [
         replace(contender, run=contender.run.with_name(f"{contender.run.name}-{questions.name}"))
-        for contender in the_contenders(out)
-        if contender.label in [LABELS[name] for name in ELSEWHERE]
+        for contender in the_contenders(out, without=LABELS.keys() - ELSEWHERE)
     ]

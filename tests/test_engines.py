@@ -469,17 +469,23 @@ def test_the_engine_ends_with_the_command(end: signal.Signals) -> None:
     assert gone(engine)
 
 
+def greedy_ids(adapted: Any, weights: Path, tokens: int) -> tuple[Any, Any, Any]:
+    """The tokenizer, and the ids that the PEFT model and its base write on `MESSAGES`."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(weights)
+    prompt = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=True, return_tensors="pt")
+    start = prompt["input_ids"].shape[1]
+    ids = adapted.generate(**prompt, max_new_tokens=tokens, do_sample=False)[0, start:]
+    with adapted.disable_adapter():
+        return tokenizer, ids, adapted.generate(**prompt, max_new_tokens=tokens, do_sample=False)[0, start:]
+
+
 @pytest.mark.slow
 def test_transformers_serves_what_peft_says(adapted: tuple[Any, Path], weights: Path) -> None:
     """20 tokens, because base and adapter begin alike; an adapter ignored in silence would say the base's words."""
-    from transformers import AutoTokenizer
-
     model, folder = adapted
-    tokenizer = AutoTokenizer.from_pretrained(weights)
-    prompt = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=True, return_tensors="pt")
-    ids = model.generate(**prompt, max_new_tokens=20, do_sample=False)[0, prompt["input_ids"].shape[1] :]
-    with model.disable_adapter():
-        base_ids = model.generate(**prompt, max_new_tokens=20, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    tokenizer, ids, base_ids = greedy_ids(model, weights, 20)
     asked = {"messages": MESSAGES, "max_tokens": 20, "temperature": 0}
     with serving(EngineSpec("transformers", adapter=str(folder))) as endpoint:
         answer = post(endpoint, "/chat/completions", {**asked, "model": endpoint.model})
@@ -502,14 +508,7 @@ def vllm(adapted: tuple[Any, Path]) -> Iterator[Endpoint]:
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_vllm_serves_what_peft_says(vllm: Endpoint, adapted: tuple[Any, Path], weights: Path) -> None:
-    from transformers import AutoTokenizer
-
-    model, _ = adapted
-    tokenizer = AutoTokenizer.from_pretrained(weights)
-    prompt = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=True, return_tensors="pt")
-    expected = model.generate(**prompt, max_new_tokens=16, do_sample=False)[0, prompt["input_ids"].shape[1] :]
-    with model.disable_adapter():
-        of_base = model.generate(**prompt, max_new_tokens=16, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    tokenizer, expected, of_base = greedy_ids(adapted[0], weights, 16)
     assert expected.tolist() != of_base.tolist()
     for name, ids in ((vllm.model, expected), (EMBEDDED, of_base)):
         asked = {"messages": MESSAGES, "max_tokens": 16, "temperature": 0, "model": name}

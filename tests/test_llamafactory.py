@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
 import stat
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +13,7 @@ import pytest
 import yaml
 
 from steprag.errors import ConfigError
-from tests.training_parts import FAST, lines, make_qwen2, tensors, train
+from tests.training_parts import lines, make_qwen2, tensors, train, train_until_killed
 from training.checks import check_recipe
 from training.config import DpoSection, LlamaFactorySection, TrainConfig
 from training.job import OUT_OF_MEMORY
@@ -189,14 +185,7 @@ def test_real_run_killed_goes_on(qwen2: Path, pairs: Path, tmp_path: Path, real:
     """SIGKILL of our command ends the trainer too; the same command goes on from the last checkpoint."""
     out = tmp_path / "out"
     options = [*real, "--epochs", "60", "--save_steps", "5"]
-    base = ["--stage", "sft", "--model", str(qwen2), "--pairs", str(pairs), "--out", str(out), *FAST, *options]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "training.train", *base], env={**os.environ, "PYTHONPATH": os.getcwd()}
-    )
-    while not list(out.glob("checkpoints/checkpoint-*/trainer_state.json")) and process.poll() is None:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    train_until_killed(qwen2, pairs, out, "sft", *options, checkpoint="checkpoint-*")
     assert train(qwen2, pairs, out, "sft", *options) == 0
     metrics = lines(out / "metrics.jsonl")
     resumed = next(number for number, row in enumerate(metrics) if "resumed_from" in row)

@@ -260,6 +260,7 @@ def test_labels_and_rankings_carry_values_and_provenance() -> None:
 
 
 def run_folder(tmp_path: Path, count: int = 40) -> Path:
+    tmp_path.mkdir(exist_ok=True)
     golden = from_dict(Tree, json.loads((HERE / "golden_tree.json").read_text(encoding="utf-8")), HERE, 1)
     lines = [dump_line(replace(golden, question=replace(golden.question, id=f"q{i}"))) for i in range(count)]
     (tmp_path / "trees.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -290,6 +291,31 @@ def test_pairs_name_the_line_they_come_from(tmp_path: Path) -> None:
     lines = (trees / "trees.jsonl").read_text(encoding="utf-8").splitlines()
     names = {hashlib.sha256(line.encode()).hexdigest()[:16] for line in lines}
     assert {pair.tree for pair in read_records(tmp_path / "out" / "pairs.train.jsonl", Pair)} == names
+
+
+def test_runs_together_are_one_data_set(tmp_path: Path) -> None:
+    """Two rounds: the second's questions are others but for one, whose equal tree teaches nothing twice."""
+    runs = [run_folder(tmp_path / "first", 3), run_folder(tmp_path / "second", 5)]
+    for run, policy in zip(runs, ("round one", "round two"), strict=True):
+        identity = {"prompt": {"profile": "transcript"}, "policy": {"model": policy}}
+        (run / "manifest.json").write_text(json.dumps({"identity": identity}), encoding="utf-8")
+    together = tmp_path / "together"
+    assert main(["--trees", *map(str, runs), "--out", str(together), "--validation", "0", *PLAIN]) == 0
+    assert main(["--trees", str(runs[1]), "--out", str(tmp_path / "alone"), "--validation", "0", *PLAIN]) == 0
+    assert read_manifest(together)["counts"]["trees"] == 8
+    named = {pair.question_id for pair in read_records(together / "pairs.train.jsonl", Pair)}
+    assert named == {f"q{i}" for i in range(5)}
+    card = (together / "README.md").read_text(encoding="utf-8")
+    assert "Policy of run 1: model round one" in card
+    assert "Policy of run 2: model round two" in card
+    assert "- Policy: model round two" in (tmp_path / "alone" / "README.md").read_text(encoding="utf-8")
+
+
+def test_trees_of_different_prompts_are_no_data_set(tmp_path: Path) -> None:
+    runs = [run_folder(tmp_path / "first", 1), run_folder(tmp_path / "second", 1)]
+    (runs[1] / "manifest.json").write_text('{"identity": {"prompt": {"hash": "other"}}}', encoding="utf-8")
+    with pytest.raises(ConfigError, match="made by different prompts"):
+        main(["--trees", *map(str, runs), "--out", str(tmp_path / "out")])
 
 
 def test_same_input_same_bytes(tmp_path: Path) -> None:

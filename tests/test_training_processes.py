@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,7 @@ from typing import Any
 import pytest
 
 from steprag.errors import ConfigError
-from tests.training_parts import FAST, lines, tensors, train
+from tests.training_parts import lines, tensors, train, train_until_killed
 from training.checks import check_keys
 from training.config import GrpoSection, TrainConfig
 from training.processes import read_rows, threads_each, why, write_rows
@@ -109,14 +106,7 @@ def test_killed_run_goes_on_to_the_same_weights_and_leaves_no_worker(tiny: Path,
     options = [*TWO, "--max_steps", "60", "--save_steps", "5"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert train(tiny, pairs, whole, "sft", *options) == 0
-    base = ["--stage", "sft", "--model", str(tiny), "--pairs", str(pairs), "--out", str(killed), *FAST, *options]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "training.train", *base], env={**os.environ, "PYTHONPATH": os.getcwd()}
-    )
-    while not list(killed.glob("checkpoints/checkpoint-10/trainer_state.json")) and process.poll() is None:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    train_until_killed(tiny, pairs, killed, "sft", *options, checkpoint="checkpoint-10")
     while workers(killed):
         time.sleep(0.1)
     assert not (killed / "adapter_model.safetensors").exists()

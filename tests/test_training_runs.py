@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.training_parts import FAST, lines, tensors, train
+from tests.training_parts import lines, tensors, train, train_until_killed
 
 
 def test_sft_learns_and_leaves_a_checkpoint(tiny: Path, warm: Path) -> None:
@@ -123,14 +118,7 @@ def test_killed_run_goes_on_to_the_same_weights(
     ]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert train(tiny, pairs, whole, stage, *options) == 0
-    base = ["--stage", stage, "--model", str(tiny), "--pairs", str(pairs), "--out", str(killed), *FAST, *options]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "training.train", *base], env={**os.environ, "PYTHONPATH": os.getcwd()}
-    )
-    while not list(killed.glob("checkpoints/checkpoint-10/trainer_state.json")) and process.poll() is None:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    train_until_killed(tiny, pairs, killed, stage, *options, checkpoint="checkpoint-10")
     assert not (killed / "adapter_model.safetensors").exists()
     assert train(tiny, pairs, killed, stage, *options) == 0
     assert any("resumed_from" in row for row in lines(killed / "metrics.jsonl"))

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,8 +94,23 @@ def make_qwen2(folder: Path) -> Path:
 
 
 def train(tiny: Path, pairs: Path, out: Path, stage: str, *options: str) -> int:
-    base = ["--stage", stage, "--model", str(tiny), "--pairs", str(pairs), "--out", str(out)]
-    return guarded(main, [*base, *FAST, *options])
+    return guarded(main, _argv(tiny, pairs, out, stage, *options))
+
+
+def _argv(model: Path, pairs: Path, out: Path, stage: str, *options: str) -> list[str]:
+    return ["--stage", stage, "--model", str(model), "--pairs", str(pairs), "--out", str(out), *FAST, *options]
+
+
+def train_until_killed(model: Path, pairs: Path, out: Path, stage: str, *options: str, checkpoint: str) -> None:
+    """Trains in a process of its own, which gets SIGKILL once a checkpoint of that name (a pattern) is written."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "training.train", *_argv(model, pairs, out, stage, *options)],
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    while not list(out.glob(f"checkpoints/{checkpoint}/trainer_state.json")) and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
