@@ -59,6 +59,7 @@ class Growth:
         for branch in self.branches:
             branch.parent = None
             branch.children.clear()
+        self.branches.clear()
 
 
 def plant(question: Question, state: State) -> Growth:

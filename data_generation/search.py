@@ -168,7 +168,7 @@ def _parsed(state: State, completion: Completion, environment: Environment) -> S
     try:
         return environment.parse(state, completion)
     except StepFormatError as error:
-        return error
+        return error.with_traceback(None)  # which would keep the whole tree's frames alive
 
 
 def _without_twins(

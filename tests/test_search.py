@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from data_generation.config import GenerateConfig
+from data_generation.generate import search_one
 from data_generation.growth import Branch, Growth, backup, mark_pending, plant, select, uct
 from data_generation.search import Searcher, grow
 from steprag.config import load_config
@@ -205,6 +208,28 @@ def test_an_endpoint_error_leaves_the_tree_as_far_as_it_grew() -> None:
         asyncio.run(grow(growth, searcher(Failing(), wave=1)))
     assert len(growth.branches) > 1
     assert growth.usage.calls == 4
+
+
+def test_a_finished_tree_is_freed_without_a_search_for_cycles() -> None:
+    """Such a search stops all requests while it walks over every living object."""
+    found: list[weakref.ref[Branch]] = []
+
+    async def once() -> None:
+        await search_one(ASKED, searcher(Watched()))
+
+    class Watched(ScriptedPolicy):
+        async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+            found.extend(weakref.ref(thing) for thing in gc.get_objects() if isinstance(thing, Branch))
+            return await super().sample(messages, allowed, n=n, seed=seed)
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(once())
+        assert len(found) > 20
+        assert not any(branch() for branch in found)
+    finally:
+        gc.enable()
 
 
 if __name__ == "__main__":
