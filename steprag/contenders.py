@@ -19,7 +19,7 @@ LABELS = {
     "dpo": "DPO on steps",
     "outcome": "DPO on outcomes alone",
     "dpo1": "SFT, then DPO on steps",
-    "dpo2": "second round on top of that",
+    "dpo2": "the same on both rounds together",
 }
 """Contenders by the folder of what was trained; the first is what the table's differences are from."""
 ELSEWHERE = ("warm", "dpo2")
@@ -44,7 +44,7 @@ def the_contenders(out: Path, without: Collection[str] = ()) -> list[Contender]:
 @dataclass(frozen=True)
 class Sizes:
     """`train`, `second`: questions of the first and of the second search; `test`: questions of each score; steps
-    of each training run at most; `elsewhere`: questions of every other set."""
+    of each training run at most, for each round that it learns from; `elsewhere`: questions of every other set."""
 
     train: int
     second: int

@@ -79,7 +79,7 @@ def test_the_proof_runs(tmp_path: Path) -> None:
     said = report.read_text()
     for words in (
         "| DPO on outcomes alone | 2 |",
-        "| second round on top of that | 2 |",
+        "| the same on both rounds together | 2 |",
         "best of 4 by vote",
         "the second round over the first",
         "## Another world: dev",
