@@ -11,6 +11,7 @@ import asyncio
 import random
 import sys
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ class WorkedEpisode:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag worked", description="Worked episodes to supervised steps.")
     parser.add_argument("--episodes", required=True, metavar="FILE", help="worked episodes, JSON Lines")
+    parser.add_argument("--limit", type=int, metavar="N", help="the first so many episodes alone")
     parser.add_argument("--corpus", required=True, metavar="FILE", help="the corpus that their gold passages are in")
     parser.add_argument("--index", required=True, metavar="DIR", help="index of that corpus")
     parser.add_argument("--out", required=True, metavar="DIR", help="run folder; gets sft.train.jsonl")
@@ -65,6 +67,7 @@ def main(argv: list[str]) -> int:
     environment = Environment(load_profile(given.profile), open_retriever(given.index), given.top_k, given.depth)
     identity = {
         "episodes": file_hash(episodes),
+        "limit": given.limit,
         "index": environment.retriever.fingerprint,
         "prompt": {"profile": environment.profile.name, "hash": environment.profile.hash},
         "top_k": given.top_k,
@@ -72,18 +75,23 @@ def main(argv: list[str]) -> int:
         "seed": given.seed,
     }
     with open_run(given.out, "worked", identity=identity, config={}) as run:
-        rows = asyncio.run(replay_all(episodes, corpus, environment, given.seed))
+        rows = asyncio.run(replay_all(episodes, corpus, environment, given.seed, given.limit))
         write_records(run.path / "sft.train.jsonl", rows)
         run.set(counts={"steps": len(rows)}, prompt=identity["prompt"])
     say(f"worked: {len(rows)} supervised steps in {given.out}")
     return 0
 
 
-async def replay_all(file: Path, corpus: Path, environment: Environment, seed: int) -> list[Trajectory]:
-    """The supervised steps of every episode of a file, in order. Raises DataError where the grammar refuses a step."""
+async def replay_all(
+    file: Path, corpus: Path, environment: Environment, seed: int, limit: int | None = None
+) -> list[Trajectory]:
+    """The supervised steps of a file's episodes, or of its first `limit`, in order.
+
+    Raises DataError where the grammar refuses a step.
+    """
     passages = {passage.id: passage for passage in read_passages(corpus)}
     rows: list[Trajectory] = []
-    for number, episode in enumerate(read_records(file, WorkedEpisode), 1):
+    for number, episode in enumerate(islice(read_records(file, WorkedEpisode), limit), 1):
         try:
             rows += await replay(episode, passages, environment, random.Random(f"{seed}/{episode.id}"))
         except StepFormatError as error:

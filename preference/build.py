@@ -13,6 +13,7 @@ from typing import Any
 
 from preference.config import PairsStageConfig
 from preference.credit import Credit
+from preference.filters import guessable
 from preference.folder import PairsFolder
 from preference.funnel import Funnel
 from preference.leakage import check_folder
@@ -76,7 +77,10 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
                 usage += tree.usage
                 estimates = rewards(tree, config.reward)
                 credit.add(tree, estimates if config.reward.name == "spre" else spre(tree, config.reward))
-                _add(folder, tree, tree_hash, estimates, config, funnel)
+                if config.guessable or not guessable(tree.question):
+                    _add(folder, tree, tree_hash, estimates, config, funnel)
+                else:
+                    totals["guessable"] += 1
             if not totals["trees"]:
                 raise ConfigError(f"{', '.join(map(str, trees))} holds no trees; run steprag generate first")
             stats = folder.finish()

@@ -149,6 +149,11 @@ class PairsStageConfig(FolderConfig):
     reward: RewardConfig = RewardConfig()
     pairs: PairsConfig = PairsConfig()
     sft: SftConfig = SftConfig()
+    guessable: bool = Field(
+        default=True,
+        description="learn also from questions whose golden answer is yes, no or words of the question: "
+        "where answers can be guessed, luck makes wrong steps right",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -26,26 +26,14 @@ ELSEWHERE = ("warm", "dpo2")
 """Those who also answer the questions of other sets."""
 
 
-def the_contenders(out: Path, without: Collection[str] = ()) -> list[Contender]:
-    """Those of `LABELS` but for the names in `without`."""
-    warm = ("--adapter", WARM)
-    options: dict[str, tuple[str, ...]] = {
-        "warm": warm,
-        "bare": ("--prompt.examples", "2"),
-        "vote": (*warm, "--best_of", str(VOTES), "--policy.temperature", "0.7"),
-    }
-    return [
-        Contender(label, out / f"infer-{name}", options.get(name, ("--adapter", str(out / name))))
-        for name, label in LABELS.items()
-        if name not in without
-    ]
-
-
 @dataclass(frozen=True)
 class Sizes:
-    """`train`, `second`: questions of the first and of the second search; `test`: questions of each score; steps
-    of each training run at most, for each round that it learns from; `elsewhere`: questions of every other set."""
+    """`demos`: worked episodes that the warm start learns, 0 for the adapter that is shipped; `train`, `second`:
+    questions of the first and of the second search; `test`: questions of each score; steps of each training run at
+    most, for each round that it learns from; `elsewhere`: questions of every other set.
+    """
 
+    demos: int
     train: int
     second: int
     test: int
@@ -72,10 +60,30 @@ class Proof:
     without: tuple[str, ...]
     also: tuple[QuestionSet, ...]
 
+    @property
+    def warm(self) -> str:
+        """The adapter that everything starts from."""
+        return str(self.out / "warm") if self.sizes.demos else WARM
 
-def elsewhere(out: Path, questions: QuestionSet) -> list[Contender]:
+
+def the_contenders(proof: Proof, without: Collection[str] | None = None) -> list[Contender]:
+    """Those of `LABELS` but for the names in `without`, which `proof.without` stands for."""
+    warm = ("--adapter", proof.warm)
+    options: dict[str, tuple[str, ...]] = {
+        "warm": warm,
+        "bare": ("--prompt.examples", "2"),
+        "vote": (*warm, "--best_of", str(VOTES), "--policy.temperature", "0.7"),
+    }
+    return [
+        Contender(label, proof.out / f"infer-{name}", options.get(name, ("--adapter", str(proof.out / name))))
+        for name, label in LABELS.items()
+        if name not in (proof.without if without is None else without)
+    ]
+
+
+def elsewhere(proof: Proof, questions: QuestionSet) -> list[Contender]:
     """Who answers the questions of another set, the warm start first."""
     return [
         replace(contender, run=contender.run.with_name(f"{contender.run.name}-{questions.name}"))
-        for contender in the_contenders(out, without=LABELS.keys() - ELSEWHERE)
+        for contender in the_contenders(proof, without=LABELS.keys() - ELSEWHERE)
     ]

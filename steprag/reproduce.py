@@ -15,7 +15,7 @@ import yaml
 from steprag import atlas
 from steprag.cli import guarded
 from steprag.config import parse_arguments
-from steprag.contenders import LABELS, WARM, Proof, QuestionSet, Sizes, elsewhere, the_contenders
+from steprag.contenders import LABELS, Proof, QuestionSet, Sizes, elsewhere, the_contenders
 from steprag.errors import ConfigError
 from steprag.files import read_questions, write_records
 from steprag.pipeline import RECIPES, Contender, StageBook
@@ -29,11 +29,13 @@ OUTCOME = ("--reward.name", "first_answer", "--reward.metric", "em", "--reward.a
 EPISODES = ("--sft.paths", "surest", "--sft.per_tree", "3")
 """Which right episodes are learnt from: one a tree would be too few to learn from, all would bring lucky answers."""
 SFT_PASSES = 2
-"""How often supervised training sees an episode."""
+"""How often supervised training sees an episode that search found."""
+DEMO_PASSES = 3
+"""How often a warm start from few worked episodes sees each; the shipped one saw its 300 once."""
 
 
-FULL = Sizes(train=100, second=100, test=260, sft_steps=150, dpo_steps=60, elsewhere=100)
-QUICK = Sizes(train=8, second=8, test=12, sft_steps=3, dpo_steps=4, elsewhere=4)
+FULL = Sizes(demos=0, train=100, second=100, test=260, sft_steps=150, dpo_steps=60, elsewhere=100)
+QUICK = Sizes(demos=0, train=8, second=8, test=12, sft_steps=3, dpo_steps=4, elsewhere=4)
 
 
 def main(argv: list[str]) -> int:
@@ -60,8 +62,8 @@ def main(argv: list[str]) -> int:
     also = tuple(QuestionSet(questions.stem, questions, corpus) for questions, corpus in given.also)
     proof = Proof(out, sizes, tuple(given.without), also)
     book = StageBook(out / "stages.json")
-    make_policies(out, sizes, book)
-    for contender in the_contenders(out, proof.without):
+    make_policies(proof, book)
+    for contender in the_contenders(proof):
         score(book, contender, "--dataset_name", "atlas", index=out / "index", limit=sizes.test)
     score_elsewhere(proof, book)
     report = Path(given.report) if given.report else out / "results.md"
@@ -70,25 +72,37 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def make_policies(out: Path, sizes: Sizes, book: StageBook) -> None:
-    """Index, two rounds of search, and every adapter that is scored."""
+def make_policies(proof: Proof, book: StageBook) -> None:
+    """Index, warm start, two rounds of search, and every adapter that is scored."""
+    out, sizes, warm = proof.out, proof.sizes, proof.warm
     book.run(out / "index", "index build", corpus=atlas.path("corpus"))
+    if sizes.demos:
+        warm_start(book, out, sizes.demos)
     first, second = question_files(out, sizes)
-    search(book, out, "search1", first, adapter=WARM)
+    search(book, out, "search1", first, adapter=warm)
     book.run(out / "pairs1", "pairs", *EPISODES, trees=out / "search1")
     book.run(out / "pairs-outcome", "pairs", *OUTCOME, trees=out / "search1")
     steps = min(sizes.dpo_steps, *(one_pass(out / name, "dpo") for name in ("pairs1", "pairs-outcome")))
-    train(book, out, "sft1", "sft", pairs="pairs1", adapter=WARM, steps=sft_steps(out / "pairs1", sizes))
-    train(book, out, "dpo", "dpo", pairs="pairs1", adapter=WARM, steps=steps)
-    train(book, out, "outcome", "dpo", pairs="pairs-outcome", adapter=WARM, steps=steps)
+    train(book, out, "sft1", "sft", pairs="pairs1", adapter=warm, steps=sft_steps(out / "pairs1", sizes))
+    train(book, out, "dpo", "dpo", pairs="pairs1", adapter=warm, steps=steps)
+    train(book, out, "outcome", "dpo", pairs="pairs-outcome", adapter=warm, steps=steps)
     train(book, out, "dpo1", "dpo", pairs="pairs1", adapter=str(out / "sft1"), steps=steps)
     search(book, out, "search2", second, adapter=str(out / "dpo1"))
     # From the warm start, as ReST-EM from its base (arXiv 2312.06585), on all that was found: learnt on top of the
     # first round's policy, the second round's alone lost what the first had gained (docs/results.md).
     book.run(out / "pairs2", "pairs", *EPISODES, "--trees", str(out / "search1"), str(out / "search2"))
     steps = min(2 * sizes.dpo_steps, one_pass(out / "pairs2", "dpo"))
-    train(book, out, "sft2", "sft", pairs="pairs2", adapter=WARM, steps=sft_steps(out / "pairs2", sizes, rounds=2))
+    train(book, out, "sft2", "sft", pairs="pairs2", adapter=warm, steps=sft_steps(out / "pairs2", sizes, rounds=2))
     train(book, out, "dpo2", "dpo", pairs="pairs2", adapter=str(out / "sft2"), steps=steps)
+
+
+def warm_start(book: StageBook, out: Path, demos: int) -> None:
+    """The adapter `warm`, from Atlas' first worked episodes."""
+    book.run(
+        out / "worked", "worked",
+        episodes=atlas.path("warmstart"), limit=demos, corpus=atlas.path("corpus"), index=out / "index",
+    )  # fmt: skip
+    book.run(out / "warm", "train", *fast(), config=recipe("warmstart"), pairs=out / "worked", epochs=DEMO_PASSES)
 
 
 def question_files(out: Path, sizes: Sizes) -> tuple[Path, Path]:
@@ -111,16 +125,15 @@ def search(book: StageBook, out: Path, name: str, questions: Path, *, adapter: s
 
 
 def train(book: StageBook, out: Path, name: str, stage: str, *, pairs: str, adapter: str, steps: int) -> None:
-    fast = ("--bf16", "true") if computes_in_bf16() else ()
-    book.run(out / name, "train", *fast, config=recipe(stage), pairs=out / pairs, adapter=adapter, max_steps=steps)
+    book.run(out / name, "train", *fast(), config=recipe(stage), pairs=out / pairs, adapter=adapter, max_steps=steps)
 
 
-def computes_in_bf16() -> bool:
-    """Whether this processor has instructions for bfloat16; without them it is slower than float32."""
+def fast() -> tuple[str, ...]:
+    """bfloat16 where this processor has instructions for it; without them it is slower than float32."""
     import torch  # here: a finished proof needs none
 
     capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+    return ("--bf16", "true") if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else ()
 
 
 def recipe(stage: str) -> Path:
@@ -151,7 +164,7 @@ def score_elsewhere(proof: Proof, book: StageBook) -> None:
     for questions in proof.also:
         index = proof.out / f"index-{questions.name}"
         book.run(index, "index build", corpus=questions.corpus)
-        for contender in elsewhere(proof.out, questions):
+        for contender in elsewhere(proof, questions):
             score(book, contender, "--questions", str(questions.questions), index=index, limit=proof.sizes.elsewhere)
 
 

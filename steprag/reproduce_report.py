@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from steprag import atlas
 from steprag.contenders import ELSEWHERE, LABELS, VOTES, Proof, elsewhere, the_contenders
 from steprag.files import written_whole
 from steprag.pipeline import RECIPES, Contender, StageBook, compare
@@ -40,7 +41,7 @@ def verdict(run: str, other: str, words: str, compared: dict[str, Any]) -> str:
 def write_report(proof: Proof, report: Path, book: StageBook) -> None:
     """Compares the runs and writes `report`, its tables and plots in a folder of its name beside it."""
     folder = report.parent / report.stem
-    table, compared = compared_runs(the_contenders(proof.out, proof.without), folder, report)
+    table, compared = compared_runs(the_contenders(proof), folder, report)
     lines = [
         *["# Results: does training on steps help?", "", introduction(proof), "", table, ""],
         *["## What the figures bear", ""],
@@ -53,7 +54,7 @@ def write_report(proof: Proof, report: Path, book: StageBook) -> None:
         "",
     ]
     for questions in proof.also:
-        table, compared = compared_runs(elsewhere(proof.out, questions), folder / questions.name, report)
+        table, compared = compared_runs(elsewhere(proof, questions), folder / questions.name, report)
         first, last = (LABELS[name] for name in ELSEWHERE)
         lines += [
             *[f"## Another world: {questions.name}", ""],
@@ -72,13 +73,15 @@ def introduction(proof: Proof) -> str:
     """What was run, on what, and what it can show."""
     sizes = vars(proof.sizes) if proof.also else {k: v for k, v in vars(proof.sizes).items() if k != "elsewhere"}
     options = "".join(f" --{name} {value}" for name, value in sizes.items())
+    demos = sizes["demos"] or atlas.path("warmstart").read_text(encoding="utf-8").count("\n")
     left_out = f" --without {' '.join(proof.without)}" if proof.without else ""
     return (
         f"Written by `bash scripts/reproduce.sh{options}{left_out}` (version {code_version()}, {usable_cores()} cores)."
-        f"\n\nSmolLM2-135M-Instruct with LoRA on Atlas: {sizes['train']} train questions for the first round of "
-        f"search, {sizes['second']} for the second (golden answers alone), {sizes['test']} questions of the test split "
-        "for every line, greedy decoding unless a line says otherwise. A model of 135M parameters on a small world: "
-        "what the method does there, not what a 7B model would score."
+        f"\n\nSmolLM2-135M-Instruct with LoRA on Atlas: {demos} worked episodes for the warm start, "
+        f"{sizes['train']} train questions for the first round of search, {sizes['second']} for the second "
+        f"(golden answers alone), {sizes['test']} questions of the test split for every line, greedy decoding unless a "
+        "line says otherwise. A model of 135M parameters on a small world: what the method does there, not "
+        "what a 7B model would score."
     )
 
 
