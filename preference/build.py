@@ -13,7 +13,6 @@ from typing import Any
 
 from preference.config import PairsStageConfig
 from preference.credit import Credit
-from preference.filters import guessable
 from preference.folder import PairsFolder
 from preference.funnel import Funnel
 from preference.leakage import check_folder
@@ -26,10 +25,11 @@ from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
 from steprag.files import existing, file_hash, from_dict, line_hash, parse_line, read_lines
+from steprag.metrics import guessable
 from steprag.progress import say
 from steprag.prompts import grammar_of
 from steprag.runs import open_run, read_manifest
-from steprag.types import Tree, Usage
+from steprag.types import Pair, Tree, Usage
 
 
 def main(argv: list[str]) -> int:
@@ -77,10 +77,10 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
                 usage += tree.usage
                 estimates = rewards(tree, config.reward)
                 credit.add(tree, estimates if config.reward.name == "spre" else spre(tree, config.reward))
-                if config.guessable or not guessable(tree.question):
-                    _add(folder, tree, tree_hash, estimates, config, funnel)
-                else:
-                    totals["guessable"] += 1
+                lucky = guessable(tree.question.question, tree.question.golden_answers)
+                totals["guessable"] += lucky
+                if config.guessable != "drop" or not lucky:
+                    _add(folder, tree, tree_hash, estimates, config, funnel, config.guessable == "steps" and lucky)
             if not totals["trees"]:
                 raise ConfigError(f"{', '.join(map(str, trees))} holds no trees; run steprag generate first")
             stats = folder.finish()
@@ -130,11 +130,26 @@ def read_trees(path: Path) -> Iterator[tuple[Tree, str]]:
 
 
 def _add(
-    folder: PairsFolder, tree: Tree, tree_hash: str, estimates: Rewards, config: PairsStageConfig, funnel: Funnel
+    folder: PairsFolder,
+    tree: Tree,
+    tree_hash: str,
+    estimates: Rewards,
+    config: PairsStageConfig,
+    funnel: Funnel,
+    lucky: bool,
 ) -> None:
-    """Every product that is asked for."""
+    """Every product that is asked for; where answers are `lucky`, without pairs that prefer one."""
+
+    def pairs() -> list[Pair]:
+        ends = {node.id for node in tree.nodes if node.terminal}
+        return [
+            pair
+            for pair in build_pairs(tree, tree_hash, estimates, config.pairs, funnel)
+            if not lucky or funnel.count("no answer that can be guessed", pair.chosen_node not in ends)
+        ]
+
     made: dict[str, Any] = {
-        "pairs": lambda: build_pairs(tree, tree_hash, estimates, config.pairs, funnel),
+        "pairs": pairs,
         "sft": lambda: build_trajectories(tree, tree_hash, outcomes(tree, config.reward), estimates, config.sft),
         "steps": lambda: build_labels(tree, tree_hash, estimates),
         "rankings": lambda: build_rankings(tree, tree_hash, estimates),

@@ -10,7 +10,7 @@ from preference.config import FilterConfig
 from steprag.errors import StepFormatError
 from steprag.metrics import normalise
 from steprag.steps import Grammar
-from steprag.types import Completion, Message, Pair, Question
+from steprag.types import Completion, Message, Pair
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -100,14 +100,6 @@ def checks(config: FilterConfig, grammar: Grammar, content: ContentOf) -> list[C
         (config.english, Check("English", english)),
     ]
     return [check for asked, check in wanted if asked]
-
-
-def guessable(question: Question) -> bool:
-    """Whether a golden answer is yes, no or words of the question itself; whole words, normalised."""
-    asked = f" {normalise(question.question)} "
-    return any(
-        answer in _CLOSED_ANSWERS or f" {answer} " in asked for answer in map(normalise, question.golden_answers)
-    )
 
 
 def holds_unread_answer(query: str, pair: Pair) -> bool:

@@ -79,3 +79,12 @@ def _token_overlap(prediction: str, answer: str) -> Overlap:
         return Overlap()
     precision, recall = common / len(predicted), common / len(wanted)
     return Overlap(2 * precision * recall / (precision + recall), precision, recall)  # the official scripts' order
+
+
+def guessable(question: str, golden_answers: tuple[str, ...]) -> bool:
+    """Whether a golden answer is yes, no or words of the question itself ("Which is larger, A or B?").
+
+    Whole words, normalised. Many wrong episodes end right there.
+    """
+    asked, golden = f" {normalise(question)} ", {normalise(answer) for answer in golden_answers}
+    return bool(golden & _CLOSED) or any(f" {answer} " in asked for answer in golden)

@@ -23,11 +23,13 @@ from steprag.reproduce_report import write_report
 from steprag.runs import read_manifest
 from steprag.threads import spin_briefly
 
+STEPS = ("--reward.alpha", "1", "--guessable", "steps", "--sft.paths", "surest", "--sft.per_tree", "3")
+"""What makes pairs of steps, and which right episodes are learnt from. With a discount, pairs would teach to answer
+early; where answers can be guessed, to answer with words of the question (docs/results.md). One episode a tree would be
+too few, and all would bring lucky answers."""
 OUTCOME = ("--reward.name", "first_answer", "--reward.metric", "em", "--reward.alpha", "1", "--pairs.errors", "0",
            "--products", '["pairs"]')  # fmt: skip
 """What makes pairs of whole episodes: right against wrong where they part, whatever other episodes say."""
-EPISODES = ("--sft.paths", "surest", "--sft.per_tree", "3")
-"""Which right episodes are learnt from: one a tree would be too few to learn from, all would bring lucky answers."""
 SFT_PASSES = 2
 """How often supervised training sees an episode that search found."""
 DEMO_PASSES = 3
@@ -80,7 +82,7 @@ def make_policies(proof: Proof, book: StageBook) -> None:
         warm_start(book, out, sizes.demos)
     first, second = question_files(out, sizes)
     search(book, out, "search1", first, adapter=warm)
-    book.run(out / "pairs1", "pairs", *EPISODES, trees=out / "search1")
+    book.run(out / "pairs1", "pairs", *STEPS, trees=out / "search1")
     book.run(out / "pairs-outcome", "pairs", *OUTCOME, trees=out / "search1")
     steps = min(sizes.dpo_steps, *(one_pass(out / name, "dpo") for name in ("pairs1", "pairs-outcome")))
     train(book, out, "sft1", "sft", pairs="pairs1", adapter=warm, steps=sft_steps(out / "pairs1", sizes))
@@ -90,7 +92,7 @@ def make_policies(proof: Proof, book: StageBook) -> None:
     search(book, out, "search2", second, adapter=str(out / "dpo1"))
     # From the warm start, as ReST-EM from its base (arXiv 2312.06585), on all that was found: learnt on top of the
     # first round's policy, the second round's alone lost what the first had gained (docs/results.md).
-    book.run(out / "pairs2", "pairs", *EPISODES, "--trees", str(out / "search1"), str(out / "search2"))
+    book.run(out / "pairs2", "pairs", *STEPS, "--trees", str(out / "search1"), str(out / "search2"))
     steps = min(2 * sizes.dpo_steps, one_pass(out / "pairs2", "dpo"))
     train(book, out, "sft2", "sft", pairs="pairs2", adapter=warm, steps=sft_steps(out / "pairs2", sizes, rounds=2))
     train(book, out, "dpo2", "dpo", pairs="pairs2", adapter=str(out / "sft2"), steps=steps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from steprag.metrics import exact_match, f1, normalise
+from steprag.metrics import exact_match, f1, guessable, normalise
 
 
 @pytest.mark.parametrize(("text", "normal"), [
@@ -33,3 +33,16 @@ def test_normalisation_is_squads(text: str, normal: str) -> None:
 def test_em_and_f1(prediction: str | None, golden: tuple[str, ...], em: float, score: float) -> None:
     assert exact_match(prediction, golden) == em
     assert f1(prediction, golden) == pytest.approx(score)
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer", "expected"),
+    [
+        ("Is Lek a currency?", "Yes", True),
+        ("Which is larger, Texas or Michigan?", "the Michigan", True),
+        ("Which is larger, Texas or Michigan?", "Mich", False),
+        ("What is the capital of Albania?", "Tirana", False),
+    ],
+)
+def test_answers_that_can_be_guessed(asked: str, answer: str, expected: bool) -> None:
+    assert guessable(asked, (answer,)) is expected

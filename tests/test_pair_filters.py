@@ -20,7 +20,7 @@ from preference.build import main
 from preference.candidates import in_circles
 from preference.config import FilterConfig, RewardConfig
 from preference.credit import Credit, half_means
-from preference.filters import checks, content_reader, guessable
+from preference.filters import checks, content_reader
 from preference.push import push
 from preference.rewards import spre
 from steprag.cli import main as steprag
@@ -228,31 +228,19 @@ def test_every_product_and_its_provenance(tmp_path: Path) -> None:
     assert {row.question_id for row in labels} <= listed
 
 
-@pytest.mark.parametrize(
-    ("asked", "answer", "expected"),
-    [
-        ("Is Lek a currency?", "Yes", True),
-        ("Which is larger, Texas or Michigan?", "the Michigan", True),
-        ("Which is larger, Texas or Michigan?", "Mich", False),
-        ("What is the capital of Albania?", "Tirana", False),
-    ],
-)
-def test_answers_that_can_be_guessed(asked: str, answer: str, expected: bool) -> None:
-    assert guessable(Question("q", asked, (answer,))) is expected
-
-
-def test_guessable_questions_are_left_out_on_demand(tmp_path: Path) -> None:
+def test_guessable_answers_are_left_out_on_demand(tmp_path: Path) -> None:
     trees = varied(6)[1:]  # the first has no siblings
     closed = [replace(tree, question=replace(tree.question, golden_answers=("yes",))) for tree in trees[:2]]
     file = trees_file(tmp_path / "run", [*closed, *trees[2:]])
-    build(file, tmp_path / "all")
-    build(file, tmp_path / "open", "--guessable", "false")
-    taught = [
-        {question.id for question in read_records(tmp_path / name / "questions.jsonl", Question)}
-        for name in ("all", "open")
-    ]
-    assert taught[0] - taught[1] == {tree.question.id for tree in closed}
-    assert read_manifest(tmp_path / "open")["counts"]["guessable"] == 2
+    made: dict[str, list[Pair]] = {}
+    for how in ("keep", "steps", "drop"):
+        build(file, tmp_path / how, "--guessable", how)
+        made[how] = list(read_records(tmp_path / how / "pairs.train.jsonl", Pair))
+        assert read_manifest(tmp_path / how)["counts"]["guessable"] == 2
+    names = {tree.question.id for tree in closed}
+    assert any(pair.action == "answer" for pair in made["keep"] if pair.question_id in names)
+    assert made["steps"] == [p for p in made["keep"] if p.question_id not in names or p.action != "answer"]
+    assert made["drop"] == [p for p in made["keep"] if p.question_id not in names]
 
 
 def test_report_card_and_plots_are_the_same_bytes_again(tmp_path: Path) -> None:
