@@ -59,6 +59,12 @@ class Proof:
     sizes: Sizes
     without: tuple[str, ...]
     also: tuple[QuestionSet, ...]
+    engine: str = "llamacpp"
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The options of `steprag generate` and `steprag infer` that name the engine."""
+        return () if self.engine == "llamacpp" else ("--policy.engine", self.engine)
 
     @property
     def warm(self) -> str:

@@ -16,9 +16,11 @@ from steprag import atlas
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.contenders import LABELS, Proof, QuestionSet, Sizes, elsewhere, the_contenders
+from steprag.engines.commands import ENGINES
 from steprag.errors import ConfigError
 from steprag.files import read_questions, write_records
 from steprag.pipeline import RECIPES, Contender, StageBook
+from steprag.processor import fast_bfloat16
 from steprag.reproduce_report import write_report
 from steprag.runs import read_manifest
 from steprag.threads import spin_briefly
@@ -56,17 +58,18 @@ def main(argv: list[str]) -> int:
         "--without", nargs="+", default=[], choices=list(LABELS)[1:], metavar="NAME",
         help=f"contenders that are not scored: {', '.join(list(LABELS)[1:])}",
     )  # fmt: skip
+    parser.add_argument("--engine", default="llamacpp", choices=ENGINES, help="what serves the policies [llamacpp]")
     given = parse_arguments(parser, argv)
     usual = QUICK if given.quick else FULL
     sizes = Sizes(**{name: getattr(given, name) or value for name, value in vars(usual).items()})
     spin_briefly()  # before a stage loads torch
     out = Path(given.out)
     also = tuple(QuestionSet(questions.stem, questions, corpus) for questions, corpus in given.also)
-    proof = Proof(out, sizes, tuple(given.without), also)
+    proof = Proof(out, sizes, tuple(given.without), also, given.engine)
     book = StageBook(out / "stages.json")
     make_policies(proof, book)
     for contender in the_contenders(proof):
-        score(book, contender, "--dataset_name", "atlas", index=out / "index", limit=sizes.test)
+        score(book, proof, contender, "--dataset_name", "atlas", index=out / "index", limit=sizes.test)
     score_elsewhere(proof, book)
     report = Path(given.report) if given.report else out / "results.md"
     write_report(proof, report, book)
@@ -81,7 +84,7 @@ def make_policies(proof: Proof, book: StageBook) -> None:
     if sizes.demos:
         warm_start(book, out, sizes.demos)
     first, second = question_files(out, sizes)
-    search(book, out, "search1", first, adapter=warm)
+    search(book, proof, "search1", first, adapter=warm)
     book.run(out / "pairs1", "pairs", *STEPS, trees=out / "search1")
     book.run(out / "pairs-outcome", "pairs", *OUTCOME, trees=out / "search1")
     steps = min(sizes.dpo_steps, *(one_pass(out / name, "dpo") for name in ("pairs1", "pairs-outcome")))
@@ -89,7 +92,7 @@ def make_policies(proof: Proof, book: StageBook) -> None:
     train(book, out, "dpo", "dpo", pairs="pairs1", adapter=warm, steps=steps)
     train(book, out, "outcome", "dpo", pairs="pairs-outcome", adapter=warm, steps=steps)
     train(book, out, "dpo1", "dpo", pairs="pairs1", adapter=str(out / "sft1"), steps=steps)
-    search(book, out, "search2", second, adapter=str(out / "dpo1"))
+    search(book, proof, "search2", second, adapter=str(out / "dpo1"))
     # From the warm start, as ReST-EM from its base (arXiv 2312.06585), on all that was found: learnt on top of the
     # first round's policy, the second round's alone lost what the first had gained (docs/results.md).
     book.run(out / "pairs2", "pairs", *STEPS, "--trees", str(out / "search1"), str(out / "search2"))
@@ -119,10 +122,10 @@ def question_files(out: Path, sizes: Sizes) -> tuple[Path, Path]:
     return files
 
 
-def search(book: StageBook, out: Path, name: str, questions: Path, *, adapter: str) -> None:
+def search(book: StageBook, proof: Proof, name: str, questions: Path, *, adapter: str) -> None:
     book.run(
-        out / name, "generate", "--policy.adapter", adapter,
-        config=RECIPES / "generation/atlas.yaml", questions=questions, index=out / "index",
+        proof.out / name, "generate", *proof.served, "--policy.adapter", adapter,
+        config=RECIPES / "generation/atlas.yaml", questions=questions, index=proof.out / "index",
     )  # fmt: skip
 
 
@@ -131,11 +134,7 @@ def train(book: StageBook, out: Path, name: str, stage: str, *, pairs: str, adap
 
 
 def fast() -> tuple[str, ...]:
-    """bfloat16 where this processor has instructions for it; without them it is slower than float32."""
-    import torch  # here: a finished proof needs none
-
-    capabilities = torch.cpu.get_capabilities()
-    return ("--bf16", "true") if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else ()
+    return ("--bf16", "true") if fast_bfloat16() else ()
 
 
 def recipe(stage: str) -> Path:
@@ -155,9 +154,9 @@ def sft_steps(pairs: Path, sizes: Sizes, rounds: int = 1) -> int:
     return min(rounds * sizes.sft_steps, SFT_PASSES * one_pass(pairs, "sft"))
 
 
-def score(book: StageBook, contender: Contender, *questions: str, index: Path, limit: int) -> None:
+def score(book: StageBook, proof: Proof, contender: Contender, *questions: str, index: Path, limit: int) -> None:
     book.run(
-        contender.run, "infer", *contender.options, *questions,
+        contender.run, "infer", *proof.served, *contender.options, *questions,
         config=RECIPES / "inference/demo.yaml", index=index, limit=limit,
     )  # fmt: skip
 
@@ -167,7 +166,8 @@ def score_elsewhere(proof: Proof, book: StageBook) -> None:
         index = proof.out / f"index-{questions.name}"
         book.run(index, "index build", corpus=questions.corpus)
         for contender in elsewhere(proof, questions):
-            score(book, contender, "--questions", str(questions.questions), index=index, limit=proof.sizes.elsewhere)
+            files = "--questions", str(questions.questions)
+            score(book, proof, contender, *files, index=index, limit=proof.sizes.elsewhere)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from steprag.engines.models import ModelFiles, resolve_model
 from steprag.errors import ConfigError
+from steprag.processor import fast_bfloat16
 from steprag.threads import spin_briefly
 
 ENGINES = ("llamacpp", "transformers", "vllm")
@@ -96,23 +97,35 @@ def _transformers(spec: EngineSpec, files: ModelFiles) -> Command:
 
 def _vllm(spec: EngineSpec, files: ModelFiles) -> Command:
     """vLLM from its own environment, on a GPU or, where its build is for CPUs, on those."""
-    from steprag.engines import weights
-
     program = vllm_program()
     port = spec.port or free_port(spec.host)
-    argv = [*_guarded(), str(program), "serve", weights.base_weights(files)]
-    argv += ["--host", spec.host, "--port", str(port)]
+    on_cpu = _is_cpu_build(program)
+    model, options = _vllm_cpu_model(files) if on_cpu else _vllm_model(files)
+    argv = [*_guarded(), str(program), "serve", model, "--host", spec.host, "--port", str(port), *options]
     argv += ["--max-model-len", str(spec.context), "--max-num-seqs", str(spec.parallel), "--enable-prefix-caching"]
     argv += ["--enable-prompt-tokens-details"]  # else usage does not say how many prompt tokens were cached
-    argv += ["--served-model-name", files.name]
+    env = {"VLLM_API_KEY": os.environ[spec.api_key_env]} if spec.api_key_env else {}
+    env |= _vllm_cpu_settings(spec) if on_cpu else {}
+    return Command(argv, files.label, _url(spec.host, port), env)
+
+
+def _vllm_model(files: ModelFiles) -> tuple[str, list[str]]:
+    """The base, and the options that name it and its adapter."""
+    from steprag.engines import weights
+
+    options = ["--served-model-name", files.name]
     if files.adapter:
         rank = next((rank for rank in _VLLM_RANKS if rank >= weights.lora_rank(files.adapter)), _VLLM_RANKS[-1])
-        argv += ["--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", f"{files.label}={files.adapter}"]
-    env = {"VLLM_API_KEY": os.environ[spec.api_key_env]} if spec.api_key_env else {}
-    if _is_cpu_build(program):
-        argv += _VLLM_CPU_OPTIONS
-        env |= _vllm_cpu_settings(spec)
-    return Command(argv, files.label, _url(spec.host, port), env)
+        options += ["--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", f"{files.label}={files.adapter}"]
+    return weights.base_weights(files), options
+
+
+def _vllm_cpu_model(files: ModelFiles) -> tuple[str, list[str]]:
+    """Base and adapter in one: an adapter beside its base makes vLLM 3.5 times as slow here (docs/generation.md)."""
+    from steprag.engines import weights
+
+    dtype = "bfloat16" if fast_bfloat16() else "float32"
+    return weights.merged_folder(files), ["--served-model-name", files.label, "--dtype", dtype, *_VLLM_CPU_OPTIONS]
 
 
 def vllm_program() -> Path:
@@ -132,9 +145,10 @@ def _is_cpu_build(program: Path) -> bool:
     return any(True for name in names for _ in packages.glob(f"lib/python*/site-packages/{name}"))
 
 
-# On a CPU: float32, for bfloat16 is emulated on most; no compilation, which takes minutes and gains little there; cache
-# blocks of the least size that its attention takes, for a prompt is reused in whole blocks (128 tokens by default).
-_VLLM_CPU_OPTIONS = ["--dtype", "float32", "--enforce-eager", "--block-size", "32"]
+# On a CPU: no compilation, which takes minutes and gains little; cache blocks of the least size that its attention
+# takes, for a prompt is reused in whole blocks (128 tokens by default); whole prompts, for a request with a seed whose
+# prompt is computed in parts ends vLLM 0.32 ("CPU Generator does not use offset").
+_VLLM_CPU_OPTIONS = ["--enforce-eager", "--block-size", "32", "--no-enable-chunked-prefill"]
 
 
 def _vllm_cpu_settings(spec: EngineSpec) -> dict[str, str]:

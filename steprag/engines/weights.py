@@ -16,15 +16,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steprag.engines.adapters import gguf_adapter, lora_rank, unpermute_rows
-from steprag.engines.models import EMBEDDED, ModelFiles, cache_dir, embedded_sha256, read_json, resolve_model
+from steprag.engines.models import (
+    EMBEDDED,
+    ModelFiles,
+    adapter_hash,
+    cache_dir,
+    embedded_sha256,
+    read_json,
+    resolve_model,
+    weights_hash,
+)
 from steprag.engines.requantise import eight_bit_gguf
 from steprag.errors import ConfigError
+from steprag.processor import fast_bfloat16
+from steprag.threads import ONE_LOAD
 
 if TYPE_CHECKING:
     import numpy as np
     from gguf import GGUFReader
 
-__all__ = ["base_weights", "gguf_adapter", "hf_weights", "lora_rank", "transformers_folder"]
+__all__ = ["base_weights", "gguf_adapter", "hf_weights", "lora_rank", "merged_folder", "transformers_folder"]
 
 _FORMAT = 2  # raise it when the folder's content changes
 _MANIFEST = "steprag.json"
@@ -82,6 +93,38 @@ def transformers_folder(files: ModelFiles) -> str:
     key = hashlib.sha256(f"{base}\n{adapter}".encode()).hexdigest()[:16]
     target = cache_dir() / "joined" / f"{files.label}-{key}"
     return str(_atomic_folder(target, lambda folder: _join(Path(base), adapter, folder)))
+
+
+def merged_folder(files: ModelFiles) -> str:
+    """Base and adapter as one model, a folder in the cache, in the numbers in which this processor is fast.
+
+    Raises ConfigError for an adapter that is not PEFT's.
+    """
+    base = base_weights(files)
+    if files.adapter is None:
+        return base
+    if files.adapter.suffix == ".gguf":
+        raise ConfigError(f"{files.adapter} cannot be merged here; give the PEFT folder that it was made from")
+    dtype = "bfloat16" if fast_bfloat16() else "float32"
+    # Named by what is in them: a later run may leave other weights in the same folder.
+    key = hashlib.sha256(f"{weights_hash(files)}\n{adapter_hash(files.adapter)}\n{dtype}".encode()).hexdigest()[:16]
+    target, adapter = cache_dir() / "merged" / f"{files.label}-{key}", files.adapter
+    if target.is_dir():
+        return str(target)
+    return str(_atomic_folder(target, lambda folder: _merge(base, adapter, dtype, folder)))
+
+
+def _merge(base: str, adapter: Path, dtype: str, folder: Path) -> None:
+    """Summed in float32, rounded once at the end."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    with ONE_LOAD:
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, use_safetensors=True)
+    merged: Any = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+    merged.to(getattr(torch, dtype)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(base).save_pretrained(folder)
 
 
 def _join(base: Path, adapter: Path, folder: Path) -> None:
