@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,24 +13,28 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from steprag.config import PolicyConfig
-from steprag.engines import EMBEDDED, Endpoint, EngineSpec, embedded_gguf, resolve_model, serving
+from steprag.engines import EMBEDDED, Endpoint, EngineSpec, commands, embedded_gguf, resolve_model, serving
+from steprag.engines import weights as weights_module
 from steprag.engines.adapters import gguf_adapter, permute_rows, unpermute_rows
 from steprag.engines.commands import command, vllm_program
 from steprag.engines.models import cache_dir, embedded_encoder, verify
 from steprag.engines.serve import main
 from steprag.engines.server import check_reachable
-from steprag.engines.weights import hf_weights
+from steprag.engines.weights import hf_weights, merged_folder
 from steprag.errors import ConfigError, PolicyUnavailable
 from steprag.judge import ScoreFormat
 from steprag.policy import OpenAIPolicy, OutputFormat
 from steprag.steps import GRAMMARS, START, TRANSCRIPT
 from steprag.types import Message, Sample
+from tests.models import TEMPLATE, make_tokenizer
 
 ROOT = Path(__file__).parent.parent
 MESSAGES = [
@@ -157,6 +162,42 @@ def test_gguf_adapter_holds_the_peft_tensors(tiny: Path) -> None:
     assert gguf_adapter(tiny / "adapter") == path
 
 
+@pytest.mark.usefixtures("cache")
+def test_merged_weights_are_base_and_adapter_and_named_by_both(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from peft import PeftModel
+    from safetensors.torch import load_file, save_file
+    from transformers import LlamaForCausalLM
+
+    monkeypatch.setattr(weights_module, "fast_bfloat16", lambda: False)
+    base = Path(shutil.copytree(tiny / "base", tmp_path / "base"))
+    make_tokenizer(base, ["Paris is a city."], TEMPLATE)
+    files = resolve_model(base, tiny / "adapter")
+    merged = Path(merged_folder(files))
+    adapted = PeftModel.from_pretrained(LlamaForCausalLM.from_pretrained(base), str(tiny / "adapter"))
+    ids = torch.arange(8)[None]
+    said = LlamaForCausalLM.from_pretrained(merged)(ids).logits
+    assert torch.allclose(said, adapted(ids).logits, atol=1e-4)
+    assert not torch.allclose(said, LlamaForCausalLM.from_pretrained(base)(ids).logits, atol=1e-2)
+    assert merged_folder(files) == str(merged)
+    other = edited(tiny / "adapter", tmp_path / "adapter")
+    tensors = {name: tensor * 2 for name, tensor in load_file(other / "adapter_model.safetensors").items()}
+    save_file(tensors, other / "adapter_model.safetensors")
+    assert merged_folder(resolve_model(base, other)) != str(merged)
+    monkeypatch.setattr(weights_module, "fast_bfloat16", lambda: True)
+    rounded = LlamaForCausalLM.from_pretrained(merged_folder(files))
+    assert rounded.dtype == torch.bfloat16
+
+
+@pytest.mark.usefixtures("cache")
+def test_an_adapter_of_another_format_is_not_merged(tmp_path: Path) -> None:
+    (tmp_path / "adapter.gguf").touch()
+    with pytest.raises(ConfigError, match="PEFT folder"):
+        merged_folder(replace(resolve_model(EMBEDDED), adapter=tmp_path / "adapter.gguf"))
+
+
 def test_rows_of_qwen2_stay_as_they_are(tiny: Path, tmp_path: Path, cache: Path) -> None:
     import numpy as np
     from gguf import GGUFReader
@@ -235,7 +276,10 @@ def test_vllm_command_names_base_and_adapter(tiny: Path, monkeypatch: pytest.Mon
     assert (built.env, "--dtype" in built.argv) == ({}, False)
 
 
-def test_vllm_is_told_that_it_runs_on_a_cpu(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_vllm_is_told_that_it_runs_on_a_cpu(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bfloat16: bool
+) -> None:
     program = tmp_path / "bin" / "vllm"
     program.parent.mkdir()
     program.touch()
@@ -243,8 +287,9 @@ def test_vllm_is_told_that_it_runs_on_a_cpu(tiny: Path, tmp_path: Path, monkeypa
     monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
     monkeypatch.setenv("STEPRAG_VLLM", str(program))
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "9")
+    monkeypatch.setattr(commands, "fast_bfloat16", lambda: bfloat16)
     built = command(EngineSpec("vllm", model=str(tiny / "base"), threads=3))
-    assert "--dtype float32" in " ".join(built.argv)
+    assert f"--dtype {'bfloat16' if bfloat16 else 'float32'}" in " ".join(built.argv)
     bound = {"VLLM_CPU_KVCACHE_SPACE": "9", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "3"}
     assert built.env == bound
 
@@ -496,13 +541,16 @@ def test_transformers_serves_what_peft_says(adapted: tuple[Any, Path], weights: 
 
 @pytest.fixture(scope="module")
 def vllm(adapted: tuple[Any, Path]) -> Iterator[Endpoint]:
-    """vLLM with SmolLM2 and the random adapter, where `scripts/setup_vllm.sh` has been run."""
+    """vLLM with SmolLM2 and the random adapter, in float32, where `scripts/setup_vllm.sh` has been run."""
     try:
         vllm_program()
     except ConfigError as error:
         pytest.skip(str(error))
-    with serving(EngineSpec("vllm", adapter=str(adapted[1]), context=512)) as endpoint:
-        yield endpoint
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (commands, weights_module):  # in bfloat16 a model need not say the very words of float32
+            patch.setattr(module, "fast_bfloat16", lambda: False)
+        with serving(EngineSpec("vllm", adapter=str(adapted[1]), context=512)) as endpoint:
+            yield endpoint
 
 
 @pytest.mark.slow
@@ -510,10 +558,20 @@ def vllm(adapted: tuple[Any, Path]) -> Iterator[Endpoint]:
 def test_vllm_serves_what_peft_says(vllm: Endpoint, adapted: tuple[Any, Path], weights: Path) -> None:
     tokenizer, expected, of_base = greedy_ids(adapted[0], weights, 16)
     assert expected.tolist() != of_base.tolist()
-    for name, ids in ((vllm.model, expected), (EMBEDDED, of_base)):
-        asked = {"messages": MESSAGES, "max_tokens": 16, "temperature": 0, "model": name}
-        said = post(vllm, "/chat/completions", asked)["choices"][0]["message"]["content"]
-        assert said == tokenizer.decode(ids, skip_special_tokens=True)
+    asked = {"messages": MESSAGES, "max_tokens": 16, "temperature": 0, "model": vllm.model}
+    said = post(vllm, "/chat/completions", asked)["choices"][0]["message"]["content"]
+    assert said == tokenizer.decode(expected, skip_special_tokens=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_vllm_takes_a_seed_with_prompts_longer_than_a_batch(vllm: Endpoint) -> None:
+    """A seeded request whose prompt was computed in parts ended vLLM on a CPU."""
+    long = {**MESSAGES[0], "content": "What do the passages say? " * 60}
+    asked = {"messages": [long], "max_tokens": 24, "temperature": 1, "model": vllm.model}
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda seed: post(vllm, "/chat/completions", {**asked, "seed": seed}), range(16)))
+    assert len({answer["choices"][0]["message"]["content"] for answer in answers}) > 1
 
 
 @pytest.mark.slow
@@ -524,7 +582,7 @@ def test_vllm_constrains_every_grammar_and_says_what_it_had_cached(vllm: Endpoin
 
     async def sampled(grammar: OutputFormat, allowed: tuple[str, ...], tokens: int, n: int = 1) -> Sample:
         config = PolicyConfig(engine="vllm", max_tokens=tokens, timeout=900)
-        async with OpenAIPolicy(config, vllm.base_url, EMBEDDED, grammar) as policy:
+        async with OpenAIPolicy(config, vllm.base_url, vllm.model, grammar) as policy:
             return await policy.sample(messages, allowed, n=n, seed=1)
 
     step = asyncio.run(sampled(TRANSCRIPT, ("evidence",), 40, n=2))
