@@ -44,10 +44,10 @@ class CrossEncoder:
         self.hash = hashlib.sha256("".join(file_hash(file) for file in files).encode()).hexdigest()
 
     def load(self) -> None:
-        import torch
-        from sentence_transformers import CrossEncoder as Model
-
         with ONE_LOAD:
+            import torch
+            from sentence_transformers import CrossEncoder as Model
+
             self._model = Model(
                 str(self._folder),
                 num_labels=1,

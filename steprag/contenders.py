@@ -13,6 +13,7 @@ VOTES = 4
 """Episodes a question in best-of-N."""
 LABELS = {
     "warm": "warm start",
+    "shipped": "warm start from every worked episode",
     "bare": "bare model, 2 worked examples",
     "vote": f"warm start, best of {VOTES} by vote",
     "sft1": "SFT on the best episodes found",
@@ -21,7 +22,9 @@ LABELS = {
     "dpo1": "SFT, then DPO on steps",
     "dpo2": "the same on both rounds together",
 }
-"""Contenders by the folder of what was trained; the first is what the table's differences are from."""
+"""Contenders by the folder of what was trained; the first is what the table's differences are from. `shipped` is one
+beside a warm start from fewer episodes alone: what more of them would have brought.
+"""
 ELSEWHERE = ("warm", "dpo2")
 """Those who also answer the questions of other sets."""
 
@@ -62,6 +65,12 @@ class Proof:
     engine: str = "llamacpp"
 
     @property
+    def scored(self) -> tuple[str, ...]:
+        """Names of those that answer the test questions."""
+        left_out = {*self.without, *(() if self.sizes.demos else ("shipped",))}
+        return tuple(name for name in LABELS if name not in left_out)
+
+    @property
     def served(self) -> tuple[str, ...]:
         """The options of `steprag generate` and `steprag infer` that name the engine."""
         return () if self.engine == "llamacpp" else ("--policy.engine", self.engine)
@@ -72,18 +81,19 @@ class Proof:
         return str(self.out / "warm") if self.sizes.demos else WARM
 
 
-def the_contenders(proof: Proof, without: Collection[str] | None = None) -> list[Contender]:
-    """Those of `LABELS` but for the names in `without`, which `proof.without` stands for."""
+def the_contenders(proof: Proof, names: Collection[str] | None = None) -> list[Contender]:
+    """Those of `names` in the order of `LABELS`, by default those that answer the test questions."""
     warm = ("--adapter", proof.warm)
     options: dict[str, tuple[str, ...]] = {
         "warm": warm,
+        "shipped": ("--adapter", WARM),
         "bare": ("--prompt.examples", "2"),
         "vote": (*warm, "--best_of", str(VOTES), "--policy.temperature", "0.7"),
     }
     return [
         Contender(label, proof.out / f"infer-{name}", options.get(name, ("--adapter", str(proof.out / name))))
         for name, label in LABELS.items()
-        if name not in (proof.without if without is None else without)
+        if name in (proof.scored if names is None else names)
     ]
 
 
@@ -91,5 +101,5 @@ def elsewhere(proof: Proof, questions: QuestionSet) -> list[Contender]:
     """Who answers the questions of another set, the warm start first."""
     return [
         replace(contender, run=contender.run.with_name(f"{contender.run.name}-{questions.name}"))
-        for contender in the_contenders(proof, without=LABELS.keys() - ELSEWHERE)
+        for contender in the_contenders(proof, ELSEWHERE)
     ]

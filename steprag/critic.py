@@ -100,17 +100,17 @@ class Critic:
 
 
 def _loaded(checkpoint: CriticFiles) -> Any:
-    import torch
-    from peft import PeftModel
-    from transformers import AutoModelForSequenceClassification, logging
-
     from steprag.engines.weights import base_weights
 
-    files, dtype = checkpoint.files, torch.bfloat16 if checkpoint.bf16 else torch.float32
-    logging.set_verbosity_error()  # it would say that the head is not in the base
-    logging.disable_progress_bar()
     with ONE_LOAD:
+        import torch
+        from peft import PeftModel
+        from transformers import AutoModelForSequenceClassification, logging
+
+        files, dtype = checkpoint.files, torch.bfloat16 if checkpoint.bf16 else torch.float32
+        logging.set_verbosity_error()  # it would say that the head is not in the base
+        logging.disable_progress_bar()
         model: Any = AutoModelForSequenceClassification.from_pretrained(
             base_weights(files), dtype=dtype, num_labels=1, attn_implementation="sdpa"
         )
-    return PeftModel.from_pretrained(model, str(files.adapter)) if files.adapter else model
+        return PeftModel.from_pretrained(model, str(files.adapter)) if files.adapter else model

@@ -19,6 +19,7 @@ CLAIMS = (
     ("dpo2", "dpo1", "the second round over the first"),
     ("dpo", "outcome", "pairs of steps over pairs of outcomes, as many of both"),
     ("dpo1", "sft1", "DPO on top of SFT over SFT alone"),
+    ("dpo2", "shipped", "both rounds over a warm start from every worked episode"),
     ("dpo2", "vote", f"both rounds over the warm start's best of {VOTES}"),
 )
 """What the report compares: contender, against which (`LABELS`), in words."""
@@ -48,7 +49,7 @@ def write_report(proof: Proof, report: Path, book: StageBook) -> None:
         *(
             verdict(LABELS[run], LABELS[other], words, compared)
             for run, other, words in CLAIMS
-            if not {run, other} & set(proof.without)
+            if {run, other} <= set(proof.scored)
         ),
         *(f"- {LABELS[name]}: not run." for name in proof.without),
         "",
@@ -74,6 +75,7 @@ def introduction(proof: Proof) -> str:
     sizes = vars(proof.sizes) if proof.also else {k: v for k, v in vars(proof.sizes).items() if k != "elsewhere"}
     options = "".join(f" --{name} {value}" for name, value in sizes.items())
     demos = sizes["demos"] or atlas.path("warmstart").read_text(encoding="utf-8").count("\n")
+    options += f" --engine {proof.engine}" if proof.served else ""
     left_out = f" --without {' '.join(proof.without)}" if proof.without else ""
     return (
         f"Written by `bash scripts/reproduce.sh{options}{left_out}` (version {code_version()}, {usable_cores()} cores)."

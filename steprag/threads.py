@@ -22,8 +22,10 @@ def usable_cores() -> int:
 
 
 ONE_LOAD = threading.Lock()
-"""Held while a model is loaded: transformers replaces `PreTrainedModel.tie_weights` for the length of a load. Two loads
-at once leave it replaced for good, and later models come untied."""
+"""Held while a model is loaded and its package imported: transformers replaces `PreTrainedModel.tie_weights` for the
+length of a load, and two loads at once leave it replaced for good, so that later models come untied; and it imports its
+parts when they are first asked for, which fails in the second of two threads ("cannot import name 'AutoModel'").
+"""
 
 
 def spin_briefly() -> None:

@@ -283,7 +283,7 @@ def build(policy: Any, stage: Stage) -> EpisodeGRPOTrainer:
 
 def _rewarded_elsewhere(**_: Any) -> list[float | None]:
     """TRL wants a reward function; ours are scored where the episodes are played."""
-    raise NotImplementedError("training.rewards scores episodes; TRL has no reason to ask here")
+    raise RuntimeError("training.rewards scores episodes; TRL has no reason to ask here")
 
 
 def question_order(config: TrainConfig, count: int) -> list[int]:

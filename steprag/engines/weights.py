@@ -116,15 +116,15 @@ def merged_folder(files: ModelFiles) -> str:
 
 def _merge(base: str, adapter: Path, dtype: str, folder: Path) -> None:
     """Summed in float32, rounded once at the end."""
-    import torch
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     with ONE_LOAD:
+        import torch
+        from peft import PeftModel
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
         model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, use_safetensors=True)
-    merged: Any = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
-    merged.to(getattr(torch, dtype)).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(base).save_pretrained(folder)
+        merged: Any = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+        merged.to(getattr(torch, dtype)).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(base).save_pretrained(folder)
 
 
 def _join(base: Path, adapter: Path, folder: Path) -> None:
