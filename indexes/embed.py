@@ -41,9 +41,7 @@ class Encoder:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false" if threads == 1 else "true")
         spin_briefly()
         import torch
-        from transformers.utils import logging
 
-        logging.disable_progress_bar()
         if threads is not None:
             torch.set_num_threads(threads)
         if device == "auto":
@@ -179,6 +177,9 @@ def batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
 
 def _load(folder: Path, spec: EncoderSpec, device: str, model_kwargs: dict[str, Any]) -> Any:
     with ONE_LOAD:
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
         return _loaded(folder, spec, device, model_kwargs)
 
 

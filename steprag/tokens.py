@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from steprag.engines.models import ModelFiles
 from steprag.errors import ConfigError
+from steprag.threads import ONE_LOAD
 from steprag.types import Message
 
 if TYPE_CHECKING:
@@ -15,11 +16,12 @@ if TYPE_CHECKING:
 
 def load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerBase:
     """The base's tokenizer; ConfigError where it has no chat template."""
-    from transformers import AutoTokenizer
-
     from steprag.engines.weights import base_weights
 
-    tokenizer = AutoTokenizer.from_pretrained(base_weights(files))
+    with ONE_LOAD:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(base_weights(files))
     if not tokenizer.chat_template:
         raise ConfigError(f"{files.name} has no chat template; train an instruct model")
     return tokenizer
