@@ -72,8 +72,9 @@ class Proof:
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The options of `steprag generate` and `steprag infer` that name the engine."""
-        return () if self.engine == "llamacpp" else ("--policy.engine", self.engine)
+        """The options of `steprag generate` and `steprag infer` that name the engine; vLLM likes many requests at once."""
+        many = ("--policy.concurrency", "24") if self.engine == "vllm" else ()
+        return () if self.engine == "llamacpp" else ("--policy.engine", self.engine, *many)
 
     @property
     def warm(self) -> str:

@@ -34,7 +34,7 @@ OUTCOME = ("--reward.name", "first_answer", "--reward.metric", "em", "--reward.a
 """What makes pairs of whole episodes: right against wrong where they part, whatever other episodes say."""
 SFT_PASSES = 2
 """How often supervised training sees an episode that search found."""
-DEMO_PASSES = 3
+DEMO_PASSES = 4
 """How often a warm start from few worked episodes sees each; the shipped one saw its 300 once."""
 
 
