@@ -77,10 +77,9 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
                 usage += tree.usage
                 estimates = rewards(tree, config.reward)
                 credit.add(tree, estimates if config.reward.name == "spre" else spre(tree, config.reward))
-                lucky = guessable(tree.question.question, tree.question.golden_answers)
-                totals["guessable"] += lucky
-                if config.guessable != "drop" or not lucky:
-                    _add(folder, tree, tree_hash, estimates, config, funnel, config.guessable == "steps" and lucky)
+                totals["guessable"] += _guessable(tree)
+                if config.guessable != "drop" or not _guessable(tree):
+                    _add(folder, tree, tree_hash, estimates, config, funnel)
             if not totals["trees"]:
                 raise ConfigError(f"{', '.join(map(str, trees))} holds no trees; run steprag generate first")
             stats = folder.finish()
@@ -130,32 +129,29 @@ def read_trees(path: Path) -> Iterator[tuple[Tree, str]]:
 
 
 def _add(
-    folder: PairsFolder,
-    tree: Tree,
-    tree_hash: str,
-    estimates: Rewards,
-    config: PairsStageConfig,
-    funnel: Funnel,
-    lucky: bool,
+    folder: PairsFolder, tree: Tree, tree_hash: str, estimates: Rewards, config: PairsStageConfig, funnel: Funnel
 ) -> None:
-    """Every product that is asked for; where answers are `lucky`, without pairs that prefer one."""
-
-    def pairs() -> list[Pair]:
-        ends = {node.id for node in tree.nodes if node.terminal}
-        return [
-            pair
-            for pair in build_pairs(tree, tree_hash, estimates, config.pairs, funnel)
-            if not lucky or funnel.count("no answer that can be guessed", pair.chosen_node not in ends)
-        ]
-
+    """Every product that is asked for."""
     made: dict[str, Any] = {
-        "pairs": pairs,
+        "pairs": lambda: _pairs(tree, tree_hash, estimates, config, funnel),
         "sft": lambda: build_trajectories(tree, tree_hash, outcomes(tree, config.reward), estimates, config.sft),
         "steps": lambda: build_labels(tree, tree_hash, estimates),
         "rankings": lambda: build_rankings(tree, tree_hash, estimates),
     }
     for product in config.products:
         folder.add(tree.question, made[product]())
+
+
+def _pairs(tree: Tree, tree_hash: str, estimates: Rewards, config: PairsStageConfig, funnel: Funnel) -> list[Pair]:
+    found = build_pairs(tree, tree_hash, estimates, config.pairs, funnel)
+    if config.guessable != "steps" or not _guessable(tree):
+        return found
+    ends = {node.id for node in tree.nodes if node.terminal}
+    return [pair for pair in found if funnel.count("no answer that can be guessed", pair.chosen_node not in ends)]
+
+
+def _guessable(tree: Tree) -> bool:
+    return guessable(tree.question.question, tree.question.golden_answers)
 
 
 if __name__ == "__main__":

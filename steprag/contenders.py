@@ -72,7 +72,7 @@ class Proof:
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The options of `steprag generate` and `steprag infer` that name the engine; vLLM likes many requests at once."""
+        """Options of `steprag generate` and `steprag infer` that name the engine; vLLM is best with many requests."""
         many = ("--policy.concurrency", "24") if self.engine == "vllm" else ()
         return () if self.engine == "llamacpp" else ("--policy.engine", self.engine, *many)
 
