@@ -56,13 +56,16 @@ class QuestionSet:
 
 @dataclass(frozen=True)
 class Proof:
-    """What `steprag reproduce` was asked for: `without` names contenders (`LABELS`) that are not scored."""
+    """What `steprag reproduce` was asked for: `without` names contenders (`LABELS`) that are not scored, `parts` is the
+    runs that share each round's search.
+    """
 
     out: Path
     sizes: Sizes
     without: tuple[str, ...]
     also: tuple[QuestionSet, ...]
     engine: str = "llamacpp"
+    parts: int = 1
 
     @property
     def scored(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ run goes on. Search and training see questions of Atlas's train split alone, and
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from steprag.processor import fast_bfloat16
 from steprag.reproduce_report import write_report
 from steprag.runs import read_manifest
 from steprag.threads import spin_briefly
+from steprag.types import Question
 
 STEPS = ("--reward.alpha", "1", "--guessable", "steps", "--sft.paths", "surest", "--sft.per_tree", "3")
 """What makes pairs of steps, and which right episodes are learnt from. With a discount, pairs would teach to answer
@@ -59,13 +61,17 @@ def main(argv: list[str]) -> int:
         help=f"contenders that are not scored: {', '.join(list(LABELS)[1:])}",
     )  # fmt: skip
     parser.add_argument("--engine", default="llamacpp", choices=ENGINES, help="what serves the policies [llamacpp]")
+    parser.add_argument(
+        "--parts", type=int, default=1, metavar="N",
+        help="runs that share a round's search; started by hand side by side, they are found finished [1]",
+    )  # fmt: skip
     given = parse_arguments(parser, argv)
     usual = QUICK if given.quick else FULL
     sizes = Sizes(**{name: getattr(given, name) or value for name, value in vars(usual).items()})
     spin_briefly()  # before a stage loads torch
     out = Path(given.out)
     also = tuple(QuestionSet(questions.stem, questions, corpus) for questions, corpus in given.also)
-    proof = Proof(out, sizes, tuple(given.without), also, given.engine)
+    proof = Proof(out, sizes, tuple(given.without), also, given.engine, given.parts)
     book = StageBook(out / "stages.json")
     make_policies(proof, book)
     for contender in the_contenders(proof):
@@ -83,19 +89,19 @@ def make_policies(proof: Proof, book: StageBook) -> None:
     book.run(out / "index", "index build", corpus=atlas.path("corpus"))
     if sizes.demos:
         warm_start(book, out, sizes.demos)
-    first, second = question_files(out, sizes)
-    search(book, proof, "search1", first, adapter=warm)
-    book.run(out / "pairs1", "pairs", *STEPS, trees=out / "search1")
-    book.run(out / "pairs-outcome", "pairs", *OUTCOME, trees=out / "search1")
+    first, second = the_questions(sizes)
+    found = search(book, proof, "search1", first, adapter=warm)
+    book.run(out / "pairs1", "pairs", *STEPS, "--trees", *found)
+    book.run(out / "pairs-outcome", "pairs", *OUTCOME, "--trees", *found)
     steps = min(sizes.dpo_steps, *(one_pass(out / name, "dpo") for name in ("pairs1", "pairs-outcome")))
     train(book, out, "sft1", "sft", pairs="pairs1", adapter=warm, steps=sft_steps(out / "pairs1", sizes))
     train(book, out, "dpo", "dpo", pairs="pairs1", adapter=warm, steps=steps)
     train(book, out, "outcome", "dpo", pairs="pairs-outcome", adapter=warm, steps=steps)
     train(book, out, "dpo1", "dpo", pairs="pairs1", adapter=str(out / "sft1"), steps=steps)
-    search(book, proof, "search2", second, adapter=str(out / "dpo1"))
+    found += search(book, proof, "search2", second, adapter=str(out / "dpo1"))
     # From the warm start, as ReST-EM from its base (arXiv 2312.06585), on all that was found: learnt on top of the
     # first round's policy, the second round's alone lost what the first had gained (docs/results.md).
-    book.run(out / "pairs2", "pairs", *STEPS, "--trees", str(out / "search1"), str(out / "search2"))
+    book.run(out / "pairs2", "pairs", *STEPS, "--trees", *found)
     steps = min(2 * sizes.dpo_steps, one_pass(out / "pairs2", "dpo"))
     train(book, out, "sft2", "sft", pairs="pairs2", adapter=warm, steps=sft_steps(out / "pairs2", sizes, rounds=2))
     train(book, out, "dpo2", "dpo", pairs="pairs2", adapter=str(out / "sft2"), steps=steps)
@@ -110,23 +116,28 @@ def warm_start(book: StageBook, out: Path, demos: int) -> None:
     book.run(out / "warm", "train", *fast(), config=recipe("warmstart"), pairs=out / "worked", epochs=DEMO_PASSES)
 
 
-def question_files(out: Path, sizes: Sizes) -> tuple[Path, Path]:
-    """The train split's first questions, and those that follow, a file for each round. Raises ConfigError."""
+def the_questions(sizes: Sizes) -> tuple[list[Question], list[Question]]:
+    """The train split's first questions, and those that follow, for the two rounds. Raises ConfigError."""
     questions, end = read_questions(atlas.path("train")), sizes.train + sizes.second
     if end > len(questions):
         raise ConfigError(f"Atlas has {len(questions)} questions to train on; --train and --second ask for {end}")
-    files = out / "questions1.jsonl", out / "questions2.jsonl"
-    out.mkdir(parents=True, exist_ok=True)
-    write_records(files[0], questions[: sizes.train])
-    write_records(files[1], questions[sizes.train : end])
-    return files
+    return questions[: sizes.train], questions[sizes.train : end]
 
 
-def search(book: StageBook, proof: Proof, name: str, questions: Path, *, adapter: str) -> None:
-    book.run(
-        proof.out / name, "generate", *proof.served, "--policy.adapter", adapter,
-        config=RECIPES / "generation/atlas.yaml", questions=questions, index=proof.out / "index",
-    )  # fmt: skip
+def search(book: StageBook, proof: Proof, name: str, questions: list[Question], *, adapter: str) -> list[str]:
+    """The run folders of a search over `questions`, as many as the proof asks for."""
+    size, folders = math.ceil(len(questions) / proof.parts), []
+    for start in range(0, len(questions), size):
+        folder = proof.out / (f"{name}-{start // size + 1}" if proof.parts > 1 else name)
+        file = folder.with_suffix(".jsonl")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_records(file, questions[start : start + size])
+        book.run(
+            folder, "generate", *proof.served, "--policy.adapter", adapter,
+            config=RECIPES / "generation/atlas.yaml", questions=file, index=proof.out / "index",
+        )  # fmt: skip
+        folders.append(str(folder))
+    return folders
 
 
 def train(book: StageBook, out: Path, name: str, stage: str, *, pairs: str, adapter: str, steps: int) -> None:

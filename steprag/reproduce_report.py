@@ -76,6 +76,7 @@ def introduction(proof: Proof) -> str:
     options = "".join(f" --{name} {value}" for name, value in sizes.items())
     demos = sizes["demos"] or atlas.path("warmstart").read_text(encoding="utf-8").count("\n")
     options += f" --engine {proof.engine}" if proof.served else ""
+    options += f" --parts {proof.parts}" if proof.parts > 1 else ""
     left_out = f" --without {' '.join(proof.without)}" if proof.without else ""
     return (
         f"Written by `bash scripts/reproduce.sh{options}{left_out}` (version {code_version()}, {usable_cores()} cores)."
