@@ -13,10 +13,11 @@ import pytest
 import steprag.pipeline
 from steprag import atlas
 from steprag.cli import main
+from steprag.contenders import Proof, the_contenders
 from steprag.errors import StepragError
 from steprag.files import read_records
 from steprag.pipeline import StageBook
-from steprag.reproduce import FULL, question_files
+from steprag.reproduce import FULL, search, the_questions
 from steprag.reproduce_report import verdict
 from steprag.types import Question
 
@@ -39,11 +40,38 @@ def test_a_sentence_says_no_more_than_its_interval(figures: dict[str, Any], said
     assert said in verdict("a", "b", "one over the other", figures)
 
 
-def test_the_rounds_search_different_questions(tmp_path: Path) -> None:
-    sizes = replace(FULL, train=5, second=4)
-    ids = [{question.id for question in read_records(file, Question)} for file in question_files(tmp_path, sizes)]
-    assert [len(names) for names in ids] == [5, 4]
-    assert not ids[0] & ids[1]
+def proof_of(out: Path, *, parts: int = 1, demos: int = 0, without: tuple[str, ...] = ()) -> Proof:
+    return Proof(out, replace(FULL, train=5, second=4, demos=demos), without, (), "vllm", parts)
+
+
+def test_the_rounds_search_different_questions() -> None:
+    first, second = the_questions(replace(FULL, train=5, second=4))
+    assert (len(first), len(second)) == (5, 4)
+    assert not {question.id for question in first} & {question.id for question in second}
+
+
+@pytest.mark.parametrize(("parts", "names"), [(1, ["search1"]), (2, ["search1-1", "search1-2"])])
+def test_the_runs_of_a_search_share_its_questions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int, names: list[str]
+) -> None:
+    typed: list[list[str]] = []
+    monkeypatch.setattr(steprag.pipeline, "run", lambda argv: typed.append(argv) or 0)
+    questions, _ = the_questions(replace(FULL, train=5))
+    proof = proof_of(tmp_path, parts=parts)
+    folders = search(StageBook(tmp_path / "stages.json"), proof, "search1", questions, adapter="warm")
+    assert folders == [str(tmp_path / name) for name in names]
+    files = [Path(argv[argv.index("--questions") + 1]) for argv in typed]
+    assert [question for file in files for question in read_records(file, Question)] == questions
+    assert [argv[argv.index("--out") + 1] for argv in typed] == folders
+    assert all("--policy.engine vllm --policy.concurrency 24" in " ".join(argv) for argv in typed)
+
+
+def test_the_shipped_warm_start_is_scored_beside_a_smaller_one(tmp_path: Path) -> None:
+    assert "shipped" not in proof_of(tmp_path).scored
+    few = proof_of(tmp_path, demos=20, without=("vote",))
+    assert few.scored == ("warm", "shipped", "bare", "sft1", "dpo", "outcome", "dpo1", "dpo2")
+    adapters = [contender.options[1] for contender in the_contenders(few)[:2]]
+    assert adapters == [str(tmp_path / "warm"), "atlas-warmstart"]
 
 
 def test_the_book_adds_up_interrupted_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +104,8 @@ def test_the_proof_runs(tmp_path: Path) -> None:
     corpus.write_text("".join(atlas.path("corpus").read_text().splitlines(keepends=True)[:20]))
     also = ("--also", str(atlas.path("dev")), str(corpus))
     report = tmp_path / "docs" / "results.md"
-    assert main(["reproduce", "--quick", *sizes, *also, "--out", str(tmp_path / "runs"), "--report", str(report)]) == 0
+    files = ("--out", str(tmp_path / "runs"), "--report", str(report))
+    assert main(["reproduce", "--quick", *sizes, *also, "--parts", "2", *files]) == 0
     said = report.read_text()
     for words in (
         "| DPO on outcomes alone | 2 |",
