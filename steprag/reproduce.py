@@ -27,10 +27,9 @@ from steprag.runs import read_manifest
 from steprag.threads import spin_briefly
 from steprag.types import Question
 
-STEPS = ("--reward.alpha", "1", "--guessable", "steps", "--sft.paths", "surest", "--sft.per_tree", "3")
+STEPS = ("--reward.alpha", "1", "--sft.paths", "surest", "--sft.per_tree", "3")
 """What makes pairs of steps, and which right episodes are learnt from. With a discount, pairs would teach to answer
-early; where answers can be guessed, to answer with words of the question (docs/results.md). One episode a tree would be
-too few, and all would bring lucky answers."""
+early (docs/results.md). One episode a tree would be too few, and all would bring lucky answers."""
 OUTCOME = ("--reward.name", "first_answer", "--reward.metric", "em", "--reward.alpha", "1", "--pairs.errors", "0",
            "--products", '["pairs"]')  # fmt: skip
 """What makes pairs of whole episodes: right against wrong where they part, whatever other episodes say."""
