@@ -29,7 +29,7 @@ from steprag.metrics import guessable
 from steprag.progress import say
 from steprag.prompts import grammar_of
 from steprag.runs import open_run, read_manifest
-from steprag.types import Pair, Tree, Usage
+from steprag.types import Tree, Usage
 
 
 def main(argv: list[str]) -> int:
@@ -77,8 +77,9 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
                 usage += tree.usage
                 estimates = rewards(tree, config.reward)
                 credit.add(tree, estimates if config.reward.name == "spre" else spre(tree, config.reward))
-                totals["guessable"] += _guessable(tree)
-                if config.guessable != "drop" or not _guessable(tree):
+                lucky = guessable(tree.question.question, tree.question.golden_answers)
+                totals["guessable"] += lucky
+                if config.guessable == "keep" or not lucky:
                     _add(folder, tree, tree_hash, estimates, config, funnel)
             if not totals["trees"]:
                 raise ConfigError(f"{', '.join(map(str, trees))} holds no trees; run steprag generate first")
@@ -133,25 +134,13 @@ def _add(
 ) -> None:
     """Every product that is asked for."""
     made: dict[str, Any] = {
-        "pairs": lambda: _pairs(tree, tree_hash, estimates, config, funnel),
+        "pairs": lambda: build_pairs(tree, tree_hash, estimates, config.pairs, funnel),
         "sft": lambda: build_trajectories(tree, tree_hash, outcomes(tree, config.reward), estimates, config.sft),
         "steps": lambda: build_labels(tree, tree_hash, estimates),
         "rankings": lambda: build_rankings(tree, tree_hash, estimates),
     }
     for product in config.products:
         folder.add(tree.question, made[product]())
-
-
-def _pairs(tree: Tree, tree_hash: str, estimates: Rewards, config: PairsStageConfig, funnel: Funnel) -> list[Pair]:
-    found = build_pairs(tree, tree_hash, estimates, config.pairs, funnel)
-    if config.guessable != "steps" or not _guessable(tree):
-        return found
-    ends = {node.id for node in tree.nodes if node.terminal}
-    return [pair for pair in found if funnel.count("no answer that can be guessed", pair.chosen_node not in ends)]
-
-
-def _guessable(tree: Tree) -> bool:
-    return guessable(tree.question.question, tree.question.golden_answers)
 
 
 if __name__ == "__main__":

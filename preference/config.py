@@ -149,10 +149,10 @@ class PairsStageConfig(FolderConfig):
     reward: RewardConfig = RewardConfig()
     pairs: PairsConfig = PairsConfig()
     sft: SftConfig = SftConfig()
-    guessable: Literal["keep", "steps", "drop"] = Field(
+    guessable: Literal["keep", "drop"] = Field(
         default="keep",
         description="questions whose golden answer is yes, no or words of the question, where luck makes wrong steps "
-        "right: learnt from; without pairs that prefer an answer; or left out",
+        "right: learnt from, or left out",
     )
 
     @model_validator(mode="before")

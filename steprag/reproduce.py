@@ -29,7 +29,7 @@ from steprag.types import Question
 
 STEPS = ("--reward.alpha", "1", "--sft.paths", "surest", "--sft.per_tree", "3")
 """What makes pairs of steps, and which right episodes are learnt from. With a discount, pairs would teach to answer
-early (docs/results.md). One episode a tree would be too few, and all would bring lucky answers."""
+early (docs/results-shipped-start.md). One episode a tree would be too few, and all would bring lucky answers."""
 OUTCOME = ("--reward.name", "first_answer", "--reward.metric", "em", "--reward.alpha", "1", "--pairs.errors", "0",
            "--products", '["pairs"]')  # fmt: skip
 """What makes pairs of whole episodes: right against wrong where they part, whatever other episodes say."""
@@ -99,7 +99,7 @@ def make_policies(proof: Proof, book: StageBook) -> None:
     train(book, out, "dpo1", "dpo", pairs="pairs1", adapter=str(out / "sft1"), steps=steps)
     found += search(book, proof, "search2", second, adapter=str(out / "dpo1"))
     # From the warm start, as ReST-EM from its base (arXiv 2312.06585), on all that was found: learnt on top of the
-    # first round's policy, the second round's alone lost what the first had gained (docs/results.md).
+    # first round's policy, the second round's alone lost what the first had gained (docs/results-shipped-start.md).
     book.run(out / "pairs2", "pairs", *STEPS, "--trees", *found)
     steps = min(2 * sizes.dpo_steps, one_pass(out / "pairs2", "dpo"))
     train(book, out, "sft2", "sft", pairs="pairs2", adapter=warm, steps=sft_steps(out / "pairs2", sizes, rounds=2))

@@ -233,13 +233,12 @@ def test_guessable_answers_are_left_out_on_demand(tmp_path: Path) -> None:
     closed = [replace(tree, question=replace(tree.question, golden_answers=("yes",))) for tree in trees[:2]]
     file = trees_file(tmp_path / "run", [*closed, *trees[2:]])
     made: dict[str, list[Pair]] = {}
-    for how in ("keep", "steps", "drop"):
+    for how in ("keep", "drop"):
         build(file, tmp_path / how, "--guessable", how)
         made[how] = list(read_records(tmp_path / how / "pairs.train.jsonl", Pair))
         assert read_manifest(tmp_path / how)["counts"]["guessable"] == 2
     names = {tree.question.id for tree in closed}
-    assert any(pair.action == "answer" for pair in made["keep"] if pair.question_id in names)
-    assert made["steps"] == [p for p in made["keep"] if p.question_id not in names or p.action != "answer"]
+    assert any(pair.question_id in names for pair in made["keep"])
     assert made["drop"] == [p for p in made["keep"] if p.question_id not in names]
 
 
