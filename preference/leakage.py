@@ -170,13 +170,13 @@ def near_duplicates(
 
 def _load(encoder: str) -> Any:
     """A sentence-transformers model: `minilm`, the embedded one, or a folder."""
-    from sentence_transformers import SentenceTransformer
-
     from steprag.engines.models import embedded_encoder
 
     folder = embedded_encoder() if encoder == "minilm" else existing(encoder, "encoder")
     try:
         with ONE_LOAD:
+            from sentence_transformers import SentenceTransformer
+
             return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     except (OSError, ValueError) as error:
         raise ConfigError(f"leakage.encoder: {folder} is no sentence-transformers folder: {error}") from None

@@ -18,6 +18,7 @@ from steprag.cli import run
 from steprag.errors import PART_DONE, StepragError
 from steprag.files import write_json
 from steprag.progress import say
+from steprag.runs import is_done
 
 RECIPES = Path(__file__).parent.parent / "configs"
 
@@ -54,7 +55,8 @@ def compare(contenders: Sequence[Contender], out: Path) -> dict[str, Any]:
 class StageBook:
     """Runs stages and keeps, in a file, what was typed and the seconds each took over all starts of the pipeline.
 
-    What a finished stage takes to say that it is finished is not counted.
+    What a finished stage takes to say that it is finished is not counted; the seconds of one that somebody else
+    finished are None.
     """
 
     def __init__(self, file: Path) -> None:
@@ -63,7 +65,8 @@ class StageBook:
 
     def run(self, out: Path, command: str, *more: str, **options: object) -> None:
         """Runs the stage whose run folder is `out`."""
-        before = self.stages.get(out.name, {"seconds": 0.0, "done": False})
+        elsewhere = is_done(out)
+        before = self.stages.get(out.name, {"seconds": None if elsewhere else 0.0, "done": elsewhere})
         entry, start = dict(before), time.monotonic()
         try:
             entry["command"] = run_stage(command, *more, **options, out=out)

@@ -1,4 +1,4 @@
-"""`steprag reproduce`: does training on steps help? One warm start, eight contenders, one test split, one report.
+"""`steprag reproduce`: does training on steps help? One warm start, one test split, one report.
 
 The stages are commands that anyone can type (the report lists them), each with its own run folder, so an interrupted
 run goes on. Search and training see questions of Atlas's train split alone, and of those the golden answers alone.
@@ -18,8 +18,9 @@ from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.contenders import LABELS, Proof, QuestionSet, Sizes, elsewhere, the_contenders
 from steprag.engines.commands import ENGINES
+from steprag.engines.models import read_json
 from steprag.errors import ConfigError
-from steprag.files import read_questions, write_records
+from steprag.files import read_questions, write_json, write_records
 from steprag.pipeline import RECIPES, Contender, StageBook
 from steprag.processor import fast_bfloat16
 from steprag.reproduce_report import write_report
@@ -62,15 +63,18 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--engine", default="llamacpp", choices=ENGINES, help="what serves the policies [llamacpp]")
     parser.add_argument(
         "--parts", type=int, default=1, metavar="N",
-        help="runs that share a round's search; started by hand side by side, they are found finished [1]",
+        help="runs that share a round's search at most; those that were started by hand are found finished [1]",
     )  # fmt: skip
     given = parse_arguments(parser, argv)
+    if given.parts < 1:
+        raise ConfigError("--parts is 1 or more")
     usual = QUICK if given.quick else FULL
     sizes = Sizes(**{name: getattr(given, name) or value for name, value in vars(usual).items()})
     spin_briefly()  # before a stage loads torch
     out = Path(given.out)
     also = tuple(QuestionSet(questions.stem, questions, corpus) for questions, corpus in given.also)
     proof = Proof(out, sizes, tuple(given.without), also, given.engine, given.parts)
+    one_kind(proof)
     book = StageBook(out / "stages.json")
     make_policies(proof, book)
     for contender in the_contenders(proof):
@@ -80,6 +84,17 @@ def main(argv: list[str]) -> int:
     write_report(proof, report, book)
     sys.stdout.write(f"{report}\n")
     return 0
+
+
+def one_kind(proof: Proof) -> None:
+    """Raises ConfigError where the proof in this folder was begun with another engine, or another number of parts."""
+    file, kind = proof.out / "kind.json", {"engine": proof.engine, "parts": proof.parts}
+    begun = read_json(file) if file.exists() else kind
+    if begun != kind:
+        words = " ".join(f"--{name} {value}" for name, value in begun.items())
+        raise ConfigError(f"{proof.out} was begun with {words}; give that again, or another --out")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(file, kind)
 
 
 def make_policies(proof: Proof, book: StageBook) -> None:
@@ -124,19 +139,22 @@ def the_questions(sizes: Sizes) -> tuple[list[Question], list[Question]]:
 
 
 def search(book: StageBook, proof: Proof, name: str, questions: list[Question], *, adapter: str) -> list[str]:
-    """The run folders of a search over `questions`, as many as the proof asks for."""
-    size, folders = math.ceil(len(questions) / proof.parts), []
-    for start in range(0, len(questions), size):
-        folder = proof.out / (f"{name}-{start // size + 1}" if proof.parts > 1 else name)
-        file = folder.with_suffix(".jsonl")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_records(file, questions[start : start + size])
+    """The run folders of a search over `questions`, at most as many as the proof asks for.
+
+    All their question files are there before the first begins, so that the others can be started by hand.
+    """
+    size = math.ceil(len(questions) / proof.parts)
+    starts = range(0, len(questions), size)
+    folders = [proof.out / (f"{name}-{number}" if proof.parts > 1 else name) for number in range(1, len(starts) + 1)]
+    proof.out.mkdir(parents=True, exist_ok=True)
+    for folder, start in zip(folders, starts, strict=True):
+        write_records(folder.with_suffix(".jsonl"), questions[start : start + size])
+    for folder in folders:
         book.run(
             folder, "generate", *proof.served, "--policy.adapter", adapter,
-            config=RECIPES / "generation/atlas.yaml", questions=file, index=proof.out / "index",
+            config=RECIPES / "generation/atlas.yaml", questions=folder.with_suffix(".jsonl"), index=proof.out / "index",
         )  # fmt: skip
-        folders.append(str(folder))
-    return folders
+    return [str(folder) for folder in folders]
 
 
 def train(book: StageBook, out: Path, name: str, stage: str, *, pairs: str, adapter: str, steps: int) -> None:

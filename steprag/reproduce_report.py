@@ -96,21 +96,22 @@ def compared_runs(contenders: list[Contender], folder: Path, report: Path) -> tu
 
 
 def costs(out: Path, book: StageBook) -> list[str]:
-    """A Markdown table, a line a stage."""
+    """A Markdown table, a line a stage; without minutes where it was run by hand."""
     lines = ["| stage | minutes | what | calls | prompt tokens (cached) | generated |", "|---|---|---|---|---|---|"]
     total = 0.0
     for name, entry in book.stages.items():
         if not (out / name / "manifest.json").exists():
             continue
         manifest = read_manifest(out / name)
-        total += entry["seconds"]
+        total += entry["seconds"] or 0.0
+        minutes = "" if entry["seconds"] is None else f"{entry['seconds'] / 60:.1f}"
         used = manifest.get("usage")
         spent = (
             f"{used['calls']:,} | {used['prompt_tokens']:,} ({used['cached_tokens']:,}) | {used['completion_tokens']:,}"
             if used
             else " | | "
         )
-        lines.append(f"| {name} | {entry['seconds'] / 60:.1f} | {made(manifest)} | {spent} |")
+        lines.append(f"| {name} | {minutes} | {made(manifest)} | {spent} |")
     return [*lines, f"| all | {total / 60:.0f} | | | | |"]
 
 

@@ -113,6 +113,11 @@ def read_manifest(path: Path | str) -> dict[str, Any]:
         raise ConfigError(f"{file}:{error.lineno}: not JSON: {error.msg}") from None
 
 
+def is_done(path: Path) -> bool:
+    """Whether a run folder is there and its run has ended well."""
+    return (path / "manifest.json").is_file() and read_manifest(path).get("status") == "done"
+
+
 def _manifest(path: Path, stage: str, identity: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     fresh = {
         "format": FORMAT,

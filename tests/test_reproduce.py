@@ -14,11 +14,11 @@ import steprag.pipeline
 from steprag import atlas
 from steprag.cli import main
 from steprag.contenders import Proof, the_contenders
-from steprag.errors import StepragError
+from steprag.errors import ConfigError, StepragError
 from steprag.files import read_records
 from steprag.pipeline import StageBook
-from steprag.reproduce import FULL, search, the_questions
-from steprag.reproduce_report import verdict
+from steprag.reproduce import FULL, one_kind, search, the_questions
+from steprag.reproduce_report import costs, verdict
 from steprag.types import Question
 
 
@@ -64,6 +64,26 @@ def test_the_runs_of_a_search_share_its_questions(
     assert [question for file in files for question in read_records(file, Question)] == questions
     assert [argv[argv.index("--out") + 1] for argv in typed] == folders
     assert all("--policy.engine vllm --policy.concurrency 24" in " ".join(argv) for argv in typed)
+
+
+def test_a_folder_keeps_to_one_engine_and_a_part_is_a_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one_kind(proof_of(tmp_path))
+    one_kind(proof_of(tmp_path))
+    with pytest.raises(ConfigError, match="begun with --engine vllm --parts 1"):
+        one_kind(proof_of(tmp_path, parts=2))
+    assert main(["reproduce", "--parts", "0", "--out", str(tmp_path / "runs")]) != 0
+    assert "--parts is 1 or more" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_stage_that_was_finished_by_hand_has_no_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steprag.pipeline, "run", lambda argv: 0)
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "manifest.json").write_text('{"status": "done", "stage": "infer", "counts": {"questions": 3}}')
+    book = StageBook(tmp_path / "stages.json")
+    book.run(tmp_path / "x", "infer")
+    assert book.stages["x"]["seconds"] is None
+    assert costs(tmp_path, book)[2:] == ["| x |  | 3 questions |  | |  |", "| all | 0 | | | | |"]
 
 
 def test_the_shipped_warm_start_is_scored_beside_a_smaller_one(tmp_path: Path) -> None:

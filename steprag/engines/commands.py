@@ -121,7 +121,7 @@ def _vllm_model(files: ModelFiles) -> tuple[str, list[str]]:
 
 
 def _vllm_cpu_model(files: ModelFiles) -> tuple[str, list[str]]:
-    """Base and adapter in one: an adapter beside its base makes vLLM 3.5 times as slow here (docs/generation.md)."""
+    """Base and adapter in one: an adapter beside its base makes vLLM several times as slow here (docs/engines.md)."""
     from steprag.engines import weights
 
     dtype = "bfloat16" if fast_bfloat16() else "float32"

@@ -7,6 +7,7 @@ as float32, so that what is trained and what is served start from one model.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
@@ -24,6 +25,7 @@ from steprag.engines.models import (
     embedded_sha256,
     read_json,
     resolve_model,
+    sha256_of,
     weights_hash,
 )
 from steprag.engines.requantise import eight_bit_gguf
@@ -100,18 +102,24 @@ def merged_folder(files: ModelFiles) -> str:
 
     Raises ConfigError for an adapter that is not PEFT's.
     """
-    base = base_weights(files)
     if files.adapter is None:
-        return base
+        return base_weights(files)
     if files.adapter.suffix == ".gguf":
         raise ConfigError(f"{files.adapter} cannot be merged here; give the PEFT folder that it was made from")
-    dtype = "bfloat16" if fast_bfloat16() else "float32"
-    # Named by what is in them: a later run may leave other weights in the same folder.
-    key = hashlib.sha256(f"{weights_hash(files)}\n{adapter_hash(files.adapter)}\n{dtype}".encode()).hexdigest()[:16]
-    target, adapter = cache_dir() / "merged" / f"{files.label}-{key}", files.adapter
-    if target.is_dir():
-        return str(target)
-    return str(_atomic_folder(target, lambda folder: _merge(base, adapter, dtype, folder)))
+    base, adapter, dtype = base_weights(files), files.adapter, "bfloat16" if fast_bfloat16() else "float32"
+    # Named by what is in it: a later run may leave other weights in the same folder.
+    parts = [dtype, weights_hash(files), *_small_files(Path(base)), adapter_hash(adapter), *_small_files(adapter)]
+    key = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
+    target = cache_dir() / "merged" / f"{files.label}-{key}"
+    if not target.is_dir():
+        _atomic_folder(target, lambda folder: _merge(base, adapter, dtype, folder), first_stays=True)
+    return str(target)
+
+
+def _small_files(folder: Path) -> list[str]:
+    """Names and hashes of configuration, tokenizer and template in a model's or adapter's folder; none of a hub id."""
+    found = {path for pattern in ("*config.json", "tokenizer*", "*.jinja") for path in folder.glob(pattern)}
+    return [f"{path.name} {sha256_of(path)}" for path in sorted(found)]
 
 
 def _merge(base: str, adapter: Path, dtype: str, folder: Path) -> None:
@@ -145,21 +153,33 @@ def _manifest() -> dict[str, Any]:
     return {"format": _FORMAT, "model": EMBEDDED, "gguf_sha256": embedded_sha256()}
 
 
-def _atomic_folder(target: Path, fill: Callable[[Path], None]) -> Path:
-    """`target` as `fill` writes it, whole or not at all; two processes may race, and one result stays."""
+def _atomic_folder(target: Path, fill: Callable[[Path], None], *, first_stays: bool = False) -> Path:
+    """`target` as `fill` writes it, whole or not at all; two processes may race, and one result stays: the later one,
+    or, where both are alike, the first, for somebody may read it by now.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         temporary.chmod(0o755)
         fill(temporary)
+        if target.exists() and first_stays:
+            return target
         if target.exists():
             stale = Path(tempfile.mkdtemp(prefix=".stale-", dir=target.parent))
             target.rename(stale / target.name)
             shutil.rmtree(stale, ignore_errors=True)
-        temporary.rename(target)
+        _into_place(temporary, target, first_stays)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return target
+
+
+def _into_place(made: Path, target: Path, first_stays: bool) -> None:
+    try:
+        made.rename(target)
+    except OSError as error:
+        if not first_stays or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
 
 
 def _write_hf(gguf: Path, folder: Path) -> None:
