@@ -22,7 +22,7 @@ from steprag.engines.models import read_json
 from steprag.errors import ConfigError
 from steprag.files import read_questions, write_json, write_records
 from steprag.pipeline import RECIPES, Contender, StageBook
-from steprag.processor import fast_bfloat16
+from steprag.processor import fast_dtype
 from steprag.reproduce_report import write_report
 from steprag.runs import read_manifest
 from steprag.threads import spin_briefly
@@ -162,7 +162,7 @@ def train(book: StageBook, out: Path, name: str, stage: str, *, pairs: str, adap
 
 
 def fast() -> tuple[str, ...]:
-    return ("--bf16", "true") if fast_bfloat16() else ()
+    return ("--bf16", "true") if fast_dtype() == "bfloat16" else ()
 
 
 def recipe(stage: str) -> Path:

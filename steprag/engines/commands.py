@@ -12,7 +12,7 @@ from pathlib import Path
 
 from steprag.engines.models import ModelFiles, resolve_model
 from steprag.errors import ConfigError
-from steprag.processor import fast_bfloat16
+from steprag.processor import fast_dtype
 from steprag.threads import spin_briefly
 
 ENGINES = ("llamacpp", "transformers", "vllm")
@@ -124,8 +124,8 @@ def _vllm_cpu_model(files: ModelFiles) -> tuple[str, list[str]]:
     """Base and adapter in one: an adapter beside its base makes vLLM several times as slow here (docs/engines.md)."""
     from steprag.engines import weights
 
-    dtype = "bfloat16" if fast_bfloat16() else "float32"
-    return weights.merged_folder(files), ["--served-model-name", files.label, "--dtype", dtype, *_VLLM_CPU_OPTIONS]
+    options = ["--served-model-name", files.label, "--dtype", fast_dtype(), *_VLLM_CPU_OPTIONS]
+    return weights.merged_folder(files), options
 
 
 def vllm_program() -> Path:

@@ -30,7 +30,7 @@ from steprag.engines.models import (
 )
 from steprag.engines.requantise import eight_bit_gguf
 from steprag.errors import ConfigError
-from steprag.processor import fast_bfloat16
+from steprag.processor import fast_dtype
 from steprag.threads import ONE_LOAD
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def merged_folder(files: ModelFiles) -> str:
         return base_weights(files)
     if files.adapter.suffix == ".gguf":
         raise ConfigError(f"{files.adapter} cannot be merged here; give the PEFT folder that it was made from")
-    base, adapter, dtype = base_weights(files), files.adapter, "bfloat16" if fast_bfloat16() else "float32"
+    base, adapter, dtype = base_weights(files), files.adapter, fast_dtype()
     # Named by what is in it: a later run may leave other weights in the same folder.
     parts = [dtype, weights_hash(files), *_small_files(Path(base)), adapter_hash(adapter), *_small_files(adapter)]
     key = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
