@@ -11,10 +11,10 @@ import argparse
 import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -65,12 +65,22 @@ class PolicyConfig(Section):
     )
     temperature: float = Field(default=0.8, ge=0, le=5, description="sampling temperature; 0 is greedy")
     top_p: float = Field(default=1.0, gt=0, le=1, description="nucleus sampling's share of probability")
+    top_k: int = Field(default=0, ge=0, description="tokens that may be sampled, the likeliest ones; 0: all")
+    min_p: float = Field(
+        default=0.0, ge=0, lt=1, description="probability a sampled token needs, as a share of the likeliest's; 0: any"
+    )
     max_tokens: Positive = Field(default=128, description="longest completion, in tokens")
     constrained: bool = Field(default=True, description="have the engine force the step grammar, where it can")
     timeout: float = Field(default=300.0, gt=0, description="seconds until a request counts as lost")
     retries: int = Field(default=4, ge=0, description="tries again after 429, 5xx and lost connections")
     rate: RateConfig = RateConfig()
     price: PriceConfig = PriceConfig()
+
+    @model_validator(mode="after")
+    def _sampling_is_known(self) -> Self:
+        if (self.top_k or self.min_p) and self.engine in ("openai", "transformers"):
+            raise ValueError(f"top_k and min_p are for llamacpp, vllm and sglang; engine {self.engine} takes neither")
+        return self
 
 
 class JudgeConfig(PolicyConfig):

@@ -123,7 +123,7 @@ class OpenAIPolicy:
             "top_p": config.top_p,
             "max_tokens": config.max_tokens,
             **({"stop": list(self._grammar.stop)} if self._grammar.stop else {}),
-            "extra_body": {**self._constraint(allowed), **self._continuation(messages)},
+            "extra_body": {**self._constraint(allowed), **self._continuation(messages), **self._truncation()},
         }
 
     def _constraint(self, allowed: tuple[str, ...]) -> Mapping[str, Any]:
@@ -149,6 +149,19 @@ class OpenAIPolicy:
         if _begun(messages) and self._config.engine in ("vllm", "sglang"):
             return {"continue_final_message": True, "add_generation_prompt": False}
         return {}
+
+    def _truncation(self) -> Mapping[str, float]:
+        """Said outright, for every engine has defaults of its own: llama.cpp top_k 40 and min_p 0.05, vLLM and SGLang
+        what the model's `generation_config.json` says (Qwen2.5: top_k 20, repetition_penalty 1.05, even when greedy).
+        """
+        config = self._config
+        match config.engine:
+            case "llamacpp":
+                return {"top_k": config.top_k, "min_p": config.min_p, "repeat_penalty": 1.0}
+            case "vllm" | "sglang":
+                return {"top_k": config.top_k or -1, "min_p": config.min_p, "repetition_penalty": 1.0}
+            case _:
+                return {}
 
     def _translated(self, error: openai.APIError) -> StepragError:
         """Our error for theirs: refused, unavailable, or this one request failed."""

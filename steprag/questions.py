@@ -25,7 +25,7 @@ from steprag.runs import Run
 from steprag.types import Failure, Question, Usage
 
 FAILED = "failures.jsonl"
-SAMPLING = {"temperature", "top_p", "max_tokens", "constrained"}
+SAMPLING = {"temperature", "top_p", "top_k", "min_p", "max_tokens", "constrained"}
 
 
 class AgentConfig(Protocol):

@@ -164,6 +164,28 @@ def test_constraints_go_out_in_the_engines_dialect(
     assert sent[0] == {"grammar": endpoint.requests[0]["grammar"]}
 
 
+def test_what_may_be_sampled_is_said_to_every_engine_that_has_defaults_of_its_own(
+    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"top_k", "min_p", "repeat_penalty", "repetition_penalty"}
+    all_tokens = {
+        "llamacpp": {"top_k": 0, "min_p": 0, "repeat_penalty": 1},
+        "vllm": {"top_k": -1, "min_p": 0, "repetition_penalty": 1},
+        "openai": {},
+    }
+    for engine, said in all_tokens.items():
+        asked = ("--policy.engine", engine, "--limit", "1")
+        main(["infer", *options(endpoint, questions, index, tmp_path / engine, *asked)])
+        assert {name: value for name, value in endpoint.requests[-1].items() if name in names} == said
+    few = ("--policy.top_k", "20", "--policy.min_p", "0.1", "--limit", "1")
+    main(["infer", *options(endpoint, questions, index, tmp_path / "few", *few, "--policy.engine", "sglang")])
+    assert (endpoint.requests[-1]["top_k"], endpoint.requests[-1]["min_p"]) == (20, 0.1)
+    assert (
+        main(["infer", *options(endpoint, questions, index, tmp_path / "no", *few, "--policy.engine", "openai")]) == 2
+    )
+    assert "engine openai takes neither" in capsys.readouterr().err
+
+
 def test_another_configuration_does_not_touch_the_run(endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path,
                                                       capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     out = tmp_path / "trees"
