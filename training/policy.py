@@ -64,10 +64,13 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
     critic = config.stage == "critic"
     if critic:
         auto = AutoModelForSequenceClassification
-        options = {"num_labels": 1, "problem_type": PROBLEM[config.critic.loss]}
-        set_seed(config.seed)  # its head is random
+        options |= {"num_labels": 1, "problem_type": PROBLEM[config.critic.loss]}
     with ONE_LOAD:
-        model = auto.from_pretrained(base_weights(files), dtype=dtype, attn_implementation="sdpa", **options)
+        model, loading = auto.from_pretrained(
+            base_weights(files), dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **options
+        )
+    if critic and "score.weight" in loading["missing_keys"]:
+        torch.nn.init.zeros_(model.score.weight)  # a random head's scores would first have to be unlearnt
     if config.finetuning == "full":
         return model
     if config.quantization:
