@@ -18,7 +18,7 @@ import numpy as np
 from indexes.encoders import EncoderSpec
 from indexes.runtimes import Backend, check_backend, give_over
 from steprag.errors import ConfigError, RetrieverError
-from steprag.threads import ONE_LOAD, spin_briefly
+from steprag.threads import one_load, spin_briefly
 
 Dtype = Literal["float32", "float16", "bfloat16", "int8"]
 CPU_TOKENS = 512
@@ -176,10 +176,7 @@ def batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
 
 
 def _load(folder: Path, spec: EncoderSpec, device: str, model_kwargs: dict[str, Any]) -> Any:
-    with ONE_LOAD:
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
+    with one_load():
         return _loaded(folder, spec, device, model_kwargs)
 
 

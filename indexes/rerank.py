@@ -17,7 +17,7 @@ from indexes.encoders import find_encoder
 from indexes.searchers import Asked, Ranking, Searcher, named, ranking
 from steprag.errors import ConfigError
 from steprag.files import file_hash
-from steprag.threads import ONE_LOAD
+from steprag.threads import one_load
 
 
 class PairScorer(Protocol):
@@ -44,7 +44,7 @@ class CrossEncoder:
         self.hash = hashlib.sha256("".join(file_hash(file) for file in files).encode()).hexdigest()
 
     def load(self) -> None:
-        with ONE_LOAD:
+        with one_load():
             import torch
             from sentence_transformers import CrossEncoder as Model
 

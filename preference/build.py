@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +70,7 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
         totals: Counter[str] = Counter()
         usage = Usage()
         with PairsFolder(out, config, config.products, grammar_of(profile), funnel) as folder:
-            for tree, tree_hash in chain.from_iterable(read_trees(file) for file in trees):
+            for tree, tree_hash in read_trees(*trees):
                 totals["trees"] += 1
                 totals["nodes"] += len(tree.nodes)
                 usage += tree.usage
@@ -123,10 +122,11 @@ def _one_prompt(trees: list[Path], sources: list[dict[str, Any]]) -> tuple[Any, 
     return told[0]
 
 
-def read_trees(path: Path) -> Iterator[tuple[Tree, str]]:
+def read_trees(*files: Path) -> Iterator[tuple[Tree, str]]:
     """Each tree with the hash of its line, streamed. Raises DataError with file and line."""
-    for number, line in read_lines(path):
-        yield from_dict(Tree, parse_line(line, path, number), path, number), line_hash(line)
+    for path in files:
+        for number, line in read_lines(path):
+            yield from_dict(Tree, parse_line(line, path, number), path, number), line_hash(line)
 
 
 def _add(

@@ -27,7 +27,7 @@ from steprag.errors import ConfigError
 from steprag.files import existing, file_hash, read_questions, read_records, read_rows
 from steprag.metrics import normalise
 from steprag.progress import Progress, say
-from steprag.threads import ONE_LOAD
+from steprag.threads import one_load
 from steprag.types import Question
 
 KINDS = ("id", "text", "ngram", "embedding")
@@ -174,7 +174,7 @@ def _load(encoder: str) -> Any:
 
     folder = embedded_encoder() if encoder == "minilm" else existing(encoder, "encoder")
     try:
-        with ONE_LOAD:
+        with one_load():
             from sentence_transformers import SentenceTransformer
 
             return SentenceTransformer(str(folder), device="cpu", local_files_only=True)

@@ -36,20 +36,20 @@ def main(argv: list[str]) -> int:
         prog="steprag pairs sensitivity", description="Which pairs another discount would flip, lose or add."
     )
     parser.add_argument(
-        "--trees", required=True, metavar="RUN", help="run folder of steprag generate, or a trees.jsonl"
+        "--trees", required=True, nargs="+", metavar="RUN", help="run folders of steprag generate, or files of trees"
     )
     parser.add_argument(
         "--alphas", nargs="+", type=float, default=list(ALPHAS), metavar="A", help=f"discounts {ALPHAS}"
     )
-    parser.add_argument("--out", metavar="DIR", help="where the report goes [RUN/sensitivity]")
+    parser.add_argument("--out", metavar="DIR", help="where the report goes [sensitivity in the first RUN]")
     parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
     add_options(parser, PairsStageConfig)
     given = parse_arguments(parser, argv)
     config = config_from(PairsStageConfig, given)
     if bad := [alpha for alpha in given.alphas if not 0 < alpha <= 1]:
         raise ConfigError(f"--alphas: {bad[0]} is not above 0 and at most 1")
-    trees = trees_file(given.trees)
-    out = Path(given.out) if given.out else trees.parent / "sensitivity"
+    trees = [trees_file(each) for each in given.trees]
+    out = Path(given.out) if given.out else trees[0].parent / "sensitivity"
     report = sensitivity(config, trees, out, tuple(sorted({*given.alphas, config.reward.alpha})))
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else table(report))
     say(f"pairs sensitivity: every pair that is not in all of them: {out / 'changes.jsonl'}")
@@ -68,15 +68,19 @@ class Preference:
     margins: dict[float, float | None]
 
 
-def sensitivity(config: PairsStageConfig, trees: Path, out: Path, alphas: tuple[float, ...]) -> dict[str, Any]:
+def sensitivity(config: PairsStageConfig, trees: list[Path], out: Path, alphas: tuple[float, ...]) -> dict[str, Any]:
     """Compares the pairs of all alphas with those of the configured one; writes and returns the report."""
-    identity = {"trees": file_hash(trees), "alphas": alphas, **config.model_dump(include={"reward", "pairs"})}
+    identity = {
+        "trees": [file_hash(file) for file in trees],
+        "alphas": alphas,
+        **config.model_dump(include={"reward", "pairs"}),
+    }
     with open_run(out, "sensitivity", identity=identity, config=config.model_dump()) as run:
         base = config.reward.alpha
         tally: dict[float, Counter[str]] = {alpha: Counter() for alpha in alphas}
         survive = Counter[str]()
         with written_whole(out / "changes.jsonl") as stream:
-            for tree, tree_hash in read_trees(trees):
+            for tree, tree_hash in read_trees(*trees):
                 survive["trees"] += 1
                 for found in preferences(tree, config, alphas):
                     _count(found, base, tally, survive)

@@ -15,7 +15,7 @@ from steprag.checkpoints import check_use, stage_of, training_manifest
 from steprag.engines.models import ModelFiles, adapter_hash, resolve_model, weights_hash
 from steprag.errors import ConfigError
 from steprag.prompts import PromptProfile
-from steprag.threads import ONE_LOAD, spin_briefly
+from steprag.threads import one_load, spin_briefly
 from steprag.tokens import load_tokenizer, prompt_tokens, reply_tokens
 from steprag.types import Message, Step
 
@@ -102,14 +102,13 @@ class Critic:
 def _loaded(checkpoint: CriticFiles) -> Any:
     from steprag.engines.weights import base_weights
 
-    with ONE_LOAD:
+    with one_load():
         import torch
         from peft import PeftModel
         from transformers import AutoModelForSequenceClassification, logging
 
         files, dtype = checkpoint.files, torch.bfloat16 if checkpoint.bf16 else torch.float32
         logging.set_verbosity_error()  # it would say that the head is not in the base
-        logging.disable_progress_bar()
         model: Any = AutoModelForSequenceClassification.from_pretrained(
             base_weights(files), dtype=dtype, num_labels=1, attn_implementation="sdpa"
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 BRIEFLY = "1000"
 """Turns of a waiting OpenMP thread before it sleeps.
@@ -21,11 +23,22 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-ONE_LOAD = threading.Lock()
-"""Held while a model is loaded and its package imported: transformers replaces `PreTrainedModel.tie_weights` for the
-length of a load, and two loads at once leave it replaced for good, so that later models come untied; and it imports its
-parts when they are first asked for, which fails in the second of two threads ("cannot import name 'AutoModel'").
-"""
+_LOADING = threading.Lock()
+
+
+@contextmanager
+def one_load() -> Iterator[None]:
+    """The block in which a model is loaded and its package imported, one at a time and without its bars.
+
+    transformers replaces `PreTrainedModel.tie_weights` for the length of a load, and two loads at once leave it so for
+    good, with later models untied; and it imports its parts when they are first asked for, which fails in the second
+    of two threads ("cannot import name 'AutoModel'").
+    """
+    with _LOADING:
+        from transformers import logging
+
+        logging.disable_progress_bar()
+        yield
 
 
 def spin_briefly() -> None:

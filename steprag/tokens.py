@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from steprag.engines.models import ModelFiles
 from steprag.errors import ConfigError
-from steprag.threads import ONE_LOAD
+from steprag.threads import one_load
 from steprag.types import Message
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerBase:
     """The base's tokenizer; ConfigError where it has no chat template."""
     from steprag.engines.weights import base_weights
 
-    with ONE_LOAD:
+    with one_load():
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(base_weights(files))

@@ -21,7 +21,7 @@ from tests.training_parts import pair_row, step_row, train, write, write_labels
 
 @pytest.fixture(autouse=True)
 def _transformers_as_it_was() -> Iterator[None]:
-    """A test that leaves a model loading in a thread would spoil the models of the next one (see ONE_LOAD)."""
+    """A test that leaves a model loading in a thread would spoil the models of the next one (see one_load)."""
     yield
     if modeling := sys.modules.get("transformers.modeling_utils"):
         assert modeling.PreTrainedModel.tie_weights.__name__ == "tie_weights", "a load of weights still runs"

@@ -330,6 +330,10 @@ def test_sensitivity_says_which_pairs_flip(tmp_path: Path, capsys: pytest.Captur
     change = json.loads((tmp_path / "run/sensitivity/changes.jsonl").read_text())
     assert change["nodes"] == [1, 2]
     assert change["margins"]["1.0"] == -0.5
+    again = trees_file(tmp_path / "again", [replace(deep, nodes=nodes)])
+    both = ["--trees", str(trees), str(again), "--out", str(tmp_path / "both")]
+    assert steprag(["pairs", "sensitivity", *options, *both]) == 0
+    assert json.loads(capsys.readouterr().out)["pairs"] == 2 * report["pairs"] == 2
     with pytest.raises(ConfigError, match="alphas"):
         from preference.sensitivity import main as sensitivity
 

@@ -16,7 +16,7 @@ from steprag.engines.models import ModelFiles, adapter_base, read_json
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError
 from steprag.files import write_json
-from steprag.threads import ONE_LOAD
+from steprag.threads import one_load
 from training.config import LoraSection, TrainConfig
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
     if critic:
         auto = AutoModelForSequenceClassification
         options |= {"num_labels": 1, "problem_type": PROBLEM[config.critic.loss]}
-    with ONE_LOAD:
+    with one_load():
         model, loading = auto.from_pretrained(
             base_weights(files), dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **options
         )

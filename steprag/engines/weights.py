@@ -33,7 +33,7 @@ from steprag.engines.models import (
 from steprag.engines.requantise import eight_bit_gguf
 from steprag.errors import ConfigError
 from steprag.processor import fast_dtype
-from steprag.threads import ONE_LOAD
+from steprag.threads import one_load
 
 if TYPE_CHECKING:
     import numpy as np
@@ -128,7 +128,7 @@ def _small_files(folder: Path) -> list[str]:
 
 def _merge(base: Path, adapter: Path, dtype: str, folder: Path) -> None:
     """Summed in float32, rounded once at the end."""
-    with ONE_LOAD:
+    with one_load():
         import torch
         from peft import PeftModel
         from transformers import AutoModelForCausalLM, AutoTokenizer
