@@ -88,11 +88,12 @@ class Proof:
 def the_contenders(proof: Proof, names: Collection[str] | None = None) -> list[Contender]:
     """Those of `names` in the order of `LABELS`, by default those that answer the test questions."""
     warm = ("--adapter", proof.warm)
+    sampled = ("--policy.temperature", "0.7", "--policy.min_p", "0.05")
     options: dict[str, tuple[str, ...]] = {
         "warm": warm,
         "shipped": ("--adapter", WARM),
         "bare": ("--prompt.examples", "2"),
-        "vote": (*warm, "--best_of", str(VOTES), "--policy.temperature", "0.7"),
+        "vote": (*warm, "--best_of", str(VOTES), *sampled),
     }
     return [
         Contender(label, proof.out / f"infer-{name}", options.get(name, ("--adapter", str(proof.out / name))))
