@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 from typing import Any
@@ -121,6 +122,9 @@ class RemoteRetriever:
 
     def _passage(self, item: dict[str, Any]) -> Passage:
         document = item["document"]
+        if not isinstance(document, dict):
+            raise TypeError("a document that is no object")
+        json.dumps(document, ensure_ascii=False).encode()  # half a surrogate pair is a UnicodeEncodeError
         if isinstance(document.get("text"), str) and isinstance(document.get("title"), str):
             return Passage(str(document["id"]), document["title"], document["text"], float(item["score"]))
         passage = passage_from_row(document, self._url, 1)

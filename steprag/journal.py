@@ -66,6 +66,8 @@ class Journal:
         self.path, self.spending = path, spending or Spending()
         self.in_flight: set[asyncio.Task[Any]] = set()
         self.closing = False
+        self.fatal: StepragError | None = None
+        """Why no request can succeed any more."""
         try:
             self._db = _connected_to_read(path) if reading else _connected(path)
         except sqlite3.Error as error:
@@ -215,7 +217,7 @@ class QuestionCalls:
     async def _send(self, key: CallKey, gate: Gate, chars: int, request: Request) -> Sample:
         async with gate.turn(chars):
             if self._journal.closing:
-                raise asyncio.CancelledError
+                raise self._journal.fatal or asyncio.CancelledError
             self._journal.spending.check()
             self._journal.sent(self._id, key)
             try:
@@ -223,7 +225,7 @@ class QuestionCalls:
             except StepragError as error:
                 self._journal.failed(self._id, key)
                 if not isinstance(error, RequestError):  # no other request can succeed: send none that waits
-                    self._journal.closing = True
+                    self._journal.closing, self._journal.fatal = True, error
                 raise
             self._journal.replied(self._id, key, sample)
             gate.settle(chars, sample.usage)

@@ -19,7 +19,7 @@ from openai.types.chat import ChatCompletion
 from pydantic import ValidationError
 
 from steprag.config import PolicyConfig
-from steprag.engines.models import resolve_model, sha256_of
+from steprag.engines.models import resolve_model, sha256_of, weights_hash
 from steprag.engines.server import EngineSpec, serving
 from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavailable, StepragError
 from steprag.types import Completion, Message, Sample, Usage
@@ -88,7 +88,7 @@ class OpenAIPolicy:
         done.
         """
         try:
-            served = [model.id async for model in self._client.models.list()]
+            served = _served((await self._client.models.with_raw_response.list()).text, str(self._client.base_url))
         except openai.APIStatusError as error:
             if error.status_code == 404:  # an endpoint without a model list; the first request will tell
                 return
@@ -179,6 +179,16 @@ class OpenAIPolicy:
         return PolicyError(f"{where}: {_reason(error)}")
 
 
+def _served(text: str, url: str) -> list[str]:
+    """Names in a list of models, which a web page or another service's reply is not."""
+    try:
+        return [str(model["id"]) for model in json.loads(text)["data"]]
+    except (ValueError, TypeError, KeyError):
+        raise PolicyUnavailable(
+            f"{url} answers, but not as an OpenAI-compatible endpoint, whose URL usually ends in /v1"
+        ) from None
+
+
 def _api_key(variable: str, base_url: str | None) -> str:
     key = os.environ.get(variable)
     if key:
@@ -212,10 +222,15 @@ def _sample(reply: object, stop: tuple[str, ...], begun: str, engine: str) -> Sa
     if not checked.choices:
         return None
     completions = tuple(
-        _closed(Completion((c.message.content or "").removeprefix(begun), c.finish_reason or "unknown"), stop)
+        _closed(Completion(_whole(c.message.content or "").removeprefix(begun), c.finish_reason or "unknown"), stop)
         for c in checked.choices
     )
     return Sample(completions, _usage(checked, 1.0 if engine != "llamacpp" else _times_the_first(completions)))
+
+
+def _whole(text: str) -> str:
+    """The text with what UTF-8 cannot hold replaced: half a surrogate pair, where an emoji was cut in two."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _closed(completion: Completion, stop: tuple[str, ...]) -> Completion:
@@ -265,11 +280,13 @@ async def open_policy(config: PolicyConfig, grammar: OutputFormat) -> AsyncItera
 
 
 def model_identity(config: PolicyConfig) -> dict[str, str]:
-    """What names the policy's weights in a run's identity: the model, the adapter and the hash of its file."""
+    """What names the policy's weights in a run's identity: the model, the adapter, and hashes of local files."""
     if config.base_url is not None or config.engine in REMOTE:
         return {"model": config.model}
     files = resolve_model(config.model, config.adapter)
     identity = {"model": files.name}
+    if files.hf or (files.gguf and not files.embedded):  # a folder's name tells little: many are called "merged"
+        identity["weights"] = weights_hash(files)[:16]
     if files.adapter is not None:
         weights = files.adapter if files.adapter.is_file() else files.adapter / "adapter_model.safetensors"
         identity["adapter"] = sha256_of(weights)[:16]

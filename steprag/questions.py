@@ -64,7 +64,7 @@ def unfinished(questions: list[Question], file: Path, question_id: Callable[[dic
     drop_torn_line(file)
     done = ids_in(file, question_id)
     if done:
-        say(f"{file.name}: {len(done)} of {len(questions)} questions are there already")
+        say(f"{file.name}: {len(done)} questions are there already")
     return [question for question in questions if question.id not in done]
 
 
@@ -128,16 +128,18 @@ def _notes(failed: Counter[str], spending: Spending) -> str:
 
 
 def in_question_order(file: Path, questions: list[Question], question_id: Callable[[dict[str, Any]], str]) -> None:
-    """Puts the lines of a finished file into the order of the questions, so that equal runs give equal files."""
+    """Puts the lines of a finished file into the order of the questions, so that equal runs give equal files. Lines of
+    other questions, of a run with a higher limit, stay behind them.
+    """
     if not file.exists():
         return
     places = {key: (start, length) for key, start, length in lines_of(file, question_id)}
+    asked = [question.id for question in questions if question.id in places]
     with file.open("rb") as stream, written_whole(file, "wb") as ordered:
-        for question in questions:
-            if question.id in places:
-                offset, length = places[question.id]
-                stream.seek(offset)
-                ordered.write(stream.read(length))
+        for key in dict.fromkeys((*asked, *places)):
+            offset, length = places[key]
+            stream.seek(offset)
+            ordered.write(stream.read(length))
 
 
 def row_id(row: dict[str, Any]) -> str:

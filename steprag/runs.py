@@ -6,6 +6,7 @@ and nothing is touched. A second process on the same folder is refused as well.
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 import subprocess
@@ -90,7 +91,7 @@ def _closing(run: Run) -> Iterator[Run]:
     except BudgetReached:
         status = "budget"
         raise
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):  # asyncio makes the second of Ctrl-C
         status = "interrupted"
         raise
     except StepragError as error:

@@ -239,6 +239,39 @@ def test_a_refused_key_keeps_the_calls_in_flight(tmp_path: Path, whole: tuple[by
     check_each_call_was_made_once(out, log, whole)
 
 
+def test_whenever_the_quota_ends_the_run_says_so(tmp_path: Path) -> None:
+    """Trees of which all calls wait are given up before the one that was refused has finished its wave."""
+
+    class Exhausted(ScriptedPolicy):
+        left = 0
+
+        async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+            self.left -= 1
+            if self.left < 0:
+                await asyncio.sleep(0.002)
+                raise PolicyRefused("the quota is used up")
+            await asyncio.sleep(random.Random(seed).uniform(0.002, 0.01))
+            return await super().sample(messages, allowed, n=n, seed=seed)
+
+    for calls in range(4, 28, 2):
+        policy = Exhausted()
+        policy.left = calls
+        with pytest.raises(PolicyRefused):
+            generate(
+                tmp_path / str(calls), policy, {"search.wave": 2}, [*QUESTIONS, Question("q4", QUESTION, ("lek",))]
+            )
+        assert read_manifest(tmp_path / str(calls))["error"] == "the quota is used up"
+
+
+def test_a_run_over_fewer_questions_keeps_the_trees_of_the_others(tmp_path: Path) -> None:
+    generate(tmp_path / "run", ScriptedPolicy())
+    trees = (tmp_path / "run/trees.jsonl").read_bytes()
+    generate(tmp_path / "run", ScriptedPolicy(), questions=QUESTIONS[2:])
+    assert {tree.question.id for tree in read_records(tmp_path / "run/trees.jsonl", Tree)} == {"q0", "q1", "q2", "q3"}
+    generate(tmp_path / "run", ScriptedPolicy())
+    assert (tmp_path / "run/trees.jsonl").read_bytes() == trees
+
+
 def test_a_failed_search_fails_its_question_and_is_made_again(
     tmp_path: Path, whole: tuple[bytes, Counter[str]]
 ) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -140,6 +142,28 @@ def test_hopeless_errors_stop_the_run(questions: Path, index: Path, tmp_path: Pa
         assert len(endpoint.requests) <= 4
     assert words in capsys.readouterr().err
     assert read_manifest(tmp_path / "t")["status"] == "failed"
+
+
+def test_what_answers_is_no_endpoint(
+    monkeypatch: pytest.MonkeyPatch, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Page(BaseHTTPRequestHandler):
+        body = b""
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(self.body)))
+            self.end_headers()
+            self.wfile.write(self.body)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page = Endpoint(f"http://127.0.0.1:{server.server_address[1]}", [])
+        for number, body in enumerate((b"<!doctype html>", b"[]", b'{"data": ["a"]}', b'{"da')):
+            monkeypatch.setattr(Page, "body", body)
+            assert main(["infer", *options(page, questions, index, tmp_path / str(number))]) == 2
+            assert "usually ends in /v1" in capsys.readouterr().err
+        server.shutdown()
 
 
 def test_nothing_answers_or_another_model_does(endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path,

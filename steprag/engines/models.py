@@ -12,6 +12,7 @@ import json
 import os
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,13 @@ def verify() -> dict[str, str]:
 
 
 def sha256_of(path: Path) -> str:
-    """Hex digest of a file."""
+    """Hex digest of a file; one that has not changed since is not read again."""
+    state = path.stat()
+    return _sha256(path, state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _sha256(path: Path, _size: int, _changed: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
