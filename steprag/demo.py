@@ -17,7 +17,7 @@ from steprag import atlas
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.files import read_records, write_json
-from steprag.pipeline import RECIPES, Contender, compare, run_stage
+from steprag.pipeline import RECIPES, Contender, StageBook, compare, run_stage
 from steprag.progress import say
 from steprag.runs import read_manifest
 from steprag.threads import spin_briefly
@@ -36,14 +36,10 @@ def main(argv: list[str]) -> int:
     out, started = Path(given.out), time.monotonic()
     index, pairs, sft, dpo = out / "index", out / "pairs", out / "sft", out / "dpo"
     run_stage("index build", corpus=atlas.path("corpus"), out=index)
-    run_stage(
-        "generate",
-        config=RECIPES / "generation/demo.yaml",
-        questions=atlas.path("train"),
-        index=index,
-        limit=given.train_questions,
-        out=out / "generate",
-    )
+    StageBook(out / "stages.json").run_once(
+        out / "generate", "generate", config=RECIPES / "generation/demo.yaml",
+        questions=atlas.path("train"), index=index, limit=given.train_questions,
+    )  # fmt: skip
     run_stage("pairs", trees=out / "generate", out=pairs)
     recipe = RECIPES / "training"
     run_stage(

@@ -34,15 +34,20 @@ class Contender:
 
 def run_stage(command: str, *more: str, **options: object) -> str:
     """Runs one command and returns it as one would type it. Raises StepragError where it fails."""
-    argv = [*command.split(), *more]
-    for name, value in options.items():
-        argv += [f"--{name}", str(value)]
-    typed = "steprag " + shlex.join(argv)
-    say(f"$ {typed}")
+    argv = _argv(command, *more, **options)
+    say(f"$ {_typed(argv)}")
     code = run(argv)
     if code not in (0, PART_DONE):
         raise StepragError(f"steprag {command} ended with exit code {code}")
-    return typed
+    return _typed(argv)
+
+
+def _argv(command: str, *more: str, **options: object) -> list[str]:
+    return [*command.split(), *more, *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
+
+
+def _typed(argv: list[str]) -> str:
+    return "steprag " + shlex.join(argv)
 
 
 def compare(contenders: Sequence[Contender], out: Path) -> dict[str, Any]:
@@ -62,6 +67,15 @@ class StageBook:
     def __init__(self, file: Path) -> None:
         self._file = file
         self.stages: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+    def run_once(self, out: Path, command: str, *more: str, **options: object) -> None:
+        """As `run`, but what has ended is not begun again by the same command: later stages were built from what it
+        left, which questions that failed and are tried again would change.
+        """
+        ended = self.stages.get(out.name, {})
+        typed = _typed(_argv(command, *more, **options, out=out))
+        if not (ended.get("done") and ended.get("command") == typed and out.is_dir()):
+            self.run(out, command, *more, **options)
 
     def run(self, out: Path, command: str, *more: str, **options: object) -> None:
         """Runs the stage whose run folder is `out`."""

@@ -150,7 +150,7 @@ def search(book: StageBook, proof: Proof, name: str, questions: list[Question], 
     for folder, start in zip(folders, starts, strict=True):
         write_records(folder.with_suffix(".jsonl"), questions[start : start + size])
     for folder in folders:
-        book.run(
+        book.run_once(
             folder, "generate", *proof.served, "--policy.adapter", adapter,
             config=RECIPES / "generation/atlas.yaml", questions=folder.with_suffix(".jsonl"), index=proof.out / "index",
         )  # fmt: skip

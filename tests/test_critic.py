@@ -49,6 +49,12 @@ def values(checkpoint: Path, number: int) -> tuple[float, float]:
     return good, bad
 
 
+def test_a_critic_of_bfloat16_has_its_head_in_float32(tiny: Path, labels: Path, tmp_path: Path) -> None:
+    """In bfloat16 the small updates of a step would be rounded away."""
+    assert train(tiny, labels, tmp_path / "out", "critic", "--bf16", "true", "--max_steps", "1") == 0
+    assert {str(tensor.dtype) for tensor in tensors(tmp_path / "out").values()} == {"torch.float32"}
+
+
 def test_a_critic_learns_to_tell_two_kinds_of_steps(critic: Path) -> None:
     manifest = read_json(critic / "manifest.json")
     held_out = manifest["held_out"]

@@ -14,7 +14,7 @@ import steprag.pipeline
 from steprag import atlas
 from steprag.cli import main
 from steprag.contenders import Proof, the_contenders
-from steprag.errors import ConfigError, StepragError
+from steprag.errors import PART_DONE, ConfigError, StepragError
 from steprag.files import read_records
 from steprag.pipeline import StageBook
 from steprag.reproduce import FULL, one_kind, search, the_questions
@@ -113,6 +113,17 @@ def test_the_book_adds_up_interrupted_stages(tmp_path: Path, monkeypatch: pytest
     assert json.loads((tmp_path / "stages.json").read_text()) == {
         "x": {"seconds": 14, "done": True, "command": f"steprag pairs --trees 't t' --out {tmp_path / 'x'}"}
     }
+
+
+def test_a_search_that_others_were_built_from_is_not_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(steprag.pipeline, "run", lambda argv: ran.append(argv) or PART_DONE)
+    (tmp_path / "x").mkdir()
+    for limit in (1, 1, 2):
+        StageBook(tmp_path / "stages.json").run_once(tmp_path / "x", "generate", limit=limit)
+    assert [argv[2] for argv in ran] == ["1", "2"]
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import pytest
 from steprag.cli import guarded
 from steprag.config import load_config
 from steprag.errors import ConfigError, DataError
+from steprag.runs import read_manifest
 from tests.training_parts import pair_row, reply, train, write
 from training.checks import check_keys, check_recipe
 from training.config import TrainConfig
@@ -113,6 +114,25 @@ def test_kernels_of_liger_need_their_package_and_a_gpu(monkeypatch: pytest.Monke
     monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
     with pytest.raises(ConfigError, match="run on a GPU and none is here"):
         check_recipe(TrainConfig(liger=True))
+
+
+def test_names_of_losses_and_layers_are_checked(
+    tiny: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tiny, pairs, tmp_path / "a", "dpo", "--dpo.loss", "[sigmoidd]") == 2
+    assert "unknown loss 'sigmoidd'; did you mean 'sigmoid'?" in capsys.readouterr().err
+    assert train(tiny, pairs, tmp_path / "b", "dpo", "--lora.target", "qproj") == 2
+    assert "no layer 'qproj'; it has down_proj, gate_proj," in capsys.readouterr().err
+
+
+def test_layers_are_of_adapters_alone(tiny: Path, pairs: Path, tmp_path: Path) -> None:
+    """Full fine-tuning trains every block, and says so."""
+    counts = []
+    for layers in ("1", "none"):
+        options = ("--finetuning", "full", "--lora.layers", layers, "--max_steps", "1")
+        assert train(tiny, pairs, tmp_path / layers, "dpo", *options) == 0
+        counts.append(read_manifest(tmp_path / layers)["trained_parameters"])
+    assert counts[0] == counts[1]
 
 
 def test_trackers_reach_the_trainer(tmp_path: Path) -> None:

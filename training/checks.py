@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from steprag.config import nearest
 from steprag.engines.models import ModelFiles, read_json
 from steprag.errors import ConfigError
 from training.config import TrainConfig
@@ -17,6 +18,11 @@ from training.rewards import check_names
 from training.rows import Row
 from training.shapes import shape_of
 
+LOSSES = (
+    "sigmoid", "hinge", "ipo", "nca_pair", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down",
+    "discopop", "sft", "sigmoid_norm",
+)  # fmt: skip
+"""TRL's, without `exo_pair` and `robust`, which are sigmoid or an error where no smoothing is set for all pairs."""
 TRACKERS = ("clearml", "codecarbon", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
 """Those of the Hugging Face Trainer whose name is their package's."""
 
@@ -92,6 +98,9 @@ def check_keys(config: TrainConfig) -> None:
     strangers = sorted(set(config.report_to) - set(TRACKERS))
     if strangers:
         raise ConfigError(f"report_to: unknown tracker {strangers[0]!r}; known: {', '.join(TRACKERS)}")
+    unknown = next((name for name in config.dpo.loss if name not in LOSSES), None)
+    if unknown:
+        raise ConfigError(f"dpo.loss: unknown loss {unknown!r}{nearest(unknown, LOSSES)}")
     complaints = {
         "stage critic: only trainer trl trains a critic": config.stage == "critic" and config.trainer != "trl",
         "quantization: a critic's head cannot be trained in 4 bits; leave it out": config.stage == "critic"

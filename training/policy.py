@@ -112,7 +112,10 @@ def _lora(section: LoraSection, model: PreTrainedModel, task: str) -> Any:
 
     blocks = int(model.config.get_text_config().num_hidden_layers)
     layers = None if section.layers is None else list(range(max(0, blocks - section.layers), blocks))
-    names = _linear_names(model) if section.target == "all-linear" else section.target.split(",")
+    known = _linear_names(model)
+    names = known if section.target == "all-linear" else section.target.split(",")
+    if strangers := sorted(set(names) - set(known)):
+        raise ConfigError(f"lora.target: the model has no layer {strangers[0]!r}; it has {', '.join(known)}")
     return LoraConfig(
         r=section.rank,
         lora_alpha=section.alpha,
@@ -132,8 +135,10 @@ def _linear_names(model: nn.Module) -> list[str]:
 
 
 def freeze_below(policy: nn.Module, layers: int | None) -> None:
-    """Leaves LoRA trainable in the top `layers` blocks only, so that backward ends there. None trains all."""
-    if layers is None:
+    """Leaves LoRA trainable in the top `layers` blocks only, so that backward ends there. None trains all, as does
+    full fine-tuning, which has no LoRA.
+    """
+    if layers is None or not hasattr(policy, "peft_config"):
         return
     blocks = {name: int(found[1]) for name, _ in policy.named_parameters() if (found := _BLOCK.search(name))}
     first = max(blocks.values()) + 1 - layers

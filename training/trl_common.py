@@ -141,6 +141,11 @@ def run_trainer(trainer: Trainer, job: Job) -> Outcome:
     checkpoint = last_checkpoint(job.checkpoints)
     if checkpoint:
         job.run.note(resumed_from=checkpoint.name)
+    # TRL casts the LoRA of a 4-bit base to bfloat16 and PEFT leaves a head in the base's numbers: there AdamW's small
+    # updates are rounded away.
+    for weight in trainer.model.parameters():  # pyright: ignore
+        if weight.requires_grad:
+            weight.data = weight.data.float()
     with completion_only_head():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         losses = finite([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
