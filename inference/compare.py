@@ -32,12 +32,12 @@ ALIKE = ("questions", "index", "harness")
 
 @dataclass(frozen=True)
 class Scored:
-    """A run with its scores by question id; `failed` counts the questions that have none."""
+    """A run with its scores by question id; `failed` are the questions that have none."""
 
     name: str
     identity: dict[str, Any]
     scores: dict[str, Score]
-    failed: int
+    failed: set[str]
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def check_alike(runs: list[Scored]) -> None:
                     f"{first.name} and {run.name} differ in {key} ({one} and {other}): not one table; --force compares "
                     "them all the same"
                 )
-        if run.scores.keys() != first.scores.keys() and not run.failed and not first.failed:
+        if run.scores.keys() | run.failed != first.scores.keys() | first.failed:
             raise ConfigError(
                 f"{first.name} and {run.name} have other questions (see limit); --force compares the shared"
             )
@@ -128,7 +128,7 @@ def row(run: Scored, base: Scored, direct: Scored | None) -> dict[str, Any]:
     line: dict[str, Any] = {
         "run": run.name,
         "questions": len(scores),
-        "failed": run.failed,
+        "failed": len(run.failed),
         "em": mean(one.em for one in scores),
         "em_low": em_low,
         "em_high": em_high,
@@ -149,15 +149,15 @@ def row(run: Scored, base: Scored, direct: Scored | None) -> dict[str, Any]:
     return line
 
 
-def search_errors(run: Scored, direct: Scored) -> dict[str, float]:
+def search_errors(run: Scored, direct: Scored) -> dict[str, float | None]:
     """over_search: of the questions that the model answers alone, the share that it searched for all the same;
-    under_search: of those that it does not, the share that it answered wrongly without a search.
+    under_search: of those that it does not, the share that it answered wrongly without a search. None of no question.
     """
     known = [run.scores[key] for key, alone in direct.scores.items() if alone.em and key in run.scores]
     unknown = [run.scores[key] for key, alone in direct.scores.items() if not alone.em and key in run.scores]
     return {
-        "over_search": mean(one.searches > 0 for one in known),
-        "under_search": mean(one.searches == 0 and not one.em for one in unknown),
+        "over_search": mean(one.searches > 0 for one in known) if known else None,
+        "under_search": mean(one.searches == 0 and not one.em for one in unknown) if unknown else None,
     }
 
 

@@ -39,7 +39,7 @@ def evaluate(run: Path) -> dict[str, Any]:
     `strict_em` has them in its denominator.
     """
     file = existing(run / "predictions.jsonl", "predictions of the run")
-    failed = failures_in(run)
+    failed = len(failures_in(run))
     each, kinds, usage = [], [], Usage()
     for prediction in read_records(file, Prediction):
         each.append(score(prediction))

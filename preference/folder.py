@@ -14,6 +14,7 @@ from preference.config import FolderConfig
 from preference.filters import checks, content_reader, open_counter
 from preference.funnel import Funnel
 from preference.stats import pair_stats
+from steprag.errors import ConfigError
 from steprag.files import dump_line, written_whole
 from steprag.steps import Grammar
 from steprag.types import Pair, Question, Ranking, StepLabel, Trajectory
@@ -37,7 +38,7 @@ class PairsFolder:
         self._candidates = Candidates(out, config.seed, funnel, content)
         self._stack = ExitStack()
         self._streams: dict[str, Any] = {}
-        self._questions: set[str] = set()
+        self._questions: dict[str, str] = {}
         self.counts: Counter[str] = Counter()
         self.sources: Counter[str] = Counter()
 
@@ -57,8 +58,10 @@ class PairsFolder:
 
     def add(self, question: Question, records: list[Pair] | list[Trajectory] | list[StepLabel] | list[Ranking]) -> None:
         """Takes the records of one kind that a question gave. Questions that gave none are not listed."""
+        if self._questions.get(question.id, question.question) != question.question:
+            raise ConfigError(f"two questions are called {question.id!r}: give each data set a pairs folder of its own")
         if records and question.id not in self._questions:
-            self._questions.add(question.id)
+            self._questions[question.id] = question.question
             self._write("questions", question)
             self.sources[source_of(question)] += 1
         split = split_of(question.id, self._config)

@@ -43,6 +43,7 @@ class Evaluation:
     """An evaluation file: its questions, and places in that list by id, by normalised text and by run of words."""
 
     path: Path
+    name: str
     questions: list[Question]
     ids: dict[str, int]
     texts: dict[str, int]
@@ -67,7 +68,8 @@ def main(argv: list[str]) -> int:
 def check_folder(folder: Path, config: LeakageConfig) -> dict[str, Any]:
     """Checks a finished pairs folder, writes `leakage.json` and says so in the card; returns what was found."""
     questions = list(read_records(existing(folder / "questions.jsonl", "questions of the pairs folder"), Question))
-    files = [read_evaluation(existing(name, "evaluation file"), config.ngram) for name in config.against]
+    paths = [existing(name, "evaluation file") for name in config.against]
+    files = [read_evaluation(path, name, config.ngram) for path, name in zip(paths, _names(paths), strict=True)]
     matches = [match for file in files for match in _same_questions(questions, file)]
     matches += _runs_in_prompts(folder, files)
     if config.encoder:
@@ -79,13 +81,20 @@ def check_folder(folder: Path, config: LeakageConfig) -> dict[str, Any]:
     return found
 
 
-def read_evaluation(path: Path, ngram: int) -> Evaluation:
+def _names(paths: list[Path]) -> list[str]:
+    """What the report calls the files: by their names, or as they were given where two are called alike."""
+    names = [path.name for path in paths]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+
+
+def read_evaluation(path: Path, name: str, ngram: int) -> Evaluation:
     """The questions of an evaluation file, ready to be looked up."""
     questions = read_questions(path)
     texts = [normalise(question.question) for question in questions]
     runs = {run: place for place, text in enumerate(texts) for run in _runs(tuple(text.split()), ngram)}
     return Evaluation(
         path,
+        name,
         questions,
         ids={question.id: place for place, question in enumerate(questions)},
         texts={text: place for place, text in enumerate(texts)},
@@ -110,7 +119,7 @@ def _same_questions(questions: list[Question], file: Evaluation) -> Iterator[dic
 
 def _match(kind: str, file: Evaluation, place: int, question_id: str, **more: Any) -> dict[str, Any]:
     other = file.questions[place]
-    return {"kind": kind, "file": file.path.name, "question_id": question_id, "evaluation_id": other.id,
+    return {"kind": kind, "file": file.name, "question_id": question_id, "evaluation_id": other.id,
             "evaluation_question": other.question, **more}  # fmt: skip
 
 
@@ -206,15 +215,15 @@ def _found(
             "model trained on this folder must not be scored on PopQA"
         )
     for file in files:
-        if total := len({q for name, _, q in pairs if name == file.path.name}):
-            warnings.append(f"{total} of {len(questions)} questions overlap with {file.path.name}")
+        if total := len({q for name, _, q in pairs if name == file.name}):
+            warnings.append(f"{total} of {len(questions)} questions overlap with {file.name}")
     return {
         "questions": len(questions),
         "config": config.model_dump(include={"ngram", "encoder", "similarity"}),
         "kinds": [kind for kind in KINDS if kind != "embedding" or config.encoder],
         "files": [
-            {"file": file.path.name, "sha256": file_hash(file.path), "questions": len(file.questions),
-             "found": {kind: counts[file.path.name, kind] for kind in KINDS}}
+            {"file": file.name, "sha256": file_hash(file.path), "questions": len(file.questions),
+             "found": {kind: counts[file.name, kind] for kind in KINDS}}
             for file in files
         ],
         "warnings": warnings,

@@ -147,14 +147,14 @@ def row_id(row: dict[str, Any]) -> str:
     return row["id"]
 
 
-def failures_in(folder: Path) -> int:
-    """How many questions of a run folder failed."""
-    return len(ids_in(folder / FAILED, row_id))
+def failures_in(folder: Path) -> set[str]:
+    """Ids of the questions of a run folder that failed."""
+    return set(ids_in(folder / FAILED, row_id))
 
 
 def note_failures(run: Run) -> int:
     """Counts the failed questions; where there are some, marks the run as partial and says so."""
-    failed = failures_in(run.path)
+    failed = len(failures_in(run.path))
     if failed:
         run.set(status="partial")
         say(

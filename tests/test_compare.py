@@ -13,7 +13,7 @@ from inference.scores import HARNESS, score
 from steprag.cli import main
 from steprag.files import write_records
 from steprag.runs import open_run
-from steprag.types import Found, Prediction, Step, Usage
+from steprag.types import Failure, Found, Prediction, Step, Usage
 
 
 def prediction(number: int, said: str | None, searches: int = 1, **metadata: Any) -> Prediction:
@@ -99,6 +99,22 @@ def test_unlike_runs_are_refused_unless_forced(identity: dict[str, object], said
     assert main(["compare", one, other]) == 2
     assert message in capsys.readouterr().err
     assert main(["compare", one, other, "--force"]) == 0
+
+
+def test_a_failed_question_is_no_other_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole, part = run_of(tmp_path / "whole", ["lek"] * 6), run_of(tmp_path / "part", ["lek"] * 5)
+    write_records(Path(part) / "failures.jsonl", [Failure("q9", "PolicyError", "")])
+    assert main(["compare", whole, part]) == 2
+    assert "other questions" in capsys.readouterr().err
+    write_records(Path(part) / "failures.jsonl", [Failure("q5", "PolicyError", "")])
+    assert main(["compare", whole, part]) == 0
+    assert "5 (+1 failed)" in capsys.readouterr().out
+
+
+def test_a_share_of_no_question_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, direct = run_of(tmp_path / "run", ["lek"] * 3), run_of(tmp_path / "direct", ["sol"] * 3, searches=0)
+    assert main(["compare", run, "--direct", direct]) == 0
+    assert capsys.readouterr().out.splitlines()[2].endswith("|  |  | 0.0 |")
 
 
 def test_runs_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

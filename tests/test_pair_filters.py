@@ -25,11 +25,11 @@ from preference.push import push
 from preference.rewards import spre
 from steprag.cli import main as steprag
 from steprag.errors import ConfigError, DataError
-from steprag.files import dump_line, read_records, to_dict
+from steprag.files import dump_line, read_records, to_dict, write_records
 from steprag.runs import read_manifest
 from steprag.steps import TRANSCRIPT
 from steprag.types import Message, Pair, Question, Ranking, StepLabel, Tree
-from tests.fakes import QUESTION, ScriptedPolicy, answer, evidence, query
+from tests.fakes import QUESTION, ScriptedPolicy, answer, beginner, evidence, query
 from tests.models import make_llama
 from tests.test_search import planted, search, searcher
 
@@ -361,6 +361,27 @@ def test_pushing_sends_the_files_of_the_folder_to_a_private_repository(tmp_path:
     assert (sent["folder_path"], sent["repo_type"]) == (str(tmp_path), "dataset")
     assert "README.md" in sent["allow_patterns"]
     assert ".lock" not in sent["allow_patterns"]
+
+
+def test_two_questions_of_one_id_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = search(ScriptedPolicy(beginner), rollouts=12)
+    other = replace(one, question=replace(one.question, question="Another?"))
+    trees = trees_file(tmp_path / "run", [one, other])
+    assert steprag(["pairs", "--trees", str(trees), "--out", str(tmp_path / "pairs")]) == 2
+    assert "give each data set a pairs folder of its own" in capsys.readouterr().err
+
+
+def test_evaluation_files_of_one_name_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = search(ScriptedPolicy(beginner), rollouts=12)
+    trees = trees_file(tmp_path / "run", [tree])
+    build(trees, tmp_path / "pairs")
+    for name, question in (("one", tree.question), ("two", replace(tree.question, id="x", question="Another one?"))):
+        (tmp_path / name).mkdir()
+        write_records(tmp_path / name / "dev.jsonl", [question])
+    files = [str(tmp_path / name / "dev.jsonl") for name in ("one", "two")]
+    assert steprag(["pairs", "leakage", "--pairs", str(tmp_path / "pairs"), "--against", *files]) == 0
+    found = json.loads((tmp_path / "pairs/leakage.json").read_text())
+    assert [(file["file"], file["found"]["id"]) for file in found["files"]] == [(files[0], 1), (files[1], 0)]
 
 
 def test_leakage_is_found_by_id_words_and_near_duplicates(tmp_path: Path, tiny_encoder: Path) -> None:
