@@ -121,9 +121,15 @@ def _total(what: str, each: list[float], count: int) -> Forecast:
 
 
 def _seconds(metrics: Path) -> float:
-    """From the first finished tree's start to the last one's end, as far as the run's events tell."""
-    times = [datetime.datetime.fromisoformat(row["time"]) for _, row in read_rows(metrics) if row.get("event")]
-    return (times[-1] - times[0]).total_seconds() * len(times) / (len(times) - 1) if len(times) > 1 else 0.0
+    """From the start of a run to its last finished tree, over all the times that it was started."""
+    spans: list[list[datetime.datetime]] = []
+    for _, row in read_rows(metrics):
+        time = datetime.datetime.fromisoformat(row["time"])
+        if row.get("event") == "begun":
+            spans.append([time, time])
+        elif row.get("event") and spans:
+            spans[-1][1] = time
+    return sum((last - first).total_seconds() for first, last in spans)
 
 
 def _table(report: dict[str, Any]) -> str:

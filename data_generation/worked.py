@@ -124,13 +124,15 @@ def _shown(
 ) -> tuple[Passage, ...]:
     """What the evidence step sees: the passages found, with its gold ones among them, and no other gold passage.
 
-    A gold passage that the search missed takes a random place, the last one found goes; a step that finds nothing
+    A gold passage that the search missed takes a random place, the last other one goes; a step that finds nothing
     sees none that holds the answer.
     """
     shown = [passage for passage in state.passages if passage.id not in golds or passage.id in step.gold]
     for gold in step.gold:
         if all(passage.id != gold for passage in shown):
-            shown = shown[: len(state.passages) - 1]
+            others = [passage for passage in shown if passage.id not in step.gold]
+            if others and len(shown) == len(state.passages):
+                shown.remove(others[-1])
             shown.insert(rng.randint(0, len(shown)), passages[gold])
     return tuple(shown)
 

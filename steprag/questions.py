@@ -84,6 +84,7 @@ async def work_off(
     """
     (run.path / FAILED).unlink(missing_ok=True)
     label, failed = run.manifest["stage"], Counter[str]()
+    run.note(event="begun")
     with (
         Journal(file) as results,
         Journal(run.path / FAILED) as failures,

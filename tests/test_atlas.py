@@ -1,7 +1,9 @@
 """Atlas, the embedded world: its files keep their promises, and the builder writes them again byte for byte."""
 
+import asyncio
 import importlib.util
 import json
+import random
 import re
 from collections import Counter
 from functools import cache
@@ -11,11 +13,16 @@ from typing import Any
 
 import pytest
 
+from data_generation.worked import WorkedEpisode, WorkedStep, replay
 from preference.build import read_trees
 from steprag import atlas
 from steprag.cli import main
+from steprag.environment import Environment
 from steprag.files import read_questions
+from steprag.prompts import load_profile
 from steprag.runs import read_manifest
+from steprag.types import Passage
+from tests.fakes import DictRetriever, answer, evidence, query
 
 Row = dict[str, Any]
 QUESTIONS = ("train", "dev", "test", "warmstart")
@@ -219,6 +226,25 @@ def test_worked_evidence_is_copied_word_for_word_from_the_passage_it_names() -> 
             used.update(step["gold"])
             assert any(found.group(1) in title_and_text(rows("corpus")[int(row)])[1] for row in step["gold"]), step
         assert used == set(episode["metadata"]["supporting_ids"])
+
+
+def test_a_worked_step_sees_all_its_gold_passages() -> None:
+    """Found or missed: none goes to make room for another."""
+    world = {name: Passage(name, name, f"text of {name}", 1.0) for name in "abcxyz"}
+
+    class Finder(DictRetriever):
+        async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+            return world["x"], world["y"], world["a"]
+
+    steps = (WorkedStep("query", query("a and b")), WorkedStep("evidence", evidence("a, b"), ("a", "b")))
+    episode = WorkedEpisode("1", "Which?", ("ab",), (*steps, WorkedStep("answer", answer("ab"))))
+    environment = Environment(load_profile("transcript"), Finder(), 3, 7)
+    for seed in range(20):
+        rows = asyncio.run(replay(episode, world, environment, random.Random(seed)))
+        shown = rows[1].prompt[-1]["content"]
+        assert [f"text of {name}" in shown for name in "abxy"].count(True) == 3
+        assert "text of a" in shown
+        assert "text of b" in shown
 
 
 def test_worked_episodes_end_in_the_golden_answer_and_some_begin_with_a_miss() -> None:

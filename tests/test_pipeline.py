@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -262,6 +263,21 @@ def test_a_plan_from_a_few_questions_foretells_the_run(
     assert took["calls"]["off"] == pytest.approx(spent["calls"] / calls["amount"] - 1)
     assert main(["plan", "--questions", str(questions), "--like", str(some), "--search.depth", "5"]) == 2
     assert "another search.* configuration" in capsys.readouterr().err
+
+
+def test_a_night_between_two_starts_is_no_time_at_work(
+    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    for limit in ("4", "8"):
+        assert main(["generate", *options(endpoint, questions, index, run, "--limit", limit)]) == 0
+        for event in (events := [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]):
+            event["time"] = str(datetime.fromisoformat(event["time"]) - timedelta(hours=12))
+        write_records(run / "metrics.jsonl", events)
+    capsys.readouterr()
+    assert main(["plan", "--questions", str(questions), "--like", str(run), "--json"]) == 0
+    minutes = next(line for line in json.loads(capsys.readouterr().out)["forecast"] if line["what"] == "minutes")
+    assert 0 < minutes["amount"] < 10
 
 
 def test_a_second_round_knows_what_the_first_one_holds(
