@@ -36,7 +36,9 @@ class Branch:
 
 @dataclass(eq=False)
 class Growth:
-    """A tree in progress. `branches[i].id == i`; `right` and `wrong` count the answers so far."""
+    """A tree in progress. `branches[i].id == i`; `right` and `wrong` count the answers so far; `short`: a replay's
+    journal had fewer calls than the search wanted.
+    """
 
     question: Question
     branches: list[Branch] = field(default_factory=list)
@@ -44,6 +46,7 @@ class Growth:
     iterations: int = 0
     right: int = 0
     wrong: int = 0
+    short: bool = False
 
     @property
     def root(self) -> Branch:

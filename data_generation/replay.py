@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 from collections import defaultdict, deque
 from pathlib import Path
+from typing import Any
 
-from data_generation.config import GenerateConfig
+from data_generation.config import PRESETS, GenerateConfig
 from data_generation.generate import Tally, search_identity, search_one, summarise
+from data_generation.rounds import Earlier
 from data_generation.search import Searcher
 from steprag.cli import guarded
 from steprag.config import add_options, load_config, options_from, parse_arguments
@@ -33,34 +36,46 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag replay", description="Trees from a run's journal alone")
     parser.add_argument("--trees", required=True, metavar="RUN", help="run folder of steprag generate")
     parser.add_argument("--out", required=True, metavar="RUN", help="new run folder")
+    parser.add_argument("--after", nargs="+", default=[], metavar="RUN", help="what the run was given as --after")
     add_options(parser, GenerateConfig)
     given = parse_arguments(parser, argv)
     folder = existing(given.trees, "run folder")
     manifest = read_manifest(folder)
     if manifest.get("stage") != "generate" or not (folder / JOURNAL).is_file():
         raise ConfigError(f"{folder} is not a run of steprag generate with a journal ({JOURNAL})")
-    config = load_config(GenerateConfig, given.config, {**_flat(manifest["config"]), **options_from(given)})
-    return asyncio.run(replay(config, folder, manifest["identity"], Path(given.out)))
+    earlier = Earlier([Path(run) for run in given.after]) if given.after else None
+    if (earlier and earlier.identity) != manifest["identity"].get("after"):
+        raise ConfigError(f"{folder} marked what earlier runs hold; give --after with the same runs as it was given")
+    config = _config(given, manifest["config"])
+    return asyncio.run(replay(config, folder, manifest["identity"], Path(given.out), earlier))
 
 
-def _flat(values: dict[str, object], prefix: str = "") -> dict[str, object]:
-    flat: dict[str, object] = {}
-    for key, value in values.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
+def _config(given: argparse.Namespace, made_with: dict[str, Any]) -> GenerateConfig:
+    """The run's own configuration below what is asked for now; a preset asked for now goes before the run's keys."""
+    options, base = options_from(given), json.loads(json.dumps(made_with))
+    preset = load_config(GenerateConfig, given.config, options).search.preset
+    if preset != base["search"]["preset"]:
+        for section, values in PRESETS[preset].items():
+            base[section] = {key: value for key, value in base[section].items() if key not in values}
+    return load_config(GenerateConfig, given.config, options, base)
 
 
-async def replay(config: GenerateConfig, folder: Path, of: dict[str, object], out: Path) -> int:
+async def replay(
+    config: GenerateConfig, folder: Path, of: dict[str, object], out: Path, earlier: Earlier | None = None
+) -> int:
     profile = load_profile(config.prompt.profile, config.prompt.examples)
     identity = {**of, **search_identity(config), "replay_of": of}
     with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
         async with Journal(folder / JOURNAL, reading=True) as journal:
+            if config.reward.judged and all(role != "judge" for _, role, _ in journal.usage()):
+                raise ConfigError(f"reward.name {config.reward.name}: the journal of {folder} has no call of a judge")
 
             async def rebuilt(question: Question) -> Tree | Failure:
                 source = Replay(journal, question.id, str(of["index"]))
                 environment = Environment(profile, source, config.retriever.top_k, config.search.depth)
                 judge = Judge(source.policy("judge"), config.reward.gold) if config.reward.judged else None
-                return await search_one(question, Searcher(environment, source.policy("policy"), judge, config))
+                tree = await search_one(question, Searcher(environment, source.policy("policy"), judge, config))
+                return earlier.mark(tree) if earlier and isinstance(tree, Tree) else tree
 
             files, tally = (run.path / "trees.jsonl", run.path / FAILED), Tally()
             with written_whole(files[0]) as trees, written_whole(files[1]) as failures:

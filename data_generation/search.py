@@ -63,14 +63,14 @@ async def grow(growth: Growth, searcher: Searcher) -> Tree:
 def verdict(growth: Growth, search: SearchConfig, limits: TreeLimits) -> str | None:
     """Why the tree ends here, or None.
 
-    closed: nothing is left to explore. limit: it used up its calls or tokens. enough: it has `contrast` right and wrong
-    answers. hopeless: no right answer in `hopeless` iterations. rollouts: it had its iterations, and `extra` ones more
-    if its answers differ, since there the next one teaches most.
+    closed: nothing is left to explore. journal: nothing that a replay's journal has. limit: it used up its calls or
+    tokens. enough: it has `contrast` right and wrong answers. hopeless: no right answer in `hopeless` iterations.
+    rollouts: it had its iterations, and `extra` ones more if its answers differ, since there the next one teaches most.
     """
     used = growth.usage
     mixed = growth.right > 0 and growth.wrong > 0
     if growth.root.closed:
-        return "closed"
+        return "journal" if growth.short else "closed"
     if limits.calls is not None and used.calls >= limits.calls:
         return "limit"
     if limits.tokens is not None and used.prompt_tokens + used.completion_tokens >= limits.tokens:
@@ -114,7 +114,7 @@ def _to_root(branch: Branch | None) -> list[Branch]:
 async def explore(job: Job, growth: Growth, searcher: Searcher) -> None:
     """Samples the leaf's children, plays one to its end, and values what came out.
 
-    Where a replay's journal has no more calls, the job ends there.
+    Where a replay's journal has no more calls, the job ends there; the answers that it came to count.
     """
     try:
         fresh = [job.leaf] if job.leaf.node.terminal else await expand(job, job.leaf, growth, searcher)
@@ -123,7 +123,10 @@ async def explore(job: Job, growth: Growth, searcher: Searcher) -> None:
             fresh = await expand(job, open_, growth, searcher)
         await _value(job, first, growth, searcher)
     except NotJournalled:
-        job.leaf.full = True
+        job.leaf.full = growth.short = True
+        answers = _answers(job, growth)
+        if searcher.judge is None:
+            job.valued = _outcomes(answers, searcher)
 
 
 async def expand(job: Job, parent: Branch, growth: Growth, searcher: Searcher) -> list[Branch]:
@@ -215,16 +218,11 @@ async def _value(job: Job, first: list[Branch], growth: Growth, searcher: Search
 
     Where nothing is played, the judge scores the leaf's new children (the published rule); else the answers.
     """
-    config = searcher.config
-    for branch in job.created:
-        if branch.node.terminal and branch.node.failure is None:
-            score = f1(branch.node.content, growth.question.golden_answers)
-            branch.node = replace(branch.node, prediction_f1=score)
-    answers = [branch for branch in job.created if branch.node.prediction_f1 is not None]
+    config, answers = searcher.config, _answers(job, growth)
     asked = answers if config.search.play else [branch for branch in first if branch.node.failure is None]
     judge = searcher.judge
     if judge is None:
-        job.valued = [(branch, _outcome(branch, config.reward.alpha)) for branch in answers]
+        job.valued = _outcomes(answers, searcher)
         return
     verdicts = await asyncio.gather(
         *(
@@ -243,6 +241,19 @@ async def _value(job: Job, first: list[Branch], growth: Growth, searcher: Search
         if config.reward.name == "mixed" and branch.node.prediction_f1 is not None:
             reward = (1 - config.reward.weight) * _outcome(branch, config.reward.alpha) + config.reward.weight * reward
         job.valued.append((branch, reward))
+
+
+def _answers(job: Job, growth: Growth) -> list[Branch]:
+    """The answers among what the job created, scored."""
+    for branch in job.created:
+        if branch.node.terminal and branch.node.failure is None:
+            score = f1(branch.node.content, growth.question.golden_answers)
+            branch.node = replace(branch.node, prediction_f1=score)
+    return [branch for branch in job.created if branch.node.prediction_f1 is not None]
+
+
+def _outcomes(answers: list[Branch], searcher: Searcher) -> list[tuple[Branch, float]]:
+    return [(branch, _outcome(branch, searcher.config.reward.alpha)) for branch in answers]
 
 
 def _outcome(answer: Branch, alpha: float) -> float:

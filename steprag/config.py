@@ -137,19 +137,26 @@ class StageConfig(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Options, then environment, then the YAML file whose path `load_config` passes as `__file__`."""
+        """Options, environment, the YAML file whose path `load_config` passes as `__file__`, and its `__base__`."""
         options = dict(init_settings.init_kwargs) if isinstance(init_settings, InitSettingsSource) else {}
-        path = options.pop("__file__", None)
+        path, base = options.pop("__file__", None), InitSettingsSource(settings_cls, options.pop("__base__", {}))
         above = InitSettingsSource(settings_cls, options), env_settings
-        return (*above, YamlConfigSettingsSource(settings_cls, yaml_file=path)) if path else above
+        return (*above, YamlConfigSettingsSource(settings_cls, yaml_file=path), base) if path else (*above, base)
 
 
 Config = TypeVar("Config", bound=StageConfig)
 
 
-def load_config(cls: type[Config], file: str | None = None, overrides: dict[str, Any] | None = None) -> Config:
-    """The stage's configuration. `overrides` maps dotted keys to values (text as a command line gives it, or typed)."""
-    values: dict[str, Any] = {}
+def load_config(
+    cls: type[Config],
+    file: str | None = None,
+    overrides: dict[str, Any] | None = None,
+    base: dict[str, Any] | None = None,
+) -> Config:
+    """The stage's configuration. `overrides` maps dotted keys to values (text as a command line gives it, or typed);
+    `base` holds sections that stand in for the defaults.
+    """
+    values: dict[str, Any] = {"__base__": base or {}}
     for key, value in (overrides or {}).items():
         section = values
         *parents, leaf = key.split(".")

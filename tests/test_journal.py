@@ -13,7 +13,7 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ import pytest
 
 from data_generation.config import GenerateConfig
 from data_generation.generate import Engines, search_all, search_identity
+from data_generation.rounds import Earlier
 from steprag.cli import guarded, main
 from steprag.config import load_config
 from steprag.errors import BudgetReached, ConfigError, JournalError, PolicyRefused, RetrieverError
@@ -56,7 +57,7 @@ class Counted(ScriptedPolicy):
 
 
 def generate(out: Path, policy: Policy, keys: Keys | None = None, questions: list[Question] = QUESTIONS,
-             retriever: DictRetriever | None = None) -> None:  # fmt: skip
+             retriever: DictRetriever | None = None, after: Sequence[Path] = ()) -> None:  # fmt: skip
     """What `steprag generate` does once its inputs are loaded, with a scripted policy in place of an endpoint."""
 
     @contextlib.asynccontextmanager
@@ -65,16 +66,17 @@ def generate(out: Path, policy: Policy, keys: Keys | None = None, questions: lis
         gate = Gate(config.policy)
         yield Engines(policy, gate, policy if config.reward.judged else None, gate)
 
-    generate_with(out, engines(), {**SMALL, **(keys or {})}, questions, retriever)
+    generate_with(out, engines(), {**SMALL, **(keys or {})}, questions, retriever, Earlier(after) if after else None)
 
 
 def generate_with(out: Path, engines: contextlib.AbstractAsyncContextManager[Engines], keys: Keys,
-                  questions: list[Question], retriever: DictRetriever | None = None) -> None:  # fmt: skip
+                  questions: list[Question], retriever: DictRetriever | None = None,
+                  earlier: Earlier | None = None) -> None:  # fmt: skip
     config = load_config(GenerateConfig, None, keys)
-    identity = {"index": "world", **search_identity(config)}
+    identity = {"index": "world", **search_identity(config), **({"after": earlier.identity} if earlier else {})}
     with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
         world = retriever or DictRetriever()
-        asyncio.run(search_all(run, questions, config, load_profile("transcript"), world, engines))
+        asyncio.run(search_all(run, questions, config, load_profile("transcript"), world, engines, earlier))
 
 
 def killed(out: Path, log: Path, *, at_write: int | None = None, after: float | None = None) -> bool:
@@ -306,6 +308,48 @@ def test_a_replay_is_the_same_bytes_and_other_rules_make_other_trees(
     texts = {node.text for tree in long.values() for node in tree.nodes}
     for tree in read_records(tmp_path / "steep/trees.jsonl", Tree):
         assert {node.text for node in tree.nodes} <= texts
+
+
+def test_a_replay_puts_what_is_asked_now_before_what_the_run_was_made_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generate(tmp_path / "run", ScriptedPolicy())
+    command = ["replay", "--trees", str(tmp_path / "run"), "--out"]
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("reward: {alpha: 0.5}\nsearch: {children: 1}\n")
+    monkeypatch.setenv("STEPRAG_SEARCH__ROLLOUTS", "2")
+    assert main([*command, str(tmp_path / "asked"), "--config", str(recipe), "--reward.alpha", "0.4"]) == 0
+    config = read_manifest(tmp_path / "asked")["config"]
+    assert (config["reward"]["alpha"], config["search"]["children"], config["search"]["rollouts"]) == (0.4, 1, 2)
+    assert config["policy"]["concurrency"] == SMALL["policy.concurrency"]
+    monkeypatch.delenv("STEPRAG_SEARCH__ROLLOUTS")
+    assert main([*command, str(tmp_path / "fast"), "--search.preset", "fast"]) == 0
+    assert read_manifest(tmp_path / "fast")["config"]["search"]["rollouts"] == 4
+    assert main([*command, str(tmp_path / "judged"), "--reward.name", "judge"]) == 2
+    assert "has no call of a judge" in capsys.readouterr().err
+
+
+def test_a_replay_counts_every_answer_that_was_paid_for(tmp_path: Path) -> None:
+    with pytest.raises(BudgetReached):
+        generate(tmp_path / "run", ScriptedPolicy(), {"budget.calls": 14})
+    assert main(["replay", "--trees", str(tmp_path / "run"), "--out", str(tmp_path / "again")]) == 0
+    trees = list(read_records(tmp_path / "again/trees.jsonl", Tree))
+    assert "journal" in {tree.status for tree in trees}
+    answers = [node for tree in trees for node in tree.nodes if node.action == "answer"]
+    assert answers
+    assert all(node.prediction_f1 is not None and node.visits > 0 for node in answers)
+
+
+def test_a_later_round_is_replayed_with_what_it_came_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, again = tmp_path / "first", tmp_path / "again"
+    generate(first, ScriptedPolicy())
+    generate(again, ScriptedPolicy(), {"seed": 1}, after=[first])
+    assert any(tree.extra["known"] for tree in read_records(again / "trees.jsonl", Tree))
+    command = ["replay", "--trees", str(again), "--out", str(tmp_path / "same")]
+    assert main(command) == 2
+    assert "give --after with the same runs" in capsys.readouterr().err
+    assert main([*command, "--after", str(first)]) == 0
+    assert (tmp_path / "same/trees.jsonl").read_bytes() == (again / "trees.jsonl").read_bytes()
 
 
 def test_a_damaged_or_foreign_journal_is_refused(tmp_path: Path) -> None:
