@@ -18,7 +18,7 @@ from tests.fakes import answer, chat_reply, evidence, serve
 from tests.test_checkpoints import with_prompt
 from tests.training_parts import guessing, lines, messages, searching, tensors, train, write_labels
 
-LEARN = ["--epochs", "4", "--scheduler", "constant_with_warmup"]
+LEARN = ["--epochs", "8", "--learning_rate", "0.005", "--scheduler", "constant_with_warmup"]
 
 
 @pytest.fixture(scope="module")
