@@ -99,7 +99,7 @@ def check_keys(config: TrainConfig) -> None:
     if strangers:
         raise ConfigError(f"report_to: unknown tracker {strangers[0]!r}; known: {', '.join(TRACKERS)}")
     unknown = next((name for name in config.dpo.loss if name not in LOSSES), None)
-    if unknown:
+    if unknown and config.trainer == "trl":
         raise ConfigError(f"dpo.loss: unknown loss {unknown!r}{nearest(unknown, LOSSES)}")
     complaints = {
         "stage critic: only trainer trl trains a critic": config.stage == "critic" and config.trainer != "trl",
