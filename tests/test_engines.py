@@ -314,7 +314,12 @@ def test_vllm_is_told_that_it_runs_on_a_cpu(
     line = " ".join(built.argv)
     assert f"--dtype {'bfloat16' if bfloat16 else 'float32'}" in line
     assert "--no-enable-chunked-prefill" in line
-    bound = {"VLLM_CPU_KVCACHE_SPACE": "9", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "3"}
+    bound = {
+        "VLLM_CPU_KVCACHE_SPACE": "9",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "OMP_NUM_THREADS": "3",
+    }
     assert built.env == bound
 
 
