@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 from collections import defaultdict, deque
 from pathlib import Path
@@ -52,12 +51,14 @@ def main(argv: list[str]) -> int:
 
 def _config(given: argparse.Namespace, made_with: dict[str, Any]) -> GenerateConfig:
     """The run's own configuration below what is asked for now; a preset asked for now goes before the run's keys."""
-    options, base = options_from(given), json.loads(json.dumps(made_with))
+    options = options_from(given)
     preset = load_config(GenerateConfig, given.config, options).search.preset
-    if preset != base["search"]["preset"]:
-        for section, values in PRESETS[preset].items():
-            base[section] = {key: value for key, value in base[section].items() if key not in values}
-    return load_config(GenerateConfig, given.config, options, base)
+    set_anew = PRESETS[preset] if preset != made_with["search"]["preset"] else {}
+    below = {
+        section: {key: value for key, value in made_with[section].items() if key not in keys}
+        for section, keys in set_anew.items()
+    }
+    return load_config(GenerateConfig, given.config, options, {**made_with, **below})
 
 
 async def replay(
@@ -67,7 +68,7 @@ async def replay(
     identity = {**of, **search_identity(config), "replay_of": of}
     with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
         async with Journal(folder / JOURNAL, reading=True) as journal:
-            if config.reward.judged and all(role != "judge" for _, role, _ in journal.usage()):
+            if config.reward.judged and "judge" not in journal.roles:
                 raise ConfigError(f"reward.name {config.reward.name}: the journal of {folder} has no call of a judge")
 
             async def rebuilt(question: Question) -> Tree | Failure:

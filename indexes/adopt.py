@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from indexes.build import Built, chosen_encoder, report_of
+from indexes.build import Built, report_of
 from indexes.check import cosine_rows
-from indexes.config import IndexConfig
+from indexes.config import IndexConfig, chosen_encoder
 from indexes.corpus import PassageStore, passage_text
 from indexes.embed import Encoder
 from indexes.encoders import EncoderSpec

@@ -20,10 +20,10 @@ import numpy as np
 
 from indexes.bm25 import FOLDER as BM25
 from indexes.bm25 import add_bm25
-from indexes.config import IndexConfig
+from indexes.config import IndexConfig, chosen_encoder
 from indexes.corpus import OFFSETS, PASSAGES
 from indexes.embed import Encoder
-from indexes.encoders import NO_ENCODER, NONE, EncoderSpec, Overrides, find_encoder, read_spec
+from indexes.encoders import NONE, EncoderSpec
 from indexes.folder import building, link, restore
 from indexes.intake import SKIPPED, Taken, take_in
 from indexes.lexical import FOLDER as LEXICAL
@@ -57,7 +57,6 @@ from steprag.progress import say
 QUERIES = 500
 """Questions that are measured at most."""
 PLAIN = {"dtype": "float32", "backend": "torch"}
-OVERRIDES = tuple(Overrides.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
@@ -137,14 +136,6 @@ def _arithmetic(config: IndexConfig) -> dict[str, str]:
     """What made the vectors, where it was not PyTorch in float32: part of what an index is."""
     made = {"dtype": config.dtype, "backend": config.backend}
     return {key: value for key, value in made.items() if value != PLAIN[key]}
-
-
-def chosen_encoder(config: IndexConfig) -> tuple[Path, EncoderSpec]:
-    """The folder and the spec of the configured encoder; no folder where it is none."""
-    if config.encoder == NONE:
-        return Path(), NO_ENCODER
-    folder = find_encoder(config.encoder)
-    return folder, read_spec(config.encoder, folder, Overrides(**{key: getattr(config, key) for key in OVERRIDES}))
 
 
 def _existing(out: Path, wanted: dict[str, Any]) -> IndexManifest | None:

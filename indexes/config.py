@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -9,7 +10,7 @@ from pydantic import Field, field_validator
 from indexes.bm25 import FOLDER as BM25
 from indexes.bm25 import Bm25Config
 from indexes.embed import Dtype
-from indexes.encoders import EMBEDDED, NONE
+from indexes.encoders import EMBEDDED, NO_ENCODER, NONE, EncoderSpec, Overrides, find_encoder, read_spec
 from indexes.runtimes import Backend
 from steprag.config import Positive, Section, StageConfig
 
@@ -70,3 +71,12 @@ class IndexConfig(StageConfig):
     def _no_encoder(cls, value: object) -> object:
         """On a command line `none` is no value; here it is a name."""
         return NONE if value is None else value
+
+
+def chosen_encoder(config: IndexConfig) -> tuple[Path, EncoderSpec]:
+    """The folder and the spec of the configured encoder; no folder where it is none."""
+    if config.encoder == NONE:
+        return Path(), NO_ENCODER
+    folder = find_encoder(config.encoder)
+    given = Overrides(**{key: getattr(config, key) for key in Overrides.__dataclass_fields__})
+    return folder, read_spec(config.encoder, folder, given)

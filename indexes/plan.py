@@ -7,7 +7,6 @@ few seconds' work and scaled. Recall is what `benchmarks/index_types.py` measure
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
 import shutil
@@ -22,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from indexes.bm25 import Analyser, Bm25Config, terms_of, write_bm25
-from indexes.build import chosen_encoder
-from indexes.config import IndexConfig, SearchConfig
+from indexes.config import IndexConfig, SearchConfig, chosen_encoder
 from indexes.corpus import passage_text
+from indexes.counting import count_rows
 from indexes.embed import Encoder
 from indexes.encoders import NONE, EncoderSpec
 from indexes.manifest import SPARSE
-from indexes.readers import HUB, Source, json_lines, open_source, zst_stream
+from indexes.readers import Source, open_source
 from indexes.types import TRAIN_POINTS, TYPES, cells, code_bytes, prepare
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
@@ -39,8 +38,6 @@ from steprag.types import Passage
 EXPECTED = {"flat": 1.0, "flat-fp16": 1.0, "ivf-sq8": 0.99, "hnsw-sq8": 0.985, "ivf-pq": 0.985, "rabitq": 0.98}
 """Recall@10 on real questions, docs/indexes.md; GPU types were not measured."""
 GPU = {name for name, kind in TYPES.items() if kind.gpu}
-COUNTED = 64 * 2**20
-"""Files up to this size are counted line by line, of larger ones the beginning is."""
 TRIED = 32
 """Passages that are encoded to learn this machine's pace."""
 INDEXED = 500
@@ -161,39 +158,6 @@ def _flops() -> float:
     for _ in range(4):
         np.matmul(square, square)
     return 4 * 2 * 768**3 / (time.perf_counter() - start)
-
-
-def count_rows(source: Source) -> tuple[int, bool]:
-    """Passages of a corpus, and whether they were counted or estimated from its beginning. Raises ConfigError."""
-    if source.name.startswith(HUB):
-        raise ConfigError("how many rows a hub data set has is on its page; give --rows")
-    total, exact = 0, True
-    for name in source.files:
-        path = Path(name)
-        if path.name.endswith((".xml", ".xml.bz2")):
-            raise ConfigError("a dump does not say how many passages it gives (English: about 45 million); give --rows")
-        if path.suffix == ".parquet":
-            from pyarrow.parquet import ParquetFile
-
-            total += ParquetFile(path).metadata.num_rows
-        elif path.stat().st_size <= COUNTED:
-            total += sum(isinstance(value, Passage) for _, value in json_lines(path))
-        else:
-            lines, read = _lines(path)
-            total, exact = total + int(lines * path.stat().st_size / read), False
-    return total, exact
-
-
-def _lines(path: Path) -> tuple[int, int]:
-    """Lines in the first 32 MiB, and bytes of the file that they took."""
-    with path.open("rb") as raw:
-        stream: Any = raw
-        if path.suffix == ".gz":
-            stream = gzip.GzipFile(fileobj=raw)
-        elif path.suffix == ".zst":
-            stream = zst_stream(raw)
-        content = stream.read(2**25)
-        return content.count(b"\n"), max(1, raw.tell())
 
 
 def machine_here(out: Path) -> Machine:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -124,11 +124,12 @@ class RemoteRetriever:
         document = item["document"]
         if not isinstance(document, dict):
             raise TypeError("a document that is no object")
-        json.dumps(document, ensure_ascii=False).encode()  # half a surrogate pair is a UnicodeEncodeError
         if isinstance(document.get("text"), str) and isinstance(document.get("title"), str):
-            return Passage(str(document["id"]), document["title"], document["text"], float(item["score"]))
-        passage = passage_from_row(document, self._url, 1)
-        return Passage(passage.id, passage.title, passage.text, float(item["score"]))
+            passage = Passage(str(document["id"]), document["title"], document["text"])
+        else:
+            passage = passage_from_row(document, self._url, 1)
+        f"{passage.id}{passage.title}{passage.text}".encode()  # half a surrogate pair is a UnicodeEncodeError
+        return replace(passage, score=float(item["score"]))
 
     def _refused(self) -> ConfigError:
         return ConfigError(f"{self._url} refuses the token: put its token in {self._config.token_env}")

@@ -15,6 +15,7 @@ import numpy as np
 
 from indexes.encoders import TextEncoder
 from steprag.errors import RetrieverError
+from steprag.files import as_utf8
 
 Ranking = list[tuple[int, float]]
 """(row, score), best first, equal scores by row."""
@@ -58,7 +59,7 @@ class Searcher(Protocol):
 
 def asked_of(query: str, top_k: int) -> Asked:
     """The query with single spaces, and its top_k. Raises RetrieverError for what cannot be searched."""
-    text = " ".join(query.split()).encode("utf-8", "replace").decode()  # half a surrogate pair would fail the batch
+    text = as_utf8(" ".join(query.split()))  # half a surrogate pair would fail the batch
     if not text:
         raise RetrieverError("the query is empty")
     if top_k < 1:

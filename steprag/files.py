@@ -25,6 +25,11 @@ PARTIAL = ".partial"
 """Ending of a hidden file that is being written; one that a kill left behind is worth nothing."""
 
 
+def as_utf8(text: str) -> str:
+    """The text with what UTF-8 cannot hold replaced: half a surrogate pair, where an emoji was cut in two."""
+    return text.encode("utf-8", "replace").decode()
+
+
 @cache
 def _adapter(cls: type) -> TypeAdapter[Any]:
     return TypeAdapter(cls)

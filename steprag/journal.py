@@ -75,8 +75,11 @@ class Journal:
         if not reading:
             self._bury_lost()
         self._questions: set[str] = set()
+        self.roles: set[str] = set()
+        """Of the calls that were finished when it was opened."""
         for question_id, role, usage in self.usage():
             self._questions.add(question_id)
+            self.roles.add(role)
             self.spending.add(role, usage)
 
     def question(self, question: Question) -> QuestionCalls:

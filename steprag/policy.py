@@ -22,6 +22,7 @@ from steprag.config import PolicyConfig
 from steprag.engines.models import resolve_model, sha256_of, weights_hash
 from steprag.engines.server import EngineSpec, serving
 from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavailable, StepragError
+from steprag.files import as_utf8
 from steprag.types import Completion, Message, Sample, Usage
 
 REMOTE = ("openai", "sglang")
@@ -222,15 +223,10 @@ def _sample(reply: object, stop: tuple[str, ...], begun: str, engine: str) -> Sa
     if not checked.choices:
         return None
     completions = tuple(
-        _closed(Completion(_whole(c.message.content or "").removeprefix(begun), c.finish_reason or "unknown"), stop)
+        _closed(Completion(as_utf8(c.message.content or "").removeprefix(begun), c.finish_reason or "unknown"), stop)
         for c in checked.choices
     )
     return Sample(completions, _usage(checked, 1.0 if engine != "llamacpp" else _times_the_first(completions)))
-
-
-def _whole(text: str) -> str:
-    """The text with what UTF-8 cannot hold replaced: half a surrogate pair, where an emoji was cut in two."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _closed(completion: Completion, stop: tuple[str, ...]) -> Completion:

@@ -158,8 +158,11 @@ def _vllm_cpu_settings(spec: EngineSpec) -> dict[str, str]:
     one, whoever else works there. Its engine would wait for a worker process by turning, on a core that computes; with
     V1's multiprocessing off it computes itself.
     """
-    chosen = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}  # GiB; threads go where they may
-    chosen |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    chosen = {
+        "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # threads go where they may
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    }
     settings = {name: os.environ.get(name, value) for name, value in chosen.items()}
     return settings | ({"OMP_NUM_THREADS": str(spec.threads)} if spec.threads else {})
 
