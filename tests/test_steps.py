@@ -109,6 +109,13 @@ def test_gbnf_has_one_rule_an_allowed_action() -> None:
     assert lines[1].startswith('evidence ::= "Based on the query, the relevant evidence is <evidence>" " "?')
 
 
+def test_gbnf_has_one_thought_whatever_may_follow_it() -> None:
+    lines = TRANSCRIPT.gbnf(("query", "answer")).splitlines()
+    assert lines[0] == 'root ::= thought " " (query | answer)'
+    assert [line.split()[0] for line in lines[1:]] == ["query", "answer", "thought"]
+    assert lines[1].startswith('query ::= "So the next query is <query>"')
+
+
 @given(st.text(alphabet=st.sampled_from("<>/|｜▁[]! abcINSTanswerquery_im_ends"), max_size=60))
 def test_neutralised_text_holds_no_tag_and_no_control_token(text: str) -> None:
     safe = neutralise(text)
