@@ -25,6 +25,8 @@ LABELS = {
 """Contenders by the folder of what was trained; the first is what the table's differences are from. `shipped` is one
 beside a warm start from fewer episodes alone: what more of them would have brought.
 """
+UNTRAINED = ("warm", "shipped", "bare", "vote")
+"""Those who can be scored before anything is searched or learnt from a search."""
 ELSEWHERE = ("warm", "dpo2")
 """Those who also answer the questions of other sets."""
 
@@ -56,8 +58,8 @@ class QuestionSet:
 
 @dataclass(frozen=True)
 class Proof:
-    """What `steprag reproduce` was asked for: `without` names contenders (`LABELS`) that are not scored, `parts` is the
-    runs that share each round's search.
+    """What `steprag reproduce` was asked for: `without` names contenders (`LABELS`) that are not scored, `lanes` is the
+    stages that run side by side, and the runs that share each round's search.
     """
 
     out: Path
@@ -65,7 +67,7 @@ class Proof:
     without: tuple[str, ...]
     also: tuple[QuestionSet, ...]
     engine: str = "llamacpp"
-    parts: int = 1
+    lanes: int = 1
 
     @property
     def scored(self) -> tuple[str, ...]:

@@ -1,13 +1,15 @@
 """Pipelines of commands: what `steprag demo` and `steprag reproduce` are made of.
 
-A stage is a command that a user could type, run in this process. Each keeps its own run folder, so a second run of the
-pipeline reuses what is finished and an interrupted one goes on.
+A stage is a command that a user could type, run in this process or, where several run side by side, in one of its own.
+Each keeps its own run folder, so a second run of the pipeline reuses what is finished and an interrupted one goes on.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import shlex
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from typing import Any
 from steprag.cli import run
 from steprag.errors import PART_DONE, StepragError
 from steprag.files import write_json
+from steprag.lanes import Lanes
 from steprag.progress import say
 from steprag.runs import is_done
 
@@ -58,14 +61,16 @@ def compare(contenders: Sequence[Contender], out: Path) -> dict[str, Any]:
 
 
 class StageBook:
-    """Runs stages and keeps, in a file, what was typed and the seconds each took over all starts of the pipeline.
+    """Runs stages and keeps, in a file, what was typed and when each was at work, over all starts of the pipeline.
 
-    What a finished stage takes to say that it is finished is not counted; the seconds of one that somebody else
-    finished are None.
+    What a finished stage takes to say that it is finished is not counted; the times of one that somebody else
+    finished are None. Stages may be run from the chains of `together`.
     """
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, file: Path, lanes: Lanes | None = None) -> None:
+        self._file, self._lanes = file, lanes or Lanes(1)
+        self.together = self._lanes.together
+        self._writing = threading.Lock()
         self.stages: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
     def run_once(self, out: Path, command: str, *more: str, **options: object) -> None:
@@ -80,14 +85,36 @@ class StageBook:
     def run(self, out: Path, command: str, *more: str, **options: object) -> None:
         """Runs the stage whose run folder is `out`."""
         elsewhere = is_done(out)
-        before = self.stages.get(out.name, {"seconds": None if elsewhere else 0.0, "done": elsewhere})
-        entry, start = dict(before), time.monotonic()
+        before = self.stages.get(out.name, {"times": None if elsewhere else [], "done": elsewhere})
+        entry, start = dict(before), time.time()
+        run_it = run_stage if self._lanes.cores is None else self._run_in_lane
         try:
-            entry["command"] = run_stage(command, *more, **options, out=out)
+            entry["command"] = run_it(command, *more, **options, out=out)
             entry["done"] = True
         finally:
             if not before["done"]:
-                entry["seconds"] = round(before["seconds"] + time.monotonic() - start, 1)
-            self.stages[out.name] = entry
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self._file, self.stages)
+                entry["times"] = [*(before.get("times") or []), [round(start, 1), round(time.time(), 1)]]
+            with self._writing:
+                self.stages[out.name] = entry
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                write_json(self._file, self.stages)
+
+    def _run_in_lane(self, command: str, *more: str, out: Path, **options: object) -> str:
+        """As `run_stage`, as a process of its own that writes to a log."""
+        argv, log = _argv(command, *more, **options, out=out), out.parent / "logs" / f"{out.name}.log"
+        say(f"$ {_typed(argv)} > {log}")
+        start, code = time.monotonic(), self._lanes.run(argv, log)
+        if code not in (0, PART_DONE):
+            last = (log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+            raise StepragError(f"{out.name} ended with exit code {code}: {last} ({log})")
+        say(f"{out.name}: {(time.monotonic() - start) / 60:.1f} minutes")
+        return _typed(argv)
+
+
+def seconds(times: list[list[float]]) -> float:
+    """How long at least one of `times`, pairs of start and end, was under way."""
+    covered, until = 0.0, -math.inf
+    for start, end in sorted(times):
+        covered += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return covered

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -16,16 +17,17 @@ import yaml
 from steprag import atlas
 from steprag.cli import guarded
 from steprag.config import parse_arguments
-from steprag.contenders import LABELS, Proof, QuestionSet, Sizes, elsewhere, the_contenders
+from steprag.contenders import LABELS, UNTRAINED, Proof, QuestionSet, Sizes, elsewhere, the_contenders
 from steprag.engines.commands import ENGINES
 from steprag.engines.models import read_json
 from steprag.errors import ConfigError
 from steprag.files import read_questions, write_json, write_records
+from steprag.lanes import Lanes
 from steprag.pipeline import RECIPES, Contender, StageBook
 from steprag.processor import fast_dtype
 from steprag.reproduce_report import write_report
 from steprag.runs import read_manifest
-from steprag.threads import spin_briefly
+from steprag.threads import spin_briefly, usable_cores
 from steprag.types import Question
 
 STEPS = ("--reward.alpha", "1", "--sft.paths", "surest", "--sft.per_tree", "3")
@@ -39,6 +41,7 @@ SFT_PASSES = 2
 DEMO_PASSES = 4
 """How often a warm start from few worked episodes sees each; the shipped one saw its 300 once."""
 
+LANES = min(2, usable_cores())
 
 FULL = Sizes(demos=0, train=100, second=100, test=260, sft_steps=150, dpo_steps=60, elsewhere=100)
 QUICK = Sizes(demos=0, train=8, second=8, test=12, sft_steps=3, dpo_steps=4, elsewhere=4)
@@ -62,24 +65,21 @@ def main(argv: list[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--engine", default="llamacpp", choices=ENGINES, help="what serves the policies [llamacpp]")
     parser.add_argument(
-        "--parts", type=int, default=1, metavar="N",
-        help="runs that share a round's search at most; those that were started by hand are found finished [1]",
+        "--lanes", type=int, default=LANES, metavar="N",
+        help=f"stages that run side by side, each on its share of the cores [{LANES}]",
     )  # fmt: skip
     given = parse_arguments(parser, argv)
-    if given.parts < 1:
-        raise ConfigError("--parts is 1 or more")
+    if given.lanes < 1:
+        raise ConfigError("--lanes is 1 or more")
     usual = QUICK if given.quick else FULL
     sizes = Sizes(**{name: getattr(given, name) or value for name, value in vars(usual).items()})
     spin_briefly()  # before a stage loads torch
     out = Path(given.out)
     also = tuple(QuestionSet(questions.stem, questions, corpus) for questions, corpus in given.also)
-    proof = Proof(out, sizes, tuple(given.without), also, given.engine, given.parts)
+    proof = Proof(out, sizes, tuple(given.without), also, given.engine, given.lanes)
     one_kind(proof)
-    book = StageBook(out / "stages.json")
-    make_policies(proof, book)
-    for contender in the_contenders(proof):
-        score(book, proof, contender, "--dataset_name", "atlas", index=out / "index", limit=sizes.test)
-    score_elsewhere(proof, book)
+    book = StageBook(out / "stages.json", Lanes(proof.lanes))
+    run_stages(proof, book)
     report = Path(given.report) if given.report else out / "results.md"
     write_report(proof, report, book)
     sys.stdout.write(f"{report}\n")
@@ -87,8 +87,8 @@ def main(argv: list[str]) -> int:
 
 
 def one_kind(proof: Proof) -> None:
-    """Raises ConfigError where the proof in this folder was begun with another engine, or another number of parts."""
-    file, kind = proof.out / "kind.json", {"engine": proof.engine, "parts": proof.parts}
+    """Raises ConfigError where the proof in this folder was begun with another engine, or another number of lanes."""
+    file, kind = proof.out / "kind.json", {"engine": proof.engine, "lanes": proof.lanes}
     begun = read_json(file) if file.exists() else kind
     if begun != kind:
         words = " ".join(f"--{name} {value}" for name, value in begun.items())
@@ -97,8 +97,8 @@ def one_kind(proof: Proof) -> None:
     write_json(file, kind)
 
 
-def make_policies(proof: Proof, book: StageBook) -> None:
-    """Index, warm start, two rounds of search, and every adapter that is scored."""
+def run_stages(proof: Proof, book: StageBook) -> None:
+    """Index, warm start, two rounds of search, every adapter, and every score; side by side what needs no other."""
     out, sizes, warm = proof.out, proof.sizes, proof.warm
     book.run(out / "index", "index build", corpus=atlas.path("corpus"))
     if sizes.demos:
@@ -108,16 +108,42 @@ def make_policies(proof: Proof, book: StageBook) -> None:
     book.run(out / "pairs1", "pairs", *STEPS, "--trees", *found)
     book.run(out / "pairs-outcome", "pairs", *OUTCOME, "--trees", *found)
     steps = min(sizes.dpo_steps, *(one_pass(out / name, "dpo") for name in ("pairs1", "pairs-outcome")))
-    train(book, out, "sft1", "sft", pairs="pairs1", adapter=warm, steps=sft_steps(out / "pairs1", sizes))
-    train(book, out, "dpo", "dpo", pairs="pairs1", adapter=warm, steps=steps)
-    train(book, out, "outcome", "dpo", pairs="pairs-outcome", adapter=warm, steps=steps)
-    train(book, out, "dpo1", "dpo", pairs="pairs1", adapter=str(out / "sft1"), steps=steps)
-    found += search(book, proof, "search2", second, adapter=str(out / "dpo1"))
-    # From the warm start, as ReST-EM from its base (arXiv 2312.06585), on all that was found: learnt on top of the
-    # first round's policy, the second round's alone lost what the first had gained (docs/results-shipped-start.md).
+
+    def both_rounds() -> None:
+        train(book, out, "sft1", "sft", pairs="pairs1", adapter=warm, steps=sft_steps(out / "pairs1", sizes))
+        train(book, out, "dpo1", "dpo", pairs="pairs1", adapter=str(out / "sft1"), steps=steps)
+        book.together(last_policy, *(partial(score, proof, book, name) for name in ("sft1", "dpo1")))
+
+    def last_policy() -> None:
+        second_round(proof, book, found, second)
+        score(proof, book, "dpo2")
+        score_elsewhere(proof, book)
+
+    def one_round(name: str, pairs: str) -> None:
+        train(book, out, name, "dpo", pairs=pairs, adapter=warm, steps=steps)
+        score(proof, book, name)
+
+    book.together(
+        both_rounds,
+        lambda: one_round("dpo", "pairs1"),
+        lambda: one_round("outcome", "pairs-outcome"),
+        *(partial(score, proof, book, name) for name in UNTRAINED),
+    )
+
+
+def second_round(proof: Proof, book: StageBook, found: list[str], questions: list[Question]) -> None:
+    """Searches `questions` with the first round's policy, and learns from both rounds' trees.
+
+    From the warm start, as ReST-EM from its base (arXiv 2312.06585), on all that was found: learnt on top of the first
+    round's policy, the second round's alone lost what the first had gained (docs/results-shipped-start.md).
+    """
+    out, sizes = proof.out, proof.sizes
+    found = found + search(book, proof, "search2", questions, adapter=str(out / "dpo1"))
     book.run(out / "pairs2", "pairs", *STEPS, "--trees", *found)
     steps = min(2 * sizes.dpo_steps, one_pass(out / "pairs2", "dpo"))
-    train(book, out, "sft2", "sft", pairs="pairs2", adapter=warm, steps=sft_steps(out / "pairs2", sizes, rounds=2))
+    train(
+        book, out, "sft2", "sft", pairs="pairs2", adapter=proof.warm, steps=sft_steps(out / "pairs2", sizes, rounds=2)
+    )
     train(book, out, "dpo2", "dpo", pairs="pairs2", adapter=str(out / "sft2"), steps=steps)
 
 
@@ -139,21 +165,20 @@ def the_questions(sizes: Sizes) -> tuple[list[Question], list[Question]]:
 
 
 def search(book: StageBook, proof: Proof, name: str, questions: list[Question], *, adapter: str) -> list[str]:
-    """The run folders of a search over `questions`, at most as many as the proof asks for.
-
-    All their question files are there before the first begins, so that the others can be started by hand.
-    """
-    size = math.ceil(len(questions) / proof.parts)
+    """The run folders of a search over `questions`, one a lane."""
+    size = math.ceil(len(questions) / proof.lanes)
     starts = range(0, len(questions), size)
-    folders = [proof.out / (f"{name}-{number}" if proof.parts > 1 else name) for number in range(1, len(starts) + 1)]
-    proof.out.mkdir(parents=True, exist_ok=True)
-    for folder, start in zip(folders, starts, strict=True):
+    folders = [proof.out / (f"{name}-{number}" if proof.lanes > 1 else name) for number in range(1, len(starts) + 1)]
+
+    def grow(folder: Path, start: int) -> None:
+        proof.out.mkdir(parents=True, exist_ok=True)
         write_records(folder.with_suffix(".jsonl"), questions[start : start + size])
-    for folder in folders:
         book.run_once(
             folder, "generate", *proof.served, "--policy.adapter", adapter,
             config=RECIPES / "generation/atlas.yaml", questions=folder.with_suffix(".jsonl"), index=proof.out / "index",
         )  # fmt: skip
+
+    book.together(*(partial(grow, folder, start) for folder, start in zip(folders, starts, strict=True)))
     return [str(folder) for folder in folders]
 
 
@@ -182,20 +207,30 @@ def sft_steps(pairs: Path, sizes: Sizes, rounds: int = 1) -> int:
     return min(rounds * sizes.sft_steps, SFT_PASSES * one_pass(pairs, "sft"))
 
 
-def score(book: StageBook, proof: Proof, contender: Contender, *questions: str, index: Path, limit: int) -> None:
-    book.run(
-        contender.run, "infer", *proof.served, *contender.options, *questions,
-        config=RECIPES / "inference/demo.yaml", index=index, limit=limit,
-    )  # fmt: skip
+def score(proof: Proof, book: StageBook, name: str) -> None:
+    """The contender's answers to the test questions, where it is to be scored."""
+    for contender in the_contenders(proof, {name} & set(proof.scored)):
+        answers(proof, book, contender, "--dataset_name", "atlas", index=proof.out / "index", limit=proof.sizes.test)
 
 
 def score_elsewhere(proof: Proof, book: StageBook) -> None:
     for questions in proof.also:
         index = proof.out / f"index-{questions.name}"
         book.run(index, "index build", corpus=questions.corpus)
-        for contender in elsewhere(proof, questions):
-            files = "--questions", str(questions.questions)
-            score(book, proof, contender, *files, index=index, limit=proof.sizes.elsewhere)
+        asked = "--questions", str(questions.questions)
+        book.together(
+            *(
+                partial(answers, proof, book, contender, *asked, index=index, limit=proof.sizes.elsewhere)
+                for contender in elsewhere(proof, questions)
+            )
+        )
+
+
+def answers(proof: Proof, book: StageBook, contender: Contender, *questions: str, index: Path, limit: int) -> None:
+    book.run(
+        contender.run, "infer", *proof.served, *contender.options, *questions,
+        config=RECIPES / "inference/demo.yaml", index=index, limit=limit,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 from steprag import atlas
 from steprag.contenders import ELSEWHERE, LABELS, VOTES, Proof, elsewhere, the_contenders
 from steprag.files import written_whole
-from steprag.pipeline import RECIPES, Contender, StageBook, compare
+from steprag.pipeline import RECIPES, Contender, StageBook, compare, seconds
 from steprag.runs import code_version, read_manifest
 from steprag.threads import usable_cores
 
@@ -76,7 +76,7 @@ def introduction(proof: Proof) -> str:
     options = "".join(f" --{name} {value}" for name, value in sizes.items())
     demos = sizes["demos"] or atlas.path("warmstart").read_text(encoding="utf-8").count("\n")
     options += f" --engine {proof.engine}" if proof.served else ""
-    options += f" --parts {proof.parts}" if proof.parts > 1 else ""
+    options += f" --lanes {proof.lanes}"
     left_out = f" --without {' '.join(proof.without)}" if proof.without else ""
     return (
         f"Written by `bash scripts/reproduce.sh{options}{left_out}` (version {code_version()}, {usable_cores()} cores)."
@@ -96,15 +96,17 @@ def compared_runs(contenders: list[Contender], folder: Path, report: Path) -> tu
 
 
 def costs(out: Path, book: StageBook) -> list[str]:
-    """A Markdown table, a line a stage; without minutes where it was run by hand."""
+    """A Markdown table, a line a stage; without minutes where it was run by hand. The last line is the time by the
+    clock, in which stages may have run side by side.
+    """
     lines = ["| stage | minutes | what | calls | prompt tokens (cached) | generated |", "|---|---|---|---|---|---|"]
-    total = 0.0
+    times: list[list[float]] = []
     for name, entry in book.stages.items():
         if not (out / name / "manifest.json").exists():
             continue
         manifest = read_manifest(out / name)
-        total += entry["seconds"] or 0.0
-        minutes = "" if entry["seconds"] is None else f"{entry['seconds'] / 60:.1f}"
+        times += entry["times"] or []
+        minutes = "" if entry["times"] is None else f"{sum(end - start for start, end in entry['times']) / 60:.1f}"
         used = manifest.get("usage")
         spent = (
             f"{used['calls']:,} | {used['prompt_tokens']:,} ({used['cached_tokens']:,}) | {used['completion_tokens']:,}"
@@ -112,7 +114,7 @@ def costs(out: Path, book: StageBook) -> list[str]:
             else " | | "
         )
         lines.append(f"| {name} | {minutes} | {made(manifest)} | {spent} |")
-    return [*lines, f"| all | {total / 60:.0f} | | | | |"]
+    return [*lines, f"| all, by the clock | {seconds(times) / 60:.0f} | | | | |"]
 
 
 def made(manifest: dict[str, Any]) -> str:

@@ -16,9 +16,9 @@ from steprag.errors import ConfigError
 from tests.training_parts import lines, make_qwen2, tensors, train, train_until_killed
 from training.checks import check_recipe
 from training.config import DpoSection, LlamaFactorySection, TrainConfig
+from training.failures import reason
 from training.job import OUT_OF_MEMORY
 from training.llamafactory_process import ROOT, executable
-from training.subprocesses import reason
 
 REAL = ROOT / ".venv-llamafactory" / "bin" / "llamafactory-cli"
 

@@ -40,8 +40,8 @@ def test_a_sentence_says_no_more_than_its_interval(figures: dict[str, Any], said
     assert said in verdict("a", "b", "one over the other", figures)
 
 
-def proof_of(out: Path, *, parts: int = 1, demos: int = 0, without: tuple[str, ...] = ()) -> Proof:
-    return Proof(out, replace(FULL, train=5, second=4, demos=demos), without, (), "vllm", parts)
+def proof_of(out: Path, *, lanes: int = 1, demos: int = 0, without: tuple[str, ...] = ()) -> Proof:
+    return Proof(out, replace(FULL, train=5, second=4, demos=demos), without, (), "vllm", lanes)
 
 
 def test_the_rounds_search_different_questions() -> None:
@@ -50,14 +50,14 @@ def test_the_rounds_search_different_questions() -> None:
     assert not {question.id for question in first} & {question.id for question in second}
 
 
-@pytest.mark.parametrize(("parts", "names"), [(1, ["search1"]), (2, ["search1-1", "search1-2"])])
+@pytest.mark.parametrize(("lanes", "names"), [(1, ["search1"]), (2, ["search1-1", "search1-2"])])
 def test_the_runs_of_a_search_share_its_questions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int, names: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lanes: int, names: list[str]
 ) -> None:
     typed: list[list[str]] = []
     monkeypatch.setattr(steprag.pipeline, "run", lambda argv: typed.append(argv) or 0)
     questions, _ = the_questions(replace(FULL, train=5))
-    proof = proof_of(tmp_path, parts=parts)
+    proof = proof_of(tmp_path, lanes=lanes)
     folders = search(StageBook(tmp_path / "stages.json"), proof, "search1", questions, adapter="warm")
     assert folders == [str(tmp_path / name) for name in names]
     files = [Path(argv[argv.index("--questions") + 1]) for argv in typed]
@@ -66,13 +66,13 @@ def test_the_runs_of_a_search_share_its_questions(
     assert all("--policy.engine vllm --policy.concurrency 24" in " ".join(argv) for argv in typed)
 
 
-def test_a_folder_keeps_to_one_engine_and_a_part_is_a_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_keeps_to_one_engine_and_a_lane_is_a_lane(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one_kind(proof_of(tmp_path))
     one_kind(proof_of(tmp_path))
-    with pytest.raises(ConfigError, match="begun with --engine vllm --parts 1"):
-        one_kind(proof_of(tmp_path, parts=2))
-    assert main(["reproduce", "--parts", "0", "--out", str(tmp_path / "runs")]) != 0
-    assert "--parts is 1 or more" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="begun with --engine vllm --lanes 1"):
+        one_kind(proof_of(tmp_path, lanes=2))
+    assert main(["reproduce", "--lanes", "0", "--out", str(tmp_path / "runs")]) != 0
+    assert "--lanes is 1 or more" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 
@@ -82,8 +82,8 @@ def test_a_stage_that_was_finished_by_hand_has_no_minutes(tmp_path: Path, monkey
     (tmp_path / "x" / "manifest.json").write_text('{"status": "done", "stage": "infer", "counts": {"questions": 3}}')
     book = StageBook(tmp_path / "stages.json")
     book.run(tmp_path / "x", "infer")
-    assert book.stages["x"]["seconds"] is None
-    assert costs(tmp_path, book)[2:] == ["| x |  | 3 questions |  | |  |", "| all | 0 | | | | |"]
+    assert book.stages["x"]["times"] is None
+    assert costs(tmp_path, book)[2:] == ["| x |  | 3 questions |  | |  |", "| all, by the clock | 0 | | | | |"]
 
 
 def test_the_shipped_warm_start_is_scored_beside_a_smaller_one(tmp_path: Path) -> None:
@@ -104,14 +104,18 @@ def test_the_book_adds_up_interrupted_stages(tmp_path: Path, monkeypatch: pytest
 
     clock = iter(range(0, 100, 7))
     monkeypatch.setattr(steprag.pipeline, "run", run)
-    monkeypatch.setattr(steprag.pipeline.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(steprag.pipeline.time, "time", lambda: next(clock))
     with pytest.raises(StepragError, match="cut off"):
         StageBook(tmp_path / "stages.json").run(tmp_path / "x", "pairs", trees="t t")
     fails = False
     for _ in range(2):  # the second time it is done already
         StageBook(tmp_path / "stages.json").run(tmp_path / "x", "pairs", trees="t t")
     assert json.loads((tmp_path / "stages.json").read_text()) == {
-        "x": {"seconds": 14, "done": True, "command": f"steprag pairs --trees 't t' --out {tmp_path / 'x'}"}
+        "x": {
+            "times": [[0, 7], [14, 21]],
+            "done": True,
+            "command": f"steprag pairs --trees 't t' --out {tmp_path / 'x'}",
+        }
     }
 
 
@@ -136,7 +140,7 @@ def test_the_proof_runs(tmp_path: Path) -> None:
     also = ("--also", str(atlas.path("dev")), str(corpus))
     report = tmp_path / "docs" / "results.md"
     files = ("--out", str(tmp_path / "runs"), "--report", str(report))
-    assert main(["reproduce", "--quick", *sizes, *also, "--parts", "2", *files]) == 0
+    assert main(["reproduce", "--quick", *sizes, *also, "--lanes", "2", *files]) == 0
     said = report.read_text()
     for words in (
         "| DPO on outcomes alone | 2 |",

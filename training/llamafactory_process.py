@@ -13,9 +13,10 @@ from typing import Any
 
 from steprag.errors import ConfigError, TrainingError
 from steprag.progress import Progress
+from steprag.subprocesses import running
 from training.config import TrainConfig
+from training.failures import reason
 from training.job import Job
-from training.subprocesses import reason, running
 
 ROOT = Path(__file__).parent.parent
 LOG = "trainer_log.jsonl"

@@ -23,11 +23,12 @@ from steprag.engines.models import read_json
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError, TrainingError
 from steprag.files import write_json
+from steprag.subprocesses import running
 from steprag.threads import usable_cores
 from training.config import TrainConfig
+from training.failures import reason
 from training.job import Job, Outcome
 from training.rows import TokenRow
-from training.subprocesses import reason, running
 
 _KILLED = re.compile(r"exitcode +: -9\b")
 """In torchrun's report: a worker that the system, or somebody, killed."""
