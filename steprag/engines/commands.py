@@ -22,7 +22,9 @@ _VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the only values that --max-
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """What to serve and how. `context` is in tokens per slot; `port` 0 takes a free one; `threads` None means all.
+    """What to serve and how. `context` is in tokens a request; `port` 0 takes a free one; `threads` None means all.
+
+    `parallel` is the slots of llama.cpp; other engines work on as many completions at once as their memory holds.
 
     `api_key_env` names the environment variable that holds the key which clients must send.
     """
@@ -102,7 +104,7 @@ def _vllm(spec: EngineSpec, files: ModelFiles) -> Command:
     on_cpu = _is_cpu_build(program)
     model, options = _vllm_cpu_model(files) if on_cpu else _vllm_model(files)
     argv = [*_guarded(), str(program), "serve", model, "--host", spec.host, "--port", str(port), *options]
-    argv += ["--max-model-len", str(spec.context), "--max-num-seqs", str(spec.parallel), "--enable-prefix-caching"]
+    argv += ["--max-model-len", str(spec.context), "--enable-prefix-caching"]
     argv += ["--enable-prompt-tokens-details"]  # else usage does not say how many prompt tokens were cached
     env = {"VLLM_API_KEY": os.environ[spec.api_key_env]} if spec.api_key_env else {}
     env |= _vllm_cpu_settings(spec) if on_cpu else {}
