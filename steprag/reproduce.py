@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -43,7 +44,7 @@ DEMO_PASSES = 4
 
 LANES = min(2, usable_cores())
 
-FULL = Sizes(demos=0, train=100, second=100, test=260, sft_steps=150, dpo_steps=60, elsewhere=100)
+FULL = Sizes(demos=20, train=100, second=60, test=260, sft_steps=150, dpo_steps=60, elsewhere=100)
 QUICK = Sizes(demos=0, train=8, second=8, test=12, sft_steps=3, dpo_steps=4, elsewhere=4)
 
 
@@ -72,7 +73,7 @@ def main(argv: list[str]) -> int:
     if given.lanes < 1:
         raise ConfigError("--lanes is 1 or more")
     usual = QUICK if given.quick else FULL
-    sizes = Sizes(**{name: getattr(given, name) or value for name, value in vars(usual).items()})
+    sizes = the_sizes(given, usual)
     spin_briefly()  # before a stage loads torch
     out = Path(given.out)
     also = tuple(QuestionSet(questions.stem, questions, corpus) for questions, corpus in given.also)
@@ -84,6 +85,15 @@ def main(argv: list[str]) -> int:
     write_report(proof, report, book)
     sys.stdout.write(f"{report}\n")
     return 0
+
+
+def the_sizes(given: argparse.Namespace, usual: Sizes) -> Sizes:
+    """Those asked for, and the usual ones for the rest. Raises ConfigError."""
+    asked = {name: getattr(given, name) for name in vars(usual) if getattr(given, name) is not None}
+    for name, value in asked.items():
+        if value < (least := 0 if name == "demos" else 1):
+            raise ConfigError(f"--{name} is {least} or more")
+    return replace(usual, **asked)
 
 
 def one_kind(proof: Proof) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from steprag.contenders import Proof, the_contenders
 from steprag.errors import PART_DONE, ConfigError, StepragError
 from steprag.files import read_records
 from steprag.pipeline import StageBook
-from steprag.reproduce import FULL, one_kind, search, the_questions
+from steprag.reproduce import FULL, one_kind, search, the_questions, the_sizes
 from steprag.reproduce_report import costs, verdict
 from steprag.types import Question
 
@@ -42,6 +43,11 @@ def test_a_sentence_says_no_more_than_its_interval(figures: dict[str, Any], said
 
 def proof_of(out: Path, *, lanes: int = 1, demos: int = 0, without: tuple[str, ...] = ()) -> Proof:
     return Proof(out, replace(FULL, train=5, second=4, demos=demos), without, (), "vllm", lanes)
+
+
+def test_no_demos_is_a_size_too() -> None:
+    nothing = dict.fromkeys(vars(FULL))
+    assert the_sizes(Namespace(**{**nothing, "demos": 0, "test": 3}), FULL) == replace(FULL, demos=0, test=3)
 
 
 def test_the_rounds_search_different_questions() -> None:
@@ -71,8 +77,9 @@ def test_a_folder_keeps_to_one_engine_and_a_lane_is_a_lane(tmp_path: Path, capsy
     one_kind(proof_of(tmp_path))
     with pytest.raises(ConfigError, match="begun with --engine vllm --lanes 1"):
         one_kind(proof_of(tmp_path, lanes=2))
-    assert main(["reproduce", "--lanes", "0", "--out", str(tmp_path / "runs")]) != 0
-    assert "--lanes is 1 or more" in capsys.readouterr().err
+    for option in ("--lanes", "--train"):
+        assert main(["reproduce", option, "0", "--out", str(tmp_path / "runs")]) != 0
+        assert f"{option} is 1 or more" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 
