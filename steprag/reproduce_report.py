@@ -75,8 +75,7 @@ def introduction(proof: Proof) -> str:
     sizes = vars(proof.sizes) if proof.also else {k: v for k, v in vars(proof.sizes).items() if k != "elsewhere"}
     options = "".join(f" --{name} {value}" for name, value in sizes.items())
     demos = sizes["demos"] or atlas.path("warmstart").read_text(encoding="utf-8").count("\n")
-    options += f" --engine {proof.engine}" if proof.served else ""
-    options += f" --lanes {proof.lanes}"
+    options += f" --engine {proof.engine} --lanes {proof.lanes}"
     left_out = f" --without {' '.join(proof.without)}" if proof.without else ""
     return (
         f"Written by `bash scripts/reproduce.sh{options}{left_out}` (version {code_version()}, {usable_cores()} cores)."
