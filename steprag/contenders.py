@@ -25,8 +25,8 @@ LABELS = {
 """Contenders by the folder of what was trained; the first is what the table's differences are from. `shipped` is one
 beside a warm start from fewer episodes alone: what more of them would have brought.
 """
-UNTRAINED = ("warm", "shipped", "bare", "vote")
-"""Those who can be scored before anything is searched or learnt from a search."""
+UNTRAINED = ("vote", "warm", "shipped", "bare")
+"""Those who can be scored before anything is learnt from a search, the longest first."""
 ELSEWHERE = ("warm", "dpo2")
 """Those who also answer the questions of other sets."""
 

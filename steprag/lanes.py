@@ -42,23 +42,30 @@ class Lanes:
         return _held.get()
 
     def together(self, *chains: Callable[[], None]) -> None:
-        """Calls all of them, each in a thread and a lane, where there are several; else one after another.
+        """Calls all of them, each in a thread and a lane; one after another where there is one lane or one chain.
 
         A chain is a sequence of commands of which each needs the one before; it keeps its lane until it ends, and
         earlier chains take a free one first. Chains of a chain: the first goes on in its lane. An error ends its own
         chain; the first is raised once all have ended.
         """
-        if self._count == 1 or not chains:
+        if self._count == 1 or len(chains) < 2:
             for chain in chains:
                 chain()
             return
-        here, others = (chains[:1], chains[1:]) if self.cores else ((), chains)
+        urgency, begun = _urgency.get(), list[Future[None]]()
+        places = [((*urgency, place), chain) for place, chain in enumerate(chains)]
+        here = places[:1] if self.cores else []
         with ThreadPoolExecutor(len(chains)) as pool:
-            begun = [pool.submit(copy_context().run, self._in_a_lane, *numbered) for numbered in enumerate(others)]
             try:
-                for chain in here:
+                begun += [pool.submit(copy_context().run, self._in_a_lane, *each) for each in places[len(here) :]]
+                for place, chain in here:
+                    _urgency.set(place)
                     chain()
+            except KeyboardInterrupt:
+                self._ended.set()
+                raise
             finally:
+                _urgency.set(urgency)
                 self._wait(begun)
         for chain in begun:
             chain.result()
@@ -72,6 +79,7 @@ class Lanes:
         log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "steprag.cli", *argv]
         environment = {**os.environ, "OMP_NUM_THREADS": str(len(cores))}
+        self._go_on()
         with log.open("ab") as stream, running(command, stream, environment) as process:
             if PINNED:
                 os.sched_setaffinity(process.pid, cores)
@@ -93,11 +101,16 @@ class Lanes:
             self._ended.set()  # commands are of sessions of their own: no Ctrl-C reaches them
             raise
 
-    def _in_a_lane(self, place: int, chain: Callable[[], None]) -> None:
+    def _go_on(self) -> None:
+        if self._ended.is_set():
+            raise KeyboardInterrupt
+
+    def _in_a_lane(self, urgency: tuple[int, ...], chain: Callable[[], None]) -> None:
         _held.set(None)
-        _urgency.set((*_urgency.get(), place))
+        _urgency.set(urgency)
         self._take()
         try:
+            self._go_on()
             chain()
         finally:
             self._give_back()

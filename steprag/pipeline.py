@@ -86,10 +86,13 @@ class StageBook:
         """Runs the stage whose run folder is `out`."""
         elsewhere = is_done(out)
         before = self.stages.get(out.name, {"times": None if elsewhere else [], "done": elsewhere})
-        entry, start = dict(before), time.time()
-        run_it = run_stage if self._lanes.cores is None else self._run_in_lane
+        argv = _argv(command, *more, **options, out=out)
+        entry, start = {**before, "command": _typed(argv)}, time.time()
         try:
-            entry["command"] = run_it(command, *more, **options, out=out)
+            if self._lanes.cores is None:
+                run_stage(command, *more, **options, out=out)
+            else:
+                self._run_in_lane(argv, out)
             entry["done"] = True
         finally:
             if not before["done"]:
@@ -99,16 +102,18 @@ class StageBook:
                 self._file.parent.mkdir(parents=True, exist_ok=True)
                 write_json(self._file, self.stages)
 
-    def _run_in_lane(self, command: str, *more: str, out: Path, **options: object) -> str:
+    def _run_in_lane(self, argv: list[str], out: Path) -> None:
         """As `run_stage`, as a process of its own that writes to a log."""
-        argv, log = _argv(command, *more, **options, out=out), out.parent / "logs" / f"{out.name}.log"
+        log = out.parent / "logs" / f"{out.name}.log"
+        said_before = log.stat().st_size if log.exists() else 0
         say(f"$ {_typed(argv)} > {log}")
         start, code = time.monotonic(), self._lanes.run(argv, log)
         if code not in (0, PART_DONE):
-            last = (log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["it said nothing"])[-1]
-            raise StepragError(f"{out.name} ended with exit code {code}: {last} ({log})")
+            said = log.read_bytes()[said_before:].decode(errors="replace").strip().splitlines()
+            error = f"{out.name} ended with exit code {code}: {said[-1] if said else 'it said nothing'} ({log})"
+            say(error)  # now: what runs beside it may take hours
+            raise StepragError(error)
         say(f"{out.name}: {(time.monotonic() - start) / 60:.1f} minutes")
-        return _typed(argv)
 
 
 def seconds(times: list[list[float]]) -> float:

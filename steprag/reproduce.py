@@ -19,7 +19,7 @@ from steprag import atlas
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.contenders import LABELS, UNTRAINED, Proof, QuestionSet, Sizes, elsewhere, the_contenders
-from steprag.engines.commands import ENGINES
+from steprag.engines.commands import ENGINES, vllm_is_for_cpus
 from steprag.engines.models import read_json
 from steprag.errors import ConfigError
 from steprag.files import read_questions, write_json, write_records
@@ -41,8 +41,6 @@ SFT_PASSES = 2
 """How often supervised training sees an episode that search found."""
 DEMO_PASSES = 4
 """How often a warm start from few worked episodes sees each; the shipped one saw its 300 once."""
-
-LANES = min(2, usable_cores())
 
 FULL = Sizes(demos=20, train=100, second=60, test=260, sft_steps=150, dpo_steps=60, elsewhere=100)
 QUICK = Sizes(demos=0, train=8, second=8, test=12, sft_steps=3, dpo_steps=4, elsewhere=4)
@@ -66,18 +64,19 @@ def main(argv: list[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--engine", default="llamacpp", choices=ENGINES, help="what serves the policies [llamacpp]")
     parser.add_argument(
-        "--lanes", type=int, default=LANES, metavar="N",
-        help=f"stages that run side by side, each on its share of the cores [{LANES}]",
+        "--lanes", type=int, metavar="N",
+        help="stages that run side by side, each on its share of the cores [2 where there are as many; 1 on a GPU]",
     )  # fmt: skip
     given = parse_arguments(parser, argv)
-    if given.lanes < 1:
+    lanes = usual_lanes(given.engine) if given.lanes is None else given.lanes
+    if lanes < 1:
         raise ConfigError("--lanes is 1 or more")
     usual = QUICK if given.quick else FULL
     sizes = the_sizes(given, usual)
     spin_briefly()  # before a stage loads torch
     out = Path(given.out)
     also = tuple(QuestionSet(questions.stem, questions, corpus) for questions, corpus in given.also)
-    proof = Proof(out, sizes, tuple(given.without), also, given.engine, given.lanes)
+    proof = Proof(out, sizes, tuple(given.without), also, given.engine, lanes)
     one_kind(proof)
     book = StageBook(out / "stages.json", Lanes(proof.lanes))
     run_stages(proof, book)
@@ -85,6 +84,11 @@ def main(argv: list[str]) -> int:
     write_report(proof, report, book)
     sys.stdout.write(f"{report}\n")
     return 0
+
+
+def usual_lanes(engine: str) -> int:
+    """Two servers of vLLM would each want most of one GPU's memory."""
+    return 1 if engine == "vllm" and not vllm_is_for_cpus() else min(2, usable_cores())
 
 
 def the_sizes(given: argparse.Namespace, usual: Sizes) -> Sizes:
@@ -97,9 +101,14 @@ def the_sizes(given: argparse.Namespace, usual: Sizes) -> Sizes:
 
 
 def one_kind(proof: Proof) -> None:
-    """Raises ConfigError where the proof in this folder was begun with another engine, or another number of lanes."""
-    file, kind = proof.out / "kind.json", {"engine": proof.engine, "lanes": proof.lanes}
-    begun = read_json(file) if file.exists() else kind
+    """Raises ConfigError where what is in this folder was begun otherwise: on other questions, or by another engine."""
+    sizes, file = proof.sizes, proof.out / "kind.json"
+    kind = {"engine": proof.engine, "lanes": proof.lanes}
+    kind |= {"demos": sizes.demos, "train": sizes.train, "second": sizes.second}
+    old = {} if (proof.out / "stages.json").exists() else kind
+    begun = read_json(file) if file.exists() else old
+    if begun.keys() != kind.keys():
+        raise ConfigError(f"{proof.out} was begun by an older version; give another --out")
     if begun != kind:
         words = " ".join(f"--{name} {value}" for name, value in begun.items())
         raise ConfigError(f"{proof.out} was begun with {words}; give that again, or another --out")

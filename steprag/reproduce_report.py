@@ -63,7 +63,8 @@ def write_report(proof: Proof, report: Path, book: StageBook) -> None:
             "neither the warm start nor the search has seen. A 135M model taught on Atlas alone: what carries over.",
             *["", table, "", verdict(last, first, "the last agent over the warm start", compared), ""],
         ]
-    commands = (entry["command"].replace(str(RECIPES.parent) + os.sep, "") for entry in book.stages.values())
+    done = (entry["command"] for entry in book.stages.values() if entry["done"])
+    commands = (command.replace(str(RECIPES.parent) + os.sep, "") for command in done)
     lines += ["## What it cost", "", *costs(proof.out, book), "", "## The commands", ""]
     lines += [*(f"    {command}" for command in commands), ""]
     with written_whole(report) as stream:
@@ -101,7 +102,7 @@ def costs(out: Path, book: StageBook) -> list[str]:
     lines = ["| stage | minutes | what | calls | prompt tokens (cached) | generated |", "|---|---|---|---|---|---|"]
     times: list[list[float]] = []
     for name, entry in book.stages.items():
-        if not (out / name / "manifest.json").exists():
+        if not (entry["done"] and (out / name / "manifest.json").exists()):
             continue
         manifest = read_manifest(out / name)
         times += entry["times"] or []

@@ -69,6 +69,24 @@ def test_chains_keep_their_lanes_and_earlier_ones_go_first() -> None:
     assert "a True" in seen
 
 
+def test_what_the_next_stage_needs_goes_before_what_nothing_needs() -> None:
+    """The second half of a search inside the first chain, and the score of an earlier policy beside that chain."""
+    lanes, seen = Lanes(2), list[str]()
+    registered = threading.Event()
+
+    def search() -> None:
+        lanes.together(lambda: registered.wait(0.5) and None, lambda: seen.append("half"))
+
+    def both_rounds() -> None:
+        lanes.together(search, lambda: seen.append("score"))
+
+    def other() -> None:
+        registered.wait(0.3)
+
+    lanes.together(both_rounds, other)
+    assert seen == ["half", "score"]
+
+
 def test_a_stage_in_a_lane_writes_a_log_and_fails_by_name(tmp_path: Path) -> None:
     book, ends = StageBook(tmp_path / "stages.json", Lanes(2)), list[str]()
 
@@ -77,8 +95,6 @@ def test_a_stage_in_a_lane_writes_a_log_and_fails_by_name(tmp_path: Path) -> Non
         ends.append("never")
 
     def works() -> None:
-        questions = tmp_path / "questions.jsonl"
-        questions.write_text('{"id": "1", "question": "Who?", "golden_answers": ["She"]}\n')
         book.run(tmp_path / "good", "index build", "--encoder", "none", corpus=corpus)
         ends.append("good")
 
@@ -102,7 +118,7 @@ def test_ctrl_c_ends_what_runs_in_the_lanes(tmp_path: Path) -> None:
         "lanes = Lanes(2)\n"
         "def serve():\n"
         f"    lanes.run(['policy', 'serve', '--engine', 'llamacpp'], Path({str(tmp_path / 'log')!r}))\n"
-        "lanes.together(serve, serve)\n"
+        f"lanes.together(serve, serve, lambda: Path({str(tmp_path / 'never')!r}).touch())\n"
     )
     process = subprocess.Popen([sys.executable, script], start_new_session=True, stderr=subprocess.PIPE)
     wait_until(lambda: len(descendants(process.pid)) >= 4)
@@ -110,6 +126,7 @@ def test_ctrl_c_ends_what_runs_in_the_lanes(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert b"KeyboardInterrupt" in said
+    assert not (tmp_path / "never").exists(), "what waited for a lane is not begun"
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
 
 

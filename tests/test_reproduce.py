@@ -17,8 +17,9 @@ from steprag.cli import main
 from steprag.contenders import Proof, the_contenders
 from steprag.errors import PART_DONE, ConfigError, StepragError
 from steprag.files import read_records
+from steprag.lanes import Lanes
 from steprag.pipeline import StageBook
-from steprag.reproduce import FULL, one_kind, search, the_questions, the_sizes
+from steprag.reproduce import FULL, one_kind, run_stages, search, the_questions, the_sizes
 from steprag.reproduce_report import costs, verdict
 from steprag.types import Question
 
@@ -75,12 +76,61 @@ def test_the_runs_of_a_search_share_its_questions(
 def test_a_folder_keeps_to_one_engine_and_a_lane_is_a_lane(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one_kind(proof_of(tmp_path))
     one_kind(proof_of(tmp_path))
-    with pytest.raises(ConfigError, match="begun with --engine vllm --lanes 1"):
+    with pytest.raises(ConfigError, match="begun with --engine vllm --lanes 1 --demos 0 --train 5 --second 4; give"):
         one_kind(proof_of(tmp_path, lanes=2))
+    with pytest.raises(ConfigError, match="begun with"):
+        one_kind(proof_of(tmp_path, demos=20))
+    for older in ("kind", "stages"):
+        (tmp_path / older).mkdir()
+        (tmp_path / older / f"{older}.json").write_text('{"engine": "llamacpp", "parts": 1}')
+        with pytest.raises(ConfigError, match="begun by an older version; give another --out"):
+            one_kind(proof_of(tmp_path / older))
     for option in ("--lanes", "--train"):
         assert main(["reproduce", option, "0", "--out", str(tmp_path / "runs")]) != 0
         assert f"{option} is 1 or more" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+def test_every_stage_runs_once_after_what_it_needs_and_in_lanes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+
+    def finish(argv: list[str], *_: object) -> int:
+        out = Path(argv[argv.index("--out") + 1])
+        needed = {"--pairs": "", "--adapter": "", "--policy.adapter": "", "--index": ""}
+        for option in needed.keys() & set(argv):
+            needed[option] = argv[argv.index(option) + 1]
+        for folder in (Path(each) for each in needed.values() if Path(each).parent == tmp_path):
+            assert folder.name in ended, f"{out.name} needs {folder.name}"
+        out.mkdir(exist_ok=True)
+        counts = {"pairs.train": 40, "sft.train": 40}
+        (out / "manifest.json").write_text(json.dumps({"status": "done", "stage": argv[0], "counts": counts}))
+        ended.append(out.name)
+        return 0
+
+    monkeypatch.setattr(steprag.pipeline, "run", finish)
+    lanes = Lanes(2)
+    monkeypatch.setattr(lanes, "run", finish)
+    proof = proof_of(tmp_path, lanes=2, demos=3, without=("bare",))
+    run_stages(proof, StageBook(tmp_path / "stages.json", lanes))
+    assert len(ended) == len(set(ended))
+    assert {f"infer-{name}" for name in proof.scored} == {name for name in ended if name.startswith("infer-")}
+    assert {"search1-1", "search1-2", "search2-1", "search2-2", "sft2", "dpo2"} < set(ended)
+
+
+def test_what_was_cut_off_and_then_left_out_is_not_in_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steprag.pipeline, "run", lambda argv: 1)
+    (tmp_path / "infer-vote").mkdir()
+    (tmp_path / "infer-vote" / "manifest.json").write_text('{"status": "running", "stage": "infer"}')
+    book = StageBook(tmp_path / "stages.json")
+    with pytest.raises(StepragError, match="exit code 1"):
+        book.run(tmp_path / "infer-vote", "infer", best_of=4)
+    assert book.stages["infer-vote"]["command"].startswith("steprag infer --best_of 4 --out ")
+    assert not book.stages["infer-vote"]["done"]
+    assert [line.split("|")[1].strip() for line in costs(tmp_path, book)[2:]] == ["all, by the clock"]
 
 
 def test_a_stage_that_was_finished_by_hand_has_no_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

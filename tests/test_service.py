@@ -391,7 +391,7 @@ def test_a_server_that_fails_for_a_while(monkeypatch: pytest.MonkeyPatch) -> Non
         ((200, {"result": [[{"document": {"id": "7"}, "score": 1.0}]]}), RetrieverError, "not Search-R1's"),
         ((200, {"result": [[{"document": "text", "score": 1.0}]]}), RetrieverError, "not Search-R1's"),
         (
-            (200, {"result": [[{"document": {"id": "7", "contents": "\ud83d"}, "score": 1.0}]]}),
+            (200, {"result": [[{"document": {"id": "7", "contents": "A\n\ud83d"}, "score": 1.0}]]}),
             RetrieverError,
             "surrogate",
         ),

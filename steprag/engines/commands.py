@@ -24,7 +24,8 @@ _VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the only values that --max-
 class EngineSpec:
     """What to serve and how. `context` is in tokens a request; `port` 0 takes a free one; `threads` None means all.
 
-    `parallel` is the slots of llama.cpp; other engines work on as many completions at once as their memory holds.
+    `parallel` is the requests that will be there at once: llama.cpp's slots, and a quarter of the completions that vLLM
+    works on at once at most, since a request may ask for several.
 
     `api_key_env` names the environment variable that holds the key which clients must send.
     """
@@ -104,7 +105,8 @@ def _vllm(spec: EngineSpec, files: ModelFiles) -> Command:
     on_cpu = _is_cpu_build(program)
     model, options = _vllm_cpu_model(files) if on_cpu else _vllm_model(files)
     argv = [*_guarded(), str(program), "serve", model, "--host", spec.host, "--port", str(port), *options]
-    argv += ["--max-model-len", str(spec.context), "--enable-prefix-caching"]
+    argv += ["--max-model-len", str(spec.context), "--max-num-seqs", str(max(256, 4 * spec.parallel))]
+    argv += ["--enable-prefix-caching"]
     argv += ["--enable-prompt-tokens-details"]  # else usage does not say how many prompt tokens were cached
     env = {"VLLM_API_KEY": os.environ[spec.api_key_env]} if spec.api_key_env else {}
     env |= _vllm_cpu_settings(spec) if on_cpu else {}
@@ -138,6 +140,11 @@ def vllm_program() -> Path:
             return Path(place)
     where = f" at {given} (STEPRAG_VLLM)" if given else ""
     raise ConfigError(f"no vllm program{where}; run: bash scripts/setup_vllm.sh, or set STEPRAG_VLLM=…/bin/vllm")
+
+
+def vllm_is_for_cpus() -> bool:
+    """Whether the vLLM that would be started computes on the CPU. Raises ConfigError where there is none."""
+    return _is_cpu_build(vllm_program())
 
 
 def _is_cpu_build(program: Path) -> bool:

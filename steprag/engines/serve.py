@@ -32,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--adapter", help="PEFT LoRA folder or GGUF adapter")
     serve.add_argument("--host", default="127.0.0.1", help="beyond this machine only with --api-key-env")
     serve.add_argument("--port", type=int, default=8080, help="0 takes a free one")
-    serve.add_argument("--parallel", type=int, default=4, help="llama.cpp: completions worked on at once")
+    serve.add_argument("--parallel", type=int, default=4, help="requests worked on at once")
     serve.add_argument("--context", type=int, default=2048, help="tokens a request may have, answer included")
     serve.add_argument("--threads", type=int, help="CPU threads; default all")
     serve.add_argument("--api-key-env", help="environment variable with the key that clients must send")

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock
+
 from steprag.engines.adapters import gguf_adapter, lora_rank, unpermute_rows
 from steprag.engines.hub import MODEL_FILES, fetched
 from steprag.engines.models import (
@@ -69,11 +71,13 @@ def hf_weights(model: str | Path, out: Path | None = None) -> Path:
     if not files.embedded:
         raise ConfigError(f"{model} has no Hugging Face folder here; give a local folder, or {EMBEDDED}")
     target = out or cache_dir() / "weights" / EMBEDDED
-    if _is_current(target):
-        return target
-    if out is not None and target.exists():
-        raise ConfigError(f"{target} exists and is not the folder this would write; give another --out")
-    return _atomic_folder(target, lambda folder: _write_hf(eight_bit_gguf(), folder))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(target.parent / f".{target.name}.lock"):  # who comes second finds it, and moves nothing that is read
+        if _is_current(target):
+            return target
+        if out is not None and target.exists():
+            raise ConfigError(f"{target} exists and is not the folder this would write; give another --out")
+        return _atomic_folder(target, lambda folder: _write_hf(eight_bit_gguf(), folder))
 
 
 def base_weights(files: ModelFiles) -> str:
