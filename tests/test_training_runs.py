@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
 
+import training.trl_sft
+from steprag.engines.models import adapter_hash
 from tests.training_parts import lines, tensors, train, train_until_killed
+from training.job import Job, Outcome
 
 
 def test_sft_learns_and_leaves_a_checkpoint(tiny: Path, warm: Path) -> None:
@@ -56,6 +60,24 @@ def test_dpo_starts_at_its_reference_and_learns(
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert (manifest["starting_adapter"] is not None) == (start == "adapter")
     assert not (tmp_path / "ref").exists()
+
+
+def test_an_adapter_that_is_gone_by_the_end_is_named_all_the_same(
+    tiny: Path, pairs: Path, warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where it is a checkpoint of a run that ends meanwhile and clears its checkpoints away."""
+    start = shutil.copytree(warm, tmp_path / "checkpoint")
+    trained = training.trl_sft.train
+
+    def train_and_lose_it(job: Job) -> Outcome:
+        outcome = trained(job)
+        shutil.rmtree(start)
+        return outcome
+
+    monkeypatch.setattr(training.trl_sft, "train", train_and_lose_it)
+    assert train(tiny, pairs, tmp_path / "out", "sft", "--max_steps", "1", "--adapter", str(start)) == 0
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["starting_adapter"] == {"name": str(start), "sha256": adapter_hash(warm)}
 
 
 def test_dpo_goes_on_from_the_adapter_itself(tiny: Path, pairs: Path, warm: Path, tmp_path: Path) -> None:

@@ -165,6 +165,7 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
         counts = {"rows": len(rows), "rows_left_out": left_out, "tokens_an_epoch": sum(row.tokens for row in rows)}
     name = "training.processes" if config.processes > 1 else BACK_ENDS[config.trainer, config.stage]
     back_end = importlib.import_module(name)
+    run.set(starting_adapter=_starting_adapter(inputs.files))  # now: it may be another's checkpoint, and soon gone
     with memory_told():
         outcome = back_end.train(job)
     run.set(**_base(inputs), **counts, **asdict(outcome), packages=_versions())
@@ -185,14 +186,16 @@ def _fitting(rows: list[Row], tokenizer: PreTrainedTokenizerBase, config: TrainC
     return made
 
 
+def _starting_adapter(files: ModelFiles) -> dict[str, Any] | None:
+    return {"name": str(files.adapter), "sha256": adapter_hash(files.adapter)} if files.adapter else None
+
+
 def _base(inputs: Inputs) -> dict[str, Any]:
     """The manifest's words on where this checkpoint comes from."""
     files, source = inputs.files, inputs.source
-    adapter = {"name": str(files.adapter), "sha256": adapter_hash(files.adapter)} if files.adapter else None
     prompt = source.get("prompt") or source.get("prompt_profile") or source.get("profile")
     return {
         "base": {"name": files.name, "sha256": weights_hash(files), "revision": hub_revision(files)},
-        "starting_adapter": adapter,
         "data": inputs.hashes,
         "prompt": prompt,
     }
