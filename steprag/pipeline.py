@@ -35,14 +35,16 @@ class Contender:
     options: tuple[str, ...] = ()
 
 
-def run_stage(command: str, *more: str, **options: object) -> str:
-    """Runs one command and returns it as one would type it. Raises StepragError where it fails."""
-    argv = _argv(command, *more, **options)
+def run_stage(command: str, *more: str, **options: object) -> None:
+    """Runs one command in this process. Raises StepragError where it fails."""
+    _run_here(command, _argv(command, *more, **options))
+
+
+def _run_here(command: str, argv: list[str]) -> None:
     say(f"$ {_typed(argv)}")
     code = run(argv)
     if code not in (0, PART_DONE):
         raise StepragError(f"steprag {command} ended with exit code {code}")
-    return _typed(argv)
 
 
 def _argv(command: str, *more: str, **options: object) -> list[str]:
@@ -90,7 +92,7 @@ class StageBook:
         entry, start = {**before, "command": _typed(argv)}, time.time()
         try:
             if self._lanes.cores is None:
-                run_stage(command, *more, **options, out=out)
+                _run_here(command, argv)
             else:
                 self._run_in_lane(argv, out)
             entry["done"] = True
@@ -103,7 +105,7 @@ class StageBook:
                 write_json(self._file, self.stages)
 
     def _run_in_lane(self, argv: list[str], out: Path) -> None:
-        """As `run_stage`, as a process of its own that writes to a log."""
+        """As `_run_here`, as a process of its own that writes to a log."""
         log = out.parent / "logs" / f"{out.name}.log"
         said_before = log.stat().st_size if log.exists() else 0
         say(f"$ {_typed(argv)} > {log}")

@@ -106,8 +106,8 @@ def _vllm(spec: EngineSpec, files: ModelFiles) -> Command:
     model, options = _vllm_cpu_model(files) if on_cpu else _vllm_model(files)
     argv = [*_guarded(), str(program), "serve", model, "--host", spec.host, "--port", str(port), *options]
     argv += ["--max-model-len", str(spec.context), "--max-num-seqs", str(max(256, 4 * spec.parallel))]
-    argv += ["--enable-prefix-caching"]
-    argv += ["--enable-prompt-tokens-details"]  # else usage does not say how many prompt tokens were cached
+    # Without its details usage does not say how many prompt tokens were cached.
+    argv += ["--enable-prefix-caching", "--enable-prompt-tokens-details"]
     env = {"VLLM_API_KEY": os.environ[spec.api_key_env]} if spec.api_key_env else {}
     env |= _vllm_cpu_settings(spec) if on_cpu else {}
     return Command(argv, files.label, _url(spec.host, port), env)
