@@ -18,6 +18,7 @@ import math
 import random
 import sys
 import tempfile
+from contextlib import aclosing
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -89,12 +90,11 @@ def pairs_of(trees: list[Tree], rules: PairsConfig) -> list[tuple[Tree, Node, No
 async def checked(pairs: list[tuple[Tree, Node, Node]], index: str, rollouts: int) -> tuple[float, float, float]:
     """Share of right ones, mean gap and its standard error; NaN where there are no pairs."""
     config = configured("default")
-    profile, retriever = load_profile("transcript"), open_retriever(index)
-    environment = Environment(profile, retriever, config.retriever.top_k, config.search.depth)
-    async with open_policy(config.policy, profile.grammar) as policy:
+    profile = load_profile("transcript")
+    async with aclosing(open_retriever(index)) as retriever, open_policy(config.policy, profile.grammar) as policy:
+        environment = Environment(profile, retriever, config.retriever.top_k, config.search.depth)
         worth = Worth(environment, policy, Gate(config.policy), rollouts)
         gaps = [await worth.gap(*pair) for pair in pairs]
-    await retriever.close()
     if len(gaps) < 2:
         return math.nan, math.nan, math.nan
     right = fmean(0.5 if gap == 0 else float(gap > 0) for gap in gaps)

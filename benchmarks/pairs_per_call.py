@@ -99,7 +99,7 @@ class Nothing:
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         return (Passage("0", "Thing", "A passage.", 1.0),)
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         return None
 
 

@@ -68,7 +68,7 @@ class Shelf:
         rng = random.Random(query)
         return tuple(Passage(str(rng.randrange(10**6)), _text(rng, 3), _text(rng, 100), 1.0) for _ in range(top_k))
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         return None
 
 

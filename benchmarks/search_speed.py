@@ -80,7 +80,7 @@ class Shelf:
         start = hash(query) % 90
         return FACTS[start : start + top_k]
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         return None
 
 

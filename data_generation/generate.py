@@ -10,7 +10,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,16 +78,13 @@ async def generate(
         raise ConfigError(
             f"profile {profile.name} searches before the first step: it is for steprag infer, not for trees"
         )
-    retriever = open_retriever(index, config.retriever)
-    identity = {**agent_identity(config, questions_file, profile, retriever), **search_identity(config)}
-    if earlier is not None:
-        identity["after"] = earlier.identity
-    with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
-        try:
+    async with aclosing(open_retriever(index, config.retriever)) as retriever:
+        identity = {**agent_identity(config, questions_file, profile, retriever), **search_identity(config)}
+        if earlier is not None:
+            identity["after"] = earlier.identity
+        with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
             await search_all(run, questions, config, profile, retriever, open_engines(config, profile), earlier)
-        finally:
-            await retriever.close()
-        return note_failures(run)
+            return note_failures(run)
 
 
 async def search_all(

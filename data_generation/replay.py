@@ -114,7 +114,7 @@ class Replay:
             raise NotJournalled(f"the journal has no search for {query!r} with top_k {top_k}")
         return self._found[query, top_k]
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Nothing is open."""
 
 

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import random
 import sys
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -64,22 +65,36 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     episodes = existing(given.episodes, "file of worked episodes")
     corpus = existing(given.corpus, "corpus")
-    environment = Environment(load_profile(given.profile), open_retriever(given.index), given.top_k, given.depth)
-    identity = {
+    rows = asyncio.run(work(given, episodes, corpus))
+    say(f"worked: {rows} supervised steps in {given.out}")
+    return 0
+
+
+async def work(given: argparse.Namespace, episodes: Path, corpus: Path) -> int:
+    """Runs the stage; returns how many supervised steps it wrote."""
+    async with aclosing(open_retriever(given.index)) as retriever:
+        environment = Environment(load_profile(given.profile), retriever, given.top_k, given.depth)
+        with open_run(given.out, "worked", identity=identity_of(given, episodes, environment), config={}) as run:
+            rows = await replay_all(episodes, corpus, environment, given.seed, given.limit)
+            write_records(run.path / "sft.train.jsonl", rows)
+            run.set(counts={"steps": len(rows)}, prompt=prompt_of(environment))
+    return len(rows)
+
+
+def identity_of(given: argparse.Namespace, episodes: Path, environment: Environment) -> dict[str, Any]:
+    return {
         "episodes": file_hash(episodes),
         "limit": given.limit,
         "index": environment.retriever.fingerprint,
-        "prompt": {"profile": environment.profile.name, "hash": environment.profile.hash},
+        "prompt": prompt_of(environment),
         "top_k": given.top_k,
         "depth": given.depth,
         "seed": given.seed,
     }
-    with open_run(given.out, "worked", identity=identity, config={}) as run:
-        rows = asyncio.run(replay_all(episodes, corpus, environment, given.seed, given.limit))
-        write_records(run.path / "sft.train.jsonl", rows)
-        run.set(counts={"steps": len(rows)}, prompt=identity["prompt"])
-    say(f"worked: {len(rows)} supervised steps in {given.out}")
-    return 0
+
+
+def prompt_of(environment: Environment) -> dict[str, str]:
+    return {"profile": environment.profile.name, "hash": environment.profile.hash}
 
 
 async def replay_all(
@@ -98,7 +113,6 @@ async def replay_all(
             raise DataError(file, f"episode {episode.id}: {error}", line=number) from None
         except KeyError as error:
             raise DataError(file, f"episode {episode.id}: no passage {error} in {corpus}", line=number) from None
-    await environment.retriever.close()
     return rows
 
 

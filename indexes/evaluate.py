@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,10 +76,8 @@ async def evaluate(retriever: Retriever, judged: Sequence[Judged], at: Sequence[
     recall: the mean share of a question's supporting passages among the first k, with its 95 % interval; any, all: how
     many questions have at least one, or every one, of them there.
     """
-    try:
+    async with aclosing(retriever):
         found = await asyncio.gather(*(retriever.search(one.question, max(at)) for one in judged))
-    finally:
-        await retriever.close()
     figures: dict[str, Any] = {"questions": len(judged), "fingerprint": retriever.fingerprint}
     for k in at:
         shares = [len(one.support & {p.id for p in passages[:k]}) / len(one.support)

@@ -111,7 +111,7 @@ class FolderRetriever:
             self._pump = loop.create_task(self._drain())
         return await waiting.waiter
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Waits for the batch that runs and for weights that load, then releases thread and files.
 
         Searches that still wait are cancelled.

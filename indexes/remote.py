@@ -91,7 +91,7 @@ class RemoteRetriever:
                 await asyncio.sleep(min(LONGEST_WAIT, wait or FIRST_WAIT * 2**attempt) * random.uniform(1, 1.5))
         raise RetrieverError(f"{self._url}: {problem} (tried {self._config.retries + 1} times)")
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Closes the connections."""
         self._closed = True
         if self._client is not None and self._client[0] is asyncio.get_running_loop():

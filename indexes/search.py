@@ -7,6 +7,7 @@ import asyncio
 import sys
 import textwrap
 from collections.abc import Sequence
+from contextlib import aclosing
 
 from indexes.retriever import open_retriever
 from steprag.cli import guarded
@@ -23,10 +24,8 @@ class SearchConfig(StageConfig):
 
 async def search_all(retriever: Retriever, queries: Sequence[str], top_k: int) -> list[tuple[Passage, ...]]:
     """The passages of every query, in order, all asked at once. Closes the retriever."""
-    try:
+    async with aclosing(retriever):
         return await asyncio.gather(*(retriever.search(query, top_k) for query in queries))
-    finally:
-        await retriever.close()
 
 
 def readable(query: str, passages: Sequence[Passage]) -> str:

@@ -87,7 +87,7 @@ async def serve(folder: Path, config: ServeConfig) -> None:
             )
             await uvicorn.Server(settings).serve(sockets=[listening])
         finally:
-            await retriever.close()
+            await retriever.aclose()
 
 
 def service_token(host: str, token_env: str) -> str | None:

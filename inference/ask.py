@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from contextlib import aclosing
 
 from indexes import open_retriever
 from inference.choice import critic_of
@@ -43,9 +44,8 @@ async def ask(question: str, index: str, config: InferConfig) -> Episode:
     profile = checked_profile(config.prompt, config.policy)
     critic = critic_of(config, profile)
     choose = Critic(critic).choose if critic else None
-    retriever = open_retriever(index, config.retriever)
-    environment = Environment(profile, retriever, config.retriever.top_k, config.search.depth)
-    try:
+    async with aclosing(open_retriever(index, config.retriever)) as retriever:
+        environment = Environment(profile, retriever, config.retriever.top_k, config.search.depth)
         async with open_policy(config.policy, profile.grammar) as policy:
             start = environment.start(question)
             return await rollout(
@@ -57,8 +57,6 @@ async def ask(question: str, index: str, config: InferConfig) -> Episode:
                 candidates=config.candidates,
                 choose=choose,
             )
-    finally:
-        await retriever.close()
 
 
 def show(state: State) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from pathlib import Path
 from typing import Any
 
@@ -68,25 +68,21 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
     questions = read_questions(questions_file)[: config.limit]
     profile = checked_profile(config.prompt, config.policy)
     critic = critic_of(config, profile)
-    retriever = open_retriever(index, config.retriever)
-    identity = {
-        **agent_identity(config, questions_file, profile, retriever),
-        **config.model_dump(include={"search", "seed", "limit"} | ({"best_of"} if config.best_of > 1 else set())),
-        "harness": HARNESS,
-    }
-    if critic:
-        identity |= {"critic": critic.hash, "candidates": config.candidates}
-    with open_run(out, "infer", identity=identity, config=config.model_dump()) as run:
-        try:
+    async with aclosing(open_retriever(index, config.retriever)) as retriever:
+        identity = {
+            **agent_identity(config, questions_file, profile, retriever),
+            **config.model_dump(include={"search", "seed", "limit"} | ({"best_of"} if config.best_of > 1 else set())),
+            "harness": HARNESS,
+        }
+        if critic:
+            identity |= {"critic": critic.hash, "candidates": config.candidates}
+        with open_run(out, "infer", identity=identity, config=config.model_dump()) as run:
             judge = Critic(critic) if critic else None
-            await answer_all(
-                run, questions, config, profile, retriever, open_policy(config.policy, profile.grammar), judge
-            )
-        finally:
-            await retriever.close()
-        failed = note_failures(run)
-        scores = evaluate(run.path)
-        run.set(counts={key: scores[key] for key in ("questions", "answered", "failed")}, usage=scores["usage"])
+            policy = open_policy(config.policy, profile.grammar)
+            await answer_all(run, questions, config, profile, retriever, policy, judge)
+            failed = note_failures(run)
+            scores = evaluate(run.path)
+            run.set(counts={key: scores[key] for key in ("questions", "answered", "failed")}, usage=scores["usage"])
     return scores, failed
 
 

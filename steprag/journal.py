@@ -272,5 +272,5 @@ class _JournalledRetriever:
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         return await self._calls.search(query, top_k, self._retriever)
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """The retriever belongs to the run, not to this question."""

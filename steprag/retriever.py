@@ -19,6 +19,6 @@ class Retriever(Protocol):
         """At most `top_k` passages, best first, each with its score. Raises RetrieverError."""
         ...
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Releases what the retriever holds."""
         ...

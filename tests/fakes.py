@@ -52,7 +52,7 @@ class DictRetriever:
         ranked = sorted(self.passages, key=lambda p: (-len(words & set(f"{p.title} {p.text}".lower().split())), p.id))
         return tuple(Passage(p.id, p.title, p.text, 1.0 / rank) for rank, p in enumerate(ranked[:top_k], 1))
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         return None
 
 

@@ -145,8 +145,8 @@ def test_queries_that_are_refused(tmp_path: Path) -> None:
         asyncio.run(retriever.search("  \n", 3))
     with pytest.raises(RetrieverError, match="top_k is 0"):
         asyncio.run(retriever.search("fig", 0))
-    asyncio.run(retriever.close())
-    asyncio.run(retriever.close())
+    asyncio.run(retriever.aclose())
+    asyncio.run(retriever.aclose())
     with pytest.raises(RetrieverError, match="closed"):
         asyncio.run(retriever.search("fig", 3))
 
@@ -183,5 +183,5 @@ def test_nothing_loads_after_the_close(tmp_path: Path) -> None:
 
     write_passages(tmp_path, [Passage("0", "", "apple")])
     retriever = FolderRetriever(DenseSearcher("f", letter_index(WORDS), load), PassageStore(tmp_path))
-    asyncio.run(retriever.close())
+    asyncio.run(retriever.aclose())
     assert loaded == ["weights"]

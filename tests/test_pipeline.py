@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -12,9 +13,15 @@ from pathlib import Path
 
 import pytest
 
+import data_generation.generate
+import inference.inference
+from indexes import open_retriever
 from steprag.cli import main
+from steprag.config import RetrieverConfig
+from steprag.errors import RetrieverError
 from steprag.files import read_records, write_records
 from steprag.metrics import normalise
+from steprag.retriever import Retriever
 from steprag.runs import read_manifest
 from steprag.types import Failure, Message, Pair, Prediction, Question, Trajectory, Tree
 from tests.fakes import QUESTION, WORLD, Endpoint, answer, beginner, chat_reply, options, serve
@@ -219,6 +226,28 @@ def test_another_configuration_does_not_touch_the_run(endpoint: Endpoint, questi
     assert main(["generate", *options(endpoint, questions, index, out, "--search.depth", "5")]) == 2
     assert "search.depth = 7, and is now asked for 5" in capsys.readouterr().err
     assert (out / "trees.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["generate", "infer"])
+def test_a_run_that_is_refused_closes_its_retriever(
+    command: str, endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights that still load when a command has ended spoil the models that the process loads next."""
+    opened: list[Retriever] = []
+
+    def recorded(path: str, config: RetrieverConfig) -> Retriever:
+        opened.append(open_retriever(path, config))
+        return opened[-1]
+
+    for stage in (data_generation.generate, inference.inference):
+        monkeypatch.setattr(stage, "open_retriever", recorded)
+    asked = [command, *options(endpoint, questions, index, tmp_path / "run")]
+    assert main([*asked, "--limit", "1"]) == 0
+    assert main([*asked, "--limit", "1", "--search.depth", "5"]) == 2
+    assert len(opened) == 2
+    for retriever in opened:
+        with pytest.raises(RetrieverError, match="closed"):
+            asyncio.run(retriever.search("iron", 1))
 
 
 def test_episodes_that_end_without_an_answer_score_nothing_but_count(

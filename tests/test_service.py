@@ -74,7 +74,7 @@ async def client(folder: Path, searcher: Words, **served: Any) -> AsyncIterator[
     app = create_app(Served(source, "dense", served.pop("limits", LimitsConfig()), **served))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1:8000") as made:
         yield made
-    await source.close()
+    await source.aclose()
 
 
 Work = Callable[[httpx2.AsyncClient], Coroutine[Any, Any, Any]]
@@ -452,7 +452,7 @@ def test_the_same_results_from_the_folder_and_from_its_service(index: Path, monk
         try:
             return await asyncio.gather(*(source.search(query, 4) for query in queries))
         finally:
-            await source.close()
+            await source.aclose()
 
     with process(index, STEPRAG_RETRIEVER_TOKEN="s3cret") as (url, child):
         with pytest.raises(ConfigError, match="refuses the token"):

@@ -214,7 +214,7 @@ def staged(job: Job) -> Iterator[Stage]:
         raise ConfigError("stage grpo learns from --questions and --index")
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
-        stack.push_async_callback(world.environment.retriever.close)
+        stack.push_async_callback(world.environment.retriever.aclose)
         try:
             judge = None
             if "judge" in config.grpo.rewards:

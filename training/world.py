@@ -51,7 +51,7 @@ def open_world(questions_file: str, index: str, config: TrainConfig) -> Iterator
         environment = Environment(profile, retriever, config.retriever.top_k, config.grpo.depth)
         yield World(questions, environment, identity, (questions_file, index))
     finally:
-        asyncio.run(retriever.close())
+        asyncio.run(retriever.aclose())
 
 
 def _judge_identity(config: TrainConfig) -> dict[str, Any] | None:
