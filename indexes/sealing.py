@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,13 +25,9 @@ from indexes.manifest import (
 from indexes.shards import MARKS
 from indexes.vectors import VECTORS
 from steprag.files import to_dict, write_json
-from steprag.runs import code_version
+from steprag.runs import code_version, now
 
 INTAKE = "intake.json"
-
-
-def now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)

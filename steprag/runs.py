@@ -35,7 +35,7 @@ class Run:
 
     def note(self, **values: Any) -> None:
         """Appends a line to `metrics.jsonl`."""
-        self.metrics.append({"time": _now(), **values})
+        self.metrics.append({"time": now(), **values})
 
     def set(self, **values: Any) -> None:
         """Sets fields of the manifest (counts, usage, fingerprints); they reach the disk when the run closes."""
@@ -98,7 +98,7 @@ def _closing(run: Run) -> Iterator[Run]:
         run.set(error=str(error))
         raise
     finally:
-        run.set(status=status, ended=_now())
+        run.set(status=status, ended=now())
         run.manifest.pop("previous_status", None)
         write_json(run.path / "manifest.json", run.manifest)
 
@@ -127,7 +127,7 @@ def _manifest(path: Path, stage: str, identity: dict[str, Any], config: dict[str
         "version": code_version(),
         "identity": json.loads(json.dumps(identity)),
         "config": config,
-        "started": _now(),
+        "started": now(),
         "ended": None,
     }
     if not (path / "manifest.json").exists():
@@ -177,5 +177,6 @@ def code_version() -> str:
     return f"{steprag.__version__}+{git.stdout.strip()}" if git.returncode == 0 else steprag.__version__
 
 
-def _now() -> str:
+def now() -> str:
+    """The time in UTC, ISO 8601, to the millisecond."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

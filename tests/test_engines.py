@@ -27,7 +27,7 @@ from steprag.engines.commands import command, vllm_program
 from steprag.engines.models import cache_dir, embedded_encoder, verify
 from steprag.engines.serve import main
 from steprag.engines.server import check_reachable
-from steprag.engines.weights import hf_weights, merged_folder
+from steprag.engines.weights import hf_weights, merged_folder, transformers_folder
 from steprag.errors import ConfigError, PolicyUnavailable
 from steprag.judge import ScoreFormat
 from steprag.policy import OpenAIPolicy, OutputFormat
@@ -190,6 +190,20 @@ def test_merged_weights_are_base_and_adapter_and_named_by_both(
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"amx_bf16": True})
     rounded = LlamaForCausalLM.from_pretrained(merged_folder(files))
     assert rounded.dtype == torch.bfloat16
+
+
+@pytest.mark.usefixtures("cache")
+def test_base_and_adapter_are_joined_once_and_again_where_the_base_has_new_files(tiny: Path, tmp_path: Path) -> None:
+    base = Path(shutil.copytree(tiny / "base", tmp_path / "base"))
+    files = resolve_model(base, tiny / "adapter")
+    joined = Path(transformers_folder(files))
+    assert {"config.json", "adapter_config.json"} < {link.name for link in joined.iterdir()}
+    first = joined.stat().st_ino
+    assert transformers_folder(files) == str(joined)
+    assert joined.stat().st_ino == first, "another process may read it"
+    (base / "generation_config.json").write_text("{}")
+    assert transformers_folder(files) == str(joined)
+    assert (joined / "generation_config.json").read_text() == "{}"
 
 
 @pytest.mark.usefixtures("cache")

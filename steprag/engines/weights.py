@@ -7,7 +7,6 @@ as float32, so that what is trained and what is served start from one model.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import shutil
@@ -71,13 +70,9 @@ def hf_weights(model: str | Path, out: Path | None = None) -> Path:
     if not files.embedded:
         raise ConfigError(f"{model} has no Hugging Face folder here; give a local folder, or {EMBEDDED}")
     target = out or cache_dir() / "weights" / EMBEDDED
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(target.parent / f".{target.name}.lock"):  # who comes second finds it, and moves nothing that is read
-        if _is_current(target):
-            return target
-        if out is not None and target.exists():
-            raise ConfigError(f"{target} exists and is not the folder this would write; give another --out")
-        return _atomic_folder(target, lambda folder: _write_hf(eight_bit_gguf(), folder))
+    if out is not None and target.exists() and not _is_current(target):
+        raise ConfigError(f"{target} exists and is not the folder this would write; give another --out")
+    return _made_once(target, lambda folder: _write_hf(eight_bit_gguf(), folder), current=_is_current)
 
 
 def base_weights(files: ModelFiles) -> str:
@@ -100,7 +95,8 @@ def transformers_folder(files: ModelFiles) -> str:
     # Named by both paths: two runs may each hold a "checkpoint-100".
     key = hashlib.sha256(f"{base}\n{adapter}".encode()).hexdigest()[:16]
     target = cache_dir() / "joined" / f"{files.label}-{key}"
-    return str(_atomic_folder(target, lambda folder: _join(Path(base), adapter, folder)))
+    links = _links(Path(base), adapter)
+    return str(_made_once(target, lambda folder: _join(links, folder), current=lambda folder: _joins(folder, links)))
 
 
 def merged_folder(files: ModelFiles) -> str:
@@ -119,9 +115,7 @@ def merged_folder(files: ModelFiles) -> str:
     parts = [*which, *_small_files(base), *_small_files(adapter)]
     key = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
     target = cache_dir() / "merged" / f"{files.label}-{key}"
-    if not target.is_dir():
-        _atomic_folder(target, lambda folder: _merge(base, adapter, dtype, folder), first_stays=True)
-    return str(target)
+    return str(_made_once(target, lambda folder: _merge(base, adapter, dtype, folder), current=Path.is_dir))
 
 
 def _small_files(folder: Path) -> list[str]:
@@ -143,13 +137,21 @@ def _merge(base: Path, adapter: Path, dtype: str, folder: Path) -> None:
         AutoTokenizer.from_pretrained(base).save_pretrained(folder)
 
 
-def _join(base: Path, adapter: Path, folder: Path) -> None:
-    """Links, not copies: weights are large."""
-    for source in base.iterdir():
-        if source.is_file() and source.name != _MANIFEST:
-            (folder / source.name).symlink_to(source.resolve())
-    for name in ("adapter_config.json", "adapter_model.safetensors"):
-        (folder / name).symlink_to(adapter / name)
+def _links(base: Path, adapter: Path) -> dict[str, Path]:
+    """What a joined folder's names point to; links, not copies, for weights are large."""
+    files = {
+        source.name: source.resolve() for source in base.iterdir() if source.is_file() and source.name != _MANIFEST
+    }
+    return files | {name: adapter / name for name in ("adapter_config.json", "adapter_model.safetensors")}
+
+
+def _join(links: dict[str, Path], folder: Path) -> None:
+    for name, source in links.items():
+        (folder / name).symlink_to(source)
+
+
+def _joins(folder: Path, links: dict[str, Path]) -> bool:
+    return folder.is_dir() and links == {link.name: link.readlink() for link in folder.iterdir()}
 
 
 def _is_current(folder: Path) -> bool:
@@ -161,33 +163,30 @@ def _manifest() -> dict[str, Any]:
     return {"format": _FORMAT, "model": EMBEDDED, "gguf_sha256": embedded_sha256()}
 
 
-def _atomic_folder(target: Path, fill: Callable[[Path], None], *, first_stays: bool = False) -> Path:
-    """`target` as `fill` writes it, whole or not at all; two processes may race, and one result stays: the later one,
-    or, where both are alike, the first, for somebody may read it by now.
+def _made_once(target: Path, fill: Callable[[Path], None], *, current: Callable[[Path], bool]) -> Path:
+    """`target`, as `fill` writes it where it is not current: whole or not at all, by one process at a time.
+
+    Who comes second finds it, and moves nothing that the first one's engine reads by now.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(target.parent / f".{target.name}.lock"):
+        if not current(target):
+            _replaced(target, fill)
+    return target
+
+
+def _replaced(target: Path, fill: Callable[[Path], None]) -> None:
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         temporary.chmod(0o755)
         fill(temporary)
-        if target.exists() and first_stays:
-            return target
         if target.exists():
             stale = Path(tempfile.mkdtemp(prefix=".stale-", dir=target.parent))
             target.rename(stale / target.name)
             shutil.rmtree(stale, ignore_errors=True)
-        _into_place(temporary, target, first_stays)
+        temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return target
-
-
-def _into_place(made: Path, target: Path, first_stays: bool) -> None:
-    try:
-        made.rename(target)
-    except OSError as error:
-        if not first_stays or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
 
 
 def _write_hf(gguf: Path, folder: Path) -> None:
