@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,9 @@ def _add(
     """Every product that is asked for."""
     made: dict[str, Any] = {
         "pairs": lambda: build_pairs(tree, tree_hash, estimates, config.pairs, funnel),
-        "sft": lambda: build_trajectories(tree, tree_hash, outcomes(tree, config.reward), estimates, config.sft),
+        "sft": lambda: build_trajectories(
+            tree, tree_hash, outcomes(tree, config.reward), estimates, config.sft, partial(folder.exemplary, tree)
+        ),
         "steps": lambda: build_labels(tree, tree_hash, estimates),
         "rankings": lambda: build_rankings(tree, tree_hash, estimates),
     }

@@ -75,6 +75,13 @@ class FilterConfig(Section):
     malformed: bool = Field(default=True, description="drop pairs with a step that the grammar refuses")
     leaked: bool = Field(default=True, description="drop pairs whose chosen query holds an answer not read before")
     empty: bool = Field(default=False, description='drop pairs whose chosen step says nothing ("None", "unknown")')
+    repeating: bool = Field(
+        default=False, description="drop pairs and supervised episodes that prefer a step which repeats itself"
+    )
+    unread: bool = Field(
+        default=False,
+        description="drop pairs and supervised episodes that prefer an answer which nothing read before holds",
+    )
     english: bool = Field(default=False, description="drop pairs with a step that is not English")
     max_tokens: Positive | None = Field(
         default=None, description="drop pairs longer than the training cut-off, in tokens of `tokenizer`"

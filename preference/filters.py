@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 SAYS_NOTHING = frozenset({"", "none", "unknown", "na", "not available", "not mentioned", "no answer"})
 """Contents, normalised, that a step of the filter `empty` must not be chosen for."""
 _CLOSED_ANSWERS = frozenset({"", "yes", "no"})
+_RUN, _TIMES = 4, 3
+"""A step repeats itself where so many words in a row come so often."""
 _CACHED = 4096
 
 
@@ -26,6 +29,13 @@ class Check(NamedTuple):
 
     name: str
     passes: Callable[[Pair], bool]
+
+
+class StepCheck(NamedTuple):
+    """`passes(prompt, text, action)` says whether a step may be held up as an example."""
+
+    name: str
+    passes: Callable[[tuple[Message, ...], str, str], bool]
 
 
 class TokenCounter:
@@ -90,6 +100,9 @@ def checks(config: FilterConfig, grammar: Grammar, content: ContentOf) -> list[C
         said = content(_text(pair.chosen), pair.action)
         return said is None or normalise(said) not in SAYS_NOTHING
 
+    def exemplary(check: StepCheck) -> Check:
+        return Check(check.name, lambda pair: check.passes(pair.prompt, _text(pair.chosen), pair.action))
+
     def english(pair: Pair) -> bool:
         return is_english(_text(pair.chosen)) and is_english(_text(pair.rejected))
 
@@ -99,7 +112,34 @@ def checks(config: FilterConfig, grammar: Grammar, content: ContentOf) -> list[C
         (config.empty, Check("says something", says_something)),
         (config.english, Check("English", english)),
     ]
+    return [
+        *(check for asked, check in wanted if asked),
+        *map(exemplary, step_checks(config, grammar, content)),
+    ]
+
+
+def step_checks(config: FilterConfig, grammar: Grammar, content: ContentOf) -> list[StepCheck]:
+    """The filters that look at a step which training is to make likelier: a pair's chosen one, or a supervised one."""
+
+    def not_repeating(_: tuple[Message, ...], text: str, __: str) -> bool:
+        return not repeats_itself(text)
+
+    def was_read(prompt: tuple[Message, ...], text: str, action: str) -> bool:
+        answer = normalise(content(text, action) or "")
+        return not grammar.action(action).terminal or answer in _CLOSED_ANSWERS or f" {answer} " in _read(prompt)
+
+    wanted = [
+        (config.repeating, StepCheck("does not repeat itself", not_repeating)),
+        (config.unread, StepCheck("answer was read before", was_read)),
+    ]
     return [check for asked, check in wanted if asked]
+
+
+def repeats_itself(text: str) -> bool:
+    """Whether four words in a row stand in it three times: what a small model says that has lost its thread."""
+    words = text.casefold().split()
+    runs = Counter(zip(*(words[start:] for start in range(_RUN)), strict=False))
+    return any(times >= _TIMES for times in runs.values())
 
 
 def holds_unread_answer(query: str, pair: Pair) -> bool:
@@ -111,8 +151,13 @@ def holds_unread_answer(query: str, pair: Pair) -> bool:
     named = {answer for answer in map(normalise, pair.golden_answers) if f" {answer} " in asked} - _CLOSED_ANSWERS
     if not named:
         return False
-    read = f" {normalise(' '.join(m['content'] for m in pair.prompt if m['role'] != 'system'))} "
+    read = _read(pair.prompt)
     return any(f" {answer} " not in read for answer in named)
+
+
+def _read(prompt: tuple[Message, ...]) -> str:
+    """The words of question and episode so far, normalised, each with a space on both sides."""
+    return f" {normalise(' '.join(m['content'] for m in prompt if m['role'] != 'system'))} "
 
 
 @lru_cache(_CACHED)

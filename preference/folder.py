@@ -11,13 +11,13 @@ from typing import Any
 
 from preference.candidates import Candidates
 from preference.config import FolderConfig
-from preference.filters import checks, content_reader, open_counter
+from preference.filters import checks, content_reader, open_counter, step_checks
 from preference.funnel import Funnel
 from preference.stats import pair_stats
 from steprag.errors import ConfigError
 from steprag.files import dump_line, written_whole
 from steprag.steps import Grammar
-from steprag.types import Pair, Question, Ranking, StepLabel, Trajectory
+from steprag.types import Node, Pair, Question, Ranking, StepLabel, Trajectory, Tree
 
 _PREFIX = re.compile(r"[A-Za-z]\w*?(?=[-_])")
 SPLITS = ("train", "val")
@@ -35,6 +35,7 @@ class PairsFolder:
         self.out, self.products, self._config, self._funnel = out, products, config, funnel
         content = content_reader(grammar)
         self._checks, self._counter = checks(config.filters, grammar, content), open_counter(config.filters)
+        self._step_checks = step_checks(config.filters, grammar, content)
         self._candidates = Candidates(out, config.seed, funnel, content)
         self._stack = ExitStack()
         self._streams: dict[str, Any] = {}
@@ -70,6 +71,19 @@ class PairsFolder:
                 self._offer(record, split)
             else:
                 self._write(f"{KINDS[type(record)]}.{SPLITS[split]}", record)
+
+    def exemplary(self, tree: Tree, steps: list[Node]) -> bool:
+        """Whether every step of an episode passes the filters that ask what training may imitate; counted."""
+        return all(
+            self._funnel.count(
+                f"episode: {check.name}",
+                all(
+                    check.passes(tree.nodes[step.parent or 0].messages or (), step.text, step.action or "")
+                    for step in steps
+                ),
+            )
+            for check in self._step_checks
+        )
 
     def _offer(self, pair: Pair, split: int) -> None:
         if not all(self._funnel.count(check.name, check.passes(pair)) for check in self._checks):

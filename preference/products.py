@@ -12,7 +12,12 @@ from steprag.types import Node, Ranking, StepLabel, Trajectory, Tree
 
 
 def build_trajectories(
-    tree: Tree, tree_hash: str, outcomes: list[float | None], rewards: Rewards, config: SftConfig
+    tree: Tree,
+    tree_hash: str,
+    outcomes: list[float | None],
+    rewards: Rewards,
+    config: SftConfig,
+    exemplary: Callable[[list[Node]], bool] | None = None,
 ) -> list[Trajectory]:
     """The steps of the tree's right episodes, each with the prompt it was sampled from, in order of the node ids.
 
@@ -20,9 +25,15 @@ def build_trajectories(
     kept: "shortest" and "longest" those with the fewest or most steps, "best" those with the greatest outcome, "surest"
     those whose steps before the answer have the greatest mean reward, so that a lucky answer does not vouch for them
     (of equals, those found first); "all" keeps every right one. A step that two episodes share is given once, with the
-    better outcome.
+    better outcome. `exemplary` says whether the steps of an episode may be imitated; the others are passed over.
     """
-    right = [node for node in tree.nodes if node.prediction_f1 is not None and node.prediction_f1 >= config.min_f1]
+    right = [
+        node
+        for node in tree.nodes
+        if node.prediction_f1 is not None
+        and node.prediction_f1 >= config.min_f1
+        and (exemplary is None or exemplary(path_to(tree, node)[1:]))
+    ]
     if config.paths != "all":
         rank = _ranks(tree, outcomes, rewards)[config.paths]
         right = sorted(right, key=lambda node: (rank(node), node.id))[: config.per_tree]

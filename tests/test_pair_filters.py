@@ -28,7 +28,7 @@ from steprag.errors import ConfigError, DataError
 from steprag.files import dump_line, read_records, to_dict, write_records
 from steprag.runs import read_manifest
 from steprag.steps import TRANSCRIPT
-from steprag.types import Message, Pair, Question, Ranking, StepLabel, Tree
+from steprag.types import Message, Pair, Question, Ranking, StepLabel, Trajectory, Tree
 from tests.fakes import QUESTION, ScriptedPolicy, answer, beginner, evidence, query
 from tests.models import make_llama
 from tests.test_search import planted, search, searcher
@@ -80,6 +80,51 @@ def test_empty_and_foreign_content_where_asked() -> None:
     assert passed(pair(french, english))
     assert not passed(pair(french, english), english=True)
     assert passed(pair(english, english), english=True)
+
+
+RAMBLE = "So the answer is so. So the answer is lek. So the answer is here."
+
+
+def test_a_step_that_repeats_itself_may_be_rejected_but_not_preferred() -> None:
+    rambling, plain = answer("lek", RAMBLE), answer("sol")
+    assert passed(pair(rambling, plain, "answer", "answer"))
+    assert not passed(pair(rambling, plain, "answer", "answer"), repeating=True)
+    assert passed(pair(plain, rambling, "answer", "answer"), repeating=True)
+    twice = answer("lek", "So the answer is here.")  # with the lead, two times
+    assert passed(pair(twice, plain, "answer", "answer"), repeating=True)
+
+
+def test_an_answer_that_nothing_read_holds_may_not_be_preferred() -> None:
+    read = (PROMPT[0], Message(role="user", content=f"Question: Lek or dinar?\n{evidence('It is the Euro.')}"))
+    for named in ("lek", "the euro", "EURO", "Yes"):
+        assert passed(pair(answer(named), answer("sol"), "answer", "answer", prompt=read), unread=True), named
+    guessed = pair(answer("le"), answer("lek"), "answer", "answer", prompt=read)
+    assert passed(guessed)
+    assert not passed(guessed, unread=True), "whole words only"
+    assert passed(pair(query("sol"), query("b"), prompt=read), unread=True), "a query may ask for anything"
+
+
+def test_a_right_episode_is_not_imitated_if_a_step_repeats_itself_or_the_answer_was_never_read(tmp_path: Path) -> None:
+    def script(prompt: str, draw: int) -> str:
+        if prompt.endswith("Read the passages."):
+            return evidence("The lek is the money of Albania.")
+        if "lek" in prompt:
+            return answer("lek")
+        return [query("money of Albania"), answer("lek", RAMBLE)][draw % 2]
+
+    trees = trees_file(tmp_path / "run", [search(ScriptedPolicy(script), rollouts=4)])
+    long, short = [("query", 1), ("evidence", 2), ("answer", 3)], ("answer", 1)
+    assert sorted(imitated(trees, tmp_path / "all")[0]) == sorted([*long, short])
+    for option in ("repeating", "unread"):
+        steps, report = imitated(trees, tmp_path / option, f"--filters.{option}", "true")
+        assert steps == long
+        assert [counts for rule, counts in rules(report).items() if rule.startswith("episode: ")] == [(2, 1)]
+
+
+def imitated(trees: Path, out: Path, *options: str) -> tuple[list[tuple[str, int]], dict[str, Any]]:
+    """Action and depth of every supervised step of all right episodes, and the report."""
+    _, report = build(trees, out, "--sft.paths", "all", *options)
+    return [(step.action, step.depth) for step in read_records(out / "sft.train.jsonl", Trajectory)], report
 
 
 def test_circles_of_preferences_are_found_and_chains_are_not() -> None:
