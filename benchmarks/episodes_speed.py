@@ -3,9 +3,11 @@
     python benchmarks/episodes_speed.py [--questions 640] [--memory 1000 10000 100000]
 
 "lock-step" plays 64 questions at a time and makes all of them wait for the slowest before the next step, as batch loops
-do. "steprag" is what `steprag infer` does, journal and predictions on disk included. Both use the scripted policy of
-`search_speed.py`, with the same seeds and so the same episodes. `--memory` runs so many questions without latency, a
-process each, and prints what was resident at most, scores and intervals included.
+do. "steprag" is what `steprag infer` does, journal and predictions on disk included. Both ask, with `steprag`'s own
+client, an HTTP endpoint in another process that writes the scripted steps of `search_speed.py`: the same seeds and so
+the same episodes. Shares are of what 64 slots could have answered, by the endpoint's own times; the retriever answers
+at once. `--memory` runs so many questions without endpoint and latency, a process each, and prints what was resident at
+most, scores and intervals included.
 """
 
 from __future__ import annotations
@@ -14,14 +16,19 @@ import argparse
 import asyncio
 import contextlib
 import multiprocessing
+import random
+import re
 import resource
+import socket
 import sys
 import tempfile
 import time
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
-from search_speed import Latent, Shelf, questions
+import httpx2
+from search_speed import Latent, Shelf, questions, share, step
 
 from inference.config import InferConfig
 from inference.evaluate import evaluate
@@ -29,9 +36,10 @@ from inference.inference import answer_all
 from steprag.config import load_config
 from steprag.environment import Environment
 from steprag.errors import StepFormatError
+from steprag.policy import Policy, open_policy
 from steprag.prompts import load_profile
 from steprag.runs import open_run
-from steprag.types import Message, Sample
+from steprag.types import Message, Question, Sample
 
 AT_ONCE = 64
 
@@ -44,46 +52,116 @@ class Varied(Latent):
         return await super().sample(messages, allowed, n=n, seed=zlib.crc32(f"{seed} {prompt}".encode()))
 
 
-def on_their_own(policy: Varied, count: int) -> float:
-    """Seconds of `steprag infer` over so many questions."""
-    config = load_config(InferConfig, None, {"policy.concurrency": AT_ONCE})
+def draw(request: dict[str, Any]) -> tuple[str, random.Random]:
+    """The step that answers a request, and the generator that goes on to draw its latency."""
+    rng = random.Random(zlib.crc32(f"{request['seed']} {request['messages']}".encode()))
+    allowed = re.findall(r"^(\w+) ::= .*</", request["structured_outputs"]["grammar"], re.MULTILINE)
+    return step(tuple(allowed), rng), rng
+
+
+def endpoint(port: int, shortest: float, longest: float) -> None:
+    """Serves until it is killed: an OpenAI-compatible endpoint, and the times of its requests at /waits."""
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    waits: list[tuple[float, float]] = []
+
+    async def models(_: Request) -> JSONResponse:
+        return JSONResponse({"object": "list", "data": [{"id": "scripted", "object": "model", "created": 0}]})
+
+    async def chat(request: Request) -> JSONResponse:
+        text, rng = draw(await request.json())
+        waits.append((time.perf_counter(), rng.uniform(shortest, longest)))
+        await asyncio.sleep(waits[-1][1])
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+        usage = {"prompt_tokens": 400, "completion_tokens": 40, "total_tokens": 440}
+        return JSONResponse({"id": "x", "object": "chat.completion", "created": 0, "model": "scripted",
+                             "choices": [choice], "usage": usage})  # fmt: skip
+
+    async def taken(_: Request) -> JSONResponse:
+        return JSONResponse(waits)
+
+    routes = [Route("/v1/models", models), Route("/v1/chat/completions", chat, methods=["POST"])]
+    app = Starlette(routes=[*routes, Route("/waits", taken)])
+    uvicorn.run(app, port=port, log_level="error", timeout_keep_alive=60)
+
+
+@contextlib.contextmanager
+def serving(shortest: float, longest: float) -> Iterator[str]:
+    """The endpoint in a process of its own; yields its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = multiprocessing.get_context("spawn").Process(target=endpoint, args=(port, shortest, longest))
+    process.start()
+    try:
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(200):
+            with contextlib.suppress(httpx2.HTTPError):
+                httpx2.get(f"{url}/v1/models")
+                break
+            time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        process.join()
+
+
+def config_of(url: str | None) -> InferConfig:
+    there = {"policy.base_url": f"{url}/v1", "policy.model": "scripted", "policy.engine": "vllm"} if url else {}
+    return load_config(InferConfig, None, {"policy.concurrency": AT_ONCE, **there})
+
+
+def on_their_own(count: int, url: str | None) -> float:
+    """Seconds of `steprag infer` over so many questions; of the policy in this process where there is no `url`."""
+    config, profile = config_of(url), load_profile("transcript")
 
     @contextlib.asynccontextmanager
-    async def opened() -> AsyncIterator[Varied]:
-        yield policy
+    async def here() -> AsyncIterator[Varied]:
+        yield Varied()
 
+    opened = open_policy(config.policy, profile.grammar) if url else here()
     with tempfile.TemporaryDirectory() as folder, open_run(f"{folder}/r", "infer", identity={}, config={}) as run:
         start = time.perf_counter()
-        asyncio.run(answer_all(run, questions(count), config, load_profile("transcript"), Shelf(), opened()))
+        asyncio.run(answer_all(run, questions(count), config, profile, Shelf(), opened))
         seconds = time.perf_counter() - start
         evaluate(run.path)
         return seconds
 
 
-async def lock_step(policy: Varied, count: int) -> float:
+async def lock_step(count: int, url: str) -> float:
     """Seconds of the batch loop over the same questions."""
-    environment, asked = Environment(load_profile("transcript"), Shelf(), 3, 7), questions(count)
+    profile, asked = load_profile("transcript"), questions(count)
+    environment = Environment(profile, Shelf(), 3, 7)
     start = time.perf_counter()
-    for first in range(0, count, AT_ONCE):
-        states = [environment.start(question.question) for question in asked[first : first + AT_ONCE]]
-        while states:
-            shown = [environment.observe(state) for state in states]
-            samples = await asyncio.gather(
-                *(policy.sample(seen.messages, seen.allowed, n=1, seed=len(state.steps))
-                  for seen, state in zip(shown, states, strict=True))
-            )  # fmt: skip
-            left = []
-            for state, sample in zip(states, samples, strict=True):
-                with contextlib.suppress(StepFormatError):
-                    after = await environment.apply(state, environment.parse(state, sample.completions[0]))
-                    left += [] if environment.ended(after) else [after]
-            states = left
+    async with open_policy(config_of(url).policy, profile.grammar) as policy:
+        for first in range(0, count, AT_ONCE):
+            await play_batch(environment, policy, asked[first : first + AT_ONCE])
     return time.perf_counter() - start
+
+
+async def play_batch(environment: Environment, policy: Policy, asked: list[Question]) -> None:
+    states = [environment.start(question.question) for question in asked]
+    while states:
+        shown = [environment.observe(state) for state in states]
+        samples = await asyncio.gather(
+            *(policy.sample(seen.messages, seen.allowed, n=1, seed=len(state.steps))
+              for seen, state in zip(shown, states, strict=True))
+        )  # fmt: skip
+        left = []
+        for state, sample in zip(states, samples, strict=True):
+            with contextlib.suppress(StepFormatError):
+                after = await environment.apply(state, environment.parse(state, sample.completions[0]))
+                left += [] if environment.ended(after) else [after]
+        states = left
 
 
 def peak(count: int) -> float:
     """Resident MiB at most in a run over so many questions."""
-    on_their_own(Varied(), count)
+    on_their_own(count, None)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -96,16 +174,19 @@ def main() -> None:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             sys.stdout.write(f"memory      {count:>7,} questions: {pool.apply(peak, (count,)):.0f} MiB\n")
         sys.stdout.flush()
-    waits = 0.05, 0.8
-    batch, own = Varied(*waits), Varied(*waits)
-    locked = asyncio.run(lock_step(batch, given.questions))
-    start = time.perf_counter()
-    free = on_their_own(own, given.questions)
-    for name, policy, began, seconds in (("lock-step", batch, start - locked, locked), ("steprag", own, start, free)):
-        share = policy.share(AT_ONCE, began, began + seconds)
-        rate = f"{given.questions / seconds:.1f} questions a second, {policy.calls} calls"
-        sys.stdout.write(f"{name:<12}{rate}, {share:.1%} of the possible calls\n")
-    middle = own.share(AT_ONCE, start + free / 8, start + free * 6 / 8)
+    with serving(0.05, 0.8) as url:
+        start = time.perf_counter()
+        locked = asyncio.run(lock_step(given.questions, url))
+        between = time.perf_counter()
+        free = on_their_own(given.questions, url)
+        waits = httpx2.get(f"{url}/waits").json()
+    for name, begun, seconds in (("lock-step", start, locked), ("steprag", between, free)):
+        calls = sum(begun <= at < begun + seconds for at, _ in waits)
+        rate = f"{given.questions / seconds:.1f} questions a second, {calls} calls"
+        sys.stdout.write(
+            f"{name:<12}{rate}, {share(waits, AT_ONCE, begun, begun + seconds):.1%} of the possible calls\n"
+        )
+    middle = share(waits, AT_ONCE, between + free / 8, between + free * 6 / 8)
     sys.stdout.write(f"{'':<12}{locked / free:.2f} times lock-step; in the middle of the run {middle:.1%}\n")
 
 

@@ -18,7 +18,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -52,16 +52,19 @@ class Latent:
             self.waits.append((time.perf_counter(), wait))
             await asyncio.sleep(wait)
         self.calls += 1
-        texts = (_step(allowed, rng) for _ in range(n))
+        texts = (step(allowed, rng) for _ in range(n))
         return Sample(tuple(Completion(text, "stop") for text in texts), Usage(1, 400, 40 * n, 0))
 
-    def share(self, slots: int, first: float, last: float) -> float:
-        """Of the requests that `slots` could have answered between two moments, the share that they did."""
-        inside = sum(max(0.0, min(start + wait, last) - max(start, first)) for start, wait in self.waits)
-        return inside / (slots * (last - first))
+
+def share(waits: Sequence[Sequence[float]], slots: int, first: float, last: float) -> float:
+    """Of the requests that `slots` could have answered between two moments, the share that they did; `waits` holds each
+    one's start and latency.
+    """
+    inside = sum(max(0.0, min(start + wait, last) - max(start, first)) for start, wait in waits)
+    return inside / (slots * (last - first))
 
 
-def _step(allowed: tuple[str, ...], rng: random.Random) -> str:
+def step(allowed: tuple[str, ...], rng: random.Random) -> str:
     action, number = rng.choice(allowed), rng.randrange(10**6)
     return {
         "query": f"I look further. So the next query is <query> thing {number} </query>",
@@ -136,8 +139,8 @@ def growing(_: int) -> str:
 def slots(trees: int, shortest: float, longest: float) -> str:
     policy, start = Latent(shortest, longest), time.perf_counter()
     seconds = generate(policy, trees, {"policy.concurrency": 64})
-    whole = policy.share(64, start, start + seconds)
-    middle = policy.share(64, start + seconds / 8, start + seconds * 6 / 8)
+    whole = share(policy.waits, 64, start, start + seconds)
+    middle = share(policy.waits, 64, start + seconds / 8, start + seconds * 6 / 8)
     return f"{whole:.1%} of the possible calls, in the middle {middle:.1%} ({policy.calls} calls)"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from indexes.readers import HUB, Item, Problem, Source, passage_or_problem
+from steprag.engines.hub import asking_the_hub
 from steprag.errors import ConfigError, DataError
 from steprag.types import Passage
 
@@ -34,18 +35,14 @@ def hub_source(corpus: str) -> Source:
     """
     from datasets import load_dataset
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
 
     name, config, split, *more = [*corpus.removeprefix(HUB).split(":"), "", ""][:4]
     if not name or (more and more[0]):
         raise ConfigError(f"{corpus}: write hub:OWNER/NAME, hub:OWNER/NAME:CONFIG or hub:OWNER/NAME:CONFIG:SPLIT")
-    try:
+    problem = f"data set {name!r} cannot be had from the hub"
+    with asking_the_hub(problem, "download its files and give their folder"):
         commit = HfApi().dataset_info(name).sha
         rows: Any = load_dataset(name, config or None, split=split or "train", streaming=True, revision=commit)
-    except (HTTPError, OSError, ValueError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ConfigError(f"data set {name!r} cannot be had from the hub: {reason[:200]}"
-                          " (download its files and give their folder)") from None  # fmt: skip
 
     def items() -> Iterator[Item]:
         for number, row in enumerate(rows, 1):

@@ -6,6 +6,8 @@ import argparse
 import asyncio
 import sys
 from contextlib import aclosing
+from functools import partial
+from pathlib import Path
 
 from indexes import open_retriever
 from inference.choice import critic_of
@@ -16,11 +18,15 @@ from steprag.config import parse_arguments
 from steprag.critic import Critic
 from steprag.environment import Environment, rollout
 from steprag.errors import PART_DONE, ConfigError
+from steprag.gate import Gate
+from steprag.journal import Journal
 from steprag.policy import open_policy
-from steprag.types import Episode, Passage, State
+from steprag.types import Episode, Passage, Question, State
 
 SHOWN = 110
 """Characters of a passage."""
+IN_MEMORY = Path(":memory:")
+"""A journal that no file keeps. Calls go through one as in a run, so that the same options play the same episode."""
 
 
 def main(argv: list[str]) -> int:
@@ -30,13 +36,22 @@ def main(argv: list[str]) -> int:
     add_infer_options(parser)
     given = parse_arguments(parser, argv)
     config = infer_config(given)
-    if config.best_of > 1:
-        raise ConfigError("steprag ask plays one episode; best_of is for steprag infer")
+    check_keys(config)
     episode = asyncio.run(ask(given.question, given.index, config))
     if episode.prediction is None:
         sys.stdout.write(f"no answer: {episode.finish}: {episode.refused}\n")
         return PART_DONE
     return 0
+
+
+def check_keys(config: InferConfig) -> None:
+    """Raises ConfigError for a key that would do nothing."""
+    budget = {f"budget.{name}": limit is not None for name, limit in config.budget.model_dump().items()}
+    questions = {"sample": config.sample is not None, "limit": config.limit is not None}
+    given = {"best_of": config.best_of > 1, **questions, **budget}
+    for key, is_given in given.items():
+        if is_given:
+            raise ConfigError(f"steprag ask plays one episode; {key} is for steprag infer")
 
 
 async def ask(question: str, index: str, config: InferConfig) -> Episode:
@@ -46,20 +61,21 @@ async def ask(question: str, index: str, config: InferConfig) -> Episode:
     choose = Critic(critic).choose if critic else None
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
         environment = Environment(profile, retriever, config.retriever.top_k, config.search.depth)
-        async with open_policy(config.policy, profile.grammar) as policy:
-            start = environment.start(question)
+        async with open_policy(config.policy, profile.grammar) as policy, Journal(IN_MEMORY) as journal:
+            calls = journal.question(Question("asked", question, ()))
             return await rollout(
                 environment,
-                policy,
-                start,
+                calls.policy(policy, "policy", Gate(config.policy)),
+                environment.start(question),
                 seed=config.seed,
-                after_step=show,
+                after_step=partial(show, environment),
                 candidates=config.candidates,
                 choose=choose,
             )
 
 
-def show(state: State) -> None:
+def show(environment: Environment, state: State) -> None:
+    """Writes the last step, and below a query what it found."""
     if state.steps:
         step = state.steps[-1]
         sys.stdout.write(f"{step.action:<9} {' '.join(step.text.split())}\n")
@@ -67,6 +83,8 @@ def show(state: State) -> None:
         sys.stdout.write(f"{'question':<9} {state.question}\n")
     for rank, passage in enumerate(state.passages, 1):
         sys.stdout.write(f"{'':<9} {rank}. {_line(passage)}\n")
+    if environment.searched(state) and not state.passages:
+        sys.stdout.write(f"{'':<9} nothing found\n")
     sys.stdout.flush()
 
 

@@ -36,12 +36,15 @@ class InferConfig(StageConfig):
         default=None, description="checkpoint of a step critic: it chooses among candidates and best_of"
     )
     candidates: Positive = Field(default=1, description="completions sampled for each step; the critic takes the best")
+    sample: Positive | None = Field(
+        default=None, description="use so many questions only, drawn by the seed; limit counts among them"
+    )
     limit: Positive | None = Field(default=None, description="use the first so many questions only")
     budget: BudgetConfig = BudgetConfig()
     best_of: Positive = Field(
         default=1, description="episodes a question, with seeds of their own; the answer that most of them give counts"
     )
-    seed: int = Field(default=0, description="seeds the sampling where temperature is above 0")
+    seed: int = Field(default=0, description="seeds the sampling where temperature is above 0, and draws the sample")
 
 
 def add_infer_options(parser: argparse.ArgumentParser) -> None:

@@ -60,7 +60,7 @@ def evaluate(run: Path) -> dict[str, Any]:
         "steps": mean(one.steps for one in each),
         "searches": mean(one.searches for one in each),
         "tokens": mean(one.tokens for one in each),
-        "seconds": _seconds(run / "metrics.jsonl"),
+        "seconds": episode_seconds(run / "metrics.jsonl"),
         "finish": dict(Counter(one.finish for one in each).most_common()),
         "by_type": _by_type(kinds, [one.em for one in each]),
         "usage": vars(usage),
@@ -73,7 +73,7 @@ def _with_interval(each: list[Score], name: str) -> list[tuple[str, Any]]:
     return [("", mean(getattr(one, name) for one in each)), ("_interval", interval(each, name))]
 
 
-def _seconds(events: Path) -> dict[str, float] | None:
+def episode_seconds(events: Path) -> dict[str, float] | None:
     """Median and 95th percentile of an episode's seconds; None where the run did not note them."""
     rows = (row for _, row in read_rows(events)) if events.exists() else ()
     seconds = sorted(row["seconds"] for row in rows if row.get("event") == "done" and "seconds" in row)
@@ -96,6 +96,7 @@ def table(scores: dict[str, Any]) -> str:
     lines = [
         f"questions  {scores['questions']} ({scores['answered']} answered, {scores['failed']} failed)",
         f"EM         {_percent(scores['em'], scores['em_interval'])}",
+        *([f"strict EM  {100 * scores['strict_em']:.1f} (failed questions are wrong)"] if scores["failed"] else []),
         f"F1         {_percent(scores['f1'], scores['f1_interval'])}",
         f"cover EM   {_percent(scores['cover'], scores['cover_interval'])}",
         f"tokens     {scores['tokens']:,.0f} an episode",

@@ -21,7 +21,7 @@ from indexes import open_retriever
 from inference.best_of import Scorer, by_critic, by_vote, check_sampling, play
 from inference.choice import critic_of
 from inference.config import InferConfig, add_infer_options, infer_config
-from inference.datasets import question_file
+from inference.datasets import chosen_file, sampled
 from inference.evaluate import evaluate, table
 from inference.scores import HARNESS
 from steprag.budget import Spending
@@ -31,7 +31,7 @@ from steprag.config import parse_arguments
 from steprag.critic import Critic
 from steprag.environment import Choose, Environment
 from steprag.errors import PART_DONE, RequestError
-from steprag.files import existing, read_questions
+from steprag.files import read_questions
 from steprag.gate import Gate
 from steprag.journal import JOURNAL, Journal
 from steprag.policy import Policy, open_policy
@@ -45,18 +45,17 @@ from steprag.types import Episode, Failure, Found, Prediction, Question, Usage
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag infer", description="Run the agent over questions and score it.")
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--dataset_name", metavar="NAME", help="data set by name (atlas is embedded)")
+    source.add_argument("--dataset_name", metavar="NAME", help="data set by name: embedded (atlas), or from the hub")
     source.add_argument("--questions", metavar="FILE", help="questions, JSON Lines")
     parser.add_argument("--split", help="split of a named data set [test, else dev]")
-    parser.add_argument("--data_dir", metavar="DIR", help="folder of named data sets in FlashRAG's layout")
+    parser.add_argument("--data_dir", metavar="DIR", help="folder of named data sets in FlashRAG's layout, not the hub")
     parser.add_argument("--index", required=True, metavar="DIR|URL", help="index folder, or a service's URL")
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder: predictions.jsonl, metrics.json")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
     add_infer_options(parser)
     given = parse_arguments(parser, argv)
     config = infer_config(given)
-    named = given.dataset_name
-    file = question_file(named, given.split, given.data_dir) if named else existing(given.questions, "question file")
+    file = chosen_file(given.questions, given.dataset_name, given.split, given.data_dir)
     scores, failed = asyncio.run(infer(config, file, given.index, Path(given.out)))
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
     return PART_DONE if failed else 0
@@ -65,13 +64,15 @@ def main(argv: list[str]) -> int:
 async def infer(config: InferConfig, questions_file: Path, index: str, out: Path) -> tuple[dict[str, Any], int]:
     """Runs the stage; returns the scores and how many questions failed."""
     check_sampling(config)
-    questions = read_questions(questions_file)[: config.limit]
+    questions = sampled(read_questions(questions_file), config.sample, config.seed)[: config.limit]
     profile = checked_profile(config.prompt, config.policy)
     critic = critic_of(config, profile)
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
         identity = {
             **agent_identity(config, questions_file, profile, retriever),
             **config.model_dump(include={"search", "seed", "limit"} | ({"best_of"} if config.best_of > 1 else set())),
+            **({"sample": config.sample} if config.sample else {}),
+            "engine": config.policy.engine,  # each computes and quantises in its own way
             "harness": HARNESS,
         }
         if critic:
@@ -151,11 +152,12 @@ async def answer_one(
 
 
 def _prediction(question: Question, episodes: Sequence[Episode], chosen: int) -> Prediction:
-    """Of several episodes the chosen one, with the answers of all and what they cost together."""
+    """Of several episodes the chosen one, with the answers of all and what they took together."""
     episode = episodes[chosen]
     extra: dict[str, Any] = {"metadata": question.metadata, **({"refused": episode.refused} if episode.refused else {})}
     if len(episodes) > 1:
-        extra |= {"answers": [each.prediction for each in episodes], "chosen": chosen}
+        searches = sum(len(each.retrieved) for each in episodes)
+        extra |= {"answers": [each.prediction for each in episodes], "chosen": chosen, "searches": searches}
     return Prediction(
         id=question.id,
         question=question.question,

@@ -42,7 +42,7 @@ def _searches(axes: Any, rows: list[dict[str, Any]], ends: dict[str, Counter[str
             row["searches"], 100 * row["em"], fmt="o", capsize=3,
             yerr=[[100 * (row["em"] - row["em_low"])], [100 * (row["em_high"] - row["em"])]], label=row["run"],
         )  # fmt: skip
-    axes.set_xlabel("searches a question")
+    axes.set_xlabel("searches a question (of best-of-N all N episodes')")
     axes.set_ylabel("EM, %")
     axes.set_xlim(0, 1.1 * max(1, *(row["searches"] for row in rows)))
     axes.set_ylim(bottom=0)
@@ -51,14 +51,14 @@ def _searches(axes: Any, rows: list[dict[str, Any]], ends: dict[str, Counter[str
 
 
 def _endings(axes: Any, rows: list[dict[str, Any]], ends: dict[str, Counter[str]]) -> None:
-    """How episodes ended, as shares of each run."""
+    """How episodes ended, and why questions failed, as shares of each run's questions."""
     kinds = [kind for kind, _ in sum(ends.values(), Counter[str]()).most_common()]
     left = [0.0] * len(rows)
     for kind in kinds:
-        shares = [100 * ends[row["run"]][kind] / row["questions"] for row in rows]
+        shares = [100 * ends[row["run"]][kind] / ends[row["run"]].total() for row in rows]
         axes.barh(range(len(rows)), shares, left=left, label=kind)
         left = [start + share for start, share in zip(left, shares, strict=True)]
     axes.set_yticks(range(len(rows)), [row["run"] for row in rows])
     axes.invert_yaxis()
-    axes.set_xlabel("% of the episodes")
+    axes.set_xlabel("% of the questions")
     axes.figure.legend(loc="outside lower center", ncols=min(4, len(kinds)))

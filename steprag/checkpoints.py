@@ -13,7 +13,6 @@ from typing import Any
 from steprag.config import PolicyConfig, PromptConfig
 from steprag.engines.models import ModelFiles, resolve_model, weights_hash
 from steprag.errors import ConfigError
-from steprag.policy import REMOTE
 from steprag.progress import say
 from steprag.prompts import PromptProfile, load_profile
 from steprag.runs import read_manifest
@@ -24,7 +23,7 @@ def checked_profile(prompt: PromptConfig, policy: PolicyConfig) -> PromptProfile
     (unless `prompt.unchecked`), one on another base a warning, and a critic is no policy.
     """
     profile = load_profile(prompt.profile, prompt.examples)
-    if policy.base_url is not None or policy.engine in REMOTE:
+    if policy.remote:
         return profile
     files = resolve_model(policy.model, policy.adapter)
     folder, manifest = training_manifest(files)

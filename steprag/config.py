@@ -27,6 +27,8 @@ from pydantic_settings import (
 from steprag.errors import ConfigError
 
 Positive = Annotated[int, Field(ge=1)]
+REMOTE = ("openai", "sglang")
+"""Engines that are never started here, only asked."""
 
 
 class Section(BaseModel):
@@ -54,7 +56,7 @@ class PolicyConfig(Section):
     )
     model: str = Field(default="smollm2-135m-instruct", description="embedded name, path, hub id, or the served name")
     adapter: str | None = Field(
-        default=None, description="LoRA adapter on top of the model: a folder, or atlas-warmstart"
+        default=None, description="LoRA adapter on a model that is started here: a folder, or atlas-warmstart"
     )
     base_url: str | None = Field(
         default=None, description="endpoint that runs already; without it the engine is started"
@@ -62,6 +64,9 @@ class PolicyConfig(Section):
     api_key_env: str = Field(default="OPENAI_API_KEY", description="environment variable that holds the key")
     concurrency: Positive = Field(
         default=4, description="requests in flight at once (slots, where the engine is started)"
+    )
+    context: Positive = Field(
+        default=2048, description="tokens a request may have, answer included, where the engine is started"
     )
     temperature: float = Field(default=0.8, ge=0, le=5, description="sampling temperature; 0 is greedy")
     top_p: float = Field(default=1.0, gt=0, le=1, description="nucleus sampling's share of probability")
@@ -81,6 +86,26 @@ class PolicyConfig(Section):
         if (self.top_k or self.min_p) and self.engine in ("openai", "transformers"):
             raise ValueError(f"top_k and min_p are for llamacpp, vllm and sglang; engine {self.engine} takes neither")
         return self
+
+    @model_validator(mode="after")
+    def _adapter_is_used(self) -> Self:
+        if self.adapter is not None and self.remote:  # it would be left out, and the base scored in its name
+            raise ValueError(
+                f"adapter {self.adapter!r} cannot be put on a model behind an endpoint (base_url, or engine openai or "
+                "sglang); serve it there, give its served name as model, and adapter none"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _endpoint_is_known(self) -> Self:
+        if self.engine == "sglang" and self.base_url is None:  # its requests would go to OpenAI
+            raise ValueError("engine sglang is not started here; give the base_url of one that runs")
+        return self
+
+    @property
+    def remote(self) -> bool:
+        """Whether an endpoint that runs already serves the model; `model` is then a name there, and no file here."""
+        return self.base_url is not None or self.engine in REMOTE
 
 
 class JudgeConfig(PolicyConfig):
@@ -245,6 +270,8 @@ def _explain(cls: type[StageConfig], error: ValidationError, file: str | None) -
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     where = f"{file}: " if file else ""
+    if first["type"] == "value_error":  # a validator of ours, whose message says it all
+        return f"{where}{f'{key}: ' if key else ''}{first['msg'].removeprefix('Value error, ')}"
     if first["type"] != "extra_forbidden":
         return f"{where}{key}: {first['msg'].lower()}, not {first['input']!r}"
     known = [name for name, _ in leaves(cls)]

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from steprag.files import read_json
 from steprag.pipeline import Contender
 
 WARM = "atlas-warmstart"
@@ -27,8 +28,7 @@ beside a warm start from fewer episodes alone: what more of them would have brou
 """
 UNTRAINED = ("vote", "warm", "shipped", "bare")
 """Those who can be scored before anything is learnt from a search, the longest first."""
-ELSEWHERE = ("warm", "dpo2")
-"""Those who also answer the questions of other sets."""
+LAST = "dpo2"
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,19 @@ def the_contenders(proof: Proof, names: Collection[str] | None = None) -> list[C
     ]
 
 
+def best_trained(proof: Proof) -> str:
+    """The trained contender with the greatest EM on the test questions; the last that is trained if none was scored."""
+    scores = {
+        name: read_json(proof.out / f"infer-{name}" / "metrics.json")["em"]
+        for name in LABELS
+        if name in proof.scored and name not in UNTRAINED
+    }
+    return max(scores, key=scores.__getitem__, default=LAST)
+
+
 def elsewhere(proof: Proof, questions: QuestionSet) -> list[Contender]:
-    """Who answers the questions of another set, the warm start first."""
+    """Who answers the questions of another set: the warm start, and the best that was trained."""
     return [
         replace(contender, run=contender.run.with_name(f"{contender.run.name}-{questions.name}"))
-        for contender in the_contenders(proof, ELSEWHERE)
+        for contender in the_contenders(proof, ("warm", best_trained(proof)))
     ]

@@ -20,6 +20,7 @@ from steprag.files import read_records, write_json
 from steprag.pipeline import RECIPES, Contender, StageBook, compare, run_stage
 from steprag.progress import say
 from steprag.runs import read_manifest
+from steprag.stats import shown
 from steprag.threads import spin_briefly
 from steprag.types import Pair
 
@@ -128,19 +129,16 @@ def _interval(pair: list[float]) -> str:
     return f"{100 * pair[0]:.1f} to {100 * pair[1]:.1f}"
 
 
-def _verdict(gain: dict[str, float]) -> str:
+def _verdict(gain: dict[str, Any]) -> str:
     """What so few questions bear: that training helped, that it hurt, or neither."""
     if gain["low"] == gain["high"] == 0:
         return f"Warm start and trained model scored alike on all {gain['questions']} questions: nothing is shown."
-    if gain["low"] > 0:
-        word = "Training helped"
-    elif gain["high"] < 0:
-        word = "Training hurt"
-    else:
-        word = "So small a run does not show whether training helped"
+    word = {1: "Training helped", -1: "Training hurt", 0: "So small a run does not show whether training helped"}[
+        shown(gain["low"], gain["high"], gain["p"])
+    ]
     return (
         f"{word}: EM {100 * gain['em']:+.1f} points over the warm start on the same {gain['questions']} questions, "
-        f"95 % interval {100 * gain['low']:+.1f} to {100 * gain['high']:+.1f}."
+        f"95 % interval {100 * gain['low']:+.1f} to {100 * gain['high']:+.1f}, exact p {gain['p']:.2g}."
     )
 
 

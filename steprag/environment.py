@@ -66,6 +66,15 @@ class Environment:
             passages = await self.retriever.search(step.content, self.top_k)
         return State(state.question, (*state.steps, step), passages, (*state.earlier, state.passages))
 
+    def searched(self, state: State) -> bool:
+        """Whether a search led to `state`: its last step's, or the question's own where the profile searches first.
+
+        It may have found nothing: then `state.passages` is as empty as after any other step.
+        """
+        if not state.steps:
+            return self.profile.words.search_first
+        return self.profile.grammar.action(state.steps[-1].action).retrieves
+
     def ended(self, state: State) -> bool:
         return bool(state.steps) and self.profile.grammar.action(state.steps[-1].action).terminal
 
@@ -88,7 +97,7 @@ async def rollout(
     """
     usage = Usage()
     state = await environment.opened(state)
-    retrieved = [state.passages] if state.passages else []
+    retrieved = [state.passages] if environment.searched(state) else []
     if retrieved and after_step:
         after_step(state)
     while not environment.ended(state):
@@ -101,7 +110,7 @@ async def rollout(
             return Episode(state, refused[0].reason, usage, tuple(retrieved), sample.completions[0].text)
         step = steps[await choose(observation.messages, steps) if choose and len(steps) > 1 else 0]
         state = await environment.apply(state, step)
-        if state.passages:
+        if environment.searched(state):
             retrieved.append(state.passages)
         if after_step:
             after_step(state)

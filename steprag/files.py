@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import os
+import string
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -146,7 +147,9 @@ def read_records(path: Path, cls: type[Record]) -> Iterator[Record]:
 
 
 def read_questions(path: Path | str) -> list[Question]:
-    """All questions of a file, checked: ids unique, every question with text and at least one golden answer."""
+    """All questions of a file, checked: ids unique, every question with text and at least one golden answer. Those with
+    choices are as they are asked, with the choices below them.
+    """
     path = existing(path, "question file")
     questions: list[Question] = []
     seen: dict[str, int] = {}
@@ -160,10 +163,34 @@ def read_questions(path: Path | str) -> list[Question]:
         if question.id in seen:
             raise DataError(path, f"id {question.id!r} stands in line {seen[question.id]} already", line=number)
         seen[question.id] = number
-        questions.append(question)
+        questions.append(_with_choices(question, path, number))
     if not questions:
         raise DataError(path, "holds no questions")
     return questions
+
+
+def _with_choices(question: Question, path: Path, line: int) -> Question:
+    """The question with its choices below it, one a line: `metadata.choices`, letters with texts or a list of texts.
+
+    A golden answer that is a choice counts with its letter before it too, but never the letter alone: normalising takes
+    "A" for an article. A question that was written with its choices stays as it is. Raises DataError.
+    """
+    given = question.metadata.get("choices")
+    if not given:
+        return question
+    if isinstance(given, list) and len(given) <= len(string.ascii_uppercase):
+        given = dict(zip(string.ascii_uppercase, given, strict=False))
+    if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
+        remedy = "give letters with texts, or a list of 26 texts at most"
+        raise DataError(path, f"question {question.id!r}: metadata.choices cannot be read", line=line, remedy=remedy)
+    shown = {f"{letter}) {' '.join(text.split())}": text for letter, text in given.items()}
+    below = "\n" + "\n".join(shown)
+    right = (choice for choice, text in shown.items() if text in question.golden_answers)
+    return dataclasses.replace(
+        question,
+        question=question.question.removesuffix(below).rstrip() + below,
+        golden_answers=tuple(dict.fromkeys((*question.golden_answers, *right))),
+    )
 
 
 def passage_from_row(row: object, path: Path | str, line: int) -> Passage:
@@ -208,6 +235,17 @@ def written_whole(path: Path, mode: str = "w") -> Iterator[Any]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; ConfigError if it is something else."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} should hold a JSON object")
+    return value
 
 
 def write_json(path: Path, value: object) -> None:

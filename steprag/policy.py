@@ -25,9 +25,6 @@ from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavai
 from steprag.files import as_utf8
 from steprag.types import Completion, Message, Sample, Usage
 
-REMOTE = ("openai", "sglang")
-"""Engines that are never started here, only asked."""
-
 
 class Policy(Protocol):
     """Something that writes steps."""
@@ -266,8 +263,10 @@ async def open_policy(config: PolicyConfig, grammar: OutputFormat) -> AsyncItera
     """
     with ExitStack() as stack:
         base_url, model = config.base_url, config.model
-        if base_url is None and config.engine not in REMOTE:
-            spec = EngineSpec(config.engine, config.model, config.adapter, parallel=config.concurrency)
+        if not config.remote:
+            spec = EngineSpec(
+                config.engine, config.model, config.adapter, parallel=config.concurrency, context=config.context
+            )
             endpoint = stack.enter_context(serving(spec))
             base_url, model = endpoint.base_url, endpoint.model
         async with OpenAIPolicy(config, base_url, model, grammar) as policy:
@@ -277,7 +276,7 @@ async def open_policy(config: PolicyConfig, grammar: OutputFormat) -> AsyncItera
 
 def model_identity(config: PolicyConfig) -> dict[str, str]:
     """What names the policy's weights in a run's identity: the model, the adapter, and hashes of local files."""
-    if config.base_url is not None or config.engine in REMOTE:
+    if config.remote:
         return {"model": config.model}
     files = resolve_model(config.model, config.adapter)
     identity = {"model": files.name}

@@ -85,7 +85,8 @@ class PromptProfile:
         if self.words.turns:
             return self._turn(state, allowed)
         asked = neutralise(state.question)
-        question = fill(self.words.question, question=asked, asked=f"{asked.rstrip().removesuffix('?')}?")
+        marked = asked if "\n" in asked else f"{asked.rstrip().removesuffix('?')}?"  # no mark behind the last choice
+        question = fill(self.words.question, question=asked, asked=marked)
         if self.words.continued:
             return self._continued(question, "".join(self._transcript(state)))
         lines = [question, *self._transcript(state)]

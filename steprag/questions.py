@@ -54,6 +54,7 @@ def agent_identity(
         "questions": file_hash(questions_file),
         "index": retriever.fingerprint,
         "prompt": {"profile": profile.name, "hash": profile.hash},
+        "grammar": profile.grammar.hash,
         "policy": {**model_identity(config.policy), **config.policy.model_dump(include=SAMPLING)},
         "retriever": config.retriever.model_dump(include={"top_k"}),  # the index's fingerprint holds the rest
     }

@@ -19,10 +19,9 @@ from steprag import atlas
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.contenders import LABELS, UNTRAINED, Proof, QuestionSet, Sizes, elsewhere, the_contenders
-from steprag.engines.commands import ENGINES, vllm_is_for_cpus
-from steprag.engines.models import read_json
+from steprag.engines.commands import vllm_is_for_cpus
 from steprag.errors import ConfigError
-from steprag.files import read_questions, write_json, write_records
+from steprag.files import read_json, read_questions, write_json, write_records
 from steprag.lanes import Lanes
 from steprag.pipeline import RECIPES, Contender, StageBook
 from steprag.processor import fast_dtype
@@ -58,13 +57,15 @@ def main(argv: list[str]) -> int:
         parser.add_argument(f"--{name}", type=int, metavar="N", help=text)
     parser.add_argument(
         "--also", nargs=2, action="append", default=[], type=Path, metavar=("QUESTIONS", "CORPUS"),
-        help="other questions and their corpus, on which the warm start and the last agent meet; may be given again",
+        help="other questions and their corpus, on which the warm start and the best agent meet; may be given again",
     )  # fmt: skip
     parser.add_argument(
         "--without", nargs="+", default=[], choices=list(LABELS)[1:], metavar="NAME",
         help=f"contenders that are not scored: {', '.join(list(LABELS)[1:])}",
     )  # fmt: skip
-    parser.add_argument("--engine", default="llamacpp", choices=ENGINES, help="what serves the policies [llamacpp]")
+    parser.add_argument(
+        "--engine", default="llamacpp", choices=("llamacpp", "vllm"), help="what serves the policies [llamacpp]"
+    )
     parser.add_argument(
         "--lanes", type=int, metavar="N",
         help="stages that run side by side, each on its share of the cores [2 where there are as many; 1 on a GPU]",
@@ -138,7 +139,6 @@ def run_stages(proof: Proof, book: StageBook) -> None:
     def last_policy() -> None:
         second_round(proof, book, found, second)
         score(proof, book, "dpo2")
-        score_elsewhere(proof, book)
 
     def one_round(name: str, pairs: str) -> None:
         train(book, out, name, "dpo", pairs=pairs, adapter=warm, steps=steps)
@@ -150,6 +150,7 @@ def run_stages(proof: Proof, book: StageBook) -> None:
         lambda: one_round("outcome", "pairs-outcome"),
         *(partial(score, proof, book, name) for name in UNTRAINED),
     )
+    score_elsewhere(proof, book)
 
 
 def second_round(proof: Proof, book: StageBook, found: list[str], questions: list[Question]) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from steprag import atlas
-from steprag.contenders import ELSEWHERE, LABELS, VOTES, Proof, elsewhere, the_contenders
+from steprag.contenders import LABELS, VOTES, Proof, elsewhere, the_contenders
 from steprag.files import written_whole
 from steprag.pipeline import RECIPES, Contender, StageBook, compare, seconds
 from steprag.runs import code_version, read_manifest
+from steprag.stats import shown
 from steprag.threads import usable_cores
 
 CLAIMS = (
@@ -26,10 +27,10 @@ CLAIMS = (
 
 
 def verdict(run: str, other: str, words: str, compared: dict[str, Any]) -> str:
-    """One comparison in a sentence that says no more than its interval does; `compared` as in compare.json."""
+    """One comparison in a sentence that says no more than interval and exact test do; `compared` as in compare.json."""
     gain = compared["differences"][run][other]
     better, worse = (compared["runs"][name] for name in (run, other))
-    what = "a gain" if gain["low"] > 0 else "a loss" if gain["high"] < 0 else "no difference shown"
+    what = {1: "a gain", -1: "a loss", 0: "no difference shown"}[shown(gain["low"], gain["high"], gain["p"])]
     apart = "; the two 95 % intervals of EM are disjoint" if better["em_low"] > worse["em_high"] else ""
     span = f"{100 * gain['low']:+.1f} to {100 * gain['high']:+.1f}"
     return (
@@ -55,14 +56,17 @@ def write_report(proof: Proof, report: Path, book: StageBook) -> None:
         "",
     ]
     for questions in proof.also:
-        table, compared = compared_runs(elsewhere(proof, questions), folder / questions.name, report)
-        first, last = (LABELS[name] for name in ELSEWHERE)
+        contenders = elsewhere(proof, questions)
+        table, compared = compared_runs(contenders, folder / questions.name, report)
+        first, best = (contender.label for contender in contenders)
         lines += [
             *[f"## Another world: {questions.name}", ""],
             f"{proof.sizes.elsewhere} questions of {questions.questions.name} over {questions.corpus.name}, which "
             "neither the warm start nor the search has seen. A 135M model taught on Atlas alone: what carries over.",
-            *["", table, "", verdict(last, first, "the last agent over the warm start", compared), ""],
+            *["", table, "", verdict(best, first, "the best agent on Atlas over the warm start", compared), ""],
         ]
+    if not proof.also:
+        lines += ["Questions of other worlds were not asked (`--also`).", ""]
     done = (entry["command"] for entry in book.stages.values() if entry["done"])
     commands = (command.replace(str(RECIPES.parent) + os.sep, "") for command in done)
     lines += ["## What it cost", "", *costs(proof.out, book), "", "## The commands", ""]
@@ -77,6 +81,7 @@ def introduction(proof: Proof) -> str:
     options = "".join(f" --{name} {value}" for name, value in sizes.items())
     demos = sizes["demos"] or atlas.path("warmstart").read_text(encoding="utf-8").count("\n")
     options += f" --engine {proof.engine} --lanes {proof.lanes}"
+    options += "".join(f" --also {also.questions.name} {also.corpus.name}" for also in proof.also)
     left_out = f" --without {' '.join(proof.without)}" if proof.without else ""
     return (
         f"Written by `bash scripts/reproduce.sh{options}{left_out}` (version {code_version()}, {usable_cores()} cores)."

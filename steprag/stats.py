@@ -39,3 +39,13 @@ def mcnemar(better: int, worse: int) -> float:
     from scipy.stats import binomtest
 
     return float(binomtest(better, better + worse).pvalue) if better + worse else 1.0
+
+
+def shown(low: float, high: float, p: float) -> int:
+    """What a paired difference bears: 1 a gain, -1 a loss, 0 neither.
+
+    Interval and exact test must both say so: where few questions differ, the bootstrap's interval is too narrow.
+    """
+    if p >= 1 - CONFIDENCE:
+        return 0
+    return 1 if low > 0 else -1 if high < 0 else 0

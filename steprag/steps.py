@@ -7,6 +7,8 @@ serving engines understand (GBNF for llama.cpp and vLLM, a regular expression fo
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -97,6 +99,13 @@ class Grammar:
     def stop(self) -> tuple[str, ...]:
         """The closing tags at which a completion is stopped, whatever is allowed; none where it ends by itself."""
         return tuple(action.closing for action in self.actions) if self.stops else ()
+
+    @cached_property
+    def hash(self) -> str:
+        """Of what may be written, what may follow it, and what is forgiven: part of a run's identity."""
+        facts = [self.gbnf(tuple(self._by_name)), {last: [*after] for last, after in self.transitions.items()}]
+        flags = [self.stop, self.lenient, [action.name for action in self.actions if action.retrieves]]
+        return hashlib.sha256(json.dumps([*facts, *flags], sort_keys=True).encode()).hexdigest()[:16]
 
     def action(self, name: str) -> Action:
         return self._by_name[name]

@@ -108,7 +108,8 @@ class Episode:
     """One run from question to answer.
 
     `finish`: "answer", or the reason (`steprag.steps.FAILURES`) for which the last completion was refused; then
-    `refused` holds that completion's text. `retrieved` holds the passages of each query, in order.
+    `refused` holds that completion's text. `retrieved` holds the passages of each query, in order, none where
+    it found nothing.
     """
 
     state: State

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 
 import pytest
 import yaml
 
+from steprag.cli import main
 from steprag.environment import Environment, rollout
 from steprag.errors import ConfigError
+from steprag.files import read_records, write_records
 from steprag.prompts import PROFILES, load_profile
-from steprag.types import Completion, Message, State, Step, Usage
-from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy, answer, evidence, query
+from steprag.types import Completion, Message, Prediction, Question, State, Step, Usage
+from tests.fakes import (
+    QUESTION,
+    WORLD,
+    DictRetriever,
+    ScriptedPolicy,
+    answer,
+    chat_reply,
+    evidence,
+    options,
+    query,
+    serve,
+)
+from tests.indexing import hybrid_index
 
 
 def environment(depth: int = 7, top_k: int = 2) -> Environment:
@@ -74,6 +90,33 @@ def test_an_episode_runs_to_its_answer() -> None:
     assert [step.action for step in episode.state.steps] == ["query", "evidence", "query", "evidence", "answer"]
     assert episode.usage.calls == 5
     assert [[passage.id for passage in found] for found in episode.retrieved] == [["0", "2"], ["1", "0"]]
+
+
+@pytest.mark.parametrize(("profile", "script", "retrieved"), [
+    ("transcript", [query("a"), evidence("None"), query("b"), evidence("None"), answer("lek")], ((), ())),
+    ("transcript", [answer("lek")], ()),
+    ("rag", ["<answer> lek </answer>"], ((),)),
+    ("direct", ["<answer> lek </answer>"], ()),
+])  # fmt: skip
+def test_a_search_that_finds_nothing_is_a_search(
+    profile: str, script: list[str], retrieved: tuple[tuple[()], ...]
+) -> None:
+    world, texts = Environment(load_profile(profile), DictRetriever(()), 2, 7), iter(script)
+    game = rollout(world, ScriptedPolicy(lambda prompt, draw: next(texts)), world.start(QUESTION), seed=1)
+    assert asyncio.run(game).retrieved == retrieved
+
+
+def test_a_run_counts_searches_that_found_nothing(encoder: Path, tmp_path: Path) -> None:
+    questions, index = tmp_path / "questions.jsonl", hybrid_index(tmp_path, WORLD, encoder)
+    write_records(questions, [Question("q", QUESTION, ("lek",), {"supporting_facts": {"title": ["Tirana"]}})])
+    texts = {"Read the passages.": evidence("None"), "Answer now.": answer("sol")}
+    with serve(chat_reply(lambda prompt, draw: texts.get(prompt.rsplit("\n", 1)[-1], query("zzyzx")))) as endpoint:
+        more = ("--search.depth", "3", "--retriever.mode", "sparse")
+        assert main(["infer", *options(endpoint, questions, index, tmp_path / "run", *more)]) == 0
+    (row,) = read_records(tmp_path / "run/predictions.jsonl", Prediction)
+    assert row.passages == ((),)
+    scores = json.loads((tmp_path / "run/metrics.json").read_text())
+    assert (scores["searches"], scores["gold_recall"]) == (1.0, 0.0)
 
 
 def test_a_broken_completion_ends_the_episode_with_its_reason() -> None:

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from data_generation.config import GenerateConfig
 from steprag.checkpoints import checked_profile
 from steprag.cli import main
-from steprag.config import PolicyConfig, PromptConfig
+from steprag.config import PolicyConfig, PromptConfig, load_config
 from steprag.engines.models import hub_revision, resolve_model
 from steprag.errors import ConfigError
 from steprag.files import write_records
-from steprag.prompts import load_profile
+from steprag.prompts import PROFILES, load_profile
 from steprag.runs import read_manifest
 from steprag.types import Question
+from tests.fakes import chat_reply, options, serve
 from tests.training_parts import train
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -68,6 +70,51 @@ def test_the_embedded_adapter_is_for_the_prompts_without_examples() -> None:
 def test_endpoints_and_bare_models_are_not_checked(tiny: Path, warm: Path) -> None:
     checked_profile(PromptConfig(), PolicyConfig(model=str(warm), base_url="http://127.0.0.1:1/v1"))
     checked_profile(PromptConfig(), PolicyConfig(model=str(tiny)))
+
+
+REFUSED = "cannot be put on a model behind an endpoint"
+
+
+@pytest.mark.parametrize("where", [
+    ("--policy.base_url", "http://127.0.0.1:1/v1"),
+    ("--policy.engine", "openai"),
+    ("--policy.engine", "sglang"),
+])  # fmt: skip
+@pytest.mark.parametrize("command", ["infer", "generate", "ask"])
+def test_an_adapter_is_not_dropped_where_an_endpoint_serves_the_model(
+    command: str, where: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions, out = tmp_path / "questions.jsonl", tmp_path / "out"
+    write_records(questions, [Question("q", "Which town?", ("Lima",))])
+    source = ["Which town?"] if command == "ask" else ["--questions", str(questions), "--out", str(out)]
+    given = [command, *source, "--index", str(tmp_path / "none"), *where, "--policy.adapter", "runs/DPO"]
+    assert main(given) == 2
+    error = capsys.readouterr().err
+    assert f"policy: adapter 'runs/DPO' {REFUSED}" in error
+    assert error.endswith("serve it there, give its served name as model, and adapter none\n")
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_judges_adapter_is_not_dropped_either_and_none_takes_back_a_recipes() -> None:
+    recipe, url = str(PROFILES.parent / "generation/atlas.yaml"), "http://127.0.0.1:1/v1"
+    with pytest.raises(ConfigError, match=f"judge: adapter 'runs/judge' {REFUSED}"):
+        load_config(GenerateConfig, None, {"judge.engine": "openai", "judge.adapter": "runs/judge"})
+    with pytest.raises(ConfigError, match=f"policy: adapter 'atlas-warmstart' {REFUSED}"):
+        load_config(GenerateConfig, recipe, {"policy.base_url": url})
+    assert load_config(GenerateConfig, recipe, {"policy.base_url": url, "policy.adapter": "none"}).policy.remote
+
+
+def test_a_folder_as_model_is_not_taken_for_what_an_endpoint_serves(
+    warm: Path, world_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions, out = tmp_path / "questions.jsonl", tmp_path / "out"
+    write_records(questions, [Question("q", "Which town?", ("Lima",))])
+    with serve(chat_reply()) as endpoint:
+        command = options(endpoint, questions, world_index, out, "--policy.model", str(warm))
+        assert main(["infer", *command]) == 2
+    assert f"serves double, not '{warm}'" in capsys.readouterr().err
+    assert not endpoint.requests
 
 
 def test_another_base_is_warned_of(tiny: Path, warm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

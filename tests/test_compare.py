@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from inference.scores import HARNESS, score
 from steprag.cli import main
 from steprag.files import write_records
+from steprag.prompts import PROFILES, load_profile
 from steprag.runs import open_run
 from steprag.types import Failure, Found, Prediction, Step, Usage
 
@@ -22,6 +24,11 @@ def prediction(number: int, said: str | None, searches: int = 1, **metadata: Any
     finish = "answer" if said is not None else "no_action"
     return Prediction(f"q{number}", "Which?", ("lek", "the Albanian lek"), said, steps, (found,) * searches,
                       Usage(2, 100, 10, 0), finish, {"metadata": metadata})  # fmt: skip
+
+
+def failed(folder: str, *numbers: int) -> str:
+    write_records(Path(folder) / "failures.jsonl", [Failure(f"q{i}", "PromptTooLong", "") for i in numbers])
+    return folder
 
 
 def run_of(folder: Path, said: list[str | None], searches: int = 1, **identity: object) -> str:
@@ -85,6 +92,74 @@ def test_a_direct_run_against_itself_searches_too_little(tmp_path: Path) -> None
     assert main(["compare", direct, "--direct", direct, "--out", str(tmp_path / "out")]) == 0
     (line,) = csv.DictReader((tmp_path / "out/compare.csv").open())
     assert (float(line["over_search"]), float(line["under_search"])) == (0.0, 1.0)
+    assert (line["known_alone"], line["unknown_alone"]) == ("3", "9")
+
+
+def test_an_episode_that_was_refused_is_no_answer_without_a_search(tmp_path: Path) -> None:
+    direct = run_of(tmp_path / "direct", ["sol"] * 4, searches=0)
+    refused = run_of(tmp_path / "refused", [None] * 3 + ["sol"], searches=0)
+    assert main(["compare", refused, "--direct", direct, "--out", str(tmp_path / "out")]) == 0
+    (line,) = csv.DictReader((tmp_path / "out/compare.csv").open())
+    assert float(line["under_search"]) == 1 / 4
+
+
+def test_a_direct_run_that_searches_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_of(tmp_path / "run", ["lek"] * 3)
+    assert main(["compare", run, "--direct", run]) == 2
+    assert "searched for 3 of its questions" in capsys.readouterr().err
+
+
+def test_failed_questions_are_wrong_in_the_strict_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = run_of(tmp_path / "whole", ["lek"] * 4 + ["sol"] * 4)
+    part = failed(run_of(tmp_path / "part", ["lek"] * 2), *range(2, 8))
+    assert main(["compare", whole, part, "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "| strict EM (failed is wrong) | over the first |" in said
+    assert said.splitlines()[3].endswith("| 25.0 | -25.0 |")
+    compared = json.loads((tmp_path / "out/compare.json").read_text())
+    assert compared["runs"]["part"]["em"] == 1.0
+    assert compared["differences"]["whole"]["part"]["strict"] == 0.25
+    assert main(["evaluate", "--predictions", part]) == 0
+    assert "strict EM  25.0" in capsys.readouterr().out
+
+
+def test_a_table_says_what_it_was_made_with_and_whether_it_was_forced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompt = {"profile": "transcript", "hash": "p1"}
+    one = run_of(tmp_path / "one", ["lek"] * 4 + ["sol"] * 4, prompt=prompt)
+    other = run_of(tmp_path / "other", ["lek"] * 4, index="i2")
+    out = tmp_path / "out"
+    assert main(["compare", one, other, "--force", "--out", str(out)]) == 0
+    assert "Forced: " in capsys.readouterr().out
+    compared = json.loads((out / "compare.json").read_text())
+    assert compared["forced"] is True
+    assert compared["identities"]["one"]["prompt"] == prompt
+    first, second = csv.DictReader((out / "compare.csv").open())
+    assert (first["harness"], first["index"], first["profile"], first["prompt_hash"]) == (
+        str(HARNESS), "i1", "transcript", "p1",
+    )  # fmt: skip
+    assert (first["questions"], first["em"], second["em"], second["gain_em"]) == ("4", "1.0", "1.0", "0.0")
+
+
+def test_searches_of_best_of_n_are_those_of_all_its_episodes() -> None:
+    chosen = prediction(0, "lek")
+    assert score(replace(chosen, extra={"answers": ["lek"] * 4, "chosen": 0, "searches": 7})).searches == 7
+
+
+GRAMMARS = {
+    "cot": "22a3c26b00690529",
+    "direct": "d0c2454342a814a0",
+    "ircot": "df84de27d44d85ec",
+    "rag": "d0c2454342a814a0",
+    "search-r1": "a88fa22d5e0080eb",
+    "transcript": "e5c009ba38868dbd",
+}
+
+
+def test_whoever_changes_a_grammar_raises_the_harness() -> None:
+    now = {file.stem: load_profile(file.stem).grammar.hash for file in PROFILES.glob("*.yaml")}
+    assert (HARNESS, now) == (2, GRAMMARS), "scores change with a grammar: raise HARNESS, then note the hashes here"
 
 
 @pytest.mark.parametrize(("identity", "said", "message"), [
@@ -114,7 +189,7 @@ def test_a_failed_question_is_no_other_question(tmp_path: Path, capsys: pytest.C
 def test_a_share_of_no_question_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, direct = run_of(tmp_path / "run", ["lek"] * 3), run_of(tmp_path / "direct", ["sol"] * 3, searches=0)
     assert main(["compare", run, "--direct", direct]) == 0
-    assert capsys.readouterr().out.splitlines()[2].endswith("|  |  | 0.0 |")
+    assert capsys.readouterr().out.splitlines()[2].endswith("|  |  | 0.0 of 3 |")
 
 
 def test_runs_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,6 +39,8 @@ def test_precedence_is_option_environment_file_default(tmp_path: Path, monkeypat
     ({"serch.rollouts": 3}, "unknown key 'serch'; did you mean 'search'?"),
     ({"search.rollouts": "many"}, "search.rollouts: input should be a valid integer"),
     ({"search.depth": 0}, "search.depth: input should be greater than or equal to 1, not 0"),
+    ({"policy.engine": "openai", "policy.top_k": 5}, "policy: top_k and min_p are for llamacpp, vllm and sglang"),
+    ({"policy.engine": "sglang"}, "policy: engine sglang is not started here; give the base_url of one that runs"),
 ])  # fmt: skip
 def test_wrong_keys_and_values_are_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -9,8 +9,7 @@ import pytest
 
 from steprag.cli import main
 from steprag.critic import Critic, find_critic
-from steprag.engines.models import read_json
-from steprag.files import read_records, write_records
+from steprag.files import read_json, read_records, write_records
 from steprag.journal import JOURNAL, Journal
 from steprag.prompts import load_profile
 from steprag.types import Message, Prediction, Question

@@ -28,9 +28,9 @@ from steprag.engines.models import cache_dir, embedded_encoder, verify
 from steprag.engines.serve import main
 from steprag.engines.server import check_reachable
 from steprag.engines.weights import hf_weights, merged_folder, transformers_folder
-from steprag.errors import ConfigError, PolicyUnavailable
+from steprag.errors import ConfigError, PolicyError, PolicyUnavailable
 from steprag.judge import ScoreFormat
-from steprag.policy import OpenAIPolicy, OutputFormat
+from steprag.policy import OpenAIPolicy, OutputFormat, open_policy
 from steprag.steps import GRAMMARS, START, TRANSCRIPT
 from steprag.types import Message, Sample
 from tests.models import TEMPLATE, make_tokenizer
@@ -508,6 +508,20 @@ def test_tokens_of_every_completion_are_counted(embedded: Endpoint, weights: Pat
     tokenizer = AutoTokenizer.from_pretrained(weights)
     counted = sum(len(tokenizer(one.text, add_special_tokens=False).input_ids) for one in sample.completions)
     assert sample.usage.completion_tokens == pytest.approx(counted, rel=0.2)
+
+
+@pytest.mark.slow
+def test_a_request_may_have_as_many_tokens_as_the_context() -> None:
+    messages = (Message(role="user", content="word " * 300),)
+
+    async def sampled(context: int) -> Sample:
+        config = PolicyConfig(max_tokens=8, constrained=False, concurrency=1, context=context, retries=0)
+        async with open_policy(config, TRANSCRIPT) as policy:
+            return await policy.sample(messages, ("answer",), n=1, seed=1)
+
+    assert asyncio.run(sampled(512)).completions
+    with pytest.raises(PolicyError, match="256"):
+        asyncio.run(sampled(256))
 
 
 @pytest.mark.slow

@@ -113,8 +113,10 @@ def test_a_stage_in_a_lane_writes_a_log_and_fails_by_name(tmp_path: Path) -> Non
 def test_ctrl_c_ends_what_runs_in_the_lanes(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
+        "import signal\n"
         "from pathlib import Path\n"
         "from steprag.lanes import Lanes\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
         "lanes = Lanes(2)\n"
         "def serve():\n"
         f"    lanes.run(['policy', 'serve', '--engine', 'llamacpp'], Path({str(tmp_path / 'log')!r}))\n"

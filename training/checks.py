@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from steprag.config import nearest
-from steprag.engines.models import ModelFiles, read_json
+from steprag.engines.models import ModelFiles
 from steprag.errors import ConfigError
+from steprag.files import read_json
 from training.config import TrainConfig
 from training.estimate import GIB, checkpoint_bytes
 from training.llamafactory_process import executable

@@ -14,9 +14,8 @@ from typing import Any
 
 import yaml
 
-from steprag.engines.models import read_json
 from steprag.engines.weights import base_weights
-from steprag.files import written_whole
+from steprag.files import read_json, written_whole
 from training.job import Job, Outcome, finite, last_checkpoint, scores
 from training.llamafactory_process import executable, run_command
 from training.policy import adopt

@@ -12,10 +12,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steprag.engines.models import ModelFiles, adapter_base, read_json
+from steprag.engines.models import ModelFiles, adapter_base
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError
-from steprag.files import write_json
+from steprag.files import read_json, write_json
 from steprag.threads import one_load
 from training.config import LoraSection, TrainConfig
 

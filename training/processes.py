@@ -19,10 +19,9 @@ from pathlib import Path
 import torch
 
 from steprag import errors
-from steprag.engines.models import read_json
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError, TrainingError
-from steprag.files import write_json
+from steprag.files import read_json, write_json
 from steprag.subprocesses import running
 from steprag.threads import usable_cores
 from training.config import TrainConfig

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from steprag.engines.models import ModelFiles, read_json
+from steprag.engines.models import ModelFiles
+from steprag.files import read_json
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from steprag.engines.models import read_json, resolve_model
-from steprag.files import Journal, write_json
+from steprag.engines.models import resolve_model
+from steprag.files import Journal, read_json, write_json
 from steprag.runs import Run
 from steprag.tokens import load_tokenizer
 from training.config import TrainConfig

@@ -16,15 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steprag.engines.models import (
-    ModelFiles,
-    adapter_base,
-    adapter_config,
-    cache_dir,
-    read_json,
-    resolve_model,
-)
+from steprag.engines.models import ModelFiles, adapter_base, adapter_config, cache_dir, resolve_model
 from steprag.errors import ConfigError
+from steprag.files import read_json
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,9 +1,10 @@
-"""Models fetched from the hub as a folder on this machine."""
+"""What is fetched from the hub."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from steprag.errors import ConfigError
@@ -13,6 +14,20 @@ MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt", "v
 """What a language model's folder is read from: no code and no pickle."""
 
 
+@contextmanager
+def asking_the_hub(what: str, remedy: str) -> Iterator[None]:
+    """Turns whatever the hub's client raises in the block into a ConfigError of one line: `what` was not to be had."""
+    # The root of whichever HTTP library the hub's client uses.
+    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
+
+    try:
+        yield
+    # ValueError: a malformed id. RuntimeError: its store of large files (Xet) is out of reach.
+    except (HTTPError, OSError, ValueError, RuntimeError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ConfigError(f"{what}: {reason[:200]} ({remedy})") from None
+
+
 def fetched(hub: str, files: Sequence[str], what: str) -> Path:
     """The folder of `files` (patterns) of `hub`, fetched unless it is on this machine; its name is the commit.
 
@@ -20,12 +35,6 @@ def fetched(hub: str, files: Sequence[str], what: str) -> Path:
     """
     from huggingface_hub import snapshot_download
 
-    # The root of whichever HTTP library the hub's client uses.
-    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
-
-    try:
+    problem = f"{what} {hub!r}: not on this machine and not fetched"
+    with asking_the_hub(problem, "download it elsewhere and give its folder"):
         return Path(snapshot_download(hub, allow_patterns=list(files)))
-    except (HTTPError, OSError, ValueError) as error:  # ValueError: the hub's word for a malformed id
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ConfigError(f"{what} {hub!r}: not on this machine and not fetched: {reason[:200]}"
-                          " (download it elsewhere and give its folder)") from None  # fmt: skip

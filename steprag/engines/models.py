@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import os
 import re
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 
 from steprag.engines.hub import HUB_ID
 from steprag.errors import ConfigError
+from steprag.files import read_json
 
 EMBEDDED = "smollm2-135m-instruct"
 _EMBEDDED_NAMES = frozenset({EMBEDDED, "smollm2"})
@@ -267,14 +267,3 @@ def _of_size(path: Path, size: int) -> Path:
     if (found := path.stat().st_size) != size:
         raise ConfigError(f"{path} has {found} bytes, not {size}; {_REMEDY} --force-reinstall")
     return path
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; ConfigError if it is something else."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path} should hold a JSON object")
-    return value

@@ -26,13 +26,13 @@ from steprag.engines.models import (
     cache_dir,
     embedded_sha256,
     hub_revision,
-    read_json,
     resolve_model,
     sha256_of,
     weights_hash,
 )
 from steprag.engines.requantise import eight_bit_gguf
 from steprag.errors import ConfigError
+from steprag.files import read_json
 from steprag.processor import fast_dtype
 from steprag.threads import one_load
 

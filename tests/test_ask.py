@@ -1,0 +1,84 @@
+"""`steprag ask`: one episode as a run would play it, and no key that would do nothing."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steprag.cli import main
+from tests.fakes import QUESTION, WORLD, answer, chat_reply, evidence, query, serve
+from tests.indexing import hybrid_index
+
+
+@pytest.fixture(scope="module")
+def sparse(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Options of an index that finds nothing for words that its corpus lacks."""
+    folder = hybrid_index(tmp_path_factory.mktemp("hybrid"), WORLD, encoder)
+    return "--index", str(folder), "--retriever.mode", "sparse"
+
+
+def asked(url: str, *more: str) -> list[str]:
+    return ["ask", QUESTION, "--base_url", url, "--model", "double", "--policy.engine", "openai", *more]
+
+
+def in_vain(prompt: str, draw: int) -> str:
+    """Searches for what no passage has, reads, and answers."""
+    del draw
+    if "<query>" not in prompt:
+        return query("zzyzx")
+    return answer("lek") if "<evidence>" in prompt else evidence("None")
+
+
+def test_a_query_that_finds_nothing_says_so(sparse: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with serve(chat_reply(in_vain)) as endpoint:
+        assert main(asked(endpoint.url, *sparse)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["query", "nothing", "evidence", "answer"]
+    assert lines[1].strip() == "nothing found"
+
+
+def test_so_does_a_question_that_is_searched_first(sparse: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with serve(chat_reply(lambda prompt, draw: "<answer> lek </answer>")) as endpoint:
+        where = ["--base_url", endpoint.url, "--model", "double", "--policy.engine", "openai", *sparse]
+        assert main(["ask", "Zzyzx?", *where, "--prompt.profile", "rag"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["question  Zzyzx?", f"{'':<9} nothing found"]
+    assert lines[2].startswith("answer")
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("best_of", "3"),
+    ("limit", "5"),
+    ("sample", "5"),
+    ("budget.calls", "9"),
+    ("budget.minutes", "1"),
+])  # fmt: skip
+def test_keys_that_mean_nothing_for_one_episode_are_refused(
+    key: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(asked("http://127.0.0.1:1/v1", "--index", "nowhere", f"--{key}", value)) == 2
+    assert f"{key} is for steprag infer" in capsys.readouterr().err
+
+
+def test_a_rate_limit_holds(sparse: tuple[str, ...]) -> None:
+    """Two requests a second: of five, the last is sent a second and a half after the first, or later."""
+    script, times = chat_reply(five_steps), list[float]()
+
+    def reply(request: dict[str, Any]) -> tuple[int, object]:
+        times.append(time.monotonic())
+        return script(request)
+
+    with serve(reply) as endpoint:
+        assert main(asked(endpoint.url, *sparse, "--policy.rate.requests", "120")) == 0
+    assert len(times) == 5
+    assert times[-1] - times[0] > 1.4
+
+
+def five_steps(prompt: str, draw: int) -> str:
+    del draw
+    if prompt.endswith("Read the passages."):
+        return evidence("None")
+    return query(f"currency {prompt.count('<query>')}") if prompt.count("<query>") < 2 else answer("lek")

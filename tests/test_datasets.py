@@ -1,0 +1,278 @@
+"""Questions by name, from a hub or a folder; those that are drawn from a file; those that come with choices."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+import indexes.build
+from inference.datasets import ON_HUB, question_file, sampled
+from steprag import atlas
+from steprag.cli import guarded, main
+from steprag.errors import ConfigError, DataError
+from steprag.files import read_questions, read_records, write_records
+from steprag.metrics import exact_match
+from steprag.prompts import load_profile
+from steprag.runs import read_manifest
+from steprag.types import Pair, Prediction, Question, State
+from tests.fakes import QUESTION, WORLD, Endpoint, answer, chat_reply, options, serve
+from tests.indexing import write_corpus
+
+DRUGS = {"A": "Citalopram", "B": "Lithium", "C": "Propranolol"}
+CHOOSE = "Which drug is a salt?\nA) Citalopram\nB) Lithium\nC) Propranolol"
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Words alone: no weights are loaded."""
+    folder = tmp_path_factory.mktemp("words")
+    corpus = write_corpus(folder / "corpus.jsonl", [(p.id, p.title, p.text) for p in WORLD])
+    argv = ["--corpus", str(corpus), "--out", str(folder / "index"), "--encoder", "none"]
+    assert guarded(indexes.build.main, argv) == 0
+    return folder / "index"
+
+
+@pytest.fixture
+def lek() -> Iterator[Endpoint]:
+    with serve(chat_reply(lambda prompt, draw: answer("lek"))) as running:
+        yield running
+
+
+@contextmanager
+def hub(files: dict[str, bytes]) -> Iterator[str]:
+    """FlashRAG's repository as the hub serves it, at the address that is given; it holds `files` and nothing else."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            place, _, name = self.path.partition("/resolve/main/")
+            body = files.get(name) if place == "/datasets/RUC-NLPIR/FlashRAG_datasets" else None
+            self.send_response(404 if body is None else 200)
+            self.send_header("X-Repo-Commit", "c" * 40)
+            self.send_header(*(("X-Error-Code", "EntryNotFound") if body is None else ("ETag", f'"{"e" * 40}"')))
+            self.send_header("Content-Length", str(len(body or b"")))
+            self.end_headers()
+            if body and self.command == "GET":
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+def at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What HF_ENDPOINT says before the hub's client is loaded."""
+    template = address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+
+def named(endpoint: Endpoint, name: str, index: Path, out: Path) -> list[str]:
+    return ["--dataset_name", name, *options(endpoint, Path(), index, out)[2:]]
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_named_set_comes_from_the_hub_and_is_kept(
+    lek: Endpoint, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"id": "dev_0", "question": QUESTION, "golden_answers": ["lek"], "metadata": {}}
+    with hub({"hotpotqa/dev.jsonl": json.dumps(row).encode(), "hotpotqa/train.jsonl": b"{}"}) as address:
+        at(address, monkeypatch)
+        assert main(["infer", *named(lek, "hotpotqa", index, tmp_path / "first")]) == 0
+        assert main(["infer", *named(lek, "nq", index, tmp_path / "gone")]) == 2
+    assert [one.id for one in read_records(tmp_path / "first/predictions.jsonl", Prediction)] == ["dev_0"]
+    assert "nq/test.jsonl of RUC-NLPIR/FlashRAG_datasets: not on this machine" in capsys.readouterr().err
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert main(["infer", *named(lek, "hotpotqa", index, tmp_path / "again")]) == 0
+    assert main(["infer", *named(lek, "musique", index, tmp_path / "other")]) == 2
+    assert "give --data_dir with musique/SPLIT.jsonl in it, or --questions FILE" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("CAS Client Error"), TimeoutError(), PermissionError("read-only")])
+def test_a_fetch_that_fails_names_the_file_and_the_remedy(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the hub's client cannot be brought to do over HTTP within a second."""
+
+    def fails(*given: object, **more: object) -> str:
+        raise error
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", fails)
+    with pytest.raises(ConfigError, match=r"popqa/test\.jsonl of .*not fetched: .*--data_dir"):
+        question_file("popqa", None, None)
+
+
+def test_the_default_split_of_a_set_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda repository, file, repo_type: file)
+    files = {name: str(question_file(name, None, None)) for name in ON_HUB}
+    assert {name for name, file in files.items() if file == f"{name}/dev.jsonl"} == {
+        "hotpotqa", "2wikimultihopqa", "musique"
+    }  # fmt: skip
+    assert {name for name, file in files.items() if file == f"{name}/test.jsonl"} == {
+        "popqa", "bamboogle", "nq", "triviaqa"
+    }  # fmt: skip
+    assert str(question_file("nq", "train", None)) == "nq/train.jsonl"
+
+
+def test_a_named_set_from_a_folder(tmp_path: Path) -> None:
+    for name in ("musique/dev", "musique/train", "medqa/dev", "medqa/test"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.jsonl").touch()
+    found = [question_file(name, split, str(tmp_path)) for name, split in (("musique", None), ("medqa", None),
+                                                                           ("musique", "train"))]  # fmt: skip
+    assert [str(file.relative_to(tmp_path)) for file in found] == [
+        "musique/dev.jsonl", "medqa/test.jsonl", "musique/train.jsonl"
+    ]  # fmt: skip
+    assert question_file("atlas", "dev", None) == atlas.path("dev")
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    (("--dataset_name", "trivia"), "unknown data set 'trivia'; known: atlas, hotpotqa"),
+    (("--dataset_name", "atlas", "--split", "best"), "atlas has no split 'best'"),
+    (("--dataset_name", "atlas", "--data_dir", "."), "atlas is embedded: leave --data_dir out"),
+    (("--dataset_name", "hotpotqa", "--split", "test"), "hotpotqa has no split 'test' in FlashRAG's collection on the "
+                                                       "hub; known: dev, train (or give --data_dir"),
+    (("--dataset_name", "medqa"), "collection on the hub has no medqa: give --data_dir with medqa/SPLIT.jsonl in it"),
+    (("--dataset_name", "nq", "--data_dir", "/nowhere"), "no test or dev.jsonl in /nowhere/nq; FlashRAG's layout is"),
+    (("--questions", "q.jsonl", "--split", "dev"), "--split goes with --dataset_name; --questions is a file already"),
+    (("--questions", "q.jsonl", "--data_dir", "."), "--data_dir goes with --dataset_name"),
+    (("--questions", "q.jsonl"), "question file not found: q.jsonl"),
+])  # fmt: skip
+def test_options_that_name_no_file_are_refused(
+    given: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(["infer", *given, "--index", "nowhere", "--out", "run"]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sample_is_drawn_by_the_seed_and_stays_in_order() -> None:
+    questions = [Question(f"q{i}", "Which?", ("a",)) for i in range(100)]
+    few = sampled(questions, 10, 0)
+    assert few == sampled(questions, 10, 0) != sampled(questions, 10, 1)
+    assert few != questions[:10]
+    assert few == sorted(few, key=questions.index)
+    assert len({one.id for one in few}) == 10
+    assert sampled(questions, None, 0) == sampled(questions, 100, 0) == sampled(questions, 1000, 0) == questions
+
+
+def test_a_sample_is_what_the_run_answers_and_is(
+    lek: Endpoint, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(30)]
+    write_records(tmp_path / "q.jsonl", questions)
+    run = ["infer", *options(lek, tmp_path / "q.jsonl", index, tmp_path / "run", "--sample", "5", "--seed", "3")]
+    assert main(run) == 0
+    answered = [one.id for one in read_records(tmp_path / "run/predictions.jsonl", Prediction)]
+    assert answered == [one.id for one in sampled(questions, 5, 3)]
+    assert read_manifest(tmp_path / "run")["identity"]["sample"] == 5
+    assert main([*run, "--sample", "6"]) == 2
+    assert "sample = 5, and is now asked for 6" in capsys.readouterr().err
+    whole = options(
+        lek, tmp_path / "q.jsonl", index, tmp_path / "whole", "--sample", "5", "--seed", "3", "--limit", "2"
+    )
+    assert main(["infer", *whole]) == 0
+    assert [one.id for one in read_records(tmp_path / "whole/predictions.jsonl", Prediction)] == answered[:2]
+    first = options(lek, tmp_path / "q.jsonl", index, tmp_path / "first", "--limit", "1")
+    assert main(["infer", *first]) == 0
+    assert "sample" not in read_manifest(tmp_path / "first")["identity"]
+
+
+def chosen(tmp_path: Path, choices: object, *golden: str, question: str = "Which drug is a salt?") -> Question:
+    row = {"id": "m", "question": question, "golden_answers": golden, "metadata": {"choices": choices}}
+    (tmp_path / "q.jsonl").write_text(json.dumps(row))
+    return read_questions(tmp_path / "q.jsonl")[0]
+
+
+@pytest.mark.parametrize("choices", [DRUGS, list(DRUGS.values())])
+def test_choices_are_asked_with_their_question(choices: object, tmp_path: Path) -> None:
+    question = chosen(tmp_path, choices, "Lithium", question="Which drug is a salt?\n")
+    assert (question.id, question.question) == ("m", CHOOSE)
+    assert question.golden_answers == ("Lithium", "B) Lithium")
+    assert question.metadata == {"choices": choices}
+    said = ("lithium", "B) Lithium", "B. lithium", "B", "A) Lithium carbonate", "C) Lithium")
+    assert [exact_match(one, question.golden_answers) for one in said] == [1, 1, 1, 0, 0, 0]
+    write_records(tmp_path / "again.jsonl", [question])
+    assert read_questions(tmp_path / "again.jsonl") == [question]
+
+
+def test_choices_of_several_lines_and_answers_that_are_no_choice(tmp_path: Path) -> None:
+    question = chosen(tmp_path, {"A": "one\n line", "B": "two"}, "three")
+    assert question.question == "Which drug is a salt?\nA) one line\nB) two"
+    assert question.golden_answers == ("three",)
+    assert chosen(tmp_path, {"A": "one\n line"}, "one\n line").golden_answers == ("one\n line", "A) one line")
+
+
+@pytest.mark.parametrize("choices", [None, {}, []])
+def test_a_question_without_choices_stays_as_it_is(choices: object, tmp_path: Path) -> None:
+    asked = "Which drug\nis a salt? "
+    assert chosen(tmp_path, choices, "x", question=asked) == Question("m", asked, ("x",), {"choices": choices})
+
+
+@pytest.mark.parametrize("choices", ["A) one", {"A": 1}, {"text": ["one"], "label": ["A"]}, [["one"]], ["one"] * 27])
+def test_choices_of_another_shape_are_an_error_with_their_line(choices: object, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"q\.jsonl:1: question 'm': metadata\.choices cannot be read \(give letters"):
+        chosen(tmp_path, choices, "one")
+
+
+@pytest.mark.parametrize("profile", ["transcript", "direct", "cot", "rag", "ircot"])
+def test_a_prompt_shows_the_choices_below_the_question(profile: str) -> None:
+    prompt = load_profile(profile).render(State(CHOOSE), ("answer",))[-1]["content"]
+    assert f"Question: {CHOOSE}" in prompt
+    assert prompt.partition(CHOOSE)[2][:1] in ("", "\n")
+
+
+def test_choices_reach_the_agent_and_the_scores(index: Path, tmp_path: Path) -> None:
+    names = list(DRUGS.values())
+    rows = [Question(f"m{i}", f"Drug {i}?", (names[i],), {"choices": DRUGS}) for i in range(3)]
+    write_records(tmp_path / "q.jsonl", rows)
+    with serve(chat_reply(lambda prompt, draw: "<answer> B) Lithium </answer>")) as endpoint:
+        run = ["--prompt.profile", "direct"]
+        assert main(["infer", *options(endpoint, tmp_path / "q.jsonl", index, tmp_path / "run", *run)]) == 0
+    asked = {request["messages"][-1]["content"] for request in endpoint.requests}
+    assert asked == {f"Question: Drug {i}?\nA) Citalopram\nB) Lithium\nC) Propranolol" for i in range(3)}
+    scores = json.loads((tmp_path / "run/metrics.json").read_text())
+    assert scores["em"] == pytest.approx(1 / 3)
+
+
+def test_search_and_pairs_ask_with_choices_and_leakage_finds_them(index: Path, tmp_path: Path) -> None:
+    money = {"choices": {"A": "sol", "B": "lek"}}
+    write_records(tmp_path / "q.jsonl", [Question(f"m{i}", f"{QUESTION} ({i})", ("lek",), money) for i in range(6)])
+    trees, asked = tmp_path / "trees", {f"Question: {QUESTION} ({i})\nA) sol\nB) lek\n" for i in range(6)}
+    with serve(chat_reply()) as endpoint:
+        run = options(endpoint, tmp_path / "q.jsonl", index, trees, "--search.rollouts", "5")
+        assert main(["generate", *run]) == 0
+    assert main(["pairs", "--trees", str(trees), "--pairs.margin", "0.01"]) == 0
+    pairs = list(read_records(trees / "pairs/pairs.train.jsonl", Pair))
+    assert pairs
+    for pair in pairs:
+        assert any(pair.prompt[1]["content"].startswith(text) for text in asked)
+    found = ["pairs", "leakage", "--pairs", str(trees / "pairs"), "--against", str(tmp_path / "q.jsonl")]
+    assert main(found) == 0
+    matches = json.loads((trees / "pairs/leakage.json").read_text())["matches"]
+    assert {(one["kind"], one["question_id"]) for one in matches} >= {
+        (kind, one.id) for kind in ("id", "text") for one in read_records(trees / "pairs/questions.jsonl", Question)
+    }
