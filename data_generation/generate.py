@@ -138,12 +138,14 @@ def search_identity(config: GenerateConfig) -> dict[str, Any]:
 @asynccontextmanager
 async def open_engines(config: GenerateConfig, profile: PromptProfile) -> AsyncIterator[Engines]:
     """Policy and, where the reward needs one, judge; started and stopped with the block if they do not run already."""
-    gate = Gate(config.policy)
-    async with open_policy(config.policy, profile.grammar) as policy:
+    gate, asked = Gate(config.policy), config.policy
+    shared = config.reward.judged and all(getattr(asked, key) == getattr(config.judge, key) for key in SERVED)
+    if shared:
+        asked = asked.model_copy(update={"context": max(asked.context, config.judge.context)})
+    async with open_policy(asked, profile.grammar) as policy:
         if not config.reward.judged:
             yield Engines(policy, gate, None, gate)
             return
-        shared = all(getattr(config.policy, key) == getattr(config.judge, key) for key in SERVED)
         judging = policy.beside(config.judge, ScoreFormat()) if shared else open_policy(config.judge, ScoreFormat())
         async with judging as judge:
             yield Engines(policy, gate, judge, gate if shared else Gate(config.judge))

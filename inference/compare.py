@@ -122,7 +122,8 @@ def check_alike(runs: list[Scored]) -> None:
                 )
         if asked_of(run) != asked_of(first):
             raise ConfigError(
-                f"{first.name} and {run.name} have other questions (see limit); --force compares the shared"
+                f"{first.name} and {run.name} have other questions (see limit, sample and seed); "
+                "--force compares the shared"
             )
 
 
@@ -138,6 +139,7 @@ def shared(runs: list[Scored]) -> list[Scored]:
             run,
             scores={key: value for key, value in run.scores.items() if key in common},
             failed={key: value for key, value in run.failed.items() if key in common},
+            seconds=run.seconds if asked_of(run) == common else None,
         )
         for run in runs
     ]
@@ -238,7 +240,10 @@ def markdown(rows: list[dict[str, Any]], forced: bool = False) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     lines += ["| " + " | ".join(_cells(line, strict)) + " |" for line in rows]
     if forced:
-        lines += ["", "Forced: what these runs were asked, searched in or scored by differs; questions that all share."]
+        lines += [
+            "",
+            "Forced: not checked for the same questions, index and harness; over the questions that all were asked.",
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -5,16 +5,13 @@ Nothing heavy is imported before the command is known, so `steprag --help` stays
 
 from __future__ import annotations
 
-import errno
 import importlib
 import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from steprag.errors import ConfigError, StepragError
-
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+from steprag.errors import NO_ROOM, ConfigError, StepragError
 
 
 @dataclass(frozen=True)

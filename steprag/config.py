@@ -66,7 +66,7 @@ class PolicyConfig(Section):
         default=4, description="requests in flight at once (slots, where the engine is started)"
     )
     context: Positive = Field(
-        default=2048, description="tokens a request may have, answer included, where the engine is started"
+        default=2048, description="tokens a request may have, answer included, where llamacpp or vllm is started"
     )
     temperature: float = Field(default=0.8, ge=0, le=5, description="sampling temperature; 0 is greedy")
     top_p: float = Field(default=1.0, gt=0, le=1, description="nucleus sampling's share of probability")

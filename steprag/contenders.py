@@ -105,9 +105,11 @@ def the_contenders(proof: Proof, names: Collection[str] | None = None) -> list[C
 
 
 def best_trained(proof: Proof) -> str:
-    """The trained contender with the greatest EM on the test questions; the last that is trained if none was scored."""
+    """The trained contender with the greatest EM on the test questions, what failed counted as wrong; the last that is
+    trained if none was scored.
+    """
     scores = {
-        name: read_json(proof.out / f"infer-{name}" / "metrics.json")["em"]
+        name: read_json(proof.out / f"infer-{name}" / "metrics.json")["strict_em"]
         for name in LABELS
         if name in proof.scored and name not in UNTRAINED
     }

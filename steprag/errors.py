@@ -21,10 +21,13 @@ the message, and exits with `exit_code`. Nothing else is caught.
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 PART_DONE = 3
 """Exit code of a command that did what it could: failures are recorded."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""What an OSError says where nothing more can be written."""
 
 
 class StepragError(Exception):

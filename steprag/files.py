@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import json
 import os
-import string
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -170,27 +169,20 @@ def read_questions(path: Path | str) -> list[Question]:
 
 
 def _with_choices(question: Question, path: Path, line: int) -> Question:
-    """The question with its choices below it, one a line: `metadata.choices`, letters with texts or a list of texts.
+    """The question with its choices below it, one a line: `metadata.choices`, a list of texts, or letters with texts.
 
-    A golden answer that is a choice counts with its letter before it too, but never the letter alone: normalising takes
-    "A" for an article. A question that was written with its choices stays as it is. Raises DataError.
+    Without the letters: an answer is a choice's words, for normalising would take the letter "A" for an article. A
+    question that was written with its choices stays as it is. Raises DataError.
     """
     given = question.metadata.get("choices")
     if not given:
         return question
-    if isinstance(given, list) and len(given) <= len(string.ascii_uppercase):
-        given = dict(zip(string.ascii_uppercase, given, strict=False))
-    if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
-        remedy = "give letters with texts, or a list of 26 texts at most"
+    texts = list(given.values()) if isinstance(given, dict) else given
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        remedy = "give a list of texts, or letters with texts"
         raise DataError(path, f"question {question.id!r}: metadata.choices cannot be read", line=line, remedy=remedy)
-    shown = {f"{letter}) {' '.join(text.split())}": text for letter, text in given.items()}
-    below = "\n" + "\n".join(shown)
-    right = (choice for choice, text in shown.items() if text in question.golden_answers)
-    return dataclasses.replace(
-        question,
-        question=question.question.removesuffix(below).rstrip() + below,
-        golden_answers=tuple(dict.fromkeys((*question.golden_answers, *right))),
-    )
+    below = "".join(f"\n- {' '.join(text.split())}" for text in texts)
+    return dataclasses.replace(question, question=question.question.removesuffix(below).rstrip() + below)
 
 
 def passage_from_row(row: object, path: Path | str, line: int) -> Passage:

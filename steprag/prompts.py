@@ -85,7 +85,8 @@ class PromptProfile:
         if self.words.turns:
             return self._turn(state, allowed)
         asked = neutralise(state.question)
-        marked = asked if "\n" in asked else f"{asked.rstrip().removesuffix('?')}?"  # no mark behind the last choice
+        bare = asked.rstrip()
+        marked = bare if "\n" in bare else f"{bare.removesuffix('?')}?"  # no mark behind the last choice
         question = fill(self.words.question, question=asked, asked=marked)
         if self.words.continued:
             return self._continued(question, "".join(self._transcript(state)))

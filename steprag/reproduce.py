@@ -37,7 +37,7 @@ STEPS = (*SOUND, "--reward.alpha", "1", "--sft.paths", "surest", "--sft.per_tree
 early (docs/results-shipped-start.md). One episode a tree would be too few, and all would bring lucky answers."""
 OUTCOME = (*SOUND, "--reward.name", "first_answer", "--reward.metric", "em", "--reward.alpha", "1",
            "--pairs.errors", "0", "--products", '["pairs"]')  # fmt: skip
-"""What makes pairs of whole episodes: right against wrong where they part, whatever other episodes say."""
+"""What makes pairs by outcome alone: right episodes against wrong ones where they part, whatever other episodes say."""
 SFT_PASSES = 2
 """How often supervised training sees an episode that search found."""
 DEMO_PASSES = 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def write_report(proof: Proof, report: Path, book: StageBook) -> None:
             *[f"## Another world: {questions.name}", ""],
             f"{proof.sizes.elsewhere} questions of {questions.questions.name} over {questions.corpus.name}, which "
             "neither the warm start nor the search has seen. A 135M model taught on Atlas alone: what carries over.",
-            *["", table, "", verdict(best, first, "the best agent on Atlas over the warm start", compared), ""],
+            *["", table, "", verdict(best, first, f"{best} over {first}", compared), ""],
         ]
     if not proof.also:
         lines += ["Questions of other worlds were not asked (`--also`).", ""]
@@ -81,7 +82,7 @@ def introduction(proof: Proof) -> str:
     options = "".join(f" --{name} {value}" for name, value in sizes.items())
     demos = sizes["demos"] or atlas.path("warmstart").read_text(encoding="utf-8").count("\n")
     options += f" --engine {proof.engine} --lanes {proof.lanes}"
-    options += "".join(f" --also {also.questions.name} {also.corpus.name}" for also in proof.also)
+    options += "".join(f" --also {shlex.join([str(also.questions), str(also.corpus)])}" for also in proof.also)
     left_out = f" --without {' '.join(proof.without)}" if proof.without else ""
     return (
         f"Written by `bash scripts/reproduce.sh{options}{left_out}` (version {code_version()}, {usable_cores()} cores)."

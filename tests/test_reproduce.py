@@ -14,9 +14,9 @@ import pytest
 import steprag.pipeline
 from steprag import atlas
 from steprag.cli import main
-from steprag.contenders import Proof, the_contenders
+from steprag.contenders import LABELS, Proof, QuestionSet, best_trained, elsewhere, the_contenders
 from steprag.errors import PART_DONE, ConfigError, StepragError
-from steprag.files import read_records
+from steprag.files import read_records, write_json
 from steprag.lanes import Lanes
 from steprag.pipeline import StageBook
 from steprag.reproduce import FULL, one_kind, run_stages, search, the_questions, the_sizes
@@ -152,6 +152,17 @@ def test_the_shipped_warm_start_is_scored_beside_a_smaller_one(tmp_path: Path) -
     assert adapters == [str(tmp_path / "warm"), "atlas-warmstart"]
 
 
+def test_the_best_agent_answers_elsewhere_beside_the_warm_start(tmp_path: Path) -> None:
+    proof = proof_of(tmp_path, without=("dpo", "vote", "bare", "outcome"))
+    for name, strict in {"warm": 0.9, "dpo": 0.8, "sft1": 0.1, "dpo1": 0.4, "dpo2": 0.3}.items():
+        (tmp_path / f"infer-{name}").mkdir()
+        write_json(tmp_path / f"infer-{name}/metrics.json", {"em": 1.0, "strict_em": strict})
+    assert best_trained(proof) == "dpo1"  # neither a start, nor one that is left out
+    runs = [contender.run.name for contender in elsewhere(proof, QuestionSet("dev", tmp_path / "q", tmp_path / "c"))]
+    assert runs == ["infer-warm-dev", "infer-dpo1-dev"]
+    assert best_trained(proof_of(tmp_path, without=tuple(LABELS)[1:])) == "dpo2"
+
+
 def test_the_book_adds_up_interrupted_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fails = True
 
@@ -207,7 +218,7 @@ def test_the_proof_runs(tmp_path: Path) -> None:
         "300 worked episodes for the warm start",
         "the second round over the first",
         "## Another world: dev",
-        "the best agent on Atlas over the warm start",
+        " over warm start**: ",
         " --config configs/training/atlas-dpo.yaml",
     ):
         assert words in said

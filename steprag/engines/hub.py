@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from steprag.errors import ConfigError
+from steprag.errors import NO_ROOM, ConfigError
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt", "vocab.txt")
@@ -16,7 +16,7 @@ MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt", "v
 
 @contextmanager
 def asking_the_hub(what: str, remedy: str) -> Iterator[None]:
-    """Turns whatever the hub's client raises in the block into a ConfigError of one line: `what` was not to be had."""
+    """Turns what the hub's client raises where something cannot be had into a ConfigError of one line about `what`."""
     # The root of whichever HTTP library the hub's client uses.
     from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
 
@@ -24,6 +24,8 @@ def asking_the_hub(what: str, remedy: str) -> Iterator[None]:
         yield
     # ValueError: a malformed id. RuntimeError: its store of large files (Xet) is out of reach.
     except (HTTPError, OSError, ValueError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            raise
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ConfigError(f"{what}: {reason[:200]} ({remedy})") from None
 
