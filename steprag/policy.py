@@ -100,7 +100,8 @@ class OpenAIPolicy:
         request = self._request(messages, allowed, n, seed)
         for _ in range(self._config.retries + 1):
             try:
-                reply = await self._client.chat.completions.create(**request)
+                # as `chat.completions.create`, whose walk through every field takes a fifth of the time
+                reply = await self._client.post("/chat/completions", cast_to=object, body=request)
             except openai.APIError as error:
                 raise self._translated(error) from None
             except json.JSONDecodeError:  # a body that says it is JSON; the package does not translate this one
@@ -121,7 +122,9 @@ class OpenAIPolicy:
             "top_p": config.top_p,
             "max_tokens": config.max_tokens,
             **({"stop": list(self._grammar.stop)} if self._grammar.stop else {}),
-            "extra_body": {**self._constraint(allowed), **self._continuation(messages), **self._truncation()},
+            **self._constraint(allowed),
+            **self._continuation(messages),
+            **self._truncation(),
         }
 
     def _constraint(self, allowed: tuple[str, ...]) -> Mapping[str, Any]:
@@ -212,9 +215,7 @@ def _sample(reply: object, stop: tuple[str, ...], begun: str, engine: str) -> Sa
     tokens of the first alone.
     """
     try:
-        checked = ChatCompletion.model_validate(
-            reply.model_dump(warnings=False) if isinstance(reply, ChatCompletion) else reply
-        )
+        checked = ChatCompletion.model_validate(reply)
     except ValidationError:
         return None
     if not checked.choices:
