@@ -11,7 +11,7 @@ from preference.config import FolderConfig
 from preference.folder import PairsFolder
 from preference.plots import draw
 from steprag.figures import png
-from steprag.files import existing, write_json, written_whole
+from steprag.files import existing, read_json, write_json, written_whole
 
 FORMAT = 1
 
@@ -48,12 +48,12 @@ def note_leakage(folder: Path, found: dict[str, Any]) -> None:
 def read_report(folder: Path) -> dict[str, Any]:
     """The report of a finished pairs folder."""
     file = existing(folder / "report.json", "report of the pairs folder")
-    return json.loads(file.read_text(encoding="utf-8"))
+    return read_json(file)
 
 
 def _leakage(folder: Path) -> dict[str, Any] | None:
     file = folder / "leakage.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    return read_json(file) if file.is_file() else None
 
 
 def summary(command: str, folder: Path) -> str:

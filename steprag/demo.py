@@ -7,7 +7,6 @@ goes on.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 from steprag import atlas
 from steprag.cli import guarded
 from steprag.config import parse_arguments
-from steprag.files import read_records, write_json
+from steprag.files import read_json, read_records, write_json
 from steprag.pipeline import RECIPES, Contender, StageBook, compare, run_stage
 from steprag.progress import say
 from steprag.runs import read_manifest
@@ -75,7 +74,7 @@ def _report(out: Path, contenders: list[Contender]) -> dict[str, Any]:
     index, generated, pairs = (read_manifest(out / name) for name in ("index", "generate", "pairs"))
     compared = compare(contenders, out / "compare")
     _, warm, trained = (contender.label for contender in contenders)
-    scores = {c.label: json.loads((c.run / "metrics.json").read_text(encoding="utf-8")) for c in contenders}
+    scores = {c.label: read_json(c.run / "metrics.json") for c in contenders}
     actions: dict[str, int] = {}
     for pair in read_records(out / "pairs" / "pairs.train.jsonl", Pair):
         key = pair.action if pair.action == pair.rejected_action else f"{pair.action} over {pair.rejected_action}"

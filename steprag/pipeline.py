@@ -6,7 +6,6 @@ Each keeps its own run folder, so a second run of the pipeline reuses what is fi
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import threading
@@ -18,7 +17,7 @@ from typing import Any
 
 from steprag.cli import run
 from steprag.errors import PART_DONE, StepragError
-from steprag.files import write_json
+from steprag.files import read_json, write_json
 from steprag.lanes import Lanes
 from steprag.progress import say
 from steprag.runs import is_done
@@ -59,7 +58,7 @@ def compare(contenders: Sequence[Contender], out: Path) -> dict[str, Any]:
     """Their table, tests and plots, in `out`; returns what compare.json holds, by their labels."""
     labels = [contender.label for contender in contenders]
     run_stage("compare", *(str(contender.run) for contender in contenders), "--names", *labels, "--out", str(out))
-    return json.loads((out / "compare.json").read_text(encoding="utf-8"))
+    return read_json(out / "compare.json")
 
 
 class StageBook:
@@ -73,7 +72,7 @@ class StageBook:
         self._file, self._lanes = file, lanes or Lanes(1)
         self.together = self._lanes.together
         self._writing = threading.Lock()
-        self.stages: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        self.stages: dict[str, dict[str, Any]] = read_json(file) if file.exists() else {}
 
     def run_once(self, out: Path, command: str, *more: str, **options: object) -> None:
         """As `run`, but what has ended is not begun again by the same command: later stages were built from what it

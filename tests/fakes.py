@@ -118,6 +118,22 @@ def chat_reply(script: Script = beginner) -> Callable[[dict[str, Any]], tuple[in
 
 
 @contextmanager
+def listening(
+    handler: type[BaseHTTPRequestHandler], server: type[ThreadingHTTPServer] = ThreadingHTTPServer
+) -> Iterator[str]:
+    """The address of an HTTP server on a free loopback port, whose requests `handler` answers."""
+    running = server(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=running.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{running.server_address[1]}"
+    finally:
+        running.shutdown()
+        running.server_close()
+        thread.join()
+
+
+@contextmanager
 def serve(reply: Callable[[dict[str, Any]], tuple[int, object]]) -> Iterator[Endpoint]:
     """An HTTP server on a free loopback port: GET /v1/models names "double", POST asks `reply`."""
     seen: list[dict[str, Any]] = []
@@ -147,15 +163,8 @@ def serve(reply: Callable[[dict[str, Any]], tuple[int, object]]) -> Iterator[End
         def log_message(self, format: str, *args: object) -> None:
             del format, args
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield Endpoint(f"http://127.0.0.1:{server.server_address[1]}/v1", seen)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(Handler) as address:
+        yield Endpoint(f"{address}/v1", seen)
 
 
 def options(endpoint: Endpoint, questions: Path, index: Path, out: Path, *more: str) -> list[str]:

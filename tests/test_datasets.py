@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from steprag.files import read_questions, read_records, write_records
 from steprag.prompts import load_profile
 from steprag.runs import read_manifest
 from steprag.types import Pair, Prediction, Question, State
-from tests.fakes import QUESTION, WORLD, Endpoint, answer, chat_reply, options, serve
+from tests.fakes import QUESTION, WORLD, Endpoint, answer, chat_reply, listening, options, serve
 from tests.indexing import write_corpus
 
 DRUGS = {"A": "Citalopram", "B": "Lithium", "C": "Propranolol"}
@@ -65,15 +64,8 @@ def hub(files: dict[str, bytes]) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             del format, args
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(Handler) as address:
+        yield address
 
 
 @pytest.fixture

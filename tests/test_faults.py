@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from steprag.files import read_records
 from steprag.prompts import load_profile
 from steprag.runs import read_manifest
 from steprag.types import Failure, Question, Tree
-from tests.fakes import QUESTION, Endpoint, beginner, chat_reply
+from tests.fakes import QUESTION, Endpoint, beginner, chat_reply, listening
 from tests.test_journal import generate_with
 
 SHARE = 0.4
@@ -90,20 +89,17 @@ class Faulty(BaseHTTPRequestHandler):
         """Quiet."""
 
 
+class Resetting(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """Resets are ours."""
+
+
 @contextmanager
 def faulty() -> Iterator[tuple[Endpoint, Counter[str]]]:
     seen: Counter[str] = Counter()
     handler = type("Handler", (Faulty,), {"seen": seen, "rng": random.Random(5)})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.handle_error = lambda *_: None  # type: ignore[method-assign] # resets are ours
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield Endpoint(f"http://127.0.0.1:{server.server_port}/v1", []), seen
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(handler, Resetting) as address:
+        yield Endpoint(f"{address}/v1", []), seen
 
 
 @pytest.mark.parametrize(

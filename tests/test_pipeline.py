@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ from steprag.metrics import normalise
 from steprag.retriever import Retriever
 from steprag.runs import read_manifest
 from steprag.types import Failure, Message, Pair, Prediction, Question, Trajectory, Tree
-from tests.fakes import QUESTION, WORLD, Endpoint, answer, beginner, chat_reply, options, serve
+from tests.fakes import QUESTION, WORLD, Endpoint, answer, beginner, chat_reply, listening, options, serve
 
 
 @pytest.fixture
@@ -164,14 +163,12 @@ def test_what_answers_is_no_endpoint(
             self.end_headers()
             self.wfile.write(self.body)
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        page = Endpoint(f"http://127.0.0.1:{server.server_address[1]}", [])
+    with listening(Page) as address:
+        page = Endpoint(address, [])
         for number, body in enumerate((b"<!doctype html>", b"[]", b'{"data": ["a"]}', b'{"da')):
             monkeypatch.setattr(Page, "body", body)
             assert main(["infer", *options(page, questions, index, tmp_path / str(number))]) == 2
             assert "usually ends in /v1" in capsys.readouterr().err
-        server.shutdown()
 
 
 def test_nothing_answers_or_another_model_does(endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path,
