@@ -16,7 +16,7 @@ import time
 from steprag import atlas
 from steprag.config import PolicyConfig
 from steprag.engines.commands import ENGINES
-from steprag.files import read_passages, read_questions
+from steprag.inputs import read_passages, read_questions
 from steprag.policy import Policy, open_policy
 from steprag.steps import TRANSCRIPT
 from steprag.types import Message, Usage

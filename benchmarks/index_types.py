@@ -62,7 +62,7 @@ def real(folder: Path, indexes: list[Path], questions: list[Path]) -> np.ndarray
     """Writes the vectors of all folders one behind the other; returns the vectors of sampled questions."""
     from indexes.embed import Encoder
     from indexes.encoders import find_encoder
-    from steprag.files import read_questions
+    from steprag.inputs import read_questions
 
     manifests = [read_index_manifest(index) for index in indexes]
     dimension = manifests[0].encoder.dimension

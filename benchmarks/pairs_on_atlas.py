@@ -31,8 +31,9 @@ from preference.rewards import rewards
 from steprag import atlas
 from steprag.config import load_config
 from steprag.environment import Environment, rollout
-from steprag.files import read_questions, read_records, write_records
+from steprag.files import read_records, write_records
 from steprag.gate import Gate
+from steprag.inputs import read_questions
 from steprag.metrics import exact_match
 from steprag.policy import Policy, open_policy
 from steprag.prompts import load_profile

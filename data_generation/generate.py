@@ -26,8 +26,9 @@ from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.environment import Environment
 from steprag.errors import PART_DONE, ConfigError, RequestError
-from steprag.files import existing, read_questions, read_records
+from steprag.files import existing, read_records
 from steprag.gate import Gate
+from steprag.inputs import read_questions
 from steprag.journal import JOURNAL, Journal, QuestionCalls
 from steprag.judge import Judge, ScoreFormat, prompt_hash
 from steprag.policy import Policy, model_identity, open_policy

@@ -20,7 +20,8 @@ from steprag.budget import Spending
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import existing, ids_in, read_questions, read_rows
+from steprag.files import existing, ids_in, read_rows
+from steprag.inputs import read_questions
 from steprag.journal import JOURNAL, Journal
 from steprag.runs import read_manifest
 from steprag.stats import mean_interval

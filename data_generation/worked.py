@@ -21,7 +21,8 @@ from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.environment import Environment
 from steprag.errors import DataError, StepFormatError
-from steprag.files import existing, file_hash, read_passages, read_records, write_records
+from steprag.files import existing, file_hash, read_records, write_records
+from steprag.inputs import read_passages
 from steprag.progress import say
 from steprag.prompts import load_profile
 from steprag.runs import open_run

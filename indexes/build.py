@@ -51,7 +51,8 @@ from indexes.vectors import VECTORS, VectorFile
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import dump_line, existing, read_questions, write_json
+from steprag.files import dump_line, existing, write_json
+from steprag.inputs import read_questions
 from steprag.progress import say
 
 QUERIES = 500

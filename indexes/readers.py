@@ -18,7 +18,8 @@ from typing import Any, BinaryIO, Literal
 
 import steprag.atlas
 from steprag.errors import ConfigError, DataError
-from steprag.files import existing, file_hash, passage_from_row
+from steprag.files import existing, file_hash
+from steprag.inputs import passage_from_row
 from steprag.types import Passage
 
 ATLAS = "atlas"

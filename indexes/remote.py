@@ -13,7 +13,7 @@ import httpx2
 from indexes.searchers import asked_of, named
 from steprag.config import RetrieverConfig
 from steprag.errors import ConfigError, DataError, RetrieverError
-from steprag.files import passage_from_row
+from steprag.inputs import passage_from_row
 from steprag.progress import say
 from steprag.types import Passage
 

@@ -31,8 +31,8 @@ from steprag.config import parse_arguments
 from steprag.critic import Critic
 from steprag.environment import Choose, Environment
 from steprag.errors import PART_DONE, RequestError
-from steprag.files import read_questions
 from steprag.gate import Gate
+from steprag.inputs import read_questions
 from steprag.journal import JOURNAL, Journal
 from steprag.policy import Policy, open_policy
 from steprag.prompts import PromptProfile

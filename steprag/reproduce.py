@@ -21,7 +21,8 @@ from steprag.config import parse_arguments
 from steprag.contenders import LABELS, UNTRAINED, Proof, QuestionSet, Sizes, elsewhere, the_contenders
 from steprag.engines.commands import vllm_is_for_cpus
 from steprag.errors import ConfigError
-from steprag.files import read_json, read_questions, write_json, write_records
+from steprag.files import read_json, write_json, write_records
+from steprag.inputs import read_questions
 from steprag.lanes import Lanes
 from steprag.pipeline import RECIPES, Contender, StageBook
 from steprag.processor import fast_dtype

@@ -18,7 +18,7 @@ from preference.build import read_trees
 from steprag import atlas
 from steprag.cli import main
 from steprag.environment import Environment
-from steprag.files import read_questions
+from steprag.inputs import read_questions
 from steprag.prompts import load_profile
 from steprag.runs import read_manifest
 from steprag.types import Passage

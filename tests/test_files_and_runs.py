@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from steprag.errors import BudgetReached, ConfigError, DataError
-from steprag.files import Journal, passage_from_row, read_passages, read_questions, write_records, written_whole
+from steprag.files import Journal, write_records, written_whole
+from steprag.inputs import passage_from_row, read_passages, read_questions
 from steprag.runs import open_run, read_manifest
 from steprag.types import Passage, Question
 

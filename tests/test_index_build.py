@@ -12,7 +12,7 @@ import indexes.search
 from indexes.build import Built, build_index
 from steprag.cli import guarded
 from steprag.errors import ConfigError
-from steprag.files import read_passages
+from steprag.inputs import read_passages
 from tests.indexing import PASSAGES, ask, small, write_corpus
 from tests.models import make_encoder
 

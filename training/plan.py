@@ -22,7 +22,8 @@ from steprag.cli import guarded
 from steprag.config import add_options, config_from, load_config, parse_arguments
 from steprag.engines.models import resolve_model
 from steprag.errors import ConfigError
-from steprag.files import existing, read_questions
+from steprag.files import existing
+from steprag.inputs import read_questions
 from steprag.threads import usable_cores
 from training.checks import check_keys
 from training.config import TrainConfig

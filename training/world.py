@@ -10,7 +10,8 @@ from typing import Any
 
 from indexes import open_retriever
 from steprag.environment import Environment
-from steprag.files import existing, file_hash, read_questions
+from steprag.files import existing, file_hash
+from steprag.inputs import read_questions
 from steprag.judge import prompt_hash
 from steprag.policy import model_identity
 from steprag.prompts import load_profile
