@@ -13,7 +13,7 @@ from contextlib import ExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Any, Protocol
 
-import httpx2
+import aiohttp
 import openai
 from openai.types.chat import ChatCompletion
 from pydantic import ValidationError
@@ -93,7 +93,7 @@ class OpenAIPolicy:
             if error.status_code == 404:  # an endpoint without a model list; the first request will tell
                 return
             raise self._translated(error) from None
-        except openai.APIError as error:
+        except (openai.APIError, aiohttp.ClientError) as error:
             raise PolicyUnavailable(f"no model answers at {self._client.base_url}: {_reason(error)}") from None
         if served and self._model not in served:
             raise PolicyUnavailable(f"{self._client.base_url} serves {', '.join(served[:5])}, not {self._model!r}")
@@ -106,7 +106,7 @@ class OpenAIPolicy:
                 reply = await self._client.post("/chat/completions", cast_to=object, body=request)
             except openai.APIError as error:
                 raise self._translated(error) from None
-            except json.JSONDecodeError:  # a body that says it is JSON; the package does not translate this one
+            except (json.JSONDecodeError, aiohttp.ClientError):  # no JSON, no HTTP: the package translates neither
                 continue
             sample = _sample(reply, self._grammar.stop, _begun(messages), self._config.engine)
             if sample is not None:
@@ -175,9 +175,8 @@ class OpenAIPolicy:
             return PolicyRefused(f"{where}: the quota is used up")
         if isinstance(error, openai.NotFoundError):
             return PolicyUnavailable(f"{where}: not found ({_reason(error)})")
-        if isinstance(
-            error.__cause__, httpx2.ConnectError
-        ):  # a lost connection is one request's bad luck; no listener is not
+        if any(isinstance(cause, aiohttp.ClientConnectorError) for cause in _causes(error)):
+            # a lost connection is one request's bad luck; no listener is not
             return PolicyUnavailable(f"{where}: nothing answers ({_reason(error)})")
         return PolicyError(f"{where}: {_reason(error)}")
 
@@ -254,9 +253,15 @@ def _usage(reply: ChatCompletion, times: float) -> Usage:
     return Usage(1, reply.usage.prompt_tokens, round(times * reply.usage.completion_tokens), cached)
 
 
-def _reason(error: openai.APIError) -> str:
-    cause = error.__cause__
-    return " ".join(f"{error.message} {cause if cause else ''}".split())[:300]
+def _causes(error: BaseException) -> list[BaseException]:
+    """The error and all that it was raised from, the outermost first: openai's own, the transport's, aiohttp's."""
+    return [error, *(_causes(error.__cause__) if error.__cause__ else ())]
+
+
+def _reason(error: Exception) -> str:
+    """In one line what was said nearest to the wire: openai calls every lost connection a time-out."""
+    said = str(error.__cause__ or "") or str(getattr(error, "message", error))
+    return " ".join(said.split())[:300]
 
 
 @asynccontextmanager

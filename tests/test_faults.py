@@ -17,6 +17,7 @@ import pytest
 from data_generation.config import GenerateConfig
 from data_generation.generate import open_engines
 from steprag.config import load_config
+from steprag.errors import PolicyUnavailable
 from steprag.files import read_records
 from steprag.prompts import load_profile
 from steprag.runs import read_manifest
@@ -25,7 +26,8 @@ from tests.fakes import QUESTION, Endpoint, beginner, chat_reply, listening
 from tests.test_journal import generate_with
 
 SHARE = 0.4
-FAULTS = ("busy", "error", "reset", "stalled", "truncated", "broken", "garbage", "no_choices", "wrong_types")
+FAULTS = ("busy", "error", "reset", "stalled", "truncated", "broken", "garbage", "no_http", "no_choices",
+          "wrong_types")  # fmt: skip
 
 
 class Faulty(BaseHTTPRequestHandler):
@@ -56,12 +58,10 @@ class Faulty(BaseHTTPRequestHandler):
             case "stalled":
                 time.sleep(1.0)
                 self.reply(200, body)
-            case "truncated":
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body) + 50))
-                self.end_headers()
-                self.wfile.write(body[: len(body) // 2].encode())
+            case "truncated" | "no_http":
+                head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+                sent = head + body[: len(body) // 2] if fault == "truncated" else "220 mail.example ESMTP\r\n\r\n"
+                self.wfile.write(sent.encode())
                 self.close_connection = True
             case "broken":
                 self.reply(200, body[: len(body) // 2])
@@ -128,6 +128,34 @@ def test_faults_are_data(tmp_path: Path, calls: int, retries: int) -> None:
             assert all((node.prediction_f1 is None) == (node.action != "answer") for node in tree.nodes)
         manifest = read_manifest(out)
         assert manifest["spent"]["calls"] == seen["none"] + _read_late(seen, manifest)
+
+
+class Leaving(Faulty):
+    """Answers ten requests; then nothing listens there any more."""
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.seen["none"] += 1
+        if self.seen["none"] <= 10:
+            self.reply(200, json.dumps(chat_reply(beginner)(request)[1]))
+            return
+        self.close_connection = True
+        if self.seen["none"] == 11:
+            self.server.shutdown()
+            self.server.server_close()
+
+
+def test_an_endpoint_that_goes_away_ends_the_run_and_costs_no_question(tmp_path: Path) -> None:
+    questions = [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(20)]
+    handler = type("Handler", (Leaving,), {"seen": Counter()})
+    with listening(handler) as address:
+        keys = {"policy.engine": "openai", "policy.model": "double", "policy.base_url": f"{address}/v1",
+                "policy.retries": 1, "policy.concurrency": 4}  # fmt: skip
+        config = load_config(GenerateConfig, None, keys)
+        with pytest.raises(PolicyUnavailable, match=f"double at {address}/v1/: nothing answers .*Cannot connect"):
+            generate_with(tmp_path / "run", open_engines(config, load_profile("transcript")), keys, questions)
+    assert read_manifest(tmp_path / "run")["spent"]["calls"] == 10
+    assert not (tmp_path / "run" / "failures.jsonl").read_text()
 
 
 def _read_late(seen: Counter[str], manifest: dict[str, dict[str, int]]) -> int:
