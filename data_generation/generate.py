@@ -34,7 +34,15 @@ from steprag.judge import Judge, ScoreFormat, prompt_hash
 from steprag.policy import Policy, model_identity, open_policy
 from steprag.progress import say
 from steprag.prompts import PromptProfile
-from steprag.questions import SAMPLING, agent_identity, in_question_order, note_failures, unfinished, work_off
+from steprag.questions import (
+    SAMPLING,
+    agent_identity,
+    in_question_order,
+    note_failures,
+    same_model,
+    unfinished,
+    work_off,
+)
 from steprag.retriever import Retriever
 from steprag.runs import Run, open_run
 from steprag.types import Failure, Question, Tree, Usage
@@ -111,6 +119,7 @@ async def search_all(
         if todo:
             async with engines as models, Journal(run.path / JOURNAL, spending) as journal:
                 run.set(calls_lost=journal.lost)
+                same_model(run, policy=models.policy, judge=models.judge)
 
                 async def search(question: Question) -> Tree | Failure:
                     calls = journal.question(question)
@@ -121,7 +130,8 @@ async def search_all(
                     return tree
 
                 at_once = config.trees_at_once or 2 * config.policy.concurrency
-                await work_off(run, todo, search, file=trees, at_once=at_once, total=len(questions), spending=spending)
+                await work_off(run, todo, search, file=trees, at_once=at_once, total=len(questions), spending=spending,
+                               begun=journal.begun)  # fmt: skip
     finally:
         in_question_order(trees, questions, _question_id)
         summarise(run, tally, spending)
@@ -204,7 +214,7 @@ def summarise(run: Run, tally: Tally, spending: Spending) -> None:
     counts, ended, usage = tally.counts, tally.ended, tally.usage
     run.set(counts=counts, ended_by=dict(sorted(ended.items())), usage=vars(usage))
     if spending.usage.calls:
-        run.set(spent={**vars(spending.usage), "usd": round(spending.usd, 6)})
+        run.set(spent=spending.summary())
     known = f" ({counts['known']} known from earlier runs)" if counts["known"] else ""
     cost = f", ${spending.usd:.2f}" if spending.usd else ""
     say(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from inference.plots import draw
-from inference.scores import gold_recall, interval, mean
+from inference.scores import HARNESS, gold_recall, interval, mean
 from inference.side_by_side import Scored, asked_of, check_alike, check_direct, difference, read_run, right, shared
 from steprag.cli import guarded
 from steprag.config import parse_arguments
@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders; differences are from the first")
     parser.add_argument("--names", nargs="+", metavar="NAME", help="what to call them [the folders' names]")
     parser.add_argument(
-        "--direct", metavar="RUN", help="the same model without searching: tells over- from under-search"
+        "--direct", metavar="RUN", help="the base model without searching: tells over- from under-search"
     )
     parser.add_argument("--out", metavar="DIR", help="folder for compare.md, .csv, .json and the plots")
     parser.add_argument("--force", action="store_true", help="compare runs of different questions, index or harness")
@@ -39,8 +39,12 @@ def main(argv: list[str]) -> int:
         raise ConfigError(f"{len(given.runs)} runs, {len(names)} names")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(f"two runs are called {twice!r}; tell them apart with --names")
-    runs = [read_run(existing(run, "run folder"), name) for run, name in zip(given.runs, names, strict=True)]
-    direct = read_run(existing(given.direct, "run folder"), "direct") if given.direct else None
+
+    def read(run: str, name: str) -> Scored:
+        return read_run(existing(run, "run folder"), name, forced=given.force)
+
+    runs = [read(run, name) for run, name in zip(given.runs, names, strict=True)]
+    direct = read(given.direct, "direct") if given.direct else None
     together = [*runs, direct] if direct else runs
     if given.force:
         together = shared(together)
@@ -52,7 +56,7 @@ def main(argv: list[str]) -> int:
     rows = [row(run, runs[0], direct) for run in runs]
     sys.stdout.write(markdown(rows, given.force))
     if given.out:
-        write(Path(given.out), runs, rows, given.force)
+        write(Path(given.out), runs, rows, direct, given.force)
     return 0
 
 
@@ -75,7 +79,7 @@ def row(run: Scored, base: Scored, direct: Scored | None) -> dict[str, Any]:
         "recall": mean(one.recall for one in scores),
         "cover": mean(one.cover for one in scores),
         "gold_recall": gold_recall(scores),
-        "answered": mean(one.answered for one in scores),
+        "format": mean(one.answered for one in scores),
         "steps": mean(one.steps for one in scores),
         "searches": mean(one.searches for one in scores),
         "tokens": mean(one.tokens for one in scores),
@@ -134,7 +138,7 @@ def markdown(rows: list[dict[str, Any]], forced: bool = False) -> str:
 def _cells(line: dict[str, Any], strict: bool) -> list[str]:
     cells = [line["run"], f"{line['questions']}" + (f" (+{line['failed']} failed)" if line["failed"] else "")]
     cells += [_with_range(line, name) for name in ("em", "f1")]
-    cells += [_percent(line[name]) for name in ("cover", "gold_recall", "answered")]
+    cells += [_percent(line[name]) for name in ("cover", "gold_recall", "format")]
     cells += [f"{line['steps']:.1f}", f"{line['searches']:.1f}", f"{line['tokens']:,.0f}"]
     if "gain_em" in line:
         span = f"{100 * line['gain_low']:+.1f} to {100 * line['gain_high']:+.1f}"
@@ -163,9 +167,11 @@ def _percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f}"
 
 
-def write(out: Path, runs: list[Scored], rows: list[dict[str, Any]], forced: bool = False) -> None:
+def write(
+    out: Path, runs: list[Scored], rows: list[dict[str, Any]], direct: Scored | None = None, forced: bool = False
+) -> None:
     """compare.md, compare.csv, three plots, and compare.json: the table's rows, every run's difference from every
-    other and every run's identity, by their names, and whether the comparison was forced.
+    other and every run's identity, by their names, the harness that scored them, and whether it was forced.
     """
     out.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
@@ -181,7 +187,8 @@ def write(out: Path, runs: list[Scored], rows: list[dict[str, Any]], forced: boo
     compared = {
         "runs": {line["run"]: line for line in rows},
         "differences": differences,
-        "identities": {run.name: run.identity for run in runs},
+        "identities": {run.name: run.identity for run in (*runs, *([direct] if direct else ()))},
+        "scored_with": HARNESS,
         "forced": forced,
     }
     write_json(out / "compare.json", compared)

@@ -15,10 +15,12 @@ from steprag.config import parse_arguments
 from steprag.errors import ConfigError
 from steprag.files import existing, read_records, read_rows, write_json
 from steprag.questions import failures_in
-from steprag.runs import read_manifest
+from steprag.runs import ENDED, read_manifest
 from steprag.types import Prediction, Usage
 
 AVERAGED = ("em", "f1", "precision", "recall", "cover")
+COUNTED = {"format": "answered", "steps": "steps", "searches": "searches", "tokens": "tokens"}
+"""Other means over the predictions, and what of a score they are the mean of."""
 
 
 def main(argv: list[str]) -> int:
@@ -26,40 +28,41 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--predictions", required=True, metavar="RUN", help="run folder of steprag infer")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
     arguments = parse_arguments(parser, argv)
-    scores = evaluate(existing(arguments.predictions, "run folder"))
+    run = existing(arguments.predictions, "run folder")
+    scores = evaluate(run, ended=read_manifest(run).get("status") in ENDED)
     sys.stdout.write((json.dumps(scores, indent=2) if arguments.json else table(scores)) + "\n")
     return 0
 
 
-def evaluate(run: Path) -> dict[str, Any]:
+def evaluate(run: Path, *, ended: bool) -> dict[str, Any]:
     """Scores of the run's predictions.jsonl, also written to metrics.json with what they were made with.
 
-    EM and F1 are means over the predictions (0 to 1); an episode that ended without an answer scores 0, for that
-    is what the model did. Questions that failed for other reasons are in neither mean: `failed` counts them, and
-    `strict_em` has them in its denominator.
+    EM and F1 are means over the predictions (0 to 1), None where there are none; an episode that ended without an
+    answer scores 0, for that is what the model did. Questions that failed for other reasons are in neither mean:
+    `failed` counts them, and `strict_em` has them in its denominator. `ended`: whether the run went to its end; where
+    it did not, questions that it did not come to are in no figure. Raises ConfigError where it has come to none.
     """
     file = existing(run / "predictions.jsonl", "predictions of the run")
-    failed = len(failures_in(run))
     each, kinds, usage = [], [], Usage()
     for prediction in read_records(file, Prediction):
         each.append(score(prediction))
-        kinds.append(prediction.extra.get("metadata", {}).get("type"))
+        kind = (prediction.extra.get("metadata") or {}).get("type")
+        kinds.append(kind if isinstance(kind, str) else None)
         usage += prediction.usage
-    if not each:
-        raise ConfigError(f"{run} has no predictions to score ({failed} questions failed; see failures.jsonl)")
+    failed = len(failures_in(run) - {one.id for one in each})
+    if not each and not failed:
+        raise ConfigError(f"{run} has no predictions to score")
     scores: dict[str, Any] = {
-        "harness": HARNESS,
+        "scored_with": HARNESS,
         "identity": read_manifest(run)["identity"],
+        "ended": ended,
         "questions": len(each) + failed,
         "answered": sum(one.answered for one in each),
         "failed": failed,
         **{f"{name}{end}": value for name in AVERAGED for end, value in _with_interval(each, name)},
         "strict_em": sum(one.em for one in each) / (len(each) + failed),
         "gold_recall": gold_recall(each),
-        "format": mean(one.answered for one in each),
-        "steps": mean(one.steps for one in each),
-        "searches": mean(one.searches for one in each),
-        "tokens": mean(one.tokens for one in each),
+        **{name: mean(getattr(one, of) for one in each) if each else None for name, of in COUNTED.items()},
         "seconds": episode_seconds(run / "metrics.jsonl"),
         "finish": dict(Counter(one.finish for one in each).most_common()),
         "by_type": _by_type(kinds, [one.em for one in each]),
@@ -70,13 +73,16 @@ def evaluate(run: Path) -> dict[str, Any]:
 
 
 def _with_interval(each: list[Score], name: str) -> list[tuple[str, Any]]:
+    if not each:
+        return [("", None), ("_interval", None)]
     return [("", mean(getattr(one, name) for one in each)), ("_interval", interval(each, name))]
 
 
 def episode_seconds(events: Path) -> dict[str, float] | None:
-    """Median and 95th percentile of an episode's seconds; None where the run did not note them."""
+    """Median and 95th percentile of an episode's seconds, of those that were played in one go; None without any."""
     rows = (row for _, row in read_rows(events)) if events.exists() else ()
-    seconds = sorted(row["seconds"] for row in rows if row.get("event") == "done" and "seconds" in row)
+    whole = (row for row in rows if row.get("event") == "done" and not row.get("part"))
+    seconds = sorted(row["seconds"] for row in whole if "seconds" in row)
     if not seconds:
         return None
     return {"median": seconds[len(seconds) // 2], "p95": seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))]}
@@ -93,8 +99,13 @@ def _by_type(kinds: list[str | None], matches: list[float]) -> dict[str, dict[st
 
 def table(scores: dict[str, Any]) -> str:
     """The scores in a few readable lines."""
+    head = f"questions  {scores['questions']} ({scores['answered']} answered, {scores['failed']} failed)"
+    if not scores["ended"]:
+        head += "\nunfinished the run did not come to its end: run it again to go on"
+    if scores["em"] is None:
+        return f"{head}\nno question has a prediction; failures.jsonl says why"
     lines = [
-        f"questions  {scores['questions']} ({scores['answered']} answered, {scores['failed']} failed)",
+        head,
         f"EM         {_percent(scores['em'], scores['em_interval'])}",
         *([f"strict EM  {100 * scores['strict_em']:.1f} (failed questions are wrong)"] if scores["failed"] else []),
         f"F1         {_percent(scores['f1'], scores['f1_interval'])}",

@@ -36,7 +36,7 @@ from steprag.inputs import read_questions
 from steprag.journal import JOURNAL, Journal
 from steprag.policy import Policy, open_policy
 from steprag.prompts import PromptProfile
-from steprag.questions import agent_identity, in_question_order, note_failures, row_id, unfinished, work_off
+from steprag.questions import agent_identity, in_question_order, note_failures, row_id, same_model, unfinished, work_off
 from steprag.retriever import Retriever
 from steprag.runs import Run, open_run
 from steprag.types import Episode, Failure, Found, Prediction, Question, Usage
@@ -82,7 +82,7 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
             policy = open_policy(config.policy, profile.grammar)
             await answer_all(run, questions, config, profile, retriever, policy, judge)
             failed = note_failures(run)
-            scores = evaluate(run.path)
+            scores = evaluate(run.path, ended=True)
             run.set(counts={key: scores[key] for key in ("questions", "answered", "failed")}, usage=scores["usage"])
     return scores, failed
 
@@ -99,20 +99,22 @@ async def answer_all(
     """Answers the questions that have no prediction yet. `opened` is entered only if there are some."""
     predictions = run.path / "predictions.jsonl"
     todo = unfinished(questions, predictions, row_id)
-    spending = Spending(config.budget, {"policy": config.policy.price})
-    if todo:
-        gate = Gate(config.policy)
+    spending, gate = Spending(config.budget, {"policy": config.policy.price}), Gate(config.policy)
+    if not todo:
+        in_question_order(predictions, questions, row_id)
+        return
+    try:
         async with opened as policy, Journal(run.path / JOURNAL, spending) as journal:
             run.set(calls_lost=journal.lost)
+            same_model(run, policy=policy)
 
             async def answer(question: Question) -> Prediction | Failure:
                 calls = journal.question(question)
                 world = calls.retriever(retriever)
-                environment = Environment(profile, world, config.retriever.top_k, config.search.depth)
                 return await answer_one(
                     question,
                     config.seed,
-                    environment,
+                    Environment(profile, world, config.retriever.top_k, config.search.depth),
                     calls.policy(policy, "policy", gate),
                     best_of=config.best_of,
                     critic=critic.score if critic else None,
@@ -120,9 +122,13 @@ async def answer_all(
                     choose=critic.choose if critic else None,
                 )
 
-            at_once, total = config.policy.concurrency, len(questions)
-            await work_off(run, todo, answer, file=predictions, at_once=at_once, total=total, spending=spending)
-    in_question_order(predictions, questions, row_id)
+            at_once, total, begun = config.policy.concurrency, len(questions), journal.begun
+            await work_off(
+                run, todo, answer, file=predictions, at_once=at_once, total=total, spending=spending, begun=begun
+            )
+    finally:
+        run.set(spent=spending.summary())
+        in_question_order(predictions, questions, row_id)
 
 
 async def answer_one(

@@ -29,8 +29,8 @@ from steprag.judge import asked
 from steprag.metrics import exact_match
 from steprag.policy import Policy, model_identity, open_policy
 from steprag.prompts import fill
-from steprag.questions import SAMPLING, in_question_order, note_failures, row_id, unfinished, work_off
-from steprag.runs import open_run
+from steprag.questions import SAMPLING, in_question_order, note_failures, row_id, same_model, unfinished, work_off
+from steprag.runs import open_run, read_manifest
 from steprag.stats import share_interval
 from steprag.steps import neutralise
 from steprag.types import Failure, Message, Prediction, Question, Usage, Verdict
@@ -77,6 +77,7 @@ def main(argv: list[str]) -> int:
 async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[str, Any], int]:
     """Judges every prediction of `run`; returns the scores, also in metrics.json, and how many requests failed."""
     file = existing(run / "predictions.jsonl", "predictions of the run")
+    played = read_manifest(run)["identity"]
     predictions = {prediction.id: prediction for prediction in read_records(file, Prediction)}
     if not predictions:
         raise ConfigError(f"{file} holds no prediction to judge")
@@ -93,6 +94,7 @@ async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[s
         if todo:
             async with open_policy(config.judge, YesOrNo()) as policy, Journal(out / JOURNAL, spending) as journal:
                 opened.set(calls_lost=journal.lost)
+                same_model(opened, judge=policy)
                 gate = Gate(config.judge)
 
                 async def one(question: Question) -> Verdict | Failure:
@@ -100,11 +102,12 @@ async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[s
                     return await verdict(predictions[question.id], journalled)
 
                 at_once, total = config.judge.concurrency, len(questions)
-                await work_off(opened, todo, one, file=verdicts, at_once=at_once, total=total, spending=spending)
+                await work_off(opened, todo, one, file=verdicts, at_once=at_once, total=total, spending=spending,
+                               begun=journal.begun)  # fmt: skip
         in_question_order(verdicts, questions, row_id)
         failed = note_failures(opened)
         scores = scored(predictions, list(read_records(verdicts, Verdict)), failed)
-        scores["identity"] = identity
+        scores |= {"identity": identity, "predictions_of": played}
         write_json(out / "metrics.json", scores)
         opened.set(usage=scores["usage"])
     return scores, failed

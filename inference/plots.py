@@ -23,10 +23,8 @@ def _scores(axes: Any, rows: list[dict[str, Any]], ends: dict[str, Counter[str]]
     """EM and F1 of each run with their 95 % intervals."""
     for shift, name, colour in ((-0.12, "em", "tab:blue"), (0.12, "f1", "tab:orange")):
         values = [100 * row[name] for row in rows]
-        below = [100 * (row[name] - row[f"{name}_low"]) for row in rows]
-        above = [100 * (row[f"{name}_high"] - row[name]) for row in rows]
         places = [place + shift for place in range(len(rows))]
-        axes.errorbar(values, places, xerr=[below, above], fmt="o", capsize=3, color=colour, label=name.upper())
+        axes.errorbar(values, places, xerr=_bars(rows, name), fmt="o", capsize=3, color=colour, label=name.upper())
     axes.set_yticks(range(len(rows)), [row["run"] for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(left=0)
@@ -40,7 +38,7 @@ def _searches(axes: Any, rows: list[dict[str, Any]], ends: dict[str, Counter[str
     for row in rows:
         axes.errorbar(
             row["searches"], 100 * row["em"], fmt="o", capsize=3,
-            yerr=[[100 * (row["em"] - row["em_low"])], [100 * (row["em_high"] - row["em"])]], label=row["run"],
+            yerr=_bars([row], "em"), label=row["run"],
         )  # fmt: skip
     axes.set_xlabel("searches a question (of best-of-N all N episodes')")
     axes.set_ylabel("EM, %")
@@ -48,6 +46,14 @@ def _searches(axes: Any, rows: list[dict[str, Any]], ends: dict[str, Counter[str
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.figure.legend(loc="outside right center")
+
+
+def _bars(rows: list[dict[str, Any]], name: str) -> list[list[float]]:
+    """Lengths of the error bars below and above, in points of 100: rounding may put a mean just outside them."""
+    return [
+        [max(0.0, 100 * (row[name] - row[f"{name}_low"])) for row in rows],
+        [max(0.0, 100 * (row[f"{name}_high"] - row[name])) for row in rows],
+    ]
 
 
 def _endings(axes: Any, rows: list[dict[str, Any]], ends: dict[str, Counter[str]]) -> None:

@@ -10,11 +10,12 @@ from steprag.metrics import cover_match, exact_match, overlap
 from steprag.stats import mean_interval, share_interval
 from steprag.types import Prediction
 
-HARNESS = 2
+HARNESS = 3
 """Raised whenever the same model would score otherwise: runs of different harnesses are not compared.
 
 1: the first. 2: baselines' answers may have 100 characters, engines are told all of what may be sampled, a search that
-finds nothing counts, choices are asked with their question.
+finds nothing counts, choices are asked with their question. 3: no tag is closed for a model where vLLM or SGLang says
+that it ended by itself; golden letters of choices are their words.
 """
 
 

@@ -11,7 +11,7 @@ from inference.scores import Score, mean, score
 from steprag.errors import ConfigError
 from steprag.files import existing, read_records
 from steprag.questions import FAILED
-from steprag.runs import read_manifest
+from steprag.runs import ENDED, read_manifest
 from steprag.stats import mcnemar, mean_interval
 from steprag.types import Failure, Prediction
 
@@ -51,17 +51,23 @@ class Difference:
     strict: float
 
 
-def read_run(folder: Path, name: str) -> Scored:
-    """Raises ConfigError where the folder is not a run of steprag infer or holds no predictions."""
+def read_run(folder: Path, name: str, *, forced: bool = False) -> Scored:
+    """Raises ConfigError where the folder is not a run of steprag infer, was not run to its end unless `forced`, or
+    holds no predictions.
+    """
     manifest = read_manifest(folder)
     if manifest.get("stage") != "infer":
         raise ConfigError(f"{folder} is a run of {manifest.get('stage')!r}, not of 'infer'")
+    if not forced and (status := manifest.get("status")) not in ENDED:
+        raise ConfigError(
+            f"{folder} was not run to its end ({status}): run it again to go on; --force compares what is there"
+        )
     predictions = read_records(existing(folder / "predictions.jsonl", "predictions of the run"), Prediction)
     scores = {one.id: score(one) for one in predictions}
+    failures = list(read_records(folder / FAILED, Failure)) if (folder / FAILED).exists() else []
+    failed = {one.id: one.reason for one in failures if one.id not in scores}
     if not scores:
-        raise ConfigError(f"{folder} has no predictions to compare")
-    failures = folder / FAILED
-    failed = {one.id: one.reason for one in read_records(failures, Failure)} if failures.exists() else {}
+        raise ConfigError(f"{folder} has no predictions to compare ({len(failed)} questions failed; see {FAILED})")
     return Scored(name, manifest["identity"], scores, failed, episode_seconds(folder / "metrics.jsonl"))
 
 

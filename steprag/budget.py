@@ -41,6 +41,10 @@ class Spending:
         self.usage += usage
         self.usd += dollars(usage, self._prices.get(role, PriceConfig()))
 
+    def summary(self) -> dict[str, float]:
+        """Calls, tokens and dollars, as a manifest says what a run has cost, failed questions included."""
+        return {**vars(self.usage), "usd": round(self.usd, 6)}
+
     def check(self) -> None:
         """Raises BudgetReached where a further request is not allowed."""
         spent = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from string import ascii_uppercase
 
 from steprag.errors import DataError
 from steprag.files import existing, from_dict, read_rows
@@ -37,8 +38,9 @@ def read_questions(path: Path | str) -> list[Question]:
 def _with_choices(question: Question, path: Path, line: int) -> Question:
     """The question with its choices below it, one a line: `metadata.choices`, a list of texts, or letters with texts.
 
-    Without the letters: an answer is a choice's words, for normalising would take the letter "A" for an article. A
-    question that was written with its choices stays as it is. Raises DataError.
+    Without the letters: an answer is a choice's words, for normalising would take the letter "A" for an article; golden
+    answers that are letters become the words. A question that was written with its choices stays as it is. Raises
+    DataError.
     """
     given = question.metadata.get("choices")
     if not given:
@@ -48,7 +50,10 @@ def _with_choices(question: Question, path: Path, line: int) -> Question:
         remedy = "give a list of texts, or letters with texts"
         raise DataError(path, f"question {question.id!r}: metadata.choices cannot be read", line=line, remedy=remedy)
     below = "".join(f"\n- {' '.join(text.split())}" for text in texts)
-    return dataclasses.replace(question, question=question.question.removesuffix(below).rstrip() + below)
+    lettered = given if isinstance(given, dict) else dict(zip(ascii_uppercase, texts, strict=False))
+    golden = tuple(answer if answer in texts else lettered.get(answer, answer) for answer in question.golden_answers)
+    asked = question.question.removesuffix(below).rstrip() + below
+    return dataclasses.replace(question, question=asked, golden_answers=golden)
 
 
 def passage_from_row(row: object, path: Path | str, line: int) -> Passage:

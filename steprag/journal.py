@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import json
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Container, Iterator
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -81,6 +81,11 @@ class Journal:
             self._questions.add(question_id)
             self.roles.add(role)
             self.spending.add(role, usage)
+
+    @property
+    def begun(self) -> Container[str]:
+        """Ids of the questions that had finished calls when it was opened."""
+        return self._questions
 
     def question(self, question: Question) -> QuestionCalls:
         """The finished calls of one question, and the way to make more."""

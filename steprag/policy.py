@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import aiohttp
 import openai
 from openai.types.chat import ChatCompletion
+from openai.types.chat.chat_completion import Choice
 from pydantic import ValidationError
 
 from steprag.config import PolicyConfig
@@ -24,6 +25,9 @@ from steprag.engines.server import EngineSpec, serving
 from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavailable, StepragError
 from steprag.files import as_utf8
 from steprag.types import Completion, Message, Sample, Usage
+
+STOP_REASONS = ("stop_reason", "matched_stop")
+"""Where vLLM and SGLang name the stop string that ended a completion; null or a token's number where none did."""
 
 
 class Policy(Protocol):
@@ -62,6 +66,8 @@ class OpenAIPolicy:
 
     def __init__(self, config: PolicyConfig, base_url: str | None, model: str, grammar: OutputFormat) -> None:
         self._config, self._base_url, self._model, self._grammar = config, base_url, model, grammar
+        self.served: dict[str, str] = {}
+        """What the endpoint says of a model that it was not told by us to serve: vLLM its files (`root`, `parent`)."""
         self._client = openai.AsyncOpenAI(
             api_key=_api_key(config.api_key_env, base_url),
             base_url=base_url,
@@ -96,7 +102,9 @@ class OpenAIPolicy:
         except (openai.APIError, aiohttp.ClientError) as error:
             raise PolicyUnavailable(f"no model answers at {self._client.base_url}: {_reason(error)}") from None
         if served and self._model not in served:
-            raise PolicyUnavailable(f"{self._client.base_url} serves {', '.join(served[:5])}, not {self._model!r}")
+            raise PolicyUnavailable(f"{self._client.base_url} serves {', '.join([*served][:5])}, not {self._model!r}")
+        if self._config.remote:
+            self.served = served.get(self._model, {})
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
         request = self._request(messages, allowed, n, seed)
@@ -106,8 +114,8 @@ class OpenAIPolicy:
                 reply = await self._client.post("/chat/completions", cast_to=object, body=request)
             except openai.APIError as error:
                 raise self._translated(error) from None
-            except (json.JSONDecodeError, aiohttp.ClientError):  # no JSON, no HTTP: the package translates neither
-                continue
+            except (ValueError, RecursionError, aiohttp.ClientError):
+                continue  # no JSON, no UTF-8, no HTTP, no end of nesting: the package translates none of them
             sample = _sample(reply, self._grammar.stop, _begun(messages), self._config.engine)
             if sample is not None:
                 return sample
@@ -181,11 +189,14 @@ class OpenAIPolicy:
         return PolicyError(f"{where}: {_reason(error)}")
 
 
-def _served(text: str, url: str) -> list[str]:
-    """Names in a list of models, which a web page or another service's reply is not."""
+def _served(text: str, url: str) -> dict[str, dict[str, str]]:
+    """Names in a list of models, which a web page's or another service's reply is not, and where their weights lie."""
     try:
-        return [str(model["id"]) for model in json.loads(text)["data"]]
-    except (ValueError, TypeError, KeyError):
+        return {
+            str(model["id"]): {key: str(model[key]) for key in ("root", "parent") if model.get(key)}
+            for model in json.loads(text)["data"]
+        }
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise PolicyUnavailable(
             f"{url} answers, but not as an OpenAI-compatible endpoint, whose URL usually ends in /v1"
         ) from None
@@ -221,21 +232,26 @@ def _sample(reply: object, stop: tuple[str, ...], begun: str, engine: str) -> Sa
         return None
     if not checked.choices:
         return None
-    completions = tuple(
-        _closed(Completion(as_utf8(c.message.content or "").removeprefix(begun), c.finish_reason or "unknown"), stop)
-        for c in checked.choices
-    )
+    completions = tuple(_completion(choice, stop, begun) for choice in checked.choices)
     return Sample(completions, _usage(checked, 1.0 if engine != "llamacpp" else _times_the_first(completions)))
 
 
-def _closed(completion: Completion, stop: tuple[str, ...]) -> Completion:
+def _completion(choice: Choice, stop: tuple[str, ...], begun: str) -> Completion:
     """The completion with the closing tag that its engine stopped at and cut off."""
-    if completion.finish != "stop" or not stop:
-        return completion
-    opened = {tag: completion.text.rfind(tag.replace("/", "")) for tag in stop}
+    text, finish = as_utf8(choice.message.content or "").removeprefix(begun), choice.finish_reason or "unknown"
+    return Completion(text + _cut_off(text, stop, choice) if finish == "stop" and stop else text, finish)
+
+
+def _cut_off(text: str, stop: tuple[str, ...], choice: Choice) -> str:
+    """The one of `stop` that ended the text. vLLM and SGLang say which; of other engines it is taken to be that of the
+    last tag opened, where that is not closed: they end a text that the model itself left open in the same way.
+    """
+    for name in STOP_REASONS:
+        if name in (said := choice.model_extra or {}):
+            return said[name] if said[name] in stop and not text.endswith(said[name]) else ""
+    opened = {tag: text.rfind(tag.replace("/", "")) for tag in stop}
     last = max(stop, key=opened.__getitem__)
-    cut = opened[last] >= 0 and last not in completion.text[opened[last] :]
-    return Completion(completion.text + last, completion.finish) if cut else completion
+    return last if opened[last] >= 0 and last not in text[opened[last] :] else ""
 
 
 def _times_the_first(completions: tuple[Completion, ...]) -> float:

@@ -9,15 +9,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from pathlib import Path
 from typing import Any, Protocol
 
 from steprag.budget import Spending
 from steprag.concurrency import for_each
 from steprag.config import PolicyConfig, PromptConfig, RetrieverConfig
-from steprag.files import Journal, drop_torn_line, file_hash, ids_in, lines_of, written_whole
-from steprag.policy import model_identity
+from steprag.errors import ConfigError
+from steprag.files import (
+    Journal,
+    drop_torn_line,
+    file_hash,
+    ids_in,
+    lines_of,
+    read_rows,
+    write_records,
+    written_whole,
+)
+from steprag.policy import OpenAIPolicy, Policy, model_identity
 from steprag.progress import Progress, say
 from steprag.prompts import PromptProfile
 from steprag.retriever import Retriever
@@ -78,14 +88,18 @@ async def work_off(
     at_once: int,
     total: int,
     spending: Spending,
+    begun: Container[str] = (),
 ) -> None:
     """Appends `work(question)` to `file`, or to failures.jsonl, for every question; `total` counts finished ones too.
 
-    Earlier failures are forgotten first: their questions are in `todo` again.
+    Ids in `begun` have calls from an earlier start: their seconds are noted as those of a part. A question's earlier
+    failure stands until it has another outcome.
     """
-    (run.path / FAILED).unlink(missing_ok=True)
     label, failed = run.manifest["stage"], Counter[str]()
+    open_ids = {question.id for question in todo}
+    keep_failures(run.path / FAILED, open_ids)
     run.note(event="begun")
+
     with (
         Journal(file) as results,
         Journal(run.path / FAILED) as failures,
@@ -95,14 +109,16 @@ async def work_off(
         async def one(question: Question) -> None:
             began = time.monotonic()
             result = await work(question)
-            seconds = round(time.monotonic() - began, 3)
+            took: dict[str, Any] = {"id": question.id, "seconds": round(time.monotonic() - began, 3)}
+            took |= {"part": True} if question.id in begun else {}
             if isinstance(result, Failure):
                 failures.append(result)
                 failed[result.reason] += 1
-                run.note(event="failure", id=question.id, reason=result.reason, seconds=seconds)
+                run.note(event="failure", reason=result.reason, **took)
             else:
                 results.append(result)
-                run.note(event="done", id=question.id, seconds=seconds, **vars(result.usage))
+                open_ids.discard(question.id)
+                run.note(event="done", **took, **vars(result.usage))
             progress.advance(notes=_notes(failed, spending))
 
         async def watch() -> None:
@@ -115,6 +131,30 @@ async def work_off(
             await for_each(todo, one, at_once=at_once)
         finally:
             watching.cancel()
+            failures.close()
+            keep_failures(run.path / FAILED, open_ids)
+
+
+def keep_failures(file: Path, ids: set[str]) -> None:
+    """Leaves the last failure of each of these questions in failures.jsonl, and no other."""
+    if file.exists():
+        drop_torn_line(file)
+        last = {row_id(row): row for _, row in read_rows(file)}
+        write_records(file, (row for key, row in last.items() if key in ids))
+
+
+def same_model(run: Run, **policies: Policy | None) -> None:
+    """Notes what the endpoints of these roles say that they serve, beside its name; raises ConfigError where that was
+    something else when the run was begun.
+    """
+    served = {role: policy.served for role, policy in policies.items() if isinstance(policy, OpenAIPolicy)}
+    for role, before in run.manifest.get("served", {}).items():
+        if served.get(role, before) != before:
+            raise ConfigError(
+                f"{run.path} was begun with {before} served as the {role}, which is now {served[role]}; serve the same "
+                "again, or choose another folder"
+            )
+    run.save(served=served)
 
 
 def _notes(failed: Counter[str], spending: Spending) -> str:

@@ -113,7 +113,7 @@ def costs(out: Path, book: StageBook) -> list[str]:
         manifest = read_manifest(out / name)
         times += entry["times"] or []
         minutes = "" if entry["times"] is None else f"{sum(end - start for start, end in entry['times']) / 60:.1f}"
-        used = manifest.get("usage")
+        used = manifest.get("spent") or manifest.get("usage")
         spent = (
             f"{used['calls']:,} | {used['prompt_tokens']:,} ({used['cached_tokens']:,}) | {used['completion_tokens']:,}"
             if used

@@ -23,6 +23,8 @@ from steprag.errors import BudgetReached, ConfigError, StepragError
 from steprag.files import PARTIAL, Journal, write_json
 
 FORMAT = 1
+ENDED = ("done", "partial")
+"""Statuses of a run that went to its end: every question has a result or a failure."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,11 @@ class Run:
     def set(self, **values: Any) -> None:
         """Sets fields of the manifest (counts, usage, fingerprints); they reach the disk when the run closes."""
         self.manifest.update(values)
+
+    def save(self, **values: Any) -> None:
+        """Sets fields of the manifest that must outlive a kill."""
+        self.set(**values)
+        write_json(self.path / "manifest.json", self.manifest)
 
     @property
     def finished(self) -> bool:

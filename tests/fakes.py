@@ -134,8 +134,8 @@ def listening(
 
 
 @contextmanager
-def serve(reply: Callable[[dict[str, Any]], tuple[int, object]]) -> Iterator[Endpoint]:
-    """An HTTP server on a free loopback port: GET /v1/models names "double", POST asks `reply`."""
+def serve(reply: Callable[[dict[str, Any]], tuple[int, object]], **described: str) -> Iterator[Endpoint]:
+    """An HTTP server on a free loopback port: GET /v1/models names "double", as `described`, POST asks `reply`."""
     seen: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -143,9 +143,8 @@ def serve(reply: Callable[[dict[str, Any]], tuple[int, object]]) -> Iterator[End
             if not self.path.endswith("/models"):
                 self._send(404, {"detail": "Not Found"})
                 return
-            self._send(
-                200, {"object": "list", "data": [{"id": "double", "object": "model", "created": 0, "owned_by": "x"}]}
-            )
+            model = {"id": "double", "object": "model", "created": 0, "owned_by": "x", **described}
+            self._send(200, {"object": "list", "data": [model]})
 
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -11,6 +11,7 @@ import pytest
 from inference.judge import parse
 from steprag.cli import main
 from steprag.files import read_records, write_records
+from steprag.runs import open_run
 from steprag.types import Prediction, Step, Usage, Verdict
 from tests.fakes import Endpoint, chat_reply, serve
 
@@ -32,8 +33,8 @@ def predictions(tmp_path: Path) -> Path:
             name, "Which currency?", ("lek",), said, steps, (), Usage(), "answer" if said else "no_action"
         )
 
-    (tmp_path / "run").mkdir()
-    write_records(tmp_path / "run/predictions.jsonl", [one(name, said) for name, said in ANSWERS.items()])
+    with open_run(tmp_path / "run", "infer", identity={"harness": 7}, config={}):
+        write_records(tmp_path / "run/predictions.jsonl", [one(name, said) for name, said in ANSWERS.items()])
     return tmp_path / "run"
 
 
@@ -52,6 +53,7 @@ def test_answers_are_judged_and_set_beside_em(predictions: Path, capsys: pytest.
     verdicts = {one.id: one.right for one in read_records(predictions / "judged/verdicts.jsonl", Verdict)}
     assert verdicts == {"a": True, "b": True, "c": False, "d": False, "e": None}
     scores = json.loads((predictions / "judged/metrics.json").read_text())
+    assert scores["predictions_of"] == {"harness": 7}
     assert (scores["right"], scores["em"], scores["agreement"], scores["unread"]) == (0.5, 0.25, 0.75, 1)
     assert scores["usage"]["calls"] == 5
     assert len(scores["identity"]["prompt"]) == 16

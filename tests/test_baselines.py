@@ -290,6 +290,30 @@ def test_a_completion_is_closed_only_where_it_was_stopped(world_index: Path, tmp
     assert json.loads((tmp_path / "run/metrics.json").read_text())["finish"] == {"truncated": 1}
 
 
+@pytest.mark.parametrize(("said", "finish"), [
+    ({}, "answer"), ({"stop_reason": "</answer>"}, "answer"), ({"matched_stop": "</answer>"}, "answer"),
+    ({"stop_reason": None}, "no_action"), ({"matched_stop": 2}, "no_action"),
+])  # fmt: skip
+def test_no_tag_is_closed_for_a_model_that_ended_by_itself(
+    said: dict[str, Any], finish: str, world_index: Path, tmp_path: Path
+) -> None:
+    """Where the engine says so; one that says nothing is taken to have stopped at the tag."""
+    questions = tmp_path / "questions.jsonl"
+    write_records(questions, [Question("q", QUESTION, ("lek",))])
+    plain = chat_reply(lambda prompt, draw: "<answer> lek")
+
+    def reply(request: dict[str, Any]) -> tuple[int, Any]:
+        status, body = plain(request)
+        assert isinstance(body, dict)
+        body["choices"][0] |= said
+        return status, body
+
+    with serve(reply) as endpoint:
+        command = options(endpoint, questions, world_index, tmp_path / "run", "--prompt.profile", "direct")
+        assert main(["infer", *command]) == 0
+    assert json.loads((tmp_path / "run/metrics.json").read_text())["finish"] == {finish: 1}
+
+
 def test_trees_are_not_grown_from_a_profile_that_searches_first(
     world_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -209,6 +209,12 @@ def test_choices_are_asked_with_their_question(choices: object, tmp_path: Path) 
     assert read_questions(tmp_path / "again.jsonl") == [question]
 
 
+@pytest.mark.parametrize("choices", [DRUGS, list(DRUGS.values())])
+def test_golden_letters_are_the_words_of_their_choice(choices: object, tmp_path: Path) -> None:
+    assert chosen(tmp_path, choices, "A", "C").golden_answers == (DRUGS["A"], DRUGS["C"])
+    assert chosen(tmp_path, ["A", "B"], "B").golden_answers == ("B",)
+
+
 def test_choices_of_several_lines_and_answers_that_are_no_choice(tmp_path: Path) -> None:
     question = chosen(tmp_path, {"A": "one\n line", "B": "two"}, "three")
     assert question.question == "Which drug is a salt?\n- one line\n- two"

@@ -26,8 +26,19 @@ from tests.fakes import QUESTION, Endpoint, beginner, chat_reply, listening
 from tests.test_journal import generate_with
 
 SHARE = 0.4
-FAULTS = ("busy", "error", "reset", "stalled", "truncated", "broken", "garbage", "no_http", "no_choices",
-          "wrong_types")  # fmt: skip
+FAULTS = ("busy", "error", "reset", "stalled", "truncated", "broken", "nested", "not_utf8", "garbage", "no_http",
+          "no_choices", "wrong_types")  # fmt: skip
+
+
+def odd(fault: str, body: str) -> str | bytes:
+    """A body that says it is JSON, and is none or is no completion."""
+    return {
+        "broken": body[: len(body) // 2],
+        "nested": "[" * 100_000,
+        "not_utf8": b'{"a": "\xff\xfe"}',
+        "no_choices": json.dumps({**json.loads(body), "choices": []}),
+        "wrong_types": json.dumps({"choices": [{"message": 7}], "usage": "none"}),
+    }[fault]
 
 
 class Faulty(BaseHTTPRequestHandler):
@@ -63,25 +74,22 @@ class Faulty(BaseHTTPRequestHandler):
                 sent = head + body[: len(body) // 2] if fault == "truncated" else "220 mail.example ESMTP\r\n\r\n"
                 self.wfile.write(sent.encode())
                 self.close_connection = True
-            case "broken":
-                self.reply(200, body[: len(body) // 2])
             case "garbage":
                 self.reply(200, "<html>bad gateway</html>", {"Content-Type": "text/html"})
-            case "no_choices":
-                self.reply(200, json.dumps({**json.loads(body), "choices": []}))
-            case "wrong_types":
-                self.reply(200, json.dumps({"choices": [{"message": 7}], "usage": "none"}))
+            case "broken" | "nested" | "not_utf8" | "no_choices" | "wrong_types":
+                self.reply(200, odd(fault, body))
             case _:
                 self.reply(200, body)
 
-    def reply(self, status: int, body: str, headers: dict[str, str] | None = None) -> None:
+    def reply(self, status: int, body: str | bytes, headers: dict[str, str] | None = None) -> None:
+        data = body.encode() if isinstance(body, str) else body
         try:
             self.send_response(status)
             for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
                 self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body.encode())))
+            self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(body.encode())
+            self.wfile.write(data)
         except (BrokenPipeError, ConnectionResetError):  # the client gave up waiting
             self.close_connection = True
 
@@ -109,7 +117,7 @@ def faulty() -> Iterator[tuple[Endpoint, Counter[str]]]:
 def test_faults_are_data(tmp_path: Path, calls: int, retries: int) -> None:
     """No crash; every question is finished or has a typed reason; what fails is no reward of zero."""
     out = tmp_path / "run"
-    questions = [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(calls // 8)]
+    questions = [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(calls // 7)]
     with faulty() as (endpoint, seen):
         keys = {
             "policy.engine": "openai", "policy.model": "double", "policy.base_url": endpoint.url, "policy.timeout": 0.8,
@@ -150,7 +158,7 @@ def test_an_endpoint_that_goes_away_ends_the_run_and_costs_no_question(tmp_path:
     handler = type("Handler", (Leaving,), {"seen": Counter()})
     with listening(handler) as address:
         keys = {"policy.engine": "openai", "policy.model": "double", "policy.base_url": f"{address}/v1",
-                "policy.retries": 1, "policy.concurrency": 4}  # fmt: skip
+                "policy.retries": 2, "policy.concurrency": 4}  # fmt: skip
         config = load_config(GenerateConfig, None, keys)
         with pytest.raises(PolicyUnavailable, match=f"double at {address}/v1/: nothing answers .*Cannot connect"):
             generate_with(tmp_path / "run", open_engines(config, load_profile("transcript")), keys, questions)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -245,6 +246,63 @@ def test_a_run_that_is_refused_closes_its_retriever(
     for retriever in opened:
         with pytest.raises(RetrieverError, match="closed"):
             asyncio.run(retriever.search("iron", 1))
+
+
+def test_a_failure_stands_until_its_question_has_another_outcome(
+    questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, plain = tmp_path / "run", chat_reply()
+
+    def failing(request: dict[str, Any]) -> tuple[int, object]:
+        return (500, {}) if any(f"({n})" in str(request) for n in (3, 5)) else plain(request)
+
+    with serve(failing) as endpoint:
+        command = ["infer", *options(endpoint, questions, index, run, "--policy.concurrency", "1")]
+        assert main(command) == 3
+    spent = read_manifest(run)["spent"]["calls"]
+    with serve(plain) as endpoint:
+        command = ["infer", *options(endpoint, questions, index, run, "--policy.concurrency", "1")]
+        assert main([*command, "--budget.calls", str(spent + 1)]) == 4
+        assert main(["evaluate", "--predictions", str(run), "--json"]) == 0
+        scores = json.loads((run / "metrics.json").read_text())
+        assert (scores["questions"], scores["failed"], scores["ended"]) == (12, 2, False)
+        assert scores["strict_em"] == pytest.approx(scores["em"] * 10 / 12)
+        capsys.readouterr()
+        assert main(["compare", str(run)]) == 2
+        assert f"{run} was not run to its end (budget): run it again to go on" in capsys.readouterr().err
+        assert main(["compare", str(run), "--force"]) == 0
+        assert main(command) == 0
+    assert list(read_records(run / "failures.jsonl", Failure)) == []
+    scores = json.loads((run / "metrics.json").read_text())
+    assert (scores["questions"], scores["failed"], scores["ended"]) == (12, 0, True)
+    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert sum(bool(event.get("part")) for event in events) == 1, "the question that the budget cut in two"
+    assert main(["compare", str(run)]) == 0
+
+
+def test_a_run_without_any_answer_is_scored_as_such(
+    questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    with serve(lambda request: (500, {})) as endpoint:
+        assert main(["infer", *options(endpoint, questions, index, run)]) == 3
+    scores = json.loads((run / "metrics.json").read_text())
+    assert (scores["questions"], scores["failed"], scores["em"], scores["strict_em"]) == (12, 12, None, 0.0)
+    assert "no question has a prediction; failures.jsonl says why" in capsys.readouterr().out
+    assert read_manifest(run)["status"] == "partial"
+    assert main(["compare", str(run)]) == 2
+    assert "has no predictions to compare (12 questions failed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["generate", "infer"])
+def test_a_run_does_not_go_on_with_other_weights_of_the_same_name(
+    command: str, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for root, more, code in (("runs/dpo", ("--budget.calls", "3"), 4), ("runs/sft", (), 2), ("runs/dpo", (), 0)):
+        with serve(chat_reply(), root=root) as endpoint:
+            assert main([command, *options(endpoint, questions, index, tmp_path / "run", *more)]) == code
+    said = "was begun with {'root': 'runs/dpo'} served as the policy, which is now {'root': 'runs/sft'}"
+    assert said in capsys.readouterr().err
 
 
 def test_episodes_that_end_without_an_answer_score_nothing_but_count(
