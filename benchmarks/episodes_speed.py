@@ -128,7 +128,7 @@ def on_their_own(count: int, url: str | None) -> float:
         start = time.perf_counter()
         asyncio.run(answer_all(run, questions(count), config, profile, Shelf(), opened))
         seconds = time.perf_counter() - start
-        evaluate(run.path, ended=True)
+        evaluate(run.path)
         return seconds
 
 

@@ -93,7 +93,7 @@ async def generate(
             identity["after"] = earlier.identity
         with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
             await search_all(run, questions, config, profile, retriever, open_engines(config, profile), earlier)
-            return note_failures(run)
+            return note_failures(run, run.path / "trees.jsonl", _question_id)
 
 
 async def search_all(

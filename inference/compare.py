@@ -1,8 +1,8 @@
 """`steprag compare RUN RUN …`: scores side by side, each with its interval and its difference from the first run.
 
-Writes compare.md, compare.csv, compare.json and plots. Runs of other questions, another index or another harness are
-refused unless forced: their figures do not belong in one table. A forced one holds the questions that all runs share,
-and says that it was forced.
+Writes compare.md, compare.csv, compare.json and plots. Runs that are unfinished, of other questions, another index or
+another harness are refused unless forced: their figures do not belong in one table. A forced one holds the questions
+that all runs share, and says that it was forced.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ def main(argv: list[str]) -> int:
         "--direct", metavar="RUN", help="the base model without searching: tells over- from under-search"
     )
     parser.add_argument("--out", metavar="DIR", help="folder for compare.md, .csv, .json and the plots")
-    parser.add_argument("--force", action="store_true", help="compare runs of different questions, index or harness")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="compare runs that are unfinished or of other questions",
+    )
     given = parse_arguments(parser, argv)
     names = given.names or [Path(run).name for run in given.runs]
     if len(names) != len(given.runs):
@@ -130,7 +134,7 @@ def markdown(rows: list[dict[str, Any]], forced: bool = False) -> str:
     if forced:
         lines += [
             "",
-            "Forced: not checked for the same questions, index and harness; over the questions that all were asked.",
+            "Forced: not checked for end, questions, index and harness; over the questions that all runs came to.",
         ]
     return "\n".join(lines) + "\n"
 
@@ -171,7 +175,8 @@ def write(
     out: Path, runs: list[Scored], rows: list[dict[str, Any]], direct: Scored | None = None, forced: bool = False
 ) -> None:
     """compare.md, compare.csv, three plots, and compare.json: the table's rows, every run's difference from every
-    other and every run's identity, by their names, the harness that scored them, and whether it was forced.
+    other and every run's identity, by their names, that of the direct run, the harness that scored them, and whether it
+    was forced.
     """
     out.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
@@ -187,7 +192,8 @@ def write(
     compared = {
         "runs": {line["run"]: line for line in rows},
         "differences": differences,
-        "identities": {run.name: run.identity for run in (*runs, *([direct] if direct else ()))},
+        "identities": {run.name: run.identity for run in runs},
+        "direct": direct.identity if direct else None,
         "scored_with": HARNESS,
         "forced": forced,
     }

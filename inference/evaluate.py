@@ -15,7 +15,7 @@ from steprag.config import parse_arguments
 from steprag.errors import ConfigError
 from steprag.files import existing, read_records, read_rows, write_json
 from steprag.questions import failures_in
-from steprag.runs import ENDED, read_manifest
+from steprag.runs import has_ended, read_manifest
 from steprag.types import Prediction, Usage
 
 AVERAGED = ("em", "f1", "precision", "recall", "cover")
@@ -28,19 +28,18 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--predictions", required=True, metavar="RUN", help="run folder of steprag infer")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
     arguments = parse_arguments(parser, argv)
-    run = existing(arguments.predictions, "run folder")
-    scores = evaluate(run, ended=read_manifest(run).get("status") in ENDED)
+    scores = evaluate(existing(arguments.predictions, "run folder"))
     sys.stdout.write((json.dumps(scores, indent=2) if arguments.json else table(scores)) + "\n")
     return 0
 
 
-def evaluate(run: Path, *, ended: bool) -> dict[str, Any]:
+def evaluate(run: Path) -> dict[str, Any]:
     """Scores of the run's predictions.jsonl, also written to metrics.json with what they were made with.
 
     EM and F1 are means over the predictions (0 to 1), None where there are none; an episode that ended without an
     answer scores 0, for that is what the model did. Questions that failed for other reasons are in neither mean:
-    `failed` counts them, and `strict_em` has them in its denominator. `ended`: whether the run went to its end; where
-    it did not, questions that it did not come to are in no figure. Raises ConfigError where it has come to none.
+    `failed` counts them, and `strict_em` has them in its denominator. `ended`: whether every question has an outcome;
+    those without are in no figure. Raises ConfigError where none has one.
     """
     file = existing(run / "predictions.jsonl", "predictions of the run")
     each, kinds, usage = [], [], Usage()
@@ -49,13 +48,14 @@ def evaluate(run: Path, *, ended: bool) -> dict[str, Any]:
         kind = (prediction.extra.get("metadata") or {}).get("type")
         kinds.append(kind if isinstance(kind, str) else None)
         usage += prediction.usage
-    failed = len(failures_in(run) - {one.id for one in each})
+    manifest = read_manifest(run)
+    failed = len(failures_in(run).keys() - {one.id for one in each})
     if not each and not failed:
         raise ConfigError(f"{run} has no predictions to score")
     scores: dict[str, Any] = {
         "scored_with": HARNESS,
-        "identity": read_manifest(run)["identity"],
-        "ended": ended,
+        "identity": manifest["identity"],
+        "ended": has_ended(manifest, len(each) + failed),
         "questions": len(each) + failed,
         "answered": sum(one.answered for one in each),
         "failed": failed,

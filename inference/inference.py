@@ -80,9 +80,10 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
         with open_run(out, "infer", identity=identity, config=config.model_dump()) as run:
             judge = Critic(critic) if critic else None
             policy = open_policy(config.policy, profile.grammar)
+            run.save(asked=len(questions))
             await answer_all(run, questions, config, profile, retriever, policy, judge)
-            failed = note_failures(run)
-            scores = evaluate(run.path, ended=True)
+            failed = note_failures(run, run.path / "predictions.jsonl", row_id)
+            scores = evaluate(run.path)
             run.set(counts={key: scores[key] for key in ("questions", "answered", "failed")}, usage=scores["usage"])
     return scores, failed
 
@@ -127,7 +128,8 @@ async def answer_all(
                 run, todo, answer, file=predictions, at_once=at_once, total=total, spending=spending, begun=begun
             )
     finally:
-        run.set(spent=spending.summary())
+        if spending.usage.calls:  # none are known of before the journal is open
+            run.set(spent=spending.summary())
         in_question_order(predictions, questions, row_id)
 
 

@@ -105,7 +105,7 @@ async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[s
                 await work_off(opened, todo, one, file=verdicts, at_once=at_once, total=total, spending=spending,
                                begun=journal.begun)  # fmt: skip
         in_question_order(verdicts, questions, row_id)
-        failed = note_failures(opened)
+        failed = note_failures(opened, verdicts, row_id)
         scores = scored(predictions, list(read_records(verdicts, Verdict)), failed)
         scores |= {"identity": identity, "predictions_of": played}
         write_json(out / "metrics.json", scores)

@@ -10,10 +10,10 @@ from inference.evaluate import episode_seconds
 from inference.scores import Score, mean, score
 from steprag.errors import ConfigError
 from steprag.files import existing, read_records
-from steprag.questions import FAILED
-from steprag.runs import ENDED, read_manifest
+from steprag.questions import FAILED, failures_in
+from steprag.runs import has_ended, read_manifest
 from steprag.stats import mcnemar, mean_interval
-from steprag.types import Failure, Prediction
+from steprag.types import Prediction
 
 ALIKE = ("questions", "index", "harness")
 """Keys of a run's identity that must be equal in all runs of one table."""
@@ -52,20 +52,20 @@ class Difference:
 
 
 def read_run(folder: Path, name: str, *, forced: bool = False) -> Scored:
-    """Raises ConfigError where the folder is not a run of steprag infer, was not run to its end unless `forced`, or
-    holds no predictions.
+    """Raises ConfigError where the folder is not a run of steprag infer, has questions without an outcome unless
+    `forced`, or holds no predictions.
     """
     manifest = read_manifest(folder)
     if manifest.get("stage") != "infer":
         raise ConfigError(f"{folder} is a run of {manifest.get('stage')!r}, not of 'infer'")
-    if not forced and (status := manifest.get("status")) not in ENDED:
-        raise ConfigError(
-            f"{folder} was not run to its end ({status}): run it again to go on; --force compares what is there"
-        )
     predictions = read_records(existing(folder / "predictions.jsonl", "predictions of the run"), Prediction)
     scores = {one.id: score(one) for one in predictions}
-    failures = list(read_records(folder / FAILED, Failure)) if (folder / FAILED).exists() else []
-    failed = {one.id: one.reason for one in failures if one.id not in scores}
+    failed = {key: str(row["reason"]) for key, row in failures_in(folder).items() if key not in scores}
+    if not forced and not has_ended(manifest, len(scores) + len(failed)):
+        raise ConfigError(
+            f"{folder} was not run to its end ({manifest.get('status')}): run it again to go on; --force compares what "
+            "is there"
+        )
     if not scores:
         raise ConfigError(f"{folder} has no predictions to compare ({len(failed)} questions failed; see {FAILED})")
     return Scored(name, manifest["identity"], scores, failed, episode_seconds(folder / "metrics.jsonl"))

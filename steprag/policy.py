@@ -87,7 +87,9 @@ class OpenAIPolicy:
 
     def beside(self, config: PolicyConfig, grammar: OutputFormat) -> OpenAIPolicy:
         """Another policy of the same model at the same endpoint, with its own sampling and format."""
-        return OpenAIPolicy(config, self._base_url, self._model, grammar)
+        other = OpenAIPolicy(config, self._base_url, self._model, grammar)
+        other.served = self.served
+        return other
 
     async def check(self) -> None:
         """Asks the endpoint which models it serves. Raises PolicyUnavailable or PolicyRefused before any work is
@@ -203,7 +205,9 @@ def _served(text: str, url: str) -> dict[str, dict[str, str]]:
 
 
 def _api_key(variable: str, base_url: str | None) -> str:
-    key = os.environ.get(variable)
+    key = os.environ.get(variable, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"the key in ${variable} holds what cannot be sent, such as a line break; set it anew")
     if key:
         return key
     if base_url is None:

@@ -92,14 +92,11 @@ async def work_off(
 ) -> None:
     """Appends `work(question)` to `file`, or to failures.jsonl, for every question; `total` counts finished ones too.
 
-    Ids in `begun` have calls from an earlier start: their seconds are noted as those of a part. A question's earlier
-    failure stands until it has another outcome.
+    Ids in `begun` have calls from an earlier start: their seconds are noted as those of a part. Earlier failures stay
+    in failures.jsonl (`note_failures` leaves the last of each question that has no result).
     """
     label, failed = run.manifest["stage"], Counter[str]()
-    open_ids = {question.id for question in todo}
-    keep_failures(run.path / FAILED, open_ids)
     run.note(event="begun")
-
     with (
         Journal(file) as results,
         Journal(run.path / FAILED) as failures,
@@ -117,7 +114,6 @@ async def work_off(
                 run.note(event="failure", reason=result.reason, **took)
             else:
                 results.append(result)
-                open_ids.discard(question.id)
                 run.note(event="done", **took, **vars(result.usage))
             progress.advance(notes=_notes(failed, spending))
 
@@ -131,30 +127,21 @@ async def work_off(
             await for_each(todo, one, at_once=at_once)
         finally:
             watching.cancel()
-            failures.close()
-            keep_failures(run.path / FAILED, open_ids)
-
-
-def keep_failures(file: Path, ids: set[str]) -> None:
-    """Leaves the last failure of each of these questions in failures.jsonl, and no other."""
-    if file.exists():
-        drop_torn_line(file)
-        last = {row_id(row): row for _, row in read_rows(file)}
-        write_records(file, (row for key, row in last.items() if key in ids))
 
 
 def same_model(run: Run, **policies: Policy | None) -> None:
-    """Notes what the endpoints of these roles say that they serve, beside its name; raises ConfigError where that was
-    something else when the run was begun.
+    """Notes what the endpoints of these roles say that they serve, beside its name; raises ConfigError where one said
+    something else when the run was begun. An endpoint that says nothing may serve anything.
     """
-    served = {role: policy.served for role, policy in policies.items() if isinstance(policy, OpenAIPolicy)}
-    for role, before in run.manifest.get("served", {}).items():
-        if served.get(role, before) != before:
+    known = dict(run.manifest.get("served", {}))
+    for role, policy in policies.items():
+        served = policy.served if isinstance(policy, OpenAIPolicy) else {}
+        if served and known.setdefault(role, served) != served:
             raise ConfigError(
-                f"{run.path} was begun with {before} served as the {role}, which is now {served[role]}; serve the same "
+                f"{run.path} was begun with {known[role]} served as the {role}, which is now {served}; serve the same "
                 "again, or choose another folder"
             )
-    run.save(served=served)
+    run.save(served=known)
 
 
 def _notes(failed: Counter[str], spending: Spending) -> str:
@@ -175,6 +162,7 @@ def in_question_order(file: Path, questions: list[Question], question_id: Callab
     """
     if not file.exists():
         return
+    drop_torn_line(file)  # a full disk may have ended the run
     places = {key: (start, length) for key, start, length in lines_of(file, question_id)}
     asked = [question.id for question in questions if question.id in places]
     with file.open("rb") as stream, written_whole(file, "wb") as ordered:
@@ -189,17 +177,24 @@ def row_id(row: dict[str, Any]) -> str:
     return row["id"]
 
 
-def failures_in(folder: Path) -> set[str]:
-    """Ids of the questions of a run folder that failed."""
-    return set(ids_in(folder / FAILED, row_id))
+def failures_in(folder: Path) -> dict[str, dict[str, Any]]:
+    """The last failure of every question of a run folder that failed once, by its id; some may have a result since."""
+    file = folder / FAILED
+    if not file.exists():
+        return {}
+    return {row_id(row): row for _, row in read_rows(file)}
 
 
-def note_failures(run: Run) -> int:
-    """Counts the failed questions; where there are some, marks the run as partial and says so."""
-    failed = len(failures_in(run.path))
+def note_failures(run: Run, results: Path, question_id: Callable[[dict[str, Any]], str]) -> int:
+    """Leaves the failures of questions without a result and counts them; where there are some, marks the run as partial
+    and says so.
+    """
+    done = ids_in(results, question_id)
+    drop_torn_line(run.path / FAILED)
+    failed = [row for key, row in failures_in(run.path).items() if key not in done]
+    write_records(run.path / FAILED, failed)
     if failed:
         run.set(status="partial")
-        say(
-            f"{run.manifest['stage']}: {failed} questions failed; {run.path / FAILED} says why; run again to retry them"
-        )
-    return failed
+        stage, why = run.manifest["stage"], run.path / FAILED
+        say(f"{stage}: {len(failed)} questions failed; {why} says why; run again to retry them")
+    return len(failed)

@@ -23,13 +23,11 @@ from steprag.errors import BudgetReached, ConfigError, StepragError
 from steprag.files import PARTIAL, Journal, write_json
 
 FORMAT = 1
-ENDED = ("done", "partial")
-"""Statuses of a run that went to its end: every question has a result or a failure."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """An open run folder. `manifest` is written at the start and once more at the end."""
+    """An open run folder. `manifest` is written at the start, by `save` and at the end."""
 
     path: Path
     manifest: dict[str, Any]
@@ -119,6 +117,15 @@ def read_manifest(path: Path | str) -> dict[str, Any]:
         return json.loads(file.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise ConfigError(f"{file}:{error.lineno}: not JSON: {error.msg}") from None
+
+
+def has_ended(manifest: dict[str, Any], outcomes: int) -> bool:
+    """Whether each question that the run was `asked` has one of its `outcomes`, a result or a failure. Of runs that did
+    not note how many those were, the status tells.
+    """
+    if "asked" in manifest:
+        return outcomes >= manifest["asked"]
+    return manifest.get("status") in ("done", "partial")
 
 
 def is_done(path: Path) -> bool:

@@ -248,9 +248,7 @@ def test_a_run_that_is_refused_closes_its_retriever(
             asyncio.run(retriever.search("iron", 1))
 
 
-def test_a_failure_stands_until_its_question_has_another_outcome(
-    questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failure_stands_until_its_question_has_another_outcome(questions: Path, index: Path, tmp_path: Path) -> None:
     run, plain = tmp_path / "run", chat_reply()
 
     def failing(request: dict[str, Any]) -> tuple[int, object]:
@@ -265,19 +263,59 @@ def test_a_failure_stands_until_its_question_has_another_outcome(
         assert main([*command, "--budget.calls", str(spent + 1)]) == 4
         assert main(["evaluate", "--predictions", str(run), "--json"]) == 0
         scores = json.loads((run / "metrics.json").read_text())
-        assert (scores["questions"], scores["failed"], scores["ended"]) == (12, 2, False)
+        assert (scores["questions"], scores["failed"], scores["ended"]) == (12, 2, True)
         assert scores["strict_em"] == pytest.approx(scores["em"] * 10 / 12)
-        capsys.readouterr()
-        assert main(["compare", str(run)]) == 2
-        assert f"{run} was not run to its end (budget): run it again to go on" in capsys.readouterr().err
-        assert main(["compare", str(run), "--force"]) == 0
+        assert main(["compare", str(run)]) == 0
         assert main(command) == 0
     assert list(read_records(run / "failures.jsonl", Failure)) == []
     scores = json.loads((run / "metrics.json").read_text())
     assert (scores["questions"], scores["failed"], scores["ended"]) == (12, 0, True)
     events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert sum(bool(event.get("part")) for event in events) == 1, "the question that the budget cut in two"
-    assert main(["compare", str(run)]) == 0
+
+
+def test_an_unfinished_run_is_told_from_a_whole_one(
+    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main(["infer", *options(endpoint, questions, index, run, "--budget.calls", "8")]) == 4
+    capsys.readouterr()
+    assert main(["evaluate", "--predictions", str(run)]) == 0
+    assert "unfinished the run did not come to its end" in capsys.readouterr().out
+    assert main(["compare", str(run)]) == 2
+    assert f"{run} was not run to its end (budget): run it again to go on" in capsys.readouterr().err
+    assert main(["compare", str(run), "--force"]) == 0
+
+
+def test_a_start_that_does_nothing_leaves_what_is_known(
+    questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, plain = tmp_path / "run", chat_reply()
+    with serve(lambda request: (500, {}) if "(3)" in str(request) else plain(request)) as endpoint:
+        command = ["infer", *options(endpoint, questions, index, run)]
+        assert main(command) == 3
+        spent = read_manifest(run)["spent"]
+    capsys.readouterr()
+    assert main(command) == 2, "nothing listens there any more"
+    assert (read_manifest(run)["spent"], read_manifest(run)["status"]) == (spent, "failed")
+    assert main(["compare", str(run)]) == 0, "each question has an outcome"
+    with serve(plain) as endpoint:
+        assert main(["infer", *options(endpoint, questions, index, run)]) == 0
+    write_records(run / "failures.jsonl", [Failure("q3", "PolicyError", "from before a kill")])
+    assert main(["infer", *options(endpoint, questions, index, run)]) == 0
+    assert list(read_records(run / "failures.jsonl", Failure)) == []
+
+
+@pytest.mark.parametrize("key", ["abc\ndef", "schlüssel"])
+def test_a_key_that_cannot_be_sent_is_named_and_not_shown(
+    key: str, endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    assert main(["infer", *options(endpoint, questions, index, tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert "the key in $OPENAI_API_KEY holds what cannot be sent" in said
+    assert key not in said
 
 
 def test_a_run_without_any_answer_is_scored_as_such(
@@ -298,7 +336,9 @@ def test_a_run_without_any_answer_is_scored_as_such(
 def test_a_run_does_not_go_on_with_other_weights_of_the_same_name(
     command: str, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for root, more, code in (("runs/dpo", ("--budget.calls", "3"), 4), ("runs/sft", (), 2), ("runs/dpo", (), 0)):
+    starts = (("runs/dpo", ("--budget.calls", "3"), 4), ("runs/sft", (), 2), ("", ("--budget.calls", "4"), 4),
+              ("runs/sft", (), 2), ("runs/dpo", (), 0))  # fmt: skip
+    for root, more, code in starts:
         with serve(chat_reply(), root=root) as endpoint:
             assert main([command, *options(endpoint, questions, index, tmp_path / "run", *more)]) == code
     said = "was begun with {'root': 'runs/dpo'} served as the policy, which is now {'root': 'runs/sft'}"
