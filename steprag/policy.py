@@ -26,8 +26,8 @@ from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavai
 from steprag.files import as_utf8
 from steprag.types import Completion, Message, Sample, Usage
 
-STOP_REASONS = ("stop_reason", "matched_stop")
-"""Where vLLM and SGLang name the stop string that ended a completion; null or a token's number where none did."""
+STOP_REASONS = {"vllm": "stop_reason", "sglang": "matched_stop"}
+"""Where engines name the stop string that ended a completion; null or a token's number where none did."""
 
 
 class Policy(Protocol):
@@ -236,23 +236,27 @@ def _sample(reply: object, stop: tuple[str, ...], begun: str, engine: str) -> Sa
         return None
     if not checked.choices:
         return None
-    completions = tuple(_completion(choice, stop, begun) for choice in checked.choices)
+    completions = tuple(_completion(choice, stop, begun, engine) for choice in checked.choices)
     return Sample(completions, _usage(checked, 1.0 if engine != "llamacpp" else _times_the_first(completions)))
 
 
-def _completion(choice: Choice, stop: tuple[str, ...], begun: str) -> Completion:
+def _completion(choice: Choice, stop: tuple[str, ...], begun: str, engine: str) -> Completion:
     """The completion with the closing tag that its engine stopped at and cut off."""
     text, finish = as_utf8(choice.message.content or "").removeprefix(begun), choice.finish_reason or "unknown"
-    return Completion(text + _cut_off(text, stop, choice) if finish == "stop" and stop else text, finish)
+    if finish != "stop" or not stop:
+        return Completion(text, finish)
+    named, said = STOP_REASONS.get(engine), choice.model_extra or {}
+    if named in said:
+        cut_off = said[named] if said[named] in stop and not text.endswith(said[named]) else ""
+    else:
+        cut_off = _unclosed(text, stop)
+    return Completion(text + cut_off, finish)
 
 
-def _cut_off(text: str, stop: tuple[str, ...], choice: Choice) -> str:
-    """The one of `stop` that ended the text. vLLM and SGLang say which; of other engines it is taken to be that of the
-    last tag opened, where that is not closed: they end a text that the model itself left open in the same way.
+def _unclosed(text: str, stop: tuple[str, ...]) -> str:
+    """The closing tag of the last one opened, where it is missing: an engine that does not say what ended a text ends
+    one that the model itself left open in the same way.
     """
-    for name in STOP_REASONS:
-        if name in (said := choice.model_extra or {}):
-            return said[name] if said[name] in stop and not text.endswith(said[name]) else ""
     opened = {tag: text.rfind(tag.replace("/", "")) for tag in stop}
     last = max(stop, key=opened.__getitem__)
     return last if opened[last] >= 0 and last not in text[opened[last] :] else ""

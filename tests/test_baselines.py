@@ -290,12 +290,13 @@ def test_a_completion_is_closed_only_where_it_was_stopped(world_index: Path, tmp
     assert json.loads((tmp_path / "run/metrics.json").read_text())["finish"] == {"truncated": 1}
 
 
-@pytest.mark.parametrize(("said", "finish"), [
-    ({}, "answer"), ({"stop_reason": "</answer>"}, "answer"), ({"matched_stop": "</answer>"}, "answer"),
-    ({"stop_reason": None}, "no_action"), ({"matched_stop": 2}, "no_action"),
+@pytest.mark.parametrize(("engine", "said", "finish"), [
+    ("vllm", {"stop_reason": "</answer>"}, "answer"), ("sglang", {"matched_stop": "</answer>"}, "answer"),
+    ("vllm", {"stop_reason": None}, "no_action"), ("sglang", {"matched_stop": 2}, "no_action"),
+    ("vllm", {}, "answer"), ("openai", {}, "answer"), ("openai", {"stop_reason": None}, "answer"),
 ])  # fmt: skip
 def test_no_tag_is_closed_for_a_model_that_ended_by_itself(
-    said: dict[str, Any], finish: str, world_index: Path, tmp_path: Path
+    engine: str, said: dict[str, Any], finish: str, world_index: Path, tmp_path: Path
 ) -> None:
     """Where the engine says so; one that says nothing is taken to have stopped at the tag."""
     questions = tmp_path / "questions.jsonl"
@@ -310,7 +311,7 @@ def test_no_tag_is_closed_for_a_model_that_ended_by_itself(
 
     with serve(reply) as endpoint:
         command = options(endpoint, questions, world_index, tmp_path / "run", "--prompt.profile", "direct")
-        assert main(["infer", *command]) == 0
+        assert main(["infer", *command, "--policy.engine", engine]) == 0
     assert json.loads((tmp_path / "run/metrics.json").read_text())["finish"] == {finish: 1}
 
 
