@@ -278,7 +278,8 @@ def test_an_unfinished_run_is_told_from_a_whole_one(
     endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    assert main(["infer", *options(endpoint, questions, index, run, "--budget.calls", "8")]) == 4
+    one_by_one = ("--policy.concurrency", "1")  # so that some questions end within the budget
+    assert main(["infer", *options(endpoint, questions, index, run, *one_by_one, "--budget.calls", "12")]) == 4
     capsys.readouterr()
     assert main(["evaluate", "--predictions", str(run)]) == 0
     assert "unfinished the run did not come to its end" in capsys.readouterr().out
