@@ -22,25 +22,26 @@ LABELS = {
     "outcome": "DPO on outcomes alone",
     "dpo1": "SFT, then DPO on steps",
     "dpo2": "the same on both rounds together",
+    "dpo3": "the same on three rounds together",
 }
 """Contenders by the folder of what was trained; the first is what the table's differences are from. `shipped` is one
 beside a warm start from fewer episodes alone: what more of them would have brought.
 """
 UNTRAINED = ("vote", "warm", "shipped", "bare")
-"""Those who can be scored before anything is learnt from a search, the longest first."""
-LAST = "dpo2"
+"""Those who can be scored before anything is learnt from a search, the longest first; the last needs no warm start."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """`demos`: worked episodes that the warm start learns, 0 for the adapter that is shipped; `train`, `second`:
-    questions of the first and of the second search; `test`: questions of each score; steps of each training run at
-    most, for each round that it learns from; `elsewhere`: questions of every other set.
+    """`demos`: worked episodes that the warm start learns, 0 for the adapter that is shipped; `train`, `second`,
+    `third`: questions of each round's search, 0 for no third round; `test`: questions of each score; steps of each
+    training run at most, for each round that it learns from; `elsewhere`: questions of every other set.
     """
 
     demos: int
     train: int
     second: int
+    third: int
     test: int
     sft_steps: int
     dpo_steps: int
@@ -72,7 +73,8 @@ class Proof:
     @property
     def scored(self) -> tuple[str, ...]:
         """Names of those that answer the test questions."""
-        left_out = {*self.without, *(() if self.sizes.demos else ("shipped",))}
+        left_out = {*self.without}
+        left_out |= {name for name, there in (("shipped", self.sizes.demos), ("dpo3", self.sizes.third)) if not there}
         return tuple(name for name in LABELS if name not in left_out)
 
     @property
@@ -105,15 +107,15 @@ def the_contenders(proof: Proof, names: Collection[str] | None = None) -> list[C
 
 
 def best_trained(proof: Proof) -> str:
-    """The trained contender with the greatest EM on the test questions, what failed counted as wrong; the last that is
-    trained if none was scored.
+    """The trained contender with the greatest EM on the test questions, what failed counted as wrong; that of both
+    rounds if none was scored.
     """
     scores = {
         name: read_json(proof.out / f"infer-{name}" / "metrics.json")["strict_em"]
         for name in LABELS
         if name in proof.scored and name not in UNTRAINED
     }
-    return max(scores, key=scores.__getitem__, default=LAST)
+    return max(scores, key=scores.__getitem__, default="dpo2")
 
 
 def elsewhere(proof: Proof, questions: QuestionSet) -> list[Contender]:

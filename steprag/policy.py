@@ -6,6 +6,7 @@ differs.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Mapping
@@ -110,7 +111,9 @@ class OpenAIPolicy:
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
         request = self._request(messages, allowed, n, seed)
-        for _ in range(self._config.retries + 1):
+        for attempt in range(self._config.retries + 1):
+            if attempt:
+                await asyncio.sleep(min(0.5 * 2 ** (attempt - 1), 8))  # as the package waits before its own retries
             try:
                 # as `chat.completions.create`, whose walk through every field takes a fifth of the time
                 reply = await self._client.post("/chat/completions", cast_to=object, body=request)

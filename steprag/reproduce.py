@@ -11,6 +11,7 @@ import math
 import sys
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import yaml
@@ -44,8 +45,8 @@ SFT_PASSES = 2
 DEMO_PASSES = 4
 """How often a warm start from few worked episodes sees each; the shipped one saw its 300 once."""
 
-FULL = Sizes(demos=20, train=100, second=60, test=260, sft_steps=60, dpo_steps=60, elsewhere=100)
-QUICK = Sizes(demos=0, train=8, second=8, test=12, sft_steps=3, dpo_steps=4, elsewhere=4)
+FULL = Sizes(demos=20, train=100, second=60, third=0, test=260, sft_steps=60, dpo_steps=60, elsewhere=100)
+QUICK = Sizes(demos=0, train=8, second=8, third=0, test=12, sft_steps=3, dpo_steps=4, elsewhere=4)
 
 
 def main(argv: list[str]) -> int:
@@ -99,7 +100,7 @@ def the_sizes(given: argparse.Namespace, usual: Sizes) -> Sizes:
     """Those asked for, and the usual ones for the rest. Raises ConfigError."""
     asked = {name: getattr(given, name) for name in vars(usual) if getattr(given, name) is not None}
     for name, value in asked.items():
-        if value < (least := 0 if name == "demos" else 1):
+        if value < (least := 0 if name in ("demos", "third") else 1):
             raise ConfigError(f"--{name} is {least} or more")
     return replace(usual, **asked)
 
@@ -108,7 +109,7 @@ def one_kind(proof: Proof) -> None:
     """Raises ConfigError where what is in this folder was begun otherwise: on other questions, or by another engine."""
     sizes, file = proof.sizes, proof.out / "kind.json"
     kind = {"engine": proof.engine, "lanes": proof.lanes}
-    kind |= {"demos": sizes.demos, "train": sizes.train, "second": sizes.second}
+    kind |= {"demos": sizes.demos, "train": sizes.train, "second": sizes.second, "third": sizes.third}
     old = {} if (proof.out / "stages.json").exists() else kind
     begun = read_json(file) if file.exists() else old
     if begun.keys() != kind.keys():
@@ -121,53 +122,55 @@ def one_kind(proof: Proof) -> None:
 
 
 def run_stages(proof: Proof, book: StageBook) -> None:
-    """Index, warm start, two rounds of search, every adapter, and every score; side by side what needs no other."""
+    """Index, warm start, rounds of search, every adapter, and every score; side by side what needs no other."""
     out, sizes, warm = proof.out, proof.sizes, proof.warm
     book.run(out / "index", "index build", corpus=atlas.path("corpus"))
+    untrained = [partial(score, proof, book, name) for name in UNTRAINED]
     if sizes.demos:
-        warm_start(book, out, sizes.demos)
-    first, second = the_questions(sizes)
+        book.together(partial(warm_start, book, out, sizes.demos), untrained.pop())
+    first, *later = the_questions(sizes)
     found = search(book, proof, "search1", first, adapter=warm)
     book.run(out / "pairs1", "pairs", *STEPS, "--trees", *found)
     book.run(out / "pairs-outcome", "pairs", *OUTCOME, "--trees", *found)
     steps = min(sizes.dpo_steps, *(one_pass(out / name, "dpo") for name in ("pairs1", "pairs-outcome")))
 
-    def both_rounds() -> None:
+    def all_rounds() -> None:
         train(book, out, "sft1", "sft", pairs="pairs1", adapter=warm, steps=sft_steps(out / "pairs1", sizes))
         train(book, out, "dpo1", "dpo", pairs="pairs1", adapter=str(out / "sft1"), steps=steps)
-        book.together(last_policy, *(partial(score, proof, book, name) for name in ("sft1", "dpo1")))
+        book.together(later_rounds, *(partial(score, proof, book, name) for name in ("sft1", "dpo1")))
 
-    def last_policy() -> None:
-        second_round(proof, book, found, second)
-        score(proof, book, "dpo2")
+    def later_rounds() -> None:
+        trees = found
+        for number, questions in enumerate(later, 2):
+            trees = trees + next_round(proof, book, number, trees, questions)
+        book.together(*(partial(score, proof, book, f"dpo{number}") for number, _ in enumerate(later, 2)))
 
     def one_round(name: str, pairs: str) -> None:
         train(book, out, name, "dpo", pairs=pairs, adapter=warm, steps=steps)
         score(proof, book, name)
 
     book.together(
-        both_rounds,
+        all_rounds,
         lambda: one_round("dpo", "pairs1"),
         lambda: one_round("outcome", "pairs-outcome"),
-        *(partial(score, proof, book, name) for name in UNTRAINED),
+        *untrained,
     )
     score_elsewhere(proof, book)
 
 
-def second_round(proof: Proof, book: StageBook, found: list[str], questions: list[Question]) -> None:
-    """Searches `questions` with the first round's policy, and learns from both rounds' trees.
+def next_round(proof: Proof, book: StageBook, number: int, earlier: list[str], questions: list[Question]) -> list[str]:
+    """Searches `questions` with the last round's policy, and learns from all rounds' trees; returns the search's runs.
 
     From the warm start, as ReST-EM from its base (arXiv 2312.06585), on all that was found: learnt on top of the first
     round's policy, the second round's alone lost what the first had gained (docs/results-shipped-start.md).
     """
-    out, sizes = proof.out, proof.sizes
-    found = found + search(book, proof, "search2", questions, adapter=str(out / "dpo1"))
-    book.run(out / "pairs2", "pairs", *STEPS, "--trees", *found)
-    steps = min(2 * sizes.dpo_steps, one_pass(out / "pairs2", "dpo"))
-    train(
-        book, out, "sft2", "sft", pairs="pairs2", adapter=proof.warm, steps=sft_steps(out / "pairs2", sizes, rounds=2)
-    )
-    train(book, out, "dpo2", "dpo", pairs="pairs2", adapter=str(out / "sft2"), steps=steps)
+    out, sizes, pairs = proof.out, proof.sizes, f"pairs{number}"
+    found = search(book, proof, f"search{number}", questions, adapter=str(out / f"dpo{number - 1}"))
+    book.run(out / pairs, "pairs", *STEPS, "--trees", *earlier, *found)
+    sft, dpo = sft_steps(out / pairs, sizes, number), min(number * sizes.dpo_steps, one_pass(out / pairs, "dpo"))
+    train(book, out, f"sft{number}", "sft", pairs=pairs, adapter=proof.warm, steps=sft)
+    train(book, out, f"dpo{number}", "dpo", pairs=pairs, adapter=str(out / f"sft{number}"), steps=dpo)
+    return found
 
 
 def warm_start(book: StageBook, out: Path, demos: int) -> None:
@@ -179,12 +182,15 @@ def warm_start(book: StageBook, out: Path, demos: int) -> None:
     book.run(out / "warm", "train", *fast(), config=recipe("warmstart"), pairs=out / "worked", epochs=DEMO_PASSES)
 
 
-def the_questions(sizes: Sizes) -> tuple[list[Question], list[Question]]:
-    """The train split's first questions, and those that follow, for the two rounds. Raises ConfigError."""
-    questions, end = read_questions(atlas.path("train")), sizes.train + sizes.second
-    if end > len(questions):
-        raise ConfigError(f"Atlas has {len(questions)} questions to train on; --train and --second ask for {end}")
-    return questions[: sizes.train], questions[sizes.train : end]
+def the_questions(sizes: Sizes) -> list[list[Question]]:
+    """The train split's first questions, and those that follow, for each round. Raises ConfigError."""
+    questions, rounds = read_questions(atlas.path("train")), [sizes.train, sizes.second, sizes.third]
+    if sum(rounds) > len(questions):
+        raise ConfigError(
+            f"Atlas has {len(questions)} questions to train on; --train, --second and --third ask for {sum(rounds)}"
+        )
+    rest = iter(questions)
+    return [list(islice(rest, size)) for size in rounds if size]
 
 
 def search(book: StageBook, proof: Proof, name: str, questions: list[Question], *, adapter: str) -> list[str]:

@@ -19,6 +19,8 @@ CLAIMS = (
     ("dpo1", "warm", "SFT, then DPO on steps, over the warm start"),
     ("dpo2", "warm", "both rounds over the warm start"),
     ("dpo2", "dpo1", "the second round over the first"),
+    ("dpo3", "warm", "three rounds over the warm start"),
+    ("dpo3", "dpo2", "the third round over the second"),
     ("dpo", "outcome", "pairs of steps over pairs of outcomes, as many of both"),
     ("dpo1", "sft1", "DPO on top of SFT over SFT alone"),
     ("dpo2", "shipped", "both rounds over a warm start from every worked episode"),
@@ -83,11 +85,12 @@ def introduction(proof: Proof) -> str:
     demos = sizes["demos"] or atlas.path("warmstart").read_text(encoding="utf-8").count("\n")
     options += f" --engine {proof.engine} --lanes {proof.lanes}"
     options += "".join(f" --also {shlex.join([str(also.questions), str(also.corpus)])}" for also in proof.also)
+    third = f", {sizes['third']} for the third" if sizes["third"] else ""
     left_out = f" --without {' '.join(proof.without)}" if proof.without else ""
     return (
         f"Written by `bash scripts/reproduce.sh{options}{left_out}` (version {code_version()}, {usable_cores()} cores)."
         f"\n\nSmolLM2-135M-Instruct with LoRA on Atlas: {demos} worked episodes for the warm start, "
-        f"{sizes['train']} train questions for the first round of search, {sizes['second']} for the second "
+        f"{sizes['train']} train questions for the first round of search, {sizes['second']} for the second{third} "
         f"(golden answers alone), {sizes['test']} questions of the test split for every line, greedy decoding unless a "
         "line says otherwise. A model of 135M parameters on a small world: what the method does there, not "
         "what a 7B model would score."

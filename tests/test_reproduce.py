@@ -43,8 +43,8 @@ def test_a_sentence_says_no_more_than_interval_and_test(figures: dict[str, Any],
     assert said in verdict("a", "b", "one over the other", figures)
 
 
-def proof_of(out: Path, *, lanes: int = 1, demos: int = 0, without: tuple[str, ...] = ()) -> Proof:
-    return Proof(out, replace(FULL, train=5, second=4, demos=demos), without, (), "vllm", lanes)
+def proof_of(out: Path, *, lanes: int = 1, without: tuple[str, ...] = (), **sizes: int) -> Proof:
+    return Proof(out, replace(FULL, train=5, second=4, **{"demos": 0, **sizes}), without, (), "vllm", lanes)
 
 
 def test_no_demos_is_a_size_too() -> None:
@@ -53,9 +53,11 @@ def test_no_demos_is_a_size_too() -> None:
 
 
 def test_the_rounds_search_different_questions() -> None:
-    first, second = the_questions(replace(FULL, train=5, second=4))
-    assert (len(first), len(second)) == (5, 4)
-    assert not {question.id for question in first} & {question.id for question in second}
+    rounds = the_questions(replace(FULL, train=5, second=4, third=3))
+    assert [len(questions) for questions in rounds] == [5, 4, 3]
+    assert len({question.id for questions in rounds for question in questions}) == 12
+    with pytest.raises(ConfigError, match="--train, --second and --third ask for 100160"):
+        the_questions(replace(FULL, third=100_000))
 
 
 @pytest.mark.parametrize(("lanes", "names"), [(1, ["search1"]), (2, ["search1-1", "search1-2"])])
@@ -64,7 +66,7 @@ def test_the_runs_of_a_search_share_its_questions(
 ) -> None:
     typed: list[list[str]] = []
     monkeypatch.setattr(steprag.pipeline, "run", lambda argv: typed.append(argv) or 0)
-    questions, _ = the_questions(replace(FULL, train=5))
+    questions, *_ = the_questions(replace(FULL, train=5))
     proof = proof_of(tmp_path, lanes=lanes)
     folders = search(StageBook(tmp_path / "stages.json"), proof, "search1", questions, adapter="warm")
     assert folders == [str(tmp_path / name) for name in names]
@@ -77,7 +79,9 @@ def test_the_runs_of_a_search_share_its_questions(
 def test_a_folder_keeps_to_one_engine_and_a_lane_is_a_lane(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one_kind(proof_of(tmp_path))
     one_kind(proof_of(tmp_path))
-    with pytest.raises(ConfigError, match="begun with --engine vllm --lanes 1 --demos 0 --train 5 --second 4; give"):
+    with pytest.raises(
+        ConfigError, match="begun with --engine vllm --lanes 1 --demos 0 --train 5 --second 4 --third 0; give"
+    ):
         one_kind(proof_of(tmp_path, lanes=2))
     with pytest.raises(ConfigError, match="begun with"):
         one_kind(proof_of(tmp_path, demos=20))
@@ -92,8 +96,9 @@ def test_a_folder_keeps_to_one_engine_and_a_lane_is_a_lane(tmp_path: Path, capsy
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("third", [0, 3])
 def test_every_stage_runs_once_after_what_it_needs_and_in_lanes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    third: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[str] = []
 
@@ -113,11 +118,12 @@ def test_every_stage_runs_once_after_what_it_needs_and_in_lanes(
     monkeypatch.setattr(steprag.pipeline, "run", finish)
     lanes = Lanes(2)
     monkeypatch.setattr(lanes, "run", finish)
-    proof = proof_of(tmp_path, lanes=2, demos=3, without=("bare",))
+    proof = proof_of(tmp_path, lanes=2, demos=3, third=third, without=("shipped",))
     run_stages(proof, StageBook(tmp_path / "stages.json", lanes))
     assert len(ended) == len(set(ended))
     assert {f"infer-{name}" for name in proof.scored} == {name for name in ended if name.startswith("infer-")}
     assert {"search1-1", "search1-2", "search2-1", "search2-2", "sft2", "dpo2"} < set(ended)
+    assert ({"search3-1", "search3-2", "sft3", "dpo3", "infer-dpo3"} <= set(ended)) == bool(third)
 
 
 def test_what_was_cut_off_and_then_left_out_is_not_in_the_report(
