@@ -28,7 +28,7 @@ LABELS = {
 beside a warm start from fewer episodes alone: what more of them would have brought.
 """
 UNTRAINED = ("vote", "warm", "shipped", "bare")
-"""Those who can be scored before anything is learnt from a search, the longest first; the last needs no warm start."""
+"""Those who can be scored before anything is learnt from a search, the longest first."""
 
 
 @dataclass(frozen=True)

@@ -125,9 +125,8 @@ def run_stages(proof: Proof, book: StageBook) -> None:
     """Index, warm start, rounds of search, every adapter, and every score; side by side what needs no other."""
     out, sizes, warm = proof.out, proof.sizes, proof.warm
     book.run(out / "index", "index build", corpus=atlas.path("corpus"))
-    untrained = [partial(score, proof, book, name) for name in UNTRAINED]
     if sizes.demos:
-        book.together(partial(warm_start, book, out, sizes.demos), untrained.pop())
+        warm_start(book, out, sizes.demos)
     first, *later = the_questions(sizes)
     found = search(book, proof, "search1", first, adapter=warm)
     book.run(out / "pairs1", "pairs", *STEPS, "--trees", *found)
@@ -153,7 +152,7 @@ def run_stages(proof: Proof, book: StageBook) -> None:
         all_rounds,
         lambda: one_round("dpo", "pairs1"),
         lambda: one_round("outcome", "pairs-outcome"),
-        *untrained,
+        *(partial(score, proof, book, name) for name in UNTRAINED),
     )
     score_elsewhere(proof, book)
 
