@@ -16,19 +16,13 @@ from typing import Any, Protocol
 
 import aiohttp
 import openai
-from openai.types.chat import ChatCompletion
-from openai.types.chat.chat_completion import Choice
-from pydantic import ValidationError
 
 from steprag.config import PolicyConfig
 from steprag.engines.models import resolve_model, sha256_of, weights_hash
 from steprag.engines.server import EngineSpec, serving
 from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavailable, StepragError
-from steprag.files import as_utf8
-from steprag.types import Completion, Message, Sample, Usage
-
-STOP_REASONS = {"vllm": "stop_reason", "sglang": "matched_stop"}
-"""Where engines name the stop string that ended a completion; null or a token's number where none did."""
+from steprag.replies import sample_of
+from steprag.types import Message, Sample
 
 
 class Policy(Protocol):
@@ -121,7 +115,7 @@ class OpenAIPolicy:
                 raise self._translated(error) from None
             except (ValueError, RecursionError, aiohttp.ClientError):
                 continue  # no JSON, no UTF-8, no HTTP, no end of nesting: the package translates none of them
-            sample = _sample(reply, self._grammar.stop, _begun(messages), self._config.engine)
+            sample = sample_of(reply, self._grammar.stop, _begun(messages), self._config.engine)
             if sample is not None:
                 return sample
         raise PolicyError(f"{self._model} at {self._client.base_url}: every reply was broken")
@@ -225,59 +219,6 @@ def _strict(schema: dict[str, Any]) -> dict[str, Any]:
 def _begun(messages: tuple[Message, ...]) -> str:
     """The message that the assistant is to write on; empty where it begins one."""
     return messages[-1]["content"] if messages[-1]["role"] == "assistant" else ""
-
-
-def _sample(reply: object, stop: tuple[str, ...], begun: str, engine: str) -> Sample | None:
-    """The reply as a sample; None where it is not one (the package does not validate what endpoints send).
-
-    llama.cpp repeats the message that it wrote on; a completion is what is new. Of several completions it reports the
-    tokens of the first alone.
-    """
-    try:
-        checked = ChatCompletion.model_validate(reply)
-    except ValidationError:
-        return None
-    if not checked.choices:
-        return None
-    completions = tuple(_completion(choice, stop, begun, engine) for choice in checked.choices)
-    return Sample(completions, _usage(checked, 1.0 if engine != "llamacpp" else _times_the_first(completions)))
-
-
-def _completion(choice: Choice, stop: tuple[str, ...], begun: str, engine: str) -> Completion:
-    """The completion with the closing tag that its engine stopped at and cut off."""
-    text, finish = as_utf8(choice.message.content or "").removeprefix(begun), choice.finish_reason or "unknown"
-    if finish != "stop" or not stop:
-        return Completion(text, finish)
-    named, said = STOP_REASONS.get(engine), choice.model_extra or {}
-    if named in said:
-        cut_off = said[named] if said[named] in stop and not text.endswith(said[named]) else ""
-    else:
-        cut_off = _unclosed(text, stop)
-    return Completion(text + cut_off, finish)
-
-
-def _unclosed(text: str, stop: tuple[str, ...]) -> str:
-    """The closing tag of the last one opened, where it is missing: an engine that does not say what ended a text ends
-    one that the model itself left open in the same way.
-    """
-    opened = {tag: text.rfind(tag.replace("/", "")) for tag in stop}
-    last = max(stop, key=opened.__getitem__)
-    return last if opened[last] >= 0 and last not in text[opened[last] :] else ""
-
-
-def _times_the_first(completions: tuple[Completion, ...]) -> float:
-    """How many times as long as the first all completions are together, in characters: an estimate of their tokens."""
-    first = len(completions[0].text)
-    return sum(len(one.text) for one in completions) / first if first else len(completions)
-
-
-def _usage(reply: ChatCompletion, times: float) -> Usage:
-    """What the reply says it used; its generated tokens `times` over."""
-    if reply.usage is None:
-        return Usage(calls=1)
-    details = reply.usage.prompt_tokens_details
-    cached = (details.cached_tokens or 0) if details else 0
-    return Usage(1, reply.usage.prompt_tokens, round(times * reply.usage.completion_tokens), cached)
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -134,15 +134,14 @@ def run_stages(proof: Proof, book: StageBook) -> None:
     steps = min(sizes.dpo_steps, *(one_pass(out / name, "dpo") for name in ("pairs1", "pairs-outcome")))
 
     def all_rounds() -> None:
-        train(book, out, "sft1", "sft", pairs="pairs1", adapter=warm, steps=sft_steps(out / "pairs1", sizes))
-        train(book, out, "dpo1", "dpo", pairs="pairs1", adapter=str(out / "sft1"), steps=steps)
+        learn(proof, book, 1, steps)
         book.together(later_rounds, *(partial(score, proof, book, name) for name in ("sft1", "dpo1")))
 
     def later_rounds() -> None:
-        trees = found
+        trees = list(found)
         for number, questions in enumerate(later, 2):
-            trees = trees + next_round(proof, book, number, trees, questions)
-        book.together(*(partial(score, proof, book, f"dpo{number}") for number, _ in enumerate(later, 2)))
+            trees += next_round(proof, book, number, trees, questions)
+        book.together(*(partial(score, proof, book, f"dpo{number}") for number in range(2, len(later) + 2)))
 
     def one_round(name: str, pairs: str) -> None:
         train(book, out, name, "dpo", pairs=pairs, adapter=warm, steps=steps)
@@ -166,10 +165,16 @@ def next_round(proof: Proof, book: StageBook, number: int, earlier: list[str], q
     out, sizes, pairs = proof.out, proof.sizes, f"pairs{number}"
     found = search(book, proof, f"search{number}", questions, adapter=str(out / f"dpo{number - 1}"))
     book.run(out / pairs, "pairs", *STEPS, "--trees", *earlier, *found)
-    sft, dpo = sft_steps(out / pairs, sizes, number), min(number * sizes.dpo_steps, one_pass(out / pairs, "dpo"))
-    train(book, out, f"sft{number}", "sft", pairs=pairs, adapter=proof.warm, steps=sft)
-    train(book, out, f"dpo{number}", "dpo", pairs=pairs, adapter=str(out / f"sft{number}"), steps=dpo)
+    learn(proof, book, number, min(number * sizes.dpo_steps, one_pass(out / pairs, "dpo")))
     return found
+
+
+def learn(proof: Proof, book: StageBook, number: int, dpo_steps: int) -> None:
+    """The adapters of a round: SFT on top of the warm start, then DPO on top of that."""
+    out, pairs = proof.out, f"pairs{number}"
+    sft = sft_steps(out / pairs, proof.sizes, number)
+    train(book, out, f"sft{number}", "sft", pairs=pairs, adapter=proof.warm, steps=sft)
+    train(book, out, f"dpo{number}", "dpo", pairs=pairs, adapter=str(out / f"sft{number}"), steps=dpo_steps)
 
 
 def warm_start(book: StageBook, out: Path, demos: int) -> None:
@@ -231,7 +236,7 @@ def one_pass(pairs: Path, stage: str) -> int:
     return max(1, count // yaml.safe_load(recipe(stage).read_text(encoding="utf-8"))["batch_size"])
 
 
-def sft_steps(pairs: Path, sizes: Sizes, rounds: int = 1) -> int:
+def sft_steps(pairs: Path, sizes: Sizes, rounds: int) -> int:
     return min(rounds * sizes.sft_steps, SFT_PASSES * one_pass(pairs, "sft"))
 
 
