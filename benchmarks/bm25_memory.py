@@ -2,8 +2,9 @@
 
     python benchmarks/bm25_memory.py [--rows 50000 200000 1000000]
 
-"StepRAG" counts documents a block at a time and sorts on the disk (`indexes/postings.py`), "bm25s" is that library's
-own builder, which holds all tokens. Passages have about 20 words; the figure is the most that the process held.
+"StepRAG" counts documents a block at a time and sorts on the disk (`indexes/addons/postings.py`), "bm25s" is that
+library's own builder, which holds all tokens. Passages have about 20 words; the figure is the most that the process
+held.
 Every passage's title has a number of its own, so the vocabulary, which is in memory, grows with the passages here;
 `--no_titles` leaves titles out, and 5,000 words remain.
 """
@@ -23,8 +24,8 @@ from pathlib import Path
 import bm25s
 from intake_memory import write
 
-from indexes.bm25 import Analyser, Bm25Config, terms_of, write_bm25
-from indexes.readers import open_source
+from indexes.addons.bm25 import Analyser, Bm25Config, terms_of, write_bm25
+from indexes.corpora.readers import open_source
 from steprag.types import Passage
 
 WAYS = ("StepRAG", "bm25s")

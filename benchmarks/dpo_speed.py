@@ -79,8 +79,8 @@ def _trainer(given: argparse.Namespace) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
     from trl.trainer.dpo_config import DPOConfig
 
-    from training.trl_common import quiet
-    from training.trl_dpo import StepDPOTrainer, as_dataset
+    from training.trl.common import quiet
+    from training.trl.dpo import StepDPOTrainer, as_dataset
 
     quiet()
     torch.manual_seed(0)
@@ -119,8 +119,8 @@ def _rows(given: argparse.Namespace, words: int) -> list[Any]:
 
 def _step(trainer: Any, name: str, given: argparse.Namespace) -> float:
     """Seconds for the loss of one batch and its gradients."""
-    from training.shared_prefix import sharing
-    from training.trl_common import completion_only_head
+    from training.trl.common import completion_only_head
+    from training.trl.shared_prefix import sharing
 
     batch = trainer.data_collator([trainer.train_dataset[i] for i in range(given.pairs)])
     trainer.model.train()

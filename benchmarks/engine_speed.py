@@ -14,11 +14,11 @@ import sys
 import time
 
 from steprag import atlas
+from steprag.agent.grammars import TRANSCRIPT
 from steprag.config import PolicyConfig
-from steprag.engines.commands import ENGINES
+from steprag.engines.launch import ENGINES
 from steprag.inputs import read_passages, read_questions
-from steprag.policy import Policy, open_policy
-from steprag.steps import TRANSCRIPT
+from steprag.policy.client import Policy, open_policy
 from steprag.types import Message, Usage
 
 PASSAGES = 6

@@ -14,11 +14,11 @@ import sys
 import time
 
 from steprag import atlas
+from steprag.agent.grammars import TRANSCRIPT
 from steprag.config import PolicyConfig
 from steprag.errors import StepragError
 from steprag.inputs import read_passages, read_questions
-from steprag.policy import open_policy
-from steprag.steps import TRANSCRIPT
+from steprag.policy.client import open_policy
 from steprag.types import Message, Usage
 
 SETTINGS = {

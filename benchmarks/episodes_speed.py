@@ -33,11 +33,11 @@ from search_speed import Latent, Shelf, questions, share, step
 from inference.config import InferConfig
 from inference.evaluate import evaluate
 from inference.inference import answer_all
+from steprag.agent.environment import Environment
+from steprag.agent.profiles import load_profile
 from steprag.config import load_config
-from steprag.environment import Environment
 from steprag.errors import StepFormatError
-from steprag.policy import Policy, open_policy
-from steprag.prompts import load_profile
+from steprag.policy.client import Policy, open_policy
 from steprag.runs import open_run
 from steprag.types import Message, Question, Sample
 

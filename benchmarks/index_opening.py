@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import indexes.shards
+import indexes.encoding.shards
 from benchmarks.index_types import resident
 from benchmarks.intake_memory import Hashing, write
 from indexes import open_retriever
@@ -43,7 +43,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.open:
         return opened(given.open)
-    indexes.shards.Encoder = Hashing  # pyright: ignore[reportAttributeAccessIssue]
+    indexes.encoding.shards.Encoder = Hashing  # pyright: ignore[reportAttributeAccessIssue]
     with tempfile.TemporaryDirectory() as folder:
         corpus, out = Path(folder) / "corpus.jsonl", Path(folder) / "index"
         write(corpus, given.rows)

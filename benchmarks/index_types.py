@@ -26,9 +26,9 @@ import numpy as np
 
 from indexes.config import SearchConfig
 from indexes.manifest import INDEX, IndexFacts, read_index_manifest
-from indexes.measure import make_probe, measure
-from indexes.types import build_type, open_index
-from indexes.vectors import VECTORS, VectorFile
+from indexes.vectors.index_types import build_type, open_index
+from indexes.vectors.recall import make_probe, measure
+from indexes.vectors.vector_file import VECTORS, VectorFile
 
 TYPES = ("flat", "flat-fp16", "ivf-sq8", "hnsw-sq8", "ivf-pq", "rabitq")
 QUERIES = 500
@@ -60,8 +60,8 @@ def unit(values: np.ndarray) -> np.ndarray:
 
 def real(folder: Path, indexes: list[Path], questions: list[Path]) -> np.ndarray:
     """Writes the vectors of all folders one behind the other; returns the vectors of sampled questions."""
-    from indexes.embed import Encoder
-    from indexes.encoders import find_encoder
+    from indexes.encoding.embed import Encoder
+    from indexes.encoding.encoders import find_encoder
     from steprag.inputs import read_questions
 
     manifests = [read_index_manifest(index) for index in indexes]

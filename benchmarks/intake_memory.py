@@ -21,15 +21,15 @@ from pathlib import Path
 
 import numpy as np
 
-import indexes.shards
+import indexes.encoding.shards
 from indexes.config import SearchConfig
-from indexes.encoders import EncoderSpec
-from indexes.intake import take_in
-from indexes.measure import make_probe
-from indexes.readers import open_source
-from indexes.shards import Work, encode_shards
-from indexes.types import build_type
-from indexes.vectors import VECTORS, VectorFile
+from indexes.corpora.read_corpus import take_in
+from indexes.corpora.readers import open_source
+from indexes.encoding.encoders import EncoderSpec
+from indexes.encoding.shards import Work, encode_shards
+from indexes.vectors.index_types import build_type
+from indexes.vectors.recall import make_probe
+from indexes.vectors.vector_file import VECTORS, VectorFile
 
 WORDS = [f"word{n}" for n in range(5000)]
 
@@ -58,7 +58,7 @@ def write(path: Path, rows: int) -> None:
 
 
 def build(corpus: Path, folder: Path, kind: str) -> None:
-    indexes.shards.Encoder = Hashing  # pyright: ignore[reportAttributeAccessIssue]
+    indexes.encoding.shards.Encoder = Hashing  # pyright: ignore[reportAttributeAccessIssue]
     spec = EncoderSpec("hashing", "", "mean", True, "", "", 64, 64)
     start = time.perf_counter()
     rows = take_in(open_source(str(corpus)), folder, 0.0).rows

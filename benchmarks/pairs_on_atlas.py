@@ -29,14 +29,14 @@ from preference.config import PairsConfig, RewardConfig
 from preference.pairs import build_pairs
 from preference.rewards import rewards
 from steprag import atlas
+from steprag.agent.environment import Environment, rollout
+from steprag.agent.profiles import load_profile
 from steprag.config import load_config
-from steprag.environment import Environment, rollout
 from steprag.files import read_records, write_records
-from steprag.gate import Gate
 from steprag.inputs import read_questions
 from steprag.metrics import exact_match
-from steprag.policy import Policy, open_policy
-from steprag.prompts import load_profile
+from steprag.policy.client import Policy, open_policy
+from steprag.policy.gate import Gate
 from steprag.tree import path_to
 from steprag.types import Completion, Node, State, Tree
 

@@ -24,10 +24,10 @@ from data_generation.search import Searcher, grow
 from preference.config import PairsConfig, RewardConfig
 from preference.pairs import build_pairs
 from preference.rewards import rewards
+from steprag.agent.environment import Environment
+from steprag.agent.judge import Judge
+from steprag.agent.profiles import load_profile
 from steprag.config import load_config
-from steprag.environment import Environment
-from steprag.judge import Judge
-from steprag.prompts import load_profile
 from steprag.tree import path_to
 from steprag.types import Completion, Message, Node, Passage, Question, Sample, State, Tree, Usage
 

@@ -24,10 +24,10 @@ from pathlib import Path
 from data_generation.config import GenerateConfig
 from data_generation.growth import finished, plant
 from data_generation.search import Searcher, run_wave
+from steprag.agent.environment import Environment
+from steprag.agent.profiles import load_profile
 from steprag.config import load_config
-from steprag.environment import Environment
 from steprag.files import dump_line
-from steprag.prompts import load_profile
 from steprag.types import Completion, Message, Passage, Question, Sample, State, Tree, Usage
 
 WORDS = [f"word{i}" for i in range(3000)]

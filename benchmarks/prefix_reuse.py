@@ -24,10 +24,10 @@ import yaml
 from data_generation.config import GenerateConfig
 from data_generation.generate import generate
 from steprag import atlas
+from steprag.agent.profiles import PROFILES
 from steprag.config import load_config
 from steprag.files import write_records
 from steprag.inputs import read_questions
-from steprag.prompts import PROFILES
 from steprag.runs import read_manifest
 
 TASKS = {

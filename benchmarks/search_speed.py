@@ -26,10 +26,10 @@ from data_generation.config import GenerateConfig
 from data_generation.generate import Engines, search_all
 from data_generation.growth import plant
 from data_generation.search import Searcher, run_wave
+from steprag.agent.environment import Environment
+from steprag.agent.profiles import load_profile
 from steprag.config import load_config
-from steprag.environment import Environment
-from steprag.gate import Gate
-from steprag.prompts import load_profile
+from steprag.policy.gate import Gate
 from steprag.runs import open_run
 from steprag.types import Completion, Message, Passage, Question, Sample, State, Usage
 

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from steprag.budget import BudgetConfig
 from steprag.config import JudgeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig, Section, StageConfig
+from steprag.policy.budget import BudgetConfig
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "default": {},

@@ -1,6 +1,7 @@
 """`steprag generate`: searches a file of questions, many trees at once, and appends each tree as it is finished.
 
-Every call and every search is in the run's journal (`calls.sqlite`) before the tree acts on it; see `steprag.journal`.
+Every call and every search is in the run's journal (`calls.sqlite`) before the tree acts on it
+(`steprag.batch.journal`).
 """
 
 from __future__ import annotations
@@ -20,21 +21,13 @@ from data_generation.growth import finished, plant
 from data_generation.rounds import Earlier
 from data_generation.search import Searcher, grow
 from indexes import open_retriever
-from steprag.budget import Spending
-from steprag.checkpoints import checked_profile
-from steprag.cli import guarded
-from steprag.config import add_options, config_from, parse_arguments
-from steprag.environment import Environment
-from steprag.errors import PART_DONE, ConfigError, RequestError
-from steprag.files import existing, read_records
-from steprag.gate import Gate
-from steprag.inputs import read_questions
-from steprag.journal import JOURNAL, Journal, QuestionCalls
-from steprag.judge import Judge, ScoreFormat, prompt_hash
-from steprag.policy import Policy, model_identity, open_policy
-from steprag.progress import say
-from steprag.prompts import PromptProfile
-from steprag.questions import (
+from steprag.agent.checkpoints import checked_profile
+from steprag.agent.environment import Environment
+from steprag.agent.judge import Judge, ScoreFormat, prompt_hash
+from steprag.agent.profiles import PromptProfile
+from steprag.agent.retriever import Retriever
+from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
+from steprag.batch.worklist import (
     SAMPLING,
     agent_identity,
     in_question_order,
@@ -43,7 +36,15 @@ from steprag.questions import (
     unfinished,
     work_off,
 )
-from steprag.retriever import Retriever
+from steprag.cli import guarded
+from steprag.config import add_options, config_from, parse_arguments
+from steprag.errors import PART_DONE, ConfigError, RequestError
+from steprag.files import existing, read_records
+from steprag.inputs import read_questions
+from steprag.policy.budget import Spending
+from steprag.policy.client import Policy, model_identity, open_policy
+from steprag.policy.gate import Gate
+from steprag.progress import say
 from steprag.runs import Run, open_run
 from steprag.types import Failure, Question, Tree, Usage
 

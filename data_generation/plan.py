@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from data_generation.config import GenerateConfig
-from steprag.budget import Spending
+from steprag.batch.journal import JOURNAL, Journal
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
 from steprag.files import existing, ids_in, read_rows
 from steprag.inputs import read_questions
-from steprag.journal import JOURNAL, Journal
+from steprag.policy.budget import Spending
 from steprag.runs import read_manifest
 from steprag.stats import mean_interval
 

@@ -17,16 +17,16 @@ from data_generation.config import PRESETS, GenerateConfig
 from data_generation.generate import Tally, search_identity, search_one, summarise
 from data_generation.rounds import Earlier
 from data_generation.search import Searcher
+from steprag.agent.environment import Environment
+from steprag.agent.judge import Judge
+from steprag.agent.profiles import load_profile
+from steprag.batch.journal import JOURNAL, Journal, state_of
+from steprag.batch.worklist import FAILED
 from steprag.cli import guarded
 from steprag.config import add_options, load_config, options_from, parse_arguments
-from steprag.environment import Environment
 from steprag.errors import ConfigError, NotJournalled
 from steprag.files import dump_line, existing, written_whole
-from steprag.journal import JOURNAL, Journal, state_of
-from steprag.judge import Judge
-from steprag.policy import Policy
-from steprag.prompts import load_profile
-from steprag.questions import FAILED
+from steprag.policy.client import Policy
 from steprag.runs import open_run, read_manifest
 from steprag.types import Completion, Failure, Message, Passage, Question, Sample, Tree, Usage
 

@@ -17,11 +17,11 @@ from functools import partial
 
 from data_generation.config import GenerateConfig, SearchConfig, TreeLimits
 from data_generation.growth import Branch, Growth, backup, finished, mark_pending, select, settle
-from steprag.environment import Environment
+from steprag.agent.environment import Environment
+from steprag.agent.judge import Judge
 from steprag.errors import NotJournalled, StepFormatError
-from steprag.judge import Judge
 from steprag.metrics import f1, normalise
-from steprag.policy import Policy
+from steprag.policy.client import Policy
 from steprag.tree import discounted
 from steprag.types import Completion, Found, Node, State, Step, Tree, Usage
 

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from indexes import open_retriever
+from steprag.agent.environment import Environment
+from steprag.agent.profiles import load_profile
 from steprag.cli import guarded
 from steprag.config import parse_arguments
-from steprag.environment import Environment
 from steprag.errors import DataError, StepFormatError
 from steprag.files import existing, file_hash, read_records, write_records
 from steprag.inputs import read_passages
 from steprag.progress import say
-from steprag.prompts import load_profile
 from steprag.runs import open_run
 from steprag.types import Completion, Message, Passage, State, Trajectory
 

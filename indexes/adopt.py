@@ -17,15 +17,15 @@ import numpy as np
 from indexes.build import Built, report_of
 from indexes.check import cosine_rows
 from indexes.config import IndexConfig, chosen_encoder
-from indexes.corpus import PassageStore, passage_text
-from indexes.embed import Encoder
-from indexes.encoders import EncoderSpec
-from indexes.folder import building, link
-from indexes.intake import take_in
+from indexes.corpora.passage_store import PassageStore, passage_text
+from indexes.corpora.read_corpus import take_in
+from indexes.corpora.readers import open_source
+from indexes.encoding.embed import Encoder
+from indexes.encoding.encoders import EncoderSpec
 from indexes.manifest import INDEX, CorpusFacts, IndexFacts, identity
-from indexes.readers import open_source
 from indexes.sealing import Begun, Result, seal
-from indexes.types import ADOPTED, read_faiss
+from indexes.vectors.index_types import ADOPTED, read_faiss
+from indexes.whole_folder import building, link
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError

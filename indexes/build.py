@@ -1,8 +1,8 @@
 """`steprag index build`: corpus to passages to vectors to an index, in a folder that appears whole or not at all.
 
-Intake (`indexes.intake`), encoding in shards (`indexes.shards`) and the index itself (`indexes.types`) follow one
-another; each begins where a killed build left it. An index of another type of the same corpus and encoder is built
-from the vectors that are there.
+Intake (`indexes.corpora.read_corpus`), encoding in shards (`indexes.encoding.shards`) and the index itself
+(`indexes.vectors.index_types`) follow one another; each begins where a killed build left it. An index of another type
+of the same corpus and encoder is built from the vectors that are there.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ from typing import Any
 
 import numpy as np
 
-from indexes.bm25 import FOLDER as BM25
-from indexes.bm25 import add_bm25
+from indexes.addons.addon import sidecars
+from indexes.addons.bge_m3 import FOLDER as LEXICAL
+from indexes.addons.bm25 import FOLDER as BM25
+from indexes.addons.bm25 import add_bm25
+from indexes.addons.links import add_links
+from indexes.addons.sparse import add_sparse, learned_weights
 from indexes.config import IndexConfig, chosen_encoder
-from indexes.corpus import OFFSETS, PASSAGES
-from indexes.embed import Encoder
-from indexes.encoders import NONE, EncoderSpec
-from indexes.folder import building, link, restore
-from indexes.intake import SKIPPED, Taken, take_in
-from indexes.lexical import FOLDER as LEXICAL
-from indexes.links import add_links
+from indexes.corpora.passage_store import OFFSETS, PASSAGES
+from indexes.corpora.read_corpus import SKIPPED, Taken, take_in
+from indexes.corpora.readers import Source, open_source
+from indexes.encoding.embed import Encoder
+from indexes.encoding.encoders import NONE, EncoderSpec
+from indexes.encoding.runtimes import check_backend
+from indexes.encoding.shards import Work, encode_shards
 from indexes.manifest import (
     BUILT,
     INDEX,
@@ -39,15 +43,11 @@ from indexes.manifest import (
     identity,
     read_index_manifest,
 )
-from indexes.measure import make_probe
-from indexes.readers import Source, open_source
-from indexes.runtimes import check_backend
 from indexes.sealing import INTAKE, Begun, Result, seal
-from indexes.shards import Work, encode_shards
-from indexes.sidecar import sidecars
-from indexes.sparse import add_sparse, learned_weights
-from indexes.types import build_type, check_type, requested
-from indexes.vectors import VECTORS, VectorFile
+from indexes.vectors.index_types import build_type, check_type, requested
+from indexes.vectors.recall import make_probe
+from indexes.vectors.vector_file import VECTORS, VectorFile
+from indexes.whole_folder import building, link, restore
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError

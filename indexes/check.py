@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from indexes.corpus import PassageStore
-from indexes.embed import Encoder
-from indexes.encoders import encoder_here
+from indexes.addons.addon import read_sidecar, sidecars
+from indexes.corpora.passage_store import PassageStore
+from indexes.encoding.embed import Encoder
+from indexes.encoding.encoders import encoder_here
 from indexes.manifest import BUILT, IndexManifest, check_files, read_index_manifest
-from indexes.sidecar import read_sidecar, sidecars
-from indexes.types import open_index
-from indexes.vectors import VECTORS, VectorFile
+from indexes.vectors.index_types import open_index
+from indexes.vectors.vector_file import VECTORS, VectorFile
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import DataError

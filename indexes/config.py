@@ -7,11 +7,11 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from indexes.bm25 import FOLDER as BM25
-from indexes.bm25 import Bm25Config
-from indexes.embed import Dtype
-from indexes.encoders import EMBEDDED, NO_ENCODER, NONE, EncoderSpec, Overrides, find_encoder, read_spec
-from indexes.runtimes import Backend
+from indexes.addons.bm25 import FOLDER as BM25
+from indexes.addons.bm25 import Bm25Config
+from indexes.encoding.embed import Dtype
+from indexes.encoding.encoders import EMBEDDED, NO_ENCODER, NONE, EncoderSpec, Overrides, find_encoder, read_spec
+from indexes.encoding.runtimes import Backend
 from steprag.config import Positive, Section, StageConfig
 
 TypeName = Literal["flat", "flat-fp16", "ivf-sq8", "ivf-pq", "hnsw-sq8", "rabitq", "gpu-flat", "gpu-cagra"]

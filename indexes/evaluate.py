@@ -14,12 +14,12 @@ from typing import Any
 
 from pydantic import Field
 
-from indexes.retriever import open_retriever
+from indexes.retrieval.open import open_retriever
+from steprag.agent.retriever import Retriever
 from steprag.cli import guarded
 from steprag.config import Positive, RetrieverConfig, StageConfig, add_options, config_from, parse_arguments
 from steprag.errors import DataError
 from steprag.files import existing, from_dict, read_rows
-from steprag.retriever import Retriever
 from steprag.stats import mean_interval
 from steprag.types import Question
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from indexes.encoders import EncoderSpec
+from indexes.encoding.encoders import EncoderSpec
 from steprag.errors import ConfigError, DataError
 from steprag.files import file_hash, from_dict
 

@@ -20,19 +20,19 @@ from typing import Any
 
 import numpy as np
 
-from indexes.bm25 import Analyser, Bm25Config, terms_of, write_bm25
+from indexes.addons.bm25 import Analyser, Bm25Config, terms_of, write_bm25
 from indexes.config import IndexConfig, SearchConfig, chosen_encoder
-from indexes.corpus import passage_text
-from indexes.counting import count_rows
-from indexes.embed import Encoder
-from indexes.encoders import NONE, EncoderSpec
+from indexes.corpora.corpus_size import count_rows
+from indexes.corpora.passage_store import passage_text
+from indexes.corpora.readers import Source, open_source
+from indexes.encoding.embed import Encoder
+from indexes.encoding.encoders import NONE, EncoderSpec
 from indexes.manifest import SPARSE
-from indexes.readers import Source, open_source
-from indexes.types import TRAIN_POINTS, TYPES, cells, code_bytes, prepare
+from indexes.vectors.index_types import TRAIN_POINTS, TYPES, cells, code_bytes, prepare
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
+from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError
-from steprag.threads import usable_cores
 from steprag.types import Passage
 
 EXPECTED = {"flat": 1.0, "flat-fp16": 1.0, "ivf-sq8": 0.99, "hnsw-sq8": 0.985, "ivf-pq": 0.985, "rabitq": 0.98}

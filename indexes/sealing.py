@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from indexes.config import IndexConfig
-from indexes.corpus import OFFSETS, PASSAGES
-from indexes.encoders import EncoderSpec
+from indexes.corpora.passage_store import OFFSETS, PASSAGES
+from indexes.encoding.encoders import EncoderSpec
+from indexes.encoding.shards import MARKS
 from indexes.manifest import (
     BUILT,
     FORMAT,
@@ -22,8 +23,7 @@ from indexes.manifest import (
     file_facts,
     fingerprint,
 )
-from indexes.shards import MARKS
-from indexes.vectors import VECTORS
+from indexes.vectors.vector_file import VECTORS
 from steprag.files import to_dict, write_json
 from steprag.runs import code_version, now
 

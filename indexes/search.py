@@ -9,12 +9,12 @@ import textwrap
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from indexes.retriever import open_retriever
+from indexes.retrieval.open import open_retriever
+from steprag.agent.retriever import Retriever
 from steprag.cli import guarded
 from steprag.config import RetrieverConfig, StageConfig, add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
 from steprag.files import dump_line, to_dict
-from steprag.retriever import Retriever
 from steprag.types import Passage
 
 

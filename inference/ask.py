@@ -10,17 +10,17 @@ from functools import partial
 from pathlib import Path
 
 from indexes import open_retriever
-from inference.choice import critic_of
 from inference.config import InferConfig, add_infer_options, infer_config
-from steprag.checkpoints import checked_profile
+from inference.critic_choice import critic_of
+from steprag.agent.checkpoints import checked_profile
+from steprag.agent.critic import Critic
+from steprag.agent.environment import Environment, rollout
+from steprag.batch.journal import Journal
 from steprag.cli import guarded
 from steprag.config import parse_arguments
-from steprag.critic import Critic
-from steprag.environment import Environment, rollout
 from steprag.errors import PART_DONE, ConfigError
-from steprag.gate import Gate
-from steprag.journal import Journal
-from steprag.policy import open_policy
+from steprag.policy.client import open_policy
+from steprag.policy.gate import Gate
 from steprag.types import Episode, Passage, Question, State
 
 SHOWN = 110

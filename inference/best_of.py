@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from inference.config import InferConfig
-from steprag.environment import Choose, Environment, rollout
+from steprag.agent.environment import Choose, Environment, rollout
 from steprag.errors import ConfigError
 from steprag.metrics import normalise
-from steprag.policy import Policy
+from steprag.policy.client import Policy
 from steprag.types import Episode, Message
 
 Scorer = Callable[[tuple[Message, ...], str], float]

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from inference.plots import draw
+from inference.runs_compared import Scored, asked_of, check_alike, check_direct, difference, read_run, right, shared
 from inference.scores import HARNESS, gold_recall, interval, mean
-from inference.side_by_side import Scored, asked_of, check_alike, check_direct, difference, read_run, right, shared
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError

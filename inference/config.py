@@ -6,7 +6,6 @@ import argparse
 
 from pydantic import Field
 
-from steprag.budget import BudgetConfig
 from steprag.config import (
     PolicyConfig,
     Positive,
@@ -17,6 +16,7 @@ from steprag.config import (
     add_options,
     config_from,
 )
+from steprag.policy.budget import BudgetConfig
 
 
 class EpisodeConfig(Section):

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from inference.scores import HARNESS, Score, gold_recall, interval, mean, score
+from steprag.batch.worklist import failures_in
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError
 from steprag.files import existing, read_records, read_rows, write_json
-from steprag.questions import failures_in
 from steprag.runs import has_ended, read_manifest
 from steprag.types import Prediction, Usage
 

@@ -19,25 +19,33 @@ if not __package__:  # run as a file: Python looks beside it first, where `infer
 
 from indexes import open_retriever
 from inference.best_of import Scorer, by_critic, by_vote, check_sampling, play
-from inference.choice import critic_of
 from inference.config import InferConfig, add_infer_options, infer_config
+from inference.critic_choice import critic_of
 from inference.datasets import chosen_file, sampled
 from inference.evaluate import evaluate, table
 from inference.scores import HARNESS
-from steprag.budget import Spending
-from steprag.checkpoints import checked_profile
+from steprag.agent.checkpoints import checked_profile
+from steprag.agent.critic import Critic
+from steprag.agent.environment import Choose, Environment
+from steprag.agent.profiles import PromptProfile
+from steprag.agent.retriever import Retriever
+from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.worklist import (
+    agent_identity,
+    in_question_order,
+    note_failures,
+    row_id,
+    same_model,
+    unfinished,
+    work_off,
+)
 from steprag.cli import guarded
 from steprag.config import parse_arguments
-from steprag.critic import Critic
-from steprag.environment import Choose, Environment
 from steprag.errors import PART_DONE, RequestError
-from steprag.gate import Gate
 from steprag.inputs import read_questions
-from steprag.journal import JOURNAL, Journal
-from steprag.policy import Policy, open_policy
-from steprag.prompts import PromptProfile
-from steprag.questions import agent_identity, in_question_order, note_failures, row_id, same_model, unfinished, work_off
-from steprag.retriever import Retriever
+from steprag.policy.budget import Spending
+from steprag.policy.client import Policy, open_policy
+from steprag.policy.gate import Gate
 from steprag.runs import Run, open_run
 from steprag.types import Episode, Failure, Found, Prediction, Question, Usage
 

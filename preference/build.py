@@ -12,22 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from preference.config import PairsStageConfig
-from preference.credit import Credit
-from preference.folder import PairsFolder
-from preference.funnel import Funnel
+from preference.exchange.push import add_push_option, push_if_asked
+from preference.labels import build_labels, build_rankings
 from preference.leakage import check_folder
 from preference.pairs import build_pairs
-from preference.products import build_labels, build_rankings, build_trajectories
-from preference.push import add_push_option, push_if_asked
+from preference.pairs_folder import PairsFolder
 from preference.report import generation_facts, summary, write_report
+from preference.reward_diagnostics import Credit
 from preference.rewards import Rewards, outcomes, rewards, spre
+from preference.rule_counts import Funnel
+from preference.supervised import build_trajectories
+from steprag.agent.profiles import grammar_of
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
 from steprag.files import existing, file_hash, from_dict, line_hash, parse_line, read_lines
 from steprag.metrics import guessable
 from steprag.progress import say
-from steprag.prompts import grammar_of
 from steprag.runs import open_run, read_manifest
 from steprag.types import Tree, Usage
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from preference.config import BalanceConfig, FilterConfig
 from preference.filters import ContentOf
-from preference.funnel import Funnel
 from preference.pairs import same_words
+from preference.rule_counts import Funnel
 from steprag.files import PARTIAL, dump_line
 from steprag.types import Message, Pair
 

@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from preference.config import FilterConfig
+from steprag.agent.grammar import Grammar
 from steprag.errors import StepFormatError
 from steprag.metrics import normalise
-from steprag.steps import Grammar
 from steprag.types import Completion, Message, Pair
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class TokenCounter:
         self._tokens: list[int] = []
 
     def __call__(self, pair: Pair) -> int:
-        from steprag.tokens import prompt_tokens, reply_tokens
+        from steprag.engines.tokens import prompt_tokens, reply_tokens
 
         if pair.prompt is not self._prompt:  # the pairs of one prompt come together
             self._prompt, self._tokens = pair.prompt, prompt_tokens(pair.prompt, self._tokenizer)
@@ -62,7 +62,7 @@ def open_counter(config: FilterConfig) -> TokenCounter | None:
     if config.max_tokens is None:
         return None
     from steprag.engines.models import resolve_model
-    from steprag.tokens import load_tokenizer
+    from steprag.engines.tokens import load_tokenizer
 
     return TokenCounter(load_tokenizer(resolve_model(config.tokenizer, None)))
 

@@ -23,12 +23,12 @@ from preference.config import LeakageConfig, LeakageStageConfig
 from preference.report import note_leakage
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
+from steprag.engines.threads import one_load
 from steprag.errors import ConfigError
 from steprag.files import existing, file_hash, read_records, read_rows
 from steprag.inputs import read_questions
 from steprag.metrics import normalise
 from steprag.progress import Progress, say
-from steprag.threads import one_load
 from steprag.types import Question
 
 KINDS = ("id", "text", "ngram", "embedding")

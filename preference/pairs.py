@@ -8,8 +8,8 @@ from functools import lru_cache
 from itertools import combinations
 
 from preference.config import PairsConfig
-from preference.funnel import Funnel
 from preference.rewards import Estimate, Rewards
+from preference.rule_counts import Funnel
 from steprag.metrics import normalise
 from steprag.tree import as_reply, children_of
 from steprag.types import Node, Pair, Tree

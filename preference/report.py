@@ -8,7 +8,7 @@ from typing import Any
 
 from preference.card import card
 from preference.config import FolderConfig
-from preference.folder import PairsFolder
+from preference.pairs_folder import PairsFolder
 from preference.plots import draw
 from steprag.figures import png
 from steprag.files import existing, read_json, write_json, written_whole

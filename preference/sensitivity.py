@@ -17,8 +17,8 @@ from typing import Any
 
 from preference.build import read_trees, trees_file
 from preference.config import PairsStageConfig
-from preference.credit import share
 from preference.pairs import build_pairs
+from preference.reward_diagnostics import share
 from preference.rewards import rewards
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments

@@ -24,24 +24,28 @@ class Command:
 
 
 COMMANDS = (
-    Command("demo", "steprag.demo", "the whole pipeline on the embedded data, model and index"),
-    Command("reproduce", "steprag.reproduce", "does training on steps help? the proof, with its report"),
+    Command("demo", "steprag.experiments.demo", "the whole pipeline on the embedded data, model and index"),
+    Command("reproduce", "steprag.experiments.reproduce", "does training on steps help? the proof, with its report"),
     Command("doctor", "steprag.doctor", "what this machine can do"),
     Command("index build", "indexes.build", "corpus to vectors and a FAISS index"),
     Command("index adopt", "indexes.adopt", "an index folder around a FAISS file that another program built"),
     Command("index check", "indexes.check", "an index folder's files and vectors against its manifest"),
     Command("index search", "indexes.search", "passages for a query"),
-    Command("index serve", "indexes.serve", "an index folder over HTTP"),
+    Command("index serve", "indexes.service.serve", "an index folder over HTTP"),
     Command("index evaluate", "indexes.evaluate", "recall of an index against supporting passages"),
-    Command("policy", "steprag.engines.serve", "serve a model or adapter; convert what the trainer made"),
+    Command("policy", "steprag.engines.policy_command", "serve a model or adapter; convert what the trainer made"),
     Command("worked", "data_generation.worked", "worked episodes to supervised steps"),
     Command("plan index", "indexes.plan", "what each index type of a corpus takes on this machine"),
-    Command("plan train", "training.plan", "memory, disk and hours of a training run, before it starts"),
+    Command("plan train", "training.planning.plan", "memory, disk and hours of a training run, before it starts"),
     Command("plan", "data_generation.plan", "what a generation run will cost, before anything is spent"),
     Command("generate", "data_generation.generate", "Monte Carlo tree search: questions to trees"),
     Command("replay", "data_generation.replay", "trees again from a run's journal, with other rewards or stop rules"),
-    Command("pairs import", "preference.importing", "a published RAG_ProGuide.json to pairs and its prompts"),
-    Command("pairs export", "preference.export", "pairs in the formats of LLaMA-Factory, OpenAI, verl, RAG_ProGuide"),
+    Command("pairs import", "preference.exchange.importing", "a published RAG_ProGuide.json to pairs and its prompts"),
+    Command(
+        "pairs export",
+        "preference.exchange.export",
+        "pairs in other tools' formats: LLaMA-Factory, OpenAI, verl",
+    ),
     Command("pairs sensitivity", "preference.sensitivity", "which pairs another discount would flip or lose"),
     Command("pairs leakage", "preference.leakage", "looks for evaluation questions in a pairs folder"),
     Command("pairs", "preference.build", "trees to preference pairs and supervised steps"),
@@ -50,7 +54,7 @@ COMMANDS = (
     Command("ask", "inference.ask", "one question, its steps shown as they come"),
     Command("compare", "inference.compare", "runs of the agent side by side: table, paired tests, plots"),
     Command("evaluate", "inference.evaluate", "score predictions again"),
-    Command("judge", "inference.judge", "have a model say which answers are right"),
+    Command("judge", "inference.answer_judge", "have a model say which answers are right"),
 )
 
 

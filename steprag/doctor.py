@@ -16,11 +16,11 @@ from pathlib import Path
 
 from steprag.cli import guarded
 from steprag.config import parse_arguments
-from steprag.engines.commands import vllm_program
+from steprag.engines.launch import vllm_program
 from steprag.engines.models import cache_dir, embedded_encoder, embedded_gguf, verify
+from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError
 from steprag.runs import code_version
-from steprag.threads import usable_cores
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "sentence-transformers", "faiss-cpu", "xllamacpp", "openai")
 

@@ -101,7 +101,7 @@ class BudgetReached(StepragError):
 class StepFormatError(StepragError):
     """A completion broke the step grammar.
 
-    `reason` is one word from `steprag.steps.FAILURES`, counted and stored; the message says more.
+    `reason` is one word from `steprag.agent.grammar.FAILURES`, counted and stored; the message says more.
     """
 
     def __init__(self, reason: str, detail: str) -> None:

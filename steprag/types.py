@@ -107,7 +107,7 @@ class State:
 class Episode:
     """One run from question to answer.
 
-    `finish`: "answer", or the reason (`steprag.steps.FAILURES`) for which the last completion was refused; then
+    `finish`: "answer", or the reason (`steprag.agent.grammar.FAILURES`) for which the last completion was refused; then
     `refused` holds that completion's text. `retrieved` holds the passages of each query, in order, none where
     it found nothing.
     """
@@ -139,8 +139,8 @@ class Node:
 
     The root has parent None, depth 0 and no action. `depth` is the number of steps from the question. `value` is the
     mean of the rewards backed up through the node, None where none was. `failure` names why a completion was refused
-    (`steprag.steps.FAILURES`); such a node is terminal and has neither content nor value. `messages` is the prompt
-    that its children saw, present where the node was expanded. `usage` is what the request that sampled it cost;
+    (`steprag.agent.grammar.FAILURES`); such a node is terminal and has neither content nor value. `messages` is the
+    prompt that its children saw, present where the node was expanded. `usage` is what the request that sampled it cost;
     siblings of one request share it, so it stands on the first of them alone.
     """
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from steprag.environment import Environment
-from steprag.prompts import load_profile
-from steprag.tokens import prompt_tokens, reply_tokens
+from steprag.agent.environment import Environment
+from steprag.agent.profiles import load_profile
+from steprag.engines.tokens import prompt_tokens, reply_tokens
 from steprag.types import Completion, Message, Question, State
 from tests.fakes import DictRetriever, answer, evidence, query
 from tests.models import make_llama

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from steprag.agent.environment import Environment, rollout
+from steprag.agent.profiles import PROFILES, load_profile
 from steprag.cli import main
-from steprag.environment import Environment, rollout
 from steprag.errors import ConfigError
 from steprag.files import read_records, write_records
-from steprag.prompts import PROFILES, load_profile
 from steprag.types import Completion, Message, Prediction, Question, State, Step, Usage
 from tests.fakes import (
     QUESTION,

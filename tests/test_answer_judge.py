@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inference.judge import parse
+from inference.answer_judge import parse
 from steprag.cli import main
 from steprag.files import read_records, write_records
 from steprag.runs import open_run

@@ -16,10 +16,10 @@ import pytest
 from data_generation.worked import WorkedEpisode, WorkedStep, replay
 from preference.build import read_trees
 from steprag import atlas
+from steprag.agent.environment import Environment
+from steprag.agent.profiles import load_profile
 from steprag.cli import main
-from steprag.environment import Environment
 from steprag.inputs import read_questions
-from steprag.prompts import load_profile
 from steprag.runs import read_manifest
 from steprag.types import Passage
 from tests.fakes import DictRetriever, answer, evidence, query
@@ -263,7 +263,7 @@ def missing_packages() -> list[str]:
 
 @pytest.mark.skipif(bool(missing_packages()), reason=f"the extra 'atlas' is not installed: {missing_packages()}")
 def test_the_builder_writes_the_committed_files_again(tmp_path: Path) -> None:
-    from steprag.atlas.build import PACKAGES, build
+    from steprag.atlas.builder.build import PACKAGES, build
 
     other = {name: version(name) for name, wanted in PACKAGES.items() if version(name) != wanted}
     if other:

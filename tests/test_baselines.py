@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from steprag.agent.environment import Environment, rollout
+from steprag.agent.profiles import load_profile
 from steprag.cli import main
-from steprag.environment import Environment, rollout
 from steprag.files import read_records, write_records
-from steprag.prompts import load_profile
 from steprag.runs import read_manifest
 from steprag.types import Completion, Episode, Message, Prediction, Question, State, Step
 from tests.fakes import QUESTION, DictRetriever, Endpoint, Script, ScriptedPolicy, chat_reply, options, serve

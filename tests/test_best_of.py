@@ -13,11 +13,11 @@ import pytest
 
 from inference.best_of import by_critic, by_vote, play
 from inference.inference import answer_one
+from steprag.agent.environment import Environment
+from steprag.agent.profiles import load_profile
+from steprag.batch.journal import JOURNAL
 from steprag.cli import main
-from steprag.environment import Environment
 from steprag.files import read_records, write_records
-from steprag.journal import JOURNAL
-from steprag.prompts import load_profile
 from steprag.types import Episode, Message, Prediction, Question, State, Step, Usage
 from tests.fakes import QUESTION, DictRetriever, Endpoint, ScriptedPolicy, answer, chat_reply, options, serve
 

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+import indexes.addons.bge_m3
+import indexes.addons.postings
 import indexes.build
 import indexes.check
-import indexes.lexical
-import indexes.postings
 import indexes.search
 from indexes import open_retriever
-from indexes.corpus import PassageStore
-from indexes.embed import Encoder
-from indexes.encoders import Overrides, read_spec
-from indexes.lexical import LexicalEncoder
-from indexes.postings import open_arrays
+from indexes.addons.bge_m3 import LexicalEncoder
+from indexes.addons.postings import open_arrays
+from indexes.corpora.passage_store import PassageStore
+from indexes.encoding.embed import Encoder
+from indexes.encoding.encoders import Overrides, read_spec
 from steprag.cli import guarded
 from steprag.config import RetrieverConfig
 from steprag.errors import ConfigError, DataError
@@ -156,9 +156,9 @@ def ask_sparse(path: Path, query: str, top_k: int) -> list[tuple[str, float]]:
 def test_blocks_and_ranges_leave_no_trace(
     pristine: Path, m3: Path, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexes.lexical, "CHUNK", 4)
-    monkeypatch.setattr(indexes.postings, "BLOCK", 5)
-    monkeypatch.setattr(indexes.postings, "RANGE", 7)
+    monkeypatch.setattr(indexes.addons.bge_m3, "CHUNK", 4)
+    monkeypatch.setattr(indexes.addons.postings, "BLOCK", 5)
+    monkeypatch.setattr(indexes.addons.postings, "RANGE", 7)
     assert guarded(indexes.build.main, command(tmp_path, tiny_encoder, "--sparse", str(m3))) == 0
     here, there = (open_arrays(folder / "lexical") for folder in (tmp_path / "index", pristine))
     assert len(here[0]) > 100

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from indexes import postings
-from indexes.bm25 import Analyser, Bm25Config, terms_of, write_bm25
-from indexes.readers import open_source
+from indexes.addons import postings
+from indexes.addons.bm25 import Analyser, Bm25Config, terms_of, write_bm25
+from indexes.corpora.readers import open_source
 from steprag.types import Passage
 
 FILES = {"data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy", "params.index.json", "vocab.index.json"}

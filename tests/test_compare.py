@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from inference.scores import HARNESS, score
+from steprag.agent.profiles import PROFILES, load_profile
 from steprag.cli import main
 from steprag.files import write_records
-from steprag.prompts import PROFILES, load_profile
 from steprag.runs import open_run
 from steprag.types import Failure, Found, Prediction, Step, Usage
 

@@ -15,10 +15,10 @@ import yaml
 from data_generation.config import GenerateConfig
 from inference.config import InferConfig
 from preference.config import PairsStageConfig
+from steprag.agent.profiles import load_profile
 from steprag.cli import COMMANDS, main
 from steprag.config import StageConfig, leaves, load_config
 from steprag.errors import ConfigError
-from steprag.prompts import load_profile
 from training.config import TrainConfig
 
 ROOT = Path(__file__).parent.parent

@@ -13,11 +13,11 @@ import pytest
 import indexes.build
 from inference.datasets import ON_HUB, question_file, sampled
 from steprag import atlas
+from steprag.agent.profiles import load_profile
 from steprag.cli import guarded, main
 from steprag.errors import ConfigError, DataError
 from steprag.files import read_records, write_records
 from steprag.inputs import read_questions
-from steprag.prompts import load_profile
 from steprag.runs import read_manifest
 from steprag.types import Pair, Prediction, Question, State
 from tests.fakes import QUESTION, WORLD, Endpoint, answer, chat_reply, listening, options, serve

@@ -20,18 +20,19 @@ from typing import Any
 
 import pytest
 
+from steprag.agent.grammar import START
+from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
+from steprag.agent.judge import ScoreFormat
 from steprag.config import PolicyConfig
 from steprag.engines import EMBEDDED, Endpoint, EngineSpec, embedded_gguf, resolve_model, serving
 from steprag.engines.adapters import gguf_adapter, permute_rows, unpermute_rows
-from steprag.engines.commands import command, vllm_program
+from steprag.engines.launch import command, vllm_program
 from steprag.engines.models import cache_dir, embedded_encoder, verify
-from steprag.engines.serve import main
+from steprag.engines.policy_command import main
 from steprag.engines.server import check_reachable
 from steprag.engines.weights import hf_weights, merged_folder, transformers_folder
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable
-from steprag.judge import ScoreFormat
-from steprag.policy import OpenAIPolicy, OutputFormat, open_policy
-from steprag.steps import GRAMMARS, START, TRANSCRIPT
+from steprag.policy.client import OpenAIPolicy, OutputFormat, open_policy
 from steprag.types import Message, Sample
 from tests.models import TEMPLATE, make_tokenizer
 
@@ -83,7 +84,7 @@ def edited(adapter: Path, into: Path, **changes: Any) -> Path:
 
 
 def test_import_needs_nothing_heavy() -> None:
-    script = "import sys, steprag.engines, steprag.engines.serve, steprag.engines.weights; "
+    script = "import sys, steprag.engines, steprag.engines.policy_command, steprag.engines.weights; "
     script += "assert not {'numpy', 'torch', 'gguf', 'transformers', 'xllamacpp'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 
@@ -549,7 +550,7 @@ def gone(pid: int) -> bool:
 def test_guard_ends_its_command_when_pipe_and_signal_come_together(repetition: int) -> None:
     """The command outlived its guard when SIGTERM arrived while the closed pipe was being dealt with."""
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
-    line = [sys.executable, "-m", "steprag.engines.child", *command]
+    line = [sys.executable, "-m", "steprag.engines.outlive_guard", *command]
     with subprocess.Popen(line, stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True) as guard:
         deadline = time.monotonic() + 20
         while not children(guard.pid) and time.monotonic() < deadline:
@@ -571,7 +572,8 @@ def test_guard_ends_its_command_when_pipe_and_signal_come_together(repetition: i
 def test_the_engine_ends_with_the_command(end: signal.Signals) -> None:
     # Where the tests run in the background, SIGINT is ignored, and Python then sets no handler of its own.
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    line = [sys.executable, "-c", f"{heard}; import sys; from steprag.engines.serve import main; main(sys.argv[1:])"]
+    start = "import sys; from steprag.engines.policy_command import main; main(sys.argv[1:])"
+    line = [sys.executable, "-c", f"{heard}; {start}"]
     with subprocess.Popen([*line, "serve", "--port", "0"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("http://127.0.0.1:")

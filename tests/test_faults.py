@@ -16,10 +16,10 @@ import pytest
 
 from data_generation.config import GenerateConfig
 from data_generation.generate import open_engines
+from steprag.agent.profiles import load_profile
 from steprag.config import load_config
 from steprag.errors import PolicyUnavailable
 from steprag.files import read_records
-from steprag.prompts import load_profile
 from steprag.runs import read_manifest
 from steprag.types import Failure, Question, Tree
 from tests.fakes import QUESTION, Endpoint, beginner, chat_reply, listening

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from steprag.config import PolicyConfig
-from steprag.gate import BURST_SECONDS, CHARS_A_TOKEN, Gate
+from steprag.policy.gate import BURST_SECONDS, CHARS_A_TOKEN, Gate
 from steprag.types import Usage
 
 

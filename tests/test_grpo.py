@@ -22,9 +22,9 @@ import pytest
 from indexes.build import build_index
 from steprag.cli import guarded
 from steprag.engines.models import resolve_model
+from steprag.engines.tokens import load_tokenizer, prompt_tokens
 from steprag.files import write_records
 from steprag.runs import open_run
-from steprag.tokens import load_tokenizer, prompt_tokens
 from steprag.types import Passage, Question
 from tests.fakes import WORLD, DictRetriever, chat_reply, query, serve
 from tests.grpo_parts import ASKED, KEPT, NO, SEARCH, YES, make_speaker, spoken, world
@@ -154,9 +154,9 @@ def test_groups_are_scored_by_their_own_question_and_dropped_alone(speaker: Path
 def trainer_for(speaker: Path, folder: Path, **section: Any) -> Iterator[tuple[Any, Any]]:
     """A trainer as a run builds it, and its stage."""
     from training.job import Job
-    from training.policy import load_policy
-    from training.trl_common import quiet
-    from training.trl_grpo import build, staged
+    from training.model import load_policy
+    from training.trl.common import quiet
+    from training.trl.grpo import build, staged
     from training.world import World
 
     quiet()
@@ -374,7 +374,7 @@ def test_a_stage_without_its_source_says_which(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize(("count", "processes"), [(10, 1), (10, 2), (10, 3), (3, 4), (0, 2)])
 def test_rows_are_dealt_out_once_in_equal_batches(count: int, processes: int) -> None:
-    from training.trl_grpo import dealt
+    from training.trl.grpo import dealt
 
     rows = [StepRow([number], [1], 0.5) for number in range(count)]
     hands = [list(dealt(rows, 3, process, processes)) for process in range(processes)]

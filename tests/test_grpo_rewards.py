@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from steprag.environment import rollout
+from steprag.agent.environment import rollout
 from steprag.errors import ConfigError
 from steprag.types import Episode, Passage, Question, State, Step, Usage
 from tests.fakes import WORLD, ScriptedPolicy, answer, evidence, query

@@ -16,13 +16,13 @@ import indexes.build
 import indexes.evaluate
 import indexes.search
 from indexes import open_retriever
-from indexes.bm25 import Analyser, Bm25Config, add_bm25
-from indexes.cache import QueryCache
-from indexes.corpus import PassageStore, write_passages
-from indexes.links import mentions, title_words
+from indexes.addons.bm25 import Analyser, Bm25Config, add_bm25
+from indexes.addons.links import mentions, title_words
+from indexes.corpora.passage_store import PassageStore, write_passages
 from indexes.manifest import read_index_manifest
-from indexes.rerank import RerankedSearcher
-from indexes.searchers import Asked, HybridSearcher, Ranking, fuse_ranks, fuse_scores
+from indexes.retrieval.cache import QueryCache
+from indexes.retrieval.rerank import RerankedSearcher
+from indexes.retrieval.searchers import Asked, HybridSearcher, Ranking, fuse_ranks, fuse_scores
 from steprag.cli import guarded
 from steprag.config import RetrieverConfig
 from steprag.errors import ConfigError, DataError
@@ -126,7 +126,7 @@ def test_a_build_of_bm25_that_is_cut_off_leaves_the_index_as_it_was(
     before = sorted(path.name for path in index.iterdir())
     manifest = read_index_manifest(index)
     with monkeypatch.context() as patch:
-        patch.setattr("indexes.sidecar.write_json", full)
+        patch.setattr("indexes.addons.addon.write_json", full)
         with pytest.raises(ConfigError, match="cannot write .*bm25: No space left.*the index is as it was"):
             add_bm25(index, manifest, Bm25Config())
     assert [name for name in sorted(path.name for path in index.iterdir()) if "lock" not in name] == before

@@ -11,15 +11,15 @@ import pytest
 
 import indexes.adopt
 import indexes.check
-import indexes.counting
+import indexes.corpora.corpus_size
 import indexes.plan
 from indexes.adopt import adopt_index
 from indexes.build import build_index
-from indexes.embed import Encoder
-from indexes.encoders import Overrides, read_spec
-from indexes.readers import open_source
-from indexes.types import TYPES
-from indexes.vectors import VECTORS, VectorFile
+from indexes.corpora.readers import open_source
+from indexes.encoding.embed import Encoder
+from indexes.encoding.encoders import Overrides, read_spec
+from indexes.vectors.index_types import TYPES
+from indexes.vectors.vector_file import VECTORS, VectorFile
 from steprag.cli import guarded
 from steprag.errors import ConfigError, DataError
 from tests.indexing import PASSAGES, ask, small, write_corpus
@@ -154,7 +154,7 @@ def test_large_corpora_are_counted_from_their_beginning(tmp_path: Path, monkeypa
 
     import zstandard
 
-    monkeypatch.setattr(indexes.counting, "COUNTED", 0)
+    monkeypatch.setattr(indexes.corpora.corpus_size, "COUNTED", 0)
     content = b'{"id": "1", "title": "", "text": "one"}\n' * 5000
     for name, packed in (
         ("c.jsonl", content),
@@ -162,5 +162,5 @@ def test_large_corpora_are_counted_from_their_beginning(tmp_path: Path, monkeypa
         ("c.jsonl.zst", zstandard.compress(content)),
     ):
         (tmp_path / name).write_bytes(packed)
-        rows, exact = indexes.counting.count_rows(indexes.plan.open_source(str(tmp_path / name)))
+        rows, exact = indexes.corpora.corpus_size.count_rows(indexes.plan.open_source(str(tmp_path / name)))
         assert (rows, exact) == (5000, False)

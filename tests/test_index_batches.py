@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from indexes.build import Built
-from indexes.corpus import PassageStore, write_passages
-from indexes.folder_retriever import MAX_BATCH, FolderRetriever
-from indexes.searchers import DenseSearcher, VectorIndex
+from indexes.corpora.passage_store import PassageStore, write_passages
+from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
+from indexes.retrieval.searchers import DenseSearcher, VectorIndex
 from steprag.errors import RetrieverError
 from steprag.types import Passage
 from tests.indexing import ask

@@ -11,11 +11,11 @@ import pytest
 import zstandard
 
 import indexes.build
-import indexes.intake
+import indexes.corpora.read_corpus
 from indexes.build import IndexConfig, build_index
-from indexes.corpus import PassageStore
-from indexes.intake import take_in
-from indexes.readers import open_source
+from indexes.corpora.passage_store import PassageStore
+from indexes.corpora.read_corpus import take_in
+from indexes.corpora.readers import open_source
 from steprag.cli import guarded
 from steprag.config import load_config
 from steprag.errors import ConfigError, DataError
@@ -138,8 +138,8 @@ def test_duplicates_are_told_apart_from_ids_that_only_look_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All ids fall to one hash here, and they are compared in several shares."""
-    monkeypatch.setattr(indexes.intake, "hash", lambda _: 1, raising=False)
-    monkeypatch.setattr(indexes.intake, "_SHARE", 2)
+    monkeypatch.setattr(indexes.corpora.read_corpus, "hash", lambda _: 1, raising=False)
+    monkeypatch.setattr(indexes.corpora.read_corpus, "_SHARE", 2)
     corpus = write_corpus(tmp_path / "c.jsonl", [*PASSAGES, PASSAGES[2]])
     assert [p.id for p in taken(corpus, tmp_path / "store", 0.5)] == [row[0] for row in PASSAGES]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexes.embed import Encoder, batches
-from indexes.encoders import Overrides, find_encoder, read_spec
+from indexes.encoding.embed import Encoder, batches
+from indexes.encoding.encoders import Overrides, find_encoder, read_spec
 from steprag.errors import ConfigError
 
 

@@ -15,9 +15,9 @@ import pytest
 
 import indexes.build
 from indexes.build import build_index
+from indexes.encoding.shards import MARKS
 from indexes.manifest import read_index_manifest
-from indexes.shards import MARKS
-from indexes.vectors import VECTORS
+from indexes.vectors.vector_file import VECTORS
 from steprag.errors import DataError
 from tests.indexing import PASSAGES, ask, small, write_corpus
 

@@ -14,7 +14,7 @@ import indexes.check
 from indexes import open_retriever
 from indexes.build import build_index
 from indexes.manifest import read_index_manifest
-from indexes.retriever import mode_of
+from indexes.retrieval.open import mode_of
 from steprag.cli import guarded
 from steprag.config import RetrieverConfig
 from steprag.errors import ConfigError, DataError

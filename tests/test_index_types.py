@@ -13,10 +13,10 @@ from indexes import open_retriever
 from indexes.build import build_index
 from indexes.config import SearchConfig
 from indexes.manifest import IndexFacts, read_index_manifest
-from indexes.measure import make_probe, measure
 from indexes.plan import sizes
-from indexes.types import TYPES, Rescored, build_type, open_index
-from indexes.vectors import VECTORS, VectorFile
+from indexes.vectors.index_types import TYPES, Rescored, build_type, open_index
+from indexes.vectors.recall import make_probe, measure
+from indexes.vectors.vector_file import VECTORS, VectorFile
 from steprag.errors import ConfigError, DataError
 from tests.indexing import PASSAGES, ask, small, write_corpus
 

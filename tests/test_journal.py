@@ -22,14 +22,14 @@ import pytest
 from data_generation.config import GenerateConfig
 from data_generation.generate import Engines, search_all, search_identity
 from data_generation.rounds import Earlier
+from steprag.agent.profiles import load_profile
+from steprag.batch.journal import JOURNAL, Journal
 from steprag.cli import guarded, main
 from steprag.config import load_config
 from steprag.errors import BudgetReached, ConfigError, JournalError, PolicyRefused, RetrieverError
 from steprag.files import read_records
-from steprag.gate import Gate
-from steprag.journal import JOURNAL, Journal
-from steprag.policy import Policy
-from steprag.prompts import load_profile
+from steprag.policy.client import Policy
+from steprag.policy.gate import Gate
 from steprag.runs import open_run, read_manifest
 from steprag.types import Failure, Message, Passage, Question, Sample, Tree
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy

@@ -13,7 +13,7 @@ import pytest
 from steprag.errors import DataError
 from tests.training_parts import lines, make_qwen2, pair_row, some_rows, stock_trainer, train, write
 from training.rows import read_file
-from training.shared_prefix import sharing
+from training.trl.shared_prefix import sharing
 
 BETA = 0.5
 """That of `stock_trainer`."""
@@ -112,7 +112,7 @@ def test_smoothing_is_a_probability(tmp_path: Path) -> None:
 
 
 def test_rows_without_smoothing_need_no_column() -> None:
-    from training.trl_dpo import as_dataset
+    from training.trl.dpo import as_dataset
 
     rows = some_rows()
     assert "label_smoothing" not in as_dataset(rows, smoothing=True).column_names

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from steprag.errors import StepragError
-from steprag.lanes import Lanes
-from steprag.pipeline import StageBook, seconds
+from steprag.experiments.lanes import Lanes
+from steprag.experiments.stages import StageBook, seconds
 
 
 def test_two_lanes_work_at_once_on_cores_of_their_own() -> None:
@@ -115,7 +115,7 @@ def test_ctrl_c_ends_what_runs_in_the_lanes(tmp_path: Path) -> None:
     script.write_text(
         "import signal\n"
         "from pathlib import Path\n"
-        "from steprag.lanes import Lanes\n"
+        "from steprag.experiments.lanes import Lanes\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
         "lanes = Lanes(2)\n"
         "def serve():\n"

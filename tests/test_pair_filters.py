@@ -19,15 +19,15 @@ from data_generation.search import grow
 from preference.build import main
 from preference.candidates import in_circles
 from preference.config import FilterConfig, RewardConfig
-from preference.credit import Credit, half_means
+from preference.exchange.push import push
 from preference.filters import checks, content_reader
-from preference.push import push
+from preference.reward_diagnostics import Credit, half_means
 from preference.rewards import spre
+from steprag.agent.grammars import TRANSCRIPT
 from steprag.cli import main as steprag
 from steprag.errors import ConfigError, DataError
 from steprag.files import dump_line, read_records, to_dict, write_records
 from steprag.runs import read_manifest
-from steprag.steps import TRANSCRIPT
 from steprag.types import Message, Pair, Question, Ranking, StepLabel, Trajectory, Tree
 from tests.fakes import QUESTION, ScriptedPolicy, answer, beginner, evidence, query
 from tests.models import make_llama

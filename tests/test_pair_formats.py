@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from preference.export import export
-from preference.formats import llamafactory_pair
-from preference.importing import main as import_main
-from preference.proguide import FIELDS, parse_user, to_row
+from preference.exchange.export import export
+from preference.exchange.formats import llamafactory_pair
+from preference.exchange.importing import main as import_main
+from preference.exchange.proguide import FIELDS, parse_user, to_row
+from steprag.agent.environment import Environment, rollout
+from steprag.agent.profiles import load_profile
 from steprag.cli import main
-from steprag.environment import Environment, rollout
 from steprag.errors import DataError
 from steprag.files import read_records, write_records
-from steprag.prompts import load_profile
 from steprag.runs import read_manifest
 from steprag.types import Message, Pair, Question, State, Trajectory
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy, query

@@ -10,10 +10,11 @@ import pytest
 
 from preference.build import main
 from preference.config import PairsConfig, RewardConfig, SftConfig
-from preference.funnel import Funnel
+from preference.labels import build_labels, build_rankings
 from preference.pairs import build_pairs
-from preference.products import build_labels, build_rankings, build_trajectories
 from preference.rewards import Estimate, Rewards, outcomes, rewards
+from preference.rule_counts import Funnel
+from preference.supervised import build_trajectories
 from steprag.errors import ConfigError, DataError
 from steprag.files import dump_line, from_dict, read_records, to_dict
 from steprag.runs import read_manifest

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-import steprag.pipeline
+import steprag.experiments.stages
 from steprag import atlas
 from steprag.cli import main
-from steprag.contenders import LABELS, Proof, QuestionSet, best_trained, elsewhere, the_contenders
 from steprag.errors import PART_DONE, ConfigError, StepragError
+from steprag.experiments.contenders import LABELS, Proof, QuestionSet, best_trained, elsewhere, the_contenders
+from steprag.experiments.lanes import Lanes
+from steprag.experiments.report import costs, verdict
+from steprag.experiments.reproduce import FULL, one_kind, run_stages, search, the_questions, the_sizes
+from steprag.experiments.stages import StageBook
 from steprag.files import read_records, write_json
-from steprag.lanes import Lanes
-from steprag.pipeline import StageBook
-from steprag.reproduce import FULL, one_kind, run_stages, search, the_questions, the_sizes
-from steprag.reproduce_report import costs, verdict
 from steprag.types import Question
 
 
@@ -65,7 +65,7 @@ def test_the_runs_of_a_search_share_its_questions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lanes: int, names: list[str]
 ) -> None:
     typed: list[list[str]] = []
-    monkeypatch.setattr(steprag.pipeline, "run", lambda argv: typed.append(argv) or 0)
+    monkeypatch.setattr(steprag.experiments.stages, "run", lambda argv: typed.append(argv) or 0)
     questions, *_ = the_questions(replace(FULL, train=5))
     proof = proof_of(tmp_path, lanes=lanes)
     folders = search(StageBook(tmp_path / "stages.json"), proof, "search1", questions, adapter="warm")
@@ -115,7 +115,7 @@ def test_every_stage_runs_once_after_what_it_needs_and_in_lanes(
         ended.append(out.name)
         return 0
 
-    monkeypatch.setattr(steprag.pipeline, "run", finish)
+    monkeypatch.setattr(steprag.experiments.stages, "run", finish)
     lanes = Lanes(2)
     monkeypatch.setattr(lanes, "run", finish)
     proof = proof_of(tmp_path, lanes=2, demos=3, third=third, without=("shipped",))
@@ -129,7 +129,7 @@ def test_every_stage_runs_once_after_what_it_needs_and_in_lanes(
 def test_what_was_cut_off_and_then_left_out_is_not_in_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steprag.pipeline, "run", lambda argv: 1)
+    monkeypatch.setattr(steprag.experiments.stages, "run", lambda argv: 1)
     (tmp_path / "infer-vote").mkdir()
     (tmp_path / "infer-vote" / "manifest.json").write_text('{"status": "running", "stage": "infer"}')
     book = StageBook(tmp_path / "stages.json")
@@ -141,7 +141,7 @@ def test_what_was_cut_off_and_then_left_out_is_not_in_the_report(
 
 
 def test_a_stage_that_was_finished_by_hand_has_no_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steprag.pipeline, "run", lambda argv: 0)
+    monkeypatch.setattr(steprag.experiments.stages, "run", lambda argv: 0)
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "manifest.json").write_text('{"status": "done", "stage": "infer", "counts": {"questions": 3}}')
     book = StageBook(tmp_path / "stages.json")
@@ -178,8 +178,8 @@ def test_the_book_adds_up_interrupted_stages(tmp_path: Path, monkeypatch: pytest
         return 0
 
     clock = iter(range(0, 100, 7))
-    monkeypatch.setattr(steprag.pipeline, "run", run)
-    monkeypatch.setattr(steprag.pipeline.time, "time", lambda: next(clock))
+    monkeypatch.setattr(steprag.experiments.stages, "run", run)
+    monkeypatch.setattr(steprag.experiments.stages.time, "time", lambda: next(clock))
     with pytest.raises(StepragError, match="cut off"):
         StageBook(tmp_path / "stages.json").run(tmp_path / "x", "pairs", trees="t t")
     fails = False
@@ -198,7 +198,7 @@ def test_a_search_that_others_were_built_from_is_not_begun_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[list[str]] = []
-    monkeypatch.setattr(steprag.pipeline, "run", lambda argv: ran.append(argv) or PART_DONE)
+    monkeypatch.setattr(steprag.experiments.stages, "run", lambda argv: ran.append(argv) or PART_DONE)
     (tmp_path / "x").mkdir()
     for limit in (1, 1, 2):
         StageBook(tmp_path / "stages.json").run_once(tmp_path / "x", "generate", limit=limit)

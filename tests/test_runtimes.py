@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexes import runtimes
 from indexes.build import build_index
-from indexes.embed import Encoder
-from indexes.encoders import Overrides, read_spec
+from indexes.encoding import runtimes
+from indexes.encoding.embed import Encoder
+from indexes.encoding.encoders import Overrides, read_spec
 from indexes.manifest import read_index_manifest
 from steprag.errors import ConfigError
 from tests.indexing import PASSAGES, ask, small, write_corpus

@@ -16,12 +16,12 @@ from data_generation.config import GenerateConfig
 from data_generation.generate import search_one
 from data_generation.growth import Branch, Growth, backup, mark_pending, plant, select, uct
 from data_generation.search import Searcher, grow
+from steprag.agent.environment import Environment
+from steprag.agent.profiles import load_profile
 from steprag.config import load_config
-from steprag.environment import Environment
 from steprag.errors import PolicyError
 from steprag.files import to_dict
-from steprag.policy import Policy
-from steprag.prompts import load_profile
+from steprag.policy.client import Policy
 from steprag.tree import children_of, discounted
 from steprag.types import Message, Node, Question, Sample, State, Tree
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy, answer, evidence, query

@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 
 from indexes import open_retriever
-from indexes.api import LimitsConfig, Served, create_app
-from indexes.corpus import PassageStore, write_passages
-from indexes.folder_retriever import MAX_BATCH, FolderRetriever
-from indexes.remote import RemoteRetriever
-from indexes.searchers import DECIMALS, Asked, Ranking, ranking
-from indexes.serve import service_token
+from indexes.corpora.passage_store import PassageStore, write_passages
+from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
+from indexes.retrieval.remote import RemoteRetriever
+from indexes.retrieval.searchers import DECIMALS, Asked, Ranking, ranking
+from indexes.service.api import LimitsConfig, Served, create_app
+from indexes.service.serve import service_token
 from steprag.cli import guarded
 from steprag.config import RetrieverConfig
 from steprag.errors import ConfigError, RetrieverError
@@ -370,7 +370,7 @@ def test_a_search_r1_server_is_asked_as_its_clients_do(monkeypatch: pytest.Monke
 
 
 def test_a_server_that_fails_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("indexes.remote.FIRST_WAIT", 0.01)
+    monkeypatch.setattr("indexes.retrieval.remote.FIRST_WAIT", 0.01)
     replies = iter([(503, {"detail": "loading"}), (429, {"detail": "full"}), (200, found("Lima"))])
     with foreign(lambda _: next(replies)) as endpoint:
         (passage,) = asyncio.run(open_retriever(endpoint.url, quick()).search("Lima", 1))
@@ -408,7 +408,7 @@ def test_replies_that_end_a_search_at_once(reply: tuple[int, object], kind: type
 
 
 def test_a_lost_connection_is_a_retriever_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("indexes.remote.FIRST_WAIT", 0.01)
+    monkeypatch.setattr("indexes.retrieval.remote.FIRST_WAIT", 0.01)
     with foreign(lambda _: (200, found("Lima"))) as endpoint:
         source = open_retriever(endpoint.url, quick())
     with pytest.raises(RetrieverError, match="ConnectError.*tried 3 times"):
@@ -489,7 +489,7 @@ def test_a_stop_answers_what_was_accepted(index: Path) -> None:
 
 
 def test_what_serve_refuses(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from indexes.serve import main
+    from indexes.service.serve import main
 
     for argv, words in (
         (["--index", str(tmp_path / "nowhere")], "index folder not found"),

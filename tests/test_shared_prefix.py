@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from steprag.errors import ConfigError
 from tests.training_parts import make_qwen2, stock_trainer
 from training.rows import row_order
-from training.shared_prefix import pack, sharing
+from training.trl.shared_prefix import pack, sharing
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from steprag.agent.grammar import CONTROL_TOKEN, FAILURES, START, Grammar, neutralise
+from steprag.agent.grammars import TRANSCRIPT
 from steprag.errors import StepFormatError
-from steprag.steps import CONTROL_TOKEN, FAILURES, START, TRANSCRIPT, Grammar, neutralise
 from steprag.types import Completion, Step
 from tests.fakes import answer, evidence, query
 

@@ -136,7 +136,7 @@ def test_layers_are_of_adapters_alone(tiny: Path, pairs: Path, tmp_path: Path) -
 
 
 def test_trackers_reach_the_trainer(tmp_path: Path) -> None:
-    from training.trl_common import common_arguments
+    from training.trl.common import common_arguments
 
     assert common_arguments(TrainConfig(report_to=("wandb",)), tmp_path)["report_to"] == ["wandb"]
     assert common_arguments(TrainConfig(), tmp_path)["report_to"] == "none"

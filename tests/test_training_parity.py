@@ -38,7 +38,7 @@ def stops_at(ids: list[int], end: int) -> list[int]:
 
 def test_both_trainers_see_what_inference_sends(tokenizer: Any, rows: list[Row]) -> None:
     from training.llamafactory import _pair_columns
-    from training.trl_dpo import as_dataset
+    from training.trl.dpo import as_dataset
 
     tokens = tokenise(rows, tokenizer, 1000)
     for row, made, seen in zip(rows, tokens, as_dataset(tokens), strict=True):
@@ -102,7 +102,7 @@ def test_llamacpp_sends_the_ids_that_are_trained() -> None:
 
     from steprag.engines.models import resolve_model
     from steprag.engines.server import EngineSpec, serving
-    from steprag.tokens import load_tokenizer, prompt_tokens
+    from steprag.engines.tokens import load_tokenizer, prompt_tokens
 
     tokenizer = load_tokenizer(resolve_model("smollm2-135m-instruct"))
     chats = [messages(n) for n in range(3)] + [messages(3)[1:]]

@@ -15,9 +15,9 @@ from steprag.files import write_records
 from steprag.types import Question
 from tests.training_parts import make_qwen2, train
 from training.config import TrainConfig
-from training.estimate import GIB, PUBLISHED, episodes, memory, traffic, work
-from training.plan import RECIPES, main
-from training.shapes import KNOWN, shape_of
+from training.planning.estimate import GIB, PUBLISHED, episodes, memory, traffic, work
+from training.planning.plan import RECIPES, main
+from training.planning.shapes import KNOWN, shape_of
 
 MADE_FOR = {
     "qwen2.5-7b-dpo": ("a100", 8),
@@ -62,7 +62,7 @@ def test_what_cannot_fit_is_refused_with_the_nearest_recipe(capsys: pytest.Captu
 def test_parameters_are_the_models_own(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
-    from training.policy import load_policy
+    from training.model import load_policy
 
     files = ModelFiles("tiny", hf=make_qwen2(tmp_path))
     shape = shape_of(files)
@@ -169,7 +169,7 @@ def test_out_of_memory_is_told_with_its_knobs() -> None:
     import torch
 
     from steprag.errors import TrainingError
-    from training.trl_common import memory_told
+    from training.trl.common import memory_told
 
     with (
         pytest.raises(TrainingError, match=r"CUDA out of memory.*halve batch_size.*gradient_checkpointing"),

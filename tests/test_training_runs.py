@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import training.trl_sft
+import training.trl.sft
 from steprag.engines.models import adapter_hash
 from tests.training_parts import lines, tensors, train, train_until_killed
 from training.job import Job, Outcome
@@ -67,14 +67,14 @@ def test_an_adapter_that_is_gone_by_the_end_is_named_all_the_same(
 ) -> None:
     """As where it is a checkpoint of a run that ends meanwhile and clears its checkpoints away."""
     start = shutil.copytree(warm, tmp_path / "checkpoint")
-    trained = training.trl_sft.train
+    trained = training.trl.sft.train
 
     def train_and_lose_it(job: Job) -> Outcome:
         outcome = trained(job)
         shutil.rmtree(start)
         return outcome
 
-    monkeypatch.setattr(training.trl_sft, "train", train_and_lose_it)
+    monkeypatch.setattr(training.trl.sft, "train", train_and_lose_it)
     assert train(tiny, pairs, tmp_path / "out", "sft", "--max_steps", "1", "--adapter", str(start)) == 0
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["starting_adapter"] == {"name": str(start), "sha256": adapter_hash(warm)}

@@ -15,7 +15,7 @@ from training.rows import read_file, row_order, tokenise
 def test_rows_learn_the_step_and_the_end_of_turn_once(tiny: Path, pairs: Path) -> None:
     from transformers import AutoTokenizer
 
-    from training.trl_sft import as_dataset
+    from training.trl.sft import as_dataset
 
     tokenizer = AutoTokenizer.from_pretrained(tiny)
     (row, *_) = tokenise(read_file(pairs / "sft.train.jsonl", "sft"), tokenizer, 512)
@@ -55,7 +55,7 @@ def test_order_covers_every_row_each_epoch_with_little_padding() -> None:
 
 def test_lora_reaches_the_top_blocks_alone(tiny: Path) -> None:
     from steprag.engines.models import resolve_model
-    from training.policy import load_policy
+    from training.model import load_policy
 
     policy = load_policy(resolve_model(str(tiny)), TrainConfig(lora=LoraSection(layers=1)))
     trained = {name for name, parameter in policy.named_parameters() if parameter.requires_grad}
@@ -64,7 +64,7 @@ def test_lora_reaches_the_top_blocks_alone(tiny: Path) -> None:
 
 
 def test_chosen_likelihood_joins_as_a_loss() -> None:
-    from training.trl_dpo import losses
+    from training.trl.dpo import losses
 
     assert losses(DpoSection(sft_weight=0.1)) == {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.1]}
     assert losses(DpoSection()) == {"loss_type": ["sigmoid"], "loss_weights": [1.0]}
@@ -75,8 +75,8 @@ def test_cheap_head_gives_the_same_loss_and_gradients(tiny: Path) -> None:
     import trl.trainer.utils
 
     from steprag.engines.models import resolve_model
-    from training.policy import load_policy
-    from training.trl_common import completion_only_head
+    from training.model import load_policy
+    from training.trl.common import completion_only_head
 
     assert hasattr(trl.trainer.utils, "_use_triton"), "TRL moved its switch; prompts are scored against the vocabulary"
     policy = load_policy(resolve_model(str(tiny)), TrainConfig())

@@ -10,10 +10,10 @@ import pytest
 from data_generation.config import GenerateConfig
 from data_generation.growth import plant
 from data_generation.search import Searcher, grow
+from steprag.agent.environment import Environment
+from steprag.agent.judge import Judge, ScoreFormat, parse_score
+from steprag.agent.profiles import load_profile
 from steprag.config import load_config
-from steprag.environment import Environment
-from steprag.judge import Judge, ScoreFormat, parse_score
-from steprag.prompts import load_profile
 from steprag.types import Completion, Message, Question, Sample, State, Tree, Usage
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy, answer, evidence
 

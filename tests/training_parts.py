@@ -145,9 +145,9 @@ def stock_trainer(
     from transformers import AutoTokenizer
     from trl.trainer.dpo_config import DPOConfig
 
-    from training.policy import load_policy
-    from training.trl_common import quiet
-    from training.trl_dpo import StepDPOTrainer, as_dataset
+    from training.model import load_policy
+    from training.trl.common import quiet
+    from training.trl.dpo import StepDPOTrainer, as_dataset
 
     quiet()
     config = TrainConfig(finetuning=finetuning, lora=LoraSection(rank=4))

@@ -13,11 +13,11 @@ from steprag.engines.models import ModelFiles
 from steprag.errors import ConfigError
 from steprag.files import read_json
 from training.config import TrainConfig
-from training.estimate import GIB, checkpoint_bytes
 from training.llamafactory_process import executable
+from training.planning.estimate import GIB, checkpoint_bytes
+from training.planning.shapes import shape_of
 from training.rewards import check_names
 from training.rows import Row
-from training.shapes import shape_of
 
 LOSSES = (
     "sigmoid", "hinge", "ipo", "nca_pair", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down",

@@ -1,5 +1,5 @@
-"""Episodes that the weights under training play, for GRPO: the one agent (`steprag.environment`), its policy in this
-process.
+"""Episodes that the weights under training play, for GRPO: the one agent (`steprag.agent.environment`),
+its policy in this process.
 
 Every completion is kept as the ids that were sent and the ids that were sampled, and becomes a training row of its own:
 that prompt, that completion, its episode's advantage. Retrieved text only ever stands in prompts, so no loss falls on
@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from steprag.concurrency import for_each
-from steprag.environment import Environment, rollout
-from steprag.tokens import prompt_tokens
+from steprag.agent.environment import Environment, rollout
+from steprag.batch.concurrency import for_each
+from steprag.engines.tokens import prompt_tokens
 from steprag.types import Completion, Episode, Message, Question, Sample, State, Usage
 from training.config import GrpoSection
 from training.parity import check_prompt, sent_tokens

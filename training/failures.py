@@ -18,7 +18,7 @@ def reason(log: str, status: int) -> str:
     said = causes[-1][:500] if causes else f"exit status {status}; {_tail(log)}"
     if "OutOfMemoryError" in said or "out of memory" in said.lower() or "DefaultCPUAllocator" in said:
         return f"{said}; {OUT_OF_MEMORY}"
-    if not causes and status in (137, 247):  # SIGKILL, as a shell and as `steprag.engines.child` give it
+    if not causes and status in (137, 247):  # SIGKILL, as a shell and as `steprag.engines.outlive_guard` give it
         return f"killed, which is how the system ends what takes too much memory; {OUT_OF_MEMORY}"
     return said
 

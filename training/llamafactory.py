@@ -18,7 +18,7 @@ from steprag.engines.weights import base_weights
 from steprag.files import read_json, written_whole
 from training.job import Job, Outcome, finite, last_checkpoint, scores
 from training.llamafactory_process import executable, run_command
-from training.policy import adopt
+from training.model import adopt
 from training.rows import TokenRow, order_for
 
 DEEPSPEED = Path(__file__).parent.parent / "configs" / "training" / "deepspeed"

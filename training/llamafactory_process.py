@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from steprag.engines.start import running
 from steprag.errors import ConfigError, TrainingError
 from steprag.progress import Progress
-from steprag.subprocesses import running
 from training.config import TrainConfig
 from training.failures import reason
 from training.job import Job

@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 
 from steprag import errors
+from steprag.engines.start import running
+from steprag.engines.threads import usable_cores
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError, TrainingError
 from steprag.files import read_json, write_json
-from steprag.subprocesses import running
-from steprag.threads import usable_cores
 from training.config import TrainConfig
 from training.failures import reason
 from training.job import Job, Outcome

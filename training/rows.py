@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from steprag.engines.tokens import prompt_tokens, reply_tokens
 from steprag.errors import ConfigError, DataError
 from steprag.files import from_dict, read_rows
-from steprag.tokens import prompt_tokens, reply_tokens
 from steprag.types import Message, Pair, StepLabel, Trajectory
 from training.config import TrainConfig
 from training.parity import check_parity

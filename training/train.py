@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING, Any
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.engines.models import ModelFiles, adapter_hash, hub_revision, resolve_model, weights_hash
+from steprag.engines.threads import spin_briefly, usable_cores
+from steprag.engines.tokens import load_tokenizer
 from steprag.errors import ConfigError
 from steprag.files import file_hash
 from steprag.progress import say
 from steprag.runs import Run, open_run, read_manifest
-from steprag.threads import spin_briefly, usable_cores
-from steprag.tokens import load_tokenizer
 from training.checks import check_recipe, check_room, check_smoothing, check_template
 from training.config import NEUTRAL, ONLINE, TrainConfig
 from training.job import Job
+from training.model import check_adapter
 from training.plots import draw
-from training.policy import check_adapter
 from training.rows import Row, TokenRow, data_files, read_file, read_training, tokenise
 from training.world import World, open_world
 
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 BACK_ENDS = {
-    ("trl", "sft"): "training.trl_sft",
-    ("trl", "dpo"): "training.trl_dpo",
-    ("trl", "critic"): "training.trl_critic",
-    ("trl", "grpo"): "training.trl_grpo",
+    ("trl", "sft"): "training.trl.sft",
+    ("trl", "dpo"): "training.trl.dpo",
+    ("trl", "critic"): "training.trl.critic",
+    ("trl", "grpo"): "training.trl.grpo",
     ("llamafactory", "sft"): "training.llamafactory",
     ("llamafactory", "dpo"): "training.llamafactory",
 }
@@ -151,7 +151,7 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     learnt = f"{len(inputs.world.questions)} questions" if inputs.world else f"{len(inputs.rows)} rows"
     spread = f"{threads} threads" + (f" in {config.processes} processes" if config.processes > 1 else "")
     say(f"train: {config.stage} on {learnt}, from {inputs.files.label}, {spread}")
-    from training.trl_common import memory_told, quiet, use_threads
+    from training.trl.common import memory_told, quiet, use_threads
 
     quiet()
     use_threads(threads)

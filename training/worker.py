@@ -20,14 +20,14 @@ import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from steprag.engines.models import resolve_model
+from steprag.engines.tokens import load_tokenizer
 from steprag.files import Journal, read_json, write_json
 from steprag.runs import Run
-from steprag.tokens import load_tokenizer
 from training.config import TrainConfig
 from training.job import Job
 from training.processes import read_rows, threads_each
 from training.train import BACK_ENDS
-from training.trl_common import quiet, use_threads
+from training.trl.common import quiet, use_threads
 from training.world import World, open_world
 
 

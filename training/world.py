@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from indexes import open_retriever
-from steprag.environment import Environment
+from steprag.agent.environment import Environment
+from steprag.agent.judge import prompt_hash
+from steprag.agent.profiles import load_profile
+from steprag.batch.worklist import SAMPLING
 from steprag.files import existing, file_hash
 from steprag.inputs import read_questions
-from steprag.judge import prompt_hash
-from steprag.policy import model_identity
-from steprag.prompts import load_profile
-from steprag.questions import SAMPLING
+from steprag.policy.client import model_identity
 from steprag.types import Question
 from training.config import TrainConfig
 

@@ -1,7 +1,7 @@
 """Atlas: the embedded question-answering world of StepRAG.
 
 Short passages, questions with gold passage ids, and worked episodes, all derived from open data packages (SOURCES.md).
-The JSON Lines files are committed; ``python -m steprag.atlas.build`` writes them again, byte for byte.
+The JSON Lines files are committed; ``python -m steprag.atlas.builder.build`` writes them again, byte for byte.
 """
 
 from pathlib import Path

@@ -17,8 +17,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from steprag.engines.child import exit_at_once, wait_for_parent
-from steprag.threads import usable_cores
+from steprag.engines.outlive_guard import exit_at_once, wait_for_parent
+from steprag.engines.threads import usable_cores
 
 log = logging.getLogger(__name__)
 

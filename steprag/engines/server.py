@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from steprag.engines import commands
-from steprag.engines.commands import ENGINES, Command, EngineSpec
+from steprag.engines import launch
+from steprag.engines.launch import ENGINES, Command, EngineSpec
 from steprag.engines.models import cache_dir
 from steprag.errors import ConfigError, PolicyUnavailable
 
@@ -56,7 +56,7 @@ def serving(spec: EngineSpec, *, startup_seconds: float | None = None) -> Genera
     failed is kept under `cache_dir()/logs`.
     """
     check_reachable(spec)
-    command = commands.command(spec)
+    command = launch.command(spec)
     log_path = cache_dir() / "logs" / f"{spec.engine}-{os.getpid()}-{next(_LOG_NUMBERS)}.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
     process = _start(command, log_path)

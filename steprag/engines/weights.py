@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from steprag.engines.adapters import gguf_adapter, lora_rank, unpermute_rows
+from steprag.engines.cpu import fast_dtype
 from steprag.engines.hub import MODEL_FILES, fetched
 from steprag.engines.models import (
     EMBEDDED,
@@ -31,10 +32,9 @@ from steprag.engines.models import (
     weights_hash,
 )
 from steprag.engines.requantise import eight_bit_gguf
+from steprag.engines.threads import one_load
 from steprag.errors import ConfigError
 from steprag.files import read_json
-from steprag.processor import fast_dtype
-from steprag.threads import one_load
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,0 +1,140 @@
+"""BM25 beside the vectors: the folder `bm25/` of an index folder, memory-mapped, with a manifest of its own.
+
+Passages and queries go through one function, `Analyser`, whose settings are in that manifest. Scoring is by `bm25s`,
+which keeps every term's contribution to every passage ready (Lucene's formula).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from pydantic import Field
+
+from indexes.addons.addon import add_sidecar, open_sidecar
+from indexes.addons.postings import Counted, count_terms, write_arrays
+from indexes.corpora.passage_store import PassageStore
+from indexes.manifest import IndexManifest
+from indexes.retrieval.searchers import Asked, Ranking, best_rows
+from steprag.config import Positive, Section
+from steprag.errors import ConfigError
+from steprag.progress import Progress
+from steprag.types import Passage
+
+FOLDER = "bm25"
+_WORD = re.compile(r"[぀-ヿ㐀-䶿一-鿿豈-﫿가-힯]|[^\W぀-ヿ㐀-䶿一-鿿豈-﫿가-힯]+")
+"""A run of letters, digits and underscores; in scripts without spaces, each character."""
+
+
+class Bm25Config(Section):
+    """What decides a BM25 score. Defaults were chosen on training splits, see docs/indexes.md."""
+
+    language: str = Field(default="english", description="stemmer (Snowball's name), or none")
+    title_weight: Positive = Field(default=4, description="how many times a title counts beside its text")
+    k1: float = Field(default=1.5, ge=0, description="saturation of repeated words")
+    b: float = Field(default=0.75, ge=0, le=1, description="how much long passages are discounted")
+
+
+class Analyser:
+    """Text to terms: folded to lower case without accents, split into words, stop words out, stemmed."""
+
+    def __init__(self, language: str) -> None:
+        """Raises ConfigError where there is no such stemmer. Only English has stop words."""
+        import Stemmer
+        from bm25s.stopwords import STOPWORDS_EN
+
+        known = Stemmer.algorithms()
+        if language not in (*known, "none"):
+            raise ConfigError(f"no stemmer for {language!r}; known: {', '.join(known)}, none")
+        self._stem = Stemmer.Stemmer(language).stemWords if language != "none" else list[str]
+        self._stop = frozenset(STOPWORDS_EN if language == "english" else ())
+
+    def __call__(self, text: str) -> list[str]:
+        return self._stem([word for word in _WORD.findall(_folded(text)) if word not in self._stop])
+
+
+def _folded(text: str) -> str:
+    """Lower case without accents."""
+    if text.isascii():
+        return text.lower()
+    bare = "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
+    return unicodedata.normalize("NFC", bare)
+
+
+def add_bm25(folder: Path, index: IndexManifest, config: Bm25Config) -> bool:
+    """Adds BM25 to a finished index folder, as `sidecar.add_sidecar` says; False where it is there already."""
+    return add_sidecar(folder, index, FOLDER, config, partial(_write, config))
+
+
+def _write(config: Bm25Config, folder: Path, store: PassageStore) -> None:
+    with Progress("BM25", len(store), "passages") as progress:
+        if not write_bm25(folder, _documents(store, Analyser(config.language), config.title_weight, progress), config):
+            raise ConfigError(f"{folder.parent} holds no word that BM25 could index (bm25.language {config.language})")
+
+
+def write_bm25(folder: Path, documents: Iterable[Sequence[str]], config: Bm25Config) -> bool:
+    """Writes the files of a `bm25s` index of documents, each given by its terms; False where none has any.
+
+    Memory grows with the vocabulary and not with the documents.
+    """
+    folder.mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=folder, prefix=".postings-") as scratch:
+        counted = count_terms(documents, Path(scratch))
+        if counted.tokens:
+            _write_frame(folder, counted, config)
+            write_arrays(folder, Path(scratch), counted, config.k1, config.b)
+    return counted.tokens > 0
+
+
+def _write_frame(folder: Path, counted: Counted, config: Bm25Config) -> None:
+    """Vocabulary and settings by `bm25s`'s own hand; its arrays are empty, and ours take their places."""
+    import bm25s
+
+    model = bm25s.BM25(method="lucene", k1=config.k1, b=config.b, backend="numpy")
+    model.vocab_dict = {**counted.vocabulary, "": len(counted.vocabulary)}  # as its own build ends it
+    model.nonoccurrence_array = None
+    empty = np.empty(0, dtype=np.float32)
+    model.scores = {"data": empty, "indices": empty, "indptr": empty, "num_docs": counted.rows}
+    model.save(folder, show_progress=False)
+
+
+def _documents(store: PassageStore, analyse: Analyser, title_weight: int, progress: Progress) -> Iterator[list[str]]:
+    for row in range(len(store)):
+        yield terms_of(store.read(row, 0.0), analyse, title_weight)
+        progress.advance(1)
+
+
+def terms_of(passage: Passage, analyse: Analyser, title_weight: int) -> list[str]:
+    """A passage's terms, those of the title repeated: a field weight in the manner of BM25F."""
+    return analyse(passage.title) * title_weight + analyse(passage.text)
+
+
+class Bm25Searcher:
+    """Ranks by BM25. Rows that share no term with the query are not found."""
+
+    def __init__(self, folder: Path, index: IndexManifest) -> None:
+        """Maps the files after checking them. Raises ConfigError or DataError."""
+        import bm25s
+
+        sidecar = open_sidecar(folder, index, FOLDER)
+        config = Bm25Config.model_validate(sidecar.settings)
+        self.fingerprint = sidecar.fingerprint
+        self._analyse = Analyser(config.language)
+        self._model = bm25s.BM25.load(folder / FOLDER, mmap=True, backend="numpy", allow_pickle=False)
+
+    def load(self) -> None:
+        """Nothing takes long: the scores are mapped, the vocabulary is read at opening."""
+
+    def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+        return [self._rank(query, top_k) for query, top_k in asked]
+
+    def _rank(self, query: str, top_k: int) -> Ranking:
+        ids = self._model.get_tokens_ids(self._analyse(query))
+        if not ids:
+            return []
+        return best_rows(self._model.get_scores_from_ids(ids), top_k)

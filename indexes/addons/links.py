@@ -1,0 +1,131 @@
+"""Which passages mention whose titles, so that a search can go one hop on: the folder `links/` of an index folder.
+
+A question often names where to start and not where to end ("where did the director of film X study?"). The passage
+about X names the director; the director's passage shares nothing with the question. So what the best passages mention
+by title gains a part of their score. No model is asked and nothing is trained.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from indexes.addons.addon import add_sidecar, open_sidecar
+from indexes.corpora.passage_store import PassageStore
+from indexes.manifest import IndexManifest
+from indexes.retrieval.searchers import POOL, Asked, Ranking, Searcher, named, ordered, unit
+from steprag.config import Section
+from steprag.errors import DataError
+from steprag.progress import Progress
+
+FOLDER = "links"
+SOURCES = 5
+"""How many of the best passages pass on a part of their score."""
+LONGEST = 8
+"""Words of a title that are compared; longer titles are not looked for."""
+_WORD = re.compile(r"\w+")
+_QUALIFIER = re.compile(r"\s*\([^)]*\)\s*$")
+
+Title = tuple[str, ...]
+
+
+class LinksConfig(Section):
+    """A version, so that links found by another rule are not taken for these."""
+
+    rule: int = 1
+
+
+def add_links(folder: Path, index: IndexManifest) -> bool:
+    """Adds links to a finished index folder, as `sidecar.add_sidecar` says; False where they are there already."""
+    return add_sidecar(folder, index, FOLDER, LinksConfig(), _write)
+
+
+def _write(folder: Path, store: PassageStore) -> None:
+    """Rows that each row mentions, as one int32 array and int64 bounds into it. Holds all titles in memory."""
+    titles: dict[Title, int] = {}
+    for row in range(len(store)):
+        titles.setdefault(title_words(store.read(row, 0.0).title), row)  # an article's first passage stands for it
+    bounds, mentioned = np.zeros(len(store) + 1, dtype=np.int64), array("i")
+    with Progress("links", len(store), "passages") as progress:
+        for row in range(len(store)):
+            passage = store.read(row, 0.0)
+            own = title_words(passage.title)
+            found = dict.fromkeys(titles[title] for title in mentions(passage.text, titles) if title != own)
+            mentioned.extend(found)
+            bounds[row + 1] = len(mentioned)
+            progress.advance(1)
+    mentioned.append(-1)  # beyond the last bound: an empty array cannot be mapped
+    np.save(folder / "rows.npy", np.array(mentioned, dtype=np.int32), allow_pickle=False)
+    np.save(folder / "bounds.npy", bounds, allow_pickle=False)
+
+
+def title_words(title: str) -> Title:
+    """A title's words as text would have them: without the qualifier in brackets at its end."""
+    return tuple(_WORD.findall(_QUALIFIER.sub("", title)))
+
+
+def mentions(text: str, titles: dict[Title, int]) -> Iterator[Title]:
+    """Titles that occur in a text, longest first at each place, in their own capitals. Words in lower case alone are
+    no mention: every language's common words are titles of something.
+    """
+    words = _WORD.findall(text)
+    start = 0
+    while start < len(words):
+        step = 1
+        if not words[start].islower():
+            for length in range(min(LONGEST, len(words) - start), 0, -1):
+                title = tuple(words[start : start + length])
+                if title in titles and not (length == 1 and title[0].lower() in _common()):
+                    yield title
+                    step = length
+                    break
+        start += step
+
+
+@cache
+def _common() -> frozenset[str]:
+    from bm25s.stopwords import STOPWORDS_EN
+
+    return frozenset(STOPWORDS_EN)
+
+
+class LinkedSearcher:
+    """Another ranking in which what the best passages mention moves up.
+
+    A mentioned row gains `gain` × the mentioning passage's score (brought to 0…1) / √(how many it mentions), from the
+    passage that gives most.
+    """
+
+    def __init__(self, base: Searcher, folder: Path, index: IndexManifest, gain: float) -> None:
+        """Maps the files after checking them. Raises ConfigError or DataError."""
+        sidecar = open_sidecar(folder, index, FOLDER)
+        self._base, self._gain = base, gain
+        self.fingerprint = named(FOLDER, base.fingerprint, sidecar.fingerprint, SOURCES, POOL, gain)
+        try:
+            self._rows = np.load(folder / FOLDER / "rows.npy", mmap_mode="r", allow_pickle=False)
+            self._bounds = np.load(folder / FOLDER / "bounds.npy", mmap_mode="r", allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise DataError(
+                folder / FOLDER, f"cannot be mapped: {error}", remedy="delete it and add it again"
+            ) from None
+
+    def load(self) -> None:
+        self._base.load()
+
+    def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+        found = self._base.search([(query, max(top_k, POOL)) for query, top_k in asked])
+        return [self._linked(unit(ranked))[:top_k] for ranked, (_, top_k) in zip(found, asked, strict=True)]
+
+    def _linked(self, ranked: Ranking) -> Ranking:
+        gained: dict[int, float] = {}
+        for row, score in ranked[:SOURCES]:
+            rows = self._rows[self._bounds[row] : self._bounds[row + 1]]
+            for target in rows.tolist():
+                gained[target] = max(gained.get(target, 0.0), self._gain * score / len(rows) ** 0.5)
+        scores = dict(ranked)
+        return ordered({row: scores.get(row, 0.0) + gained.get(row, 0.0) for row in {**scores, **gained}})

@@ -1,0 +1,157 @@
+"""The intake: a source becomes the passage store; what is no passage is left out, counted and listed.
+
+Rows keep the source's order. Of passages with one id the first stays. Memory is the same for a thousand passages and
+for a billion: ids are compared on disk, a share of them at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from indexes.corpora.passage_store import PassageStore, drop_rows, write_passages
+from indexes.corpora.readers import FORMAT, Problem, Source
+from steprag.errors import DataError
+from steprag.files import dump_line
+from steprag.progress import Progress, say
+from steprag.types import Passage
+
+SKIPPED = "skipped.jsonl"
+SHOWN = 5
+"""Problems that are shown; all are in `skipped.jsonl`."""
+EARLY = 1000
+"""Problems after which a source that is over its share is given up before its end."""
+_BUFFER = 1 << 16
+_SHARE = 1 << 16
+"""Ids that are compared at a time."""
+_SEEN = np.dtype([("hash", "<u8"), ("row", "<i8"), ("file", "<i4"), ("line", "<i8")])
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What an intake found: `rows` passages stand in the store, `skipped` counts what was left out, by kind."""
+
+    rows: int
+    skipped: dict[str, int]
+
+
+class _Skipping:
+    """Writes every problem to `skipped.jsonl` and keeps the first few."""
+
+    def __init__(self, stream: BinaryIO, allowed: float) -> None:
+        self._stream, self._allowed = stream, allowed
+        self.counts = Counter[str]()
+        self.first: list[tuple[str, str]] = []
+
+    def add(self, place: str, problem: Problem) -> None:
+        self.counts[problem.kind] += 1
+        if len(self.first) < SHOWN:
+            self.first.append((place, problem.detail))
+        row = {"place": place, "kind": problem.kind, "detail": problem.detail}
+        self._stream.write(dump_line(row).encode("utf-8", "replace") + b"\n")
+
+    def show(self) -> None:
+        for place, detail in self.first:
+            say(f"index: left out {place}: {detail}")
+        if self.counts.total() > SHOWN:
+            counts = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
+            say(f"index: left out {self.counts.total()} lines ({counts}); {SKIPPED} lists them")
+
+    def check(self, rows: int) -> None:
+        """Raises DataError where more than the allowed share was left out beside `rows` passages."""
+        bad = self.counts.total()
+        if bad > self._allowed * (bad + rows):
+            if bad > 1:
+                self.show()
+            of = f"{bad} of {bad + rows} lines are no passages" if bad > 1 else "one line is no passage"
+            remedy = f"mend it; {of}, and --max_skipped allows a share of {self._allowed:g}"
+            raise DataError(*self.first[0], remedy=remedy)
+
+
+def take_in(source: Source, folder: Path, max_skipped: float) -> Taken:
+    """Writes the passage store into `folder`, and `skipped.jsonl` where something was left out.
+
+    Raises DataError where more than the share `max_skipped` of the lines is no passage, or where none is.
+    """
+    raw = folder / ".ids.raw"
+    with (folder / SKIPPED).open("wb") as listed, raw.open("wb+") as seen:
+        skipping = _Skipping(listed, max_skipped)
+        rows = write_passages(folder, _passages(source, skipping, seen))
+        duplicates = _duplicates(folder, seen, rows)
+        with PassageStore(folder) as store:
+            for entry in duplicates:
+                first = source.place(int(entry["first_file"]), int(entry["first_line"]))
+                where = f"line {int(entry['first_line'])}" if entry["first_file"] == entry["file"] else first
+                problem = Problem("duplicate", f"id {store.read(int(entry['row'])).id!r} stands in {where} already")
+                skipping.add(source.place(int(entry["file"]), int(entry["line"])), problem)
+    raw.unlink()
+    if len(duplicates):
+        rows = drop_rows(folder, duplicates["row"])
+    skipping.check(rows)
+    if not rows:
+        raise DataError(source.files[0], "holds no passages", remedy=FORMAT)
+    skipping.show()
+    if not skipping.counts:
+        (folder / SKIPPED).unlink()
+    return Taken(rows, dict(skipping.counts))
+
+
+def _passages(source: Source, skipping: _Skipping, seen: BinaryIO) -> Iterator[Passage]:
+    buffer = np.empty(_BUFFER, dtype=_SEEN)
+    rows, filled = 0, 0
+    with Progress("corpus", None, "passages") as progress:
+        for file, line, value in source.items():
+            if isinstance(value, Problem):
+                skipping.add(source.place(file, line), value)
+                if skipping.counts.total() >= EARLY:
+                    skipping.check(rows)
+                continue
+            buffer[filled] = (hash(value.id) & 0xFFFFFFFFFFFFFFFF, rows, file, line)
+            rows, filled = rows + 1, filled + 1
+            yield value
+            if filled == _BUFFER:
+                seen.write(buffer.tobytes())
+                progress.advance(filled)
+                filled = 0
+    seen.write(buffer[:filled].tobytes())
+
+
+def _duplicates(folder: Path, seen: BinaryIO, rows: int) -> np.ndarray:
+    """Rows whose id an earlier row has, sorted: row, file, line, and file and line of the earlier one."""
+    parts = -(-rows // _SHARE)
+    found: list[tuple[int, int, int, int, int]] = []
+    with PassageStore(folder) as store:
+        for part in range(parts):
+            ids = np.sort(_part(seen, part, parts), order=("hash", "row"))
+            (ends,) = np.nonzero(np.append(ids["hash"][1:] != ids["hash"][:-1], True)) if len(ids) else (np.zeros(0),)
+            begin = 0
+            for end in (ends + 1).tolist():
+                if end - begin > 1:
+                    found.extend(_same_ids(ids[begin:end], store))
+                begin = end
+    names = ("row", "file", "line", "first_file", "first_line")
+    return np.array(sorted(found), dtype=[(name, "<i8") for name in names])
+
+
+def _part(seen: BinaryIO, part: int, parts: int) -> np.ndarray:
+    """The entries whose hash falls to this part."""
+    seen.seek(0)
+    kept = []
+    while block := seen.read(_BUFFER * _SEEN.itemsize):
+        entries = np.frombuffer(block, dtype=_SEEN)
+        kept.append(entries[entries["hash"] % np.uint64(parts) == part])
+    return np.concatenate(kept) if kept else np.empty(0, dtype=_SEEN)
+
+
+def _same_ids(group: np.ndarray, store: PassageStore) -> Iterator[tuple[int, int, int, int, int]]:
+    """Of entries with one hash, those whose id really is that of an earlier one."""
+    first: dict[str, np.void] = {}
+    for entry in group:
+        earlier = first.setdefault(store.read(int(entry["row"])).id, entry)
+        if earlier is not entry:
+            yield int(entry["row"]), int(entry["file"]), int(entry["line"]), int(earlier["file"]), int(earlier["line"])

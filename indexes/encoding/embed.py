@@ -1,0 +1,224 @@
+"""A loaded encoder: text to vectors.
+
+sentence-transformers loads the model and does the pooling. Passages take a way of our own through it: tokens are made
+ahead, texts of like length go together, and a batch holds so many tokens rather than so many texts, which leaves
+little padding and keeps a batch within the caches (`benchmarks/encode_speed.py` compares it with `encode`).
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from indexes.encoding.encoders import EncoderSpec
+from indexes.encoding.runtimes import Backend, check_backend, give_over
+from steprag.engines.threads import one_load, spin_briefly
+from steprag.errors import ConfigError, RetrieverError
+
+Dtype = Literal["float32", "float16", "bfloat16", "int8"]
+CPU_TOKENS = 512
+"""For each thread: two long passages, whose activations stay in a core's cache."""
+GPU_TOKENS = 65536
+Tokens = list[list[int]]
+
+
+class Encoder:
+    """A loaded model. Not for several threads at once, but for `tokenise`; give it a thread of its own."""
+
+    def __init__(
+        self, folder: Path, spec: EncoderSpec, *, device: str = "cpu", dtype: Dtype = "float32",
+        threads: int | None = None, backend: Backend = "torch",
+    ) -> None:  # fmt: skip
+        """`device`: cpu, cuda, cuda:1, … or auto. `dtype` int8: the linear layers in dynamic int8, on a
+        CPU only. `backend`: what runs the transformer, on a CPU only unless it is torch. `threads` holds for the
+        thread that calls, as OpenMP counts them. Raises ConfigError for what does not go together.
+        """
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false" if threads == 1 else "true")
+        spin_briefly()
+        import torch
+
+        if threads is not None:
+            torch.set_num_threads(threads)
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._gpu = device.startswith("cuda")
+        self._tokens = GPU_TOKENS if self._gpu else CPU_TOKENS * torch.get_num_threads()
+        _check_pair(backend, dtype, self._gpu)
+        weights = "float32" if dtype == "int8" else dtype
+        self._model = _load(folder, spec, device, {"use_safetensors": True, "dtype": getattr(torch, weights)})
+        self._model.max_seq_length = spec.max_length
+        if dtype == "int8":
+            _to_int8(self._model)
+        if backend != "torch":
+            give_over(self._model[0], backend, torch.get_num_threads())
+        self.spec, self.device = spec, device
+        self._prompt = spec.passage_prefix
+        self._by_tokens = _takes_tokens(self._model, self._prompt)
+
+    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
+        """(len(texts), dimension) float32, rows of length 1 where the spec says so."""
+        # Small batches suit a CPU: little padding, and the activations stay in its cache.
+        return self._encode(texts, self.spec.query_prefix, batch_size=256 if self._gpu else 16)
+
+    def encode_passages(
+        self, texts: Sequence[str], *, batch_tokens: int | None = None, progress: Callable[[int], None] | None = None
+    ) -> np.ndarray:
+        """(len(texts), dimension) float32 in the order of `texts`, rows of length 1 where the spec says so.
+
+        `batch_tokens`: tokens in a batch, padding counted. `progress` is told how many were done since it was last
+        called. The same texts in the same order give the same bytes on the same machine.
+        """
+        return self.encode_tokens(texts, self.tokenise(texts), batch_tokens=batch_tokens, progress=progress)
+
+    def tokenise(self, texts: Sequence[str]) -> Tokens | None:
+        """Token ids of passages, cut at the spec's length; None where the model wants the text itself. Thread-safe."""
+        if not self._by_tokens:
+            return None
+        prefixed = [self._prompt + text for text in texts]
+        tokenizer: Any = self._model.tokenizer
+        return tokenizer(prefixed, truncation=True, max_length=self.spec.max_length, padding=False,
+                         return_attention_mask=False, return_token_type_ids=False)["input_ids"]  # fmt: skip
+
+    def encode_tokens(
+        self, texts: Sequence[str], tokens: Tokens | None, *, batch_tokens: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> np.ndarray:  # fmt: skip
+        """As `encode_passages`, for texts whose tokens are there already."""
+        vectors = np.empty((len(texts), self.spec.dimension), dtype=np.float32)
+        most = batch_tokens or self._tokens
+        lengths = [len(text) // 3 + 1 for text in texts] if tokens is None else [len(ids) for ids in tokens]
+        for rows in batches(lengths, most):
+            if tokens is None:
+                vectors[rows] = self._encode([texts[row] for row in rows], self._prompt, batch_size=len(rows))
+            else:
+                vectors[rows] = self._forward([tokens[row] for row in rows])
+            if progress:
+                progress(len(rows))
+        return vectors
+
+    def token_vectors(self, tokens: Tokens) -> Iterator[tuple[list[int], np.ndarray, Any]]:
+        """In batches: which of the texts, their padded token ids (texts, longest), and the last layer's vectors of
+        these as a tensor (texts, longest, hidden size) on the encoder's device, before any pooling.
+        """
+        import torch
+
+        for rows in batches([len(ids) for ids in tokens], self._tokens):
+            features = self._features([tokens[row] for row in rows])
+            with torch.inference_mode():
+                found = self._model[0](features)["token_embeddings"].float()
+            yield rows, features["input_ids"].cpu().numpy(), found
+
+    def unweighted_ids(self) -> set[int]:
+        """Ids of the tokenizer's marks for the beginning, the end, padding and what it does not know."""
+        tokenizer: Any = self._model.tokenizer
+        marks = (tokenizer.cls_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id)
+        return {mark for mark in marks if mark is not None}
+
+    def _features(self, tokens: Tokens) -> dict[str, Any]:
+        tokenizer: Any = self._model.tokenizer
+        batch = tokenizer.pad({"input_ids": tokens}, padding=True, return_tensors="pt")
+        return {key: values.to(self.device, non_blocking=True) for key, values in batch.items()}
+
+    def _forward(self, tokens: Tokens) -> np.ndarray:
+        import torch
+
+        with torch.inference_mode():
+            found = self._model(self._features(tokens))["sentence_embedding"].float()
+            if self.spec.normalise:
+                found = torch.nn.functional.normalize(found, dim=1)
+            return self._checked(found.cpu().numpy())
+
+    def _encode(self, texts: Sequence[str], prefix: str, batch_size: int) -> np.ndarray:
+        vectors = self._model.encode(
+            list(texts),
+            prompt=prefix,
+            batch_size=batch_size,
+            show_progress_bar=False,
+            convert_to_numpy=True,
+            normalize_embeddings=self.spec.normalise,
+        )
+        return np.ascontiguousarray(self._checked(vectors), dtype=np.float32)
+
+    def _checked(self, vectors: np.ndarray) -> np.ndarray:
+        if vectors.shape[1] != self.spec.dimension:
+            raise RetrieverError(
+                f"encoder {self.spec.name} gives {vectors.shape[1]} dimensions, not {self.spec.dimension}"
+            )
+        return vectors
+
+
+def _check_pair(backend: Backend, dtype: Dtype, gpu: bool) -> None:
+    if dtype == "int8" and gpu:
+        raise ConfigError("int8 encodes on a CPU; give --dtype bfloat16 for a GPU")
+    check_backend(backend)
+    if backend != "torch" and (gpu or dtype != "float32"):
+        raise ConfigError(f"--backend {backend} encodes on a CPU in float32; leave --dtype out and give --device cpu")
+
+
+def batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Rows in batches of at most `most` tokens once padded to their longest; a longer text goes alone.
+
+    Longest first, so that memory that does not suffice shows at once.
+    """
+    batch: list[int] = []
+    for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
+        if batch and lengths[batch[0]] * (len(batch) + 1) > most:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+def _load(folder: Path, spec: EncoderSpec, device: str, model_kwargs: dict[str, Any]) -> Any:
+    with one_load():
+        return _loaded(folder, spec, device, model_kwargs)
+
+
+def _loaded(folder: Path, spec: EncoderSpec, device: str, model_kwargs: dict[str, Any]) -> Any:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    if not (folder / "modules.json").is_file():  # a plain transformers folder: the spec says how to pool
+        transformer = Transformer(str(folder), model_kwargs={**model_kwargs, "local_files_only": True})
+        pooling: Any = Pooling(spec.dimension, _modes(spec.pooling))
+        return SentenceTransformer(modules=[transformer, pooling], device=device)
+    model = SentenceTransformer(
+        str(folder), device=device, trust_remote_code=False, local_files_only=True, model_kwargs=model_kwargs
+    )
+    pooling = next(module for module in model if isinstance(module, Pooling))
+    pooling.pooling_mode = _modes(spec.pooling)
+    return model
+
+
+def _to_int8(model: Any) -> None:
+    """Linear layers in int8, a scale for each output: one for all costs twice as much of the cosine."""
+    import torch
+    from torch.ao.quantization import quantize_dynamic
+    from torch.ao.quantization.qconfig import per_channel_dynamic_qconfig
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says at every call that torchao will replace this
+        quantize_dynamic(model, {torch.nn.Linear: per_channel_dynamic_qconfig}, inplace=True)  # pyright: ignore
+
+
+def _modes(pooling: str) -> Any:
+    """The spec's word as sentence-transformers has it: one mode, or several whose vectors are joined."""
+    return pooling if "+" not in pooling else tuple(pooling.split("+"))
+
+
+def _takes_tokens(model: Any, prefix: str) -> bool:
+    """Whether token ids are all that the model wants; else `encode` of sentence-transformers does the work."""
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    if not isinstance(model[0], Transformer) or getattr(model[0], "do_lower_case", False):
+        return False
+    pooling = next((module for module in model if isinstance(module, Pooling)), None)
+    return pooling is not None and (pooling.include_prompt or not prefix)

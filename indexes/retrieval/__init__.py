@@ -1,0 +1,1 @@
+"""Searching: an index folder, a service's URL, ranking, fusion, caches."""

@@ -1,0 +1,58 @@
+"""Searches remembered on disk: rows and scores under index, query and top-k, shared by processes and runs.
+
+The index is named by the retriever's fingerprint, which stands for passages, encoder, index type, mode and re-ranker:
+what another encoder found is never given for this one.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from indexes.retrieval.searchers import Asked, Ranking
+from steprag.errors import ConfigError
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS searches(
+    fingerprint TEXT, query TEXT, top_k INTEGER, found TEXT, PRIMARY KEY(fingerprint, query, top_k)) WITHOUT ROWID
+"""
+
+
+class QueryCache:
+    """An SQLite file. Used by one thread of each process; writers wait for one another."""
+
+    def __init__(self, path: Path, fingerprint: str) -> None:
+        """Opens or makes the file. Raises ConfigError where that cannot be done."""
+        self._fingerprint = fingerprint
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = sqlite3.connect(path, timeout=30, check_same_thread=False, isolation_level=None)
+            self._file.execute("PRAGMA journal_mode=WAL")
+            self._file.execute("PRAGMA synchronous=NORMAL")
+            self._file.execute(SCHEMA)
+        except (sqlite3.Error, OSError) as error:
+            raise ConfigError(f"query cache {path} cannot be opened: {error}") from None
+
+    def get(self, asked: Iterable[Asked]) -> dict[Asked, Ranking]:
+        """Those of the searches that are there."""
+        found: dict[Asked, Ranking] = {}
+        for query, top_k in asked:
+            row = self._file.execute(
+                "SELECT found FROM searches WHERE fingerprint = ? AND query = ? AND top_k = ?",
+                (self._fingerprint, query, top_k),
+            ).fetchone()
+            if row:
+                found[query, top_k] = [(int(number), float(score)) for number, score in json.loads(row[0])]
+        return found
+
+    def put(self, found: Mapping[Asked, Ranking]) -> None:
+        """Keeps rankings; one that is there already stays."""
+        rows = [(self._fingerprint, query, top_k, json.dumps(ranked)) for (query, top_k), ranked in found.items()]
+        self._file.execute("BEGIN IMMEDIATE")
+        self._file.executemany("INSERT OR IGNORE INTO searches VALUES (?, ?, ?, ?)", rows)
+        self._file.execute("COMMIT")
+
+    def close(self) -> None:
+        self._file.close()

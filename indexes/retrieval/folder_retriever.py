@@ -1,0 +1,194 @@
+"""Searches of one process in an index folder.
+
+Searches that are awaited at the same time become one batch: while a batch is in the worker thread, new queries
+collect, and the next batch takes them all. The event loop only ever waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from indexes.corpora.passage_store import PassageStore
+from indexes.retrieval.cache import QueryCache
+from indexes.retrieval.searchers import Asked, Searcher, asked_of
+from steprag.errors import RetrieverError
+from steprag.types import Passage
+
+MAX_BATCH = 64
+CACHED = 4096
+"""Searches whose passages are kept in memory; the least recently used go first."""
+
+
+@dataclass
+class Counts:
+    """What a retriever has done: `remembered` of the `searches` needed no batch, `batched` went in `batches`."""
+
+    searches: int = 0
+    remembered: int = 0
+    batches: int = 0
+    batched: int = 0
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    asked: Asked
+    waiter: asyncio.Future[tuple[Passage, ...]]
+
+
+class FolderRetriever:
+    """Searches an index folder. For one event loop at a time."""
+
+    def __init__(
+        self,
+        searcher: Searcher,
+        store: PassageStore,
+        *,
+        cache: QueryCache | None = None,
+        batch: int = MAX_BATCH,
+        preload: bool = True,
+    ) -> None:
+        """Starts to load the weights, unless `preload` is off. A batch has at most `batch` queries."""
+        self._searcher, self._store, self._disk, self._batch = searcher, store, cache, batch
+        self.counts = Counts()
+        self._batch_seconds = 0.0
+        self._waiting: list[_Waiting] = []
+        self._pump: asyncio.Task[None] | None = None
+        self._cache: OrderedDict[Asked, tuple[Passage, ...]] = OrderedDict()
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="retriever")
+        self._loading: Future[None] | None = self._worker.submit(searcher.load) if preload else None
+        self._closed = False
+
+    @property
+    def _loaded(self) -> Future[None]:
+        """The loading of the weights, begun where it was not yet."""
+        if self._loading is None:
+            self._loading = self._worker.submit(self._searcher.load)
+        return self._loading
+
+    @property
+    def fingerprint(self) -> str:
+        return self._searcher.fingerprint
+
+    @property
+    def state(self) -> str:
+        """loading, healthy, or failed: what became of the weights."""
+        if not self._loaded.done():
+            return "loading"
+        return "healthy" if self._loaded.exception() is None else "failed"
+
+    def delay(self, waiting: int) -> float:
+        """Seconds until so many queries are through, by what batches took lately; nothing for less than a batch."""
+        return waiting // self._batch * self._batch_seconds
+
+    async def settled(self) -> None:
+        """Waits until the weights are loaded, or failed to."""
+        if not self._loaded.done():
+            await asyncio.wait([asyncio.wrap_future(self._loaded)])
+
+    @property
+    def passages(self) -> int:
+        return len(self._store)
+
+    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+        """At most `top_k` passages, best first; equal scores in the order of the corpus. Raises RetrieverError."""
+        if self._closed:
+            raise RetrieverError("the retriever is closed")
+        asked = asked_of(query, top_k)
+        self.counts.searches += 1
+        if (found := self._cache.get(asked)) is not None:
+            self.counts.remembered += 1
+            self._cache.move_to_end(asked)
+            return found
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(asked, loop.create_future())
+        self._waiting.append(waiting)
+        if self._pump is None or self._pump.done():
+            self._pump = loop.create_task(self._drain())
+        return await waiting.waiter
+
+    async def aclose(self) -> None:
+        """Waits for the batch that runs and for weights that load, then releases thread and files.
+
+        Searches that still wait are cancelled.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        for waiting in self._waiting:
+            waiting.waiter.cancel()
+        if self._loading is not None and not self._loading.cancel():
+            await self.settled()
+        if self._pump is not None and not self._pump.done():
+            await asyncio.wait([self._pump])
+        self._worker.submit(self._release)  # behind a batch that was abandoned, if one still runs
+        self._worker.shutdown(wait=False)
+
+    def _release(self) -> None:
+        self._store.close()
+        if self._disk is not None:
+            self._disk.close()
+
+    async def _drain(self) -> None:
+        """Answers batch after batch until nothing waits."""
+        batch: list[_Waiting] = []
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[: self._batch], self._waiting[self._batch :]
+                batch = [waiting for waiting in batch if not waiting.waiter.done()]
+                if batch:
+                    await self._answer(batch)
+        finally:  # reached with open waiters only where the loop is going down
+            for waiting in batch + self._waiting:
+                waiting.waiter.cancel()
+            self._waiting = []
+
+    async def _answer(self, batch: Sequence[_Waiting]) -> None:
+        """Runs one batch in the worker thread and hands every waiter its passages, or what went wrong."""
+        wanted = list(dict.fromkeys(waiting.asked for waiting in batch))
+        self.counts.batches += 1
+        self.counts.batched += len(wanted)
+        await self.settled()
+        start = time.monotonic()
+        work = asyncio.get_running_loop().run_in_executor(self._worker, self._search_batch, wanted)
+        await asyncio.wait([work])
+        taken = time.monotonic() - start
+        self._batch_seconds = 0.7 * self._batch_seconds + 0.3 * taken if self._batch_seconds else taken
+        error = work.exception()
+        if error is None:
+            self._remember(work.result())
+        for waiting in batch:
+            if waiting.waiter.done():
+                continue
+            if error is None:
+                waiting.waiter.set_result(work.result()[waiting.asked])
+            else:
+                waiting.waiter.set_exception(_failure(error))
+
+    def _remember(self, found: dict[Asked, tuple[Passage, ...]]) -> None:
+        self._cache.update(found)
+        while len(self._cache) > CACHED:
+            self._cache.popitem(last=False)
+
+    def _search_batch(self, wanted: Sequence[Asked]) -> dict[Asked, tuple[Passage, ...]]:
+        """Worker thread: what the disk remembers, one search for the rest, then the passages."""
+        self._loaded.result()  # raises what went wrong while loading
+        found = self._disk.get(wanted) if self._disk else {}
+        missing = [asked for asked in wanted if asked not in found]
+        if missing:
+            fresh = dict(zip(missing, self._searcher.search(missing), strict=True))
+            if self._disk:
+                self._disk.put(fresh)
+            found |= fresh
+        return {asked: tuple(self._store.read(row, score) for row, score in found[asked]) for asked in wanted}
+
+
+def _failure(error: BaseException) -> RetrieverError:
+    words = str(error).strip().splitlines()[:1] or [type(error).__name__]
+    failure = RetrieverError(f"search failed: {words[0]}")
+    failure.__cause__ = error
+    return failure

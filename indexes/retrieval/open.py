@@ -1,0 +1,131 @@
+"""`open_retriever`: the one door through which other stages search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from indexes.addons.links import LinkedSearcher
+from indexes.addons.sparse import open_sparse, sparse_folder
+from indexes.corpora.passage_store import PASSAGES, PassageStore
+from indexes.encoding.embed import Encoder
+from indexes.encoding.encoders import EncoderSpec, TextEncoder, encoder_here
+from indexes.manifest import IndexManifest, check_files, fingerprint, read_index_manifest
+from indexes.retrieval.cache import QueryCache
+from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
+from indexes.retrieval.remote import RemoteRetriever
+from indexes.retrieval.rerank import CrossEncoder, RerankedSearcher
+from indexes.retrieval.searchers import DenseSearcher, HybridSearcher, Searcher, VectorIndex
+from indexes.vectors.index_types import open_index
+from steprag.agent.retriever import Retriever
+from steprag.config import RetrieverConfig
+from steprag.errors import ConfigError, DataError, StepragError
+from steprag.files import existing
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a retriever may use. One core by default: the others belong to the engine that serves the policy."""
+
+    threads: int = 1
+    device: str = "cpu"
+    batch: int = MAX_BATCH
+
+
+def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = None) -> Retriever:
+    """The retriever of an index folder, or of a service by its URL.
+
+    Raises ConfigError or DataError where folder and manifest do not agree, where the folder lacks what the mode needs,
+    or where no service answers.
+    """
+    config = config or RetrieverConfig()
+    if str(path_or_url).startswith(("http://", "https://")):
+        return RemoteRetriever(str(path_or_url), config)
+    return open_folder(path_or_url, config)
+
+
+def open_folder(path: str | Path, config: RetrieverConfig, machine: Machine | None = None) -> FolderRetriever:
+    """Searches in this process.
+
+    Files are checked before it returns; the weights load meanwhile in the worker thread (a few seconds), or from the
+    first search on where `preload` is off. The first search waits for them.
+    """
+    machine = machine or Machine()
+    folder = existing(path, "index folder")
+    manifest = read_index_manifest(folder)
+    check_files(folder, manifest)
+    store = PassageStore(folder)
+    try:
+        searcher = _searcher(folder, manifest, store, config, machine)
+        cache = QueryCache(Path(config.cache).expanduser(), searcher.fingerprint) if config.cache else None
+    except StepragError:
+        store.close()
+        raise
+    return FolderRetriever(searcher, store, cache=cache, batch=machine.batch, preload=config.preload)
+
+
+def _searcher(
+    folder: Path, manifest: IndexManifest, store: PassageStore, config: RetrieverConfig, machine: Machine
+) -> Searcher:
+    """What the configuration asks for: the mode's ranking, read again by a cross-encoder where one is named."""
+    mode = mode_of(folder, manifest, config)
+    parts: list[Searcher] = []
+    if mode in ("dense", "hybrid"):
+        parts.append(_dense(folder, manifest, store, machine))
+    if mode in ("sparse", "hybrid"):
+        parts.append(open_sparse(folder, manifest, device=machine.device, threads=machine.threads))
+    weights = config.dense_weight, 1 - config.dense_weight
+    base = parts[0] if len(parts) == 1 else HybridSearcher(parts, weights, config.fusion)
+    if config.links:
+        base = LinkedSearcher(base, folder, manifest, config.links)
+    if config.reranker is None:
+        return base
+    return RerankedSearcher(base, store, CrossEncoder(config.reranker, device=machine.device), config.candidates)
+
+
+def mode_of(folder: Path, manifest: IndexManifest, config: RetrieverConfig) -> str:
+    """The mode in words: auto is sparse where there are no vectors, hybrid where there is a sparse ranking too, else
+    dense.
+
+    Raises ConfigError where the mode wants vectors that are not there.
+    """
+    if not manifest.encoder.dense:
+        if config.mode not in ("auto", "sparse"):
+            raise ConfigError(f"{folder} has no vectors (--encoder none) for retriever.mode {config.mode};"
+                              " leave the mode at auto, or build an index with an encoder")  # fmt: skip
+        return "sparse"
+    if config.mode != "auto":
+        return config.mode
+    return "hybrid" if sparse_folder(folder) else "dense"
+
+
+def _dense(folder: Path, manifest: IndexManifest, store: PassageStore, machine: Machine) -> DenseSearcher:
+    index = open_index(folder, manifest)
+    _check_agreement(folder, manifest, index, store)
+    return DenseSearcher(manifest.fingerprint, index, _encoder_loader(manifest, machine))
+
+
+def _encoder_loader(manifest: IndexManifest, machine: Machine) -> Callable[[], TextEncoder]:
+    """What loads the encoder, after its files are found to be those that the index was built with."""
+    return partial(_load_encoder, encoder_here(manifest.encoder, manifest.config), manifest.encoder, machine)
+
+
+def _load_encoder(folder: Path, spec: EncoderSpec, machine: Machine) -> Encoder:
+    """Called in the thread that searches, whose FAISS threads are bounded too: OpenMP counts by calling thread."""
+    import faiss
+
+    faiss.omp_set_num_threads(machine.threads)
+    return Encoder(folder, spec, device=machine.device, threads=machine.threads)
+
+
+def _check_agreement(folder: Path, manifest: IndexManifest, index: VectorIndex, store: PassageStore) -> None:
+    rows = manifest.corpus.rows
+    if not index.ntotal == len(store) == rows:
+        problem = f"{index.ntotal} vectors, {len(store)} passages, and the manifest says {rows}"
+        raise DataError(folder, problem, remedy="build the index again")
+    passages_sha256 = manifest.files[PASSAGES].sha256
+    if fingerprint(manifest.encoder, manifest.index, passages_sha256) != manifest.fingerprint:
+        remedy = "build the index again"
+        raise DataError(folder / "manifest.json", "was changed: its fingerprint does not fit", remedy=remedy)

@@ -1,0 +1,159 @@
+"""A retriever behind HTTP: a service of `steprag index serve`, or any that speaks Search-R1's `POST /retrieve`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+
+from indexes.retrieval.searchers import asked_of, named
+from steprag.config import RetrieverConfig
+from steprag.errors import ConfigError, DataError, RetrieverError
+from steprag.inputs import passage_from_row
+from steprag.progress import say
+from steprag.types import Passage
+
+FINGERPRINT = "X-StepRAG-Index"
+"""Header in which the service names what it searches."""
+AGAIN = frozenset({408, 429, 500, 502, 503, 504})
+"""Statuses after which a request is sent again."""
+CONNECTIONS = 64
+FIRST_WAIT = 0.5
+LONGEST_WAIT = 30.0
+"""Seconds before the second try, doubled each time, and at most."""
+
+
+class RemoteRetriever:
+    """Searches by HTTP. For one event loop at a time; requests of many searches are in flight at once."""
+
+    def __init__(self, url: str, config: RetrieverConfig) -> None:
+        """Asks the service what it is. Raises ConfigError where none answers, refuses the token, or does not fit."""
+        self._url, self._config = url.rstrip("/"), config
+        token = os.environ.get(config.token_env, "")
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.fingerprint = self._checked(self._health())
+        self._client: tuple[asyncio.AbstractEventLoop, httpx2.AsyncClient] | None = None
+        self._closed = False
+
+    def _health(self) -> dict[str, Any]:
+        try:
+            reply = httpx2.get(f"{self._url}/health", headers=self._headers, timeout=self._config.timeout)
+        except (httpx2.RequestError, httpx2.InvalidURL) as error:
+            raise ConfigError(f"no retriever answers at {self._url}: {_reason(error)}") from None
+        if reply.status_code == 404:  # Search-R1's own server has no such route
+            return {}
+        if reply.status_code in (401, 403):
+            raise self._refused()
+        facts = _decoded(reply)
+        if not isinstance(facts, dict):
+            raise ConfigError(f"{self._url}/health answers {reply.status_code} and no JSON; is that a retriever?")
+        if facts.get("token") == "required":
+            raise self._refused()
+        return facts
+
+    def _checked(self, health: dict[str, Any]) -> str:
+        """The fingerprint of what is served; of the URL where the service does not tell."""
+        config = self._config
+        for key in ("reranker", "links", "cache"):
+            if getattr(config, key):
+                raise ConfigError(f"{self._url} searches as it was started; leave retriever.{key} to the service")
+        if config.mode not in ("auto", health.get("mode")):
+            serves = health.get("mode", "what it does not tell")
+            raise ConfigError(f"retriever.mode is {config.mode}, and {self._url} serves {serves}")
+        if isinstance(fingerprint := health.get("fingerprint"), str):
+            return fingerprint
+        say(f"{self._url} does not say which index it serves; runs will know it by its URL alone")
+        return named("url", self._url)
+
+    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+        """As the service's own retriever would answer. Raises RetrieverError after the last try; ConfigError where no
+        other request can succeed: the token is refused, or the service has come to serve another index.
+        """
+        if self._closed:
+            raise RetrieverError("the retriever is closed")
+        text, top_k = asked_of(query, top_k)
+        body = {"queries": [text], "topk": top_k, "return_scores": True}
+        problem = ""
+        for attempt in range(self._config.retries + 1):
+            try:
+                reply = await self._open().post(f"{self._url}/retrieve", json=body)
+            except httpx2.RequestError as error:
+                problem, wait = _reason(error), None
+            else:
+                if reply.status_code not in AGAIN:
+                    return self._passages(reply)
+                problem, wait = _complaint(reply), _retry_after(reply)
+            if attempt < self._config.retries:
+                await asyncio.sleep(min(LONGEST_WAIT, wait or FIRST_WAIT * 2**attempt) * random.uniform(1, 1.5))
+        raise RetrieverError(f"{self._url}: {problem} (tried {self._config.retries + 1} times)")
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        self._closed = True
+        if self._client is not None and self._client[0] is asyncio.get_running_loop():
+            await self._client[1].aclose()
+        self._client = None
+
+    def _open(self) -> httpx2.AsyncClient:
+        """The client of the running loop; connections belong to the loop that made them."""
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._client[0] is not loop:
+            limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+            timeout = httpx2.Timeout(self._config.timeout, pool=None)  # waiting for a free connection is no loss
+            self._client = loop, httpx2.AsyncClient(headers=self._headers, limits=limits, timeout=timeout)
+        return self._client[1]
+
+    def _passages(self, reply: httpx2.Response) -> tuple[Passage, ...]:
+        if reply.status_code in (401, 403):
+            raise self._refused()
+        if reply.status_code != 200:
+            raise RetrieverError(f"{self._url}: {_complaint(reply)}")
+        if reply.headers.get(FINGERPRINT, self.fingerprint) != self.fingerprint:
+            raise ConfigError(f"{self._url} serves another index than when it was opened; start the run again")
+        try:
+            (found,) = _decoded(reply)["result"]
+            return tuple(self._passage(item) for item in found)
+        except (KeyError, TypeError, ValueError, DataError) as error:
+            raise RetrieverError(f"{self._url}: a reply that is not Search-R1's: {error}") from None
+
+    def _passage(self, item: dict[str, Any]) -> Passage:
+        document = item["document"]
+        if not isinstance(document, dict):
+            raise TypeError("a document that is no object")
+        if isinstance(document.get("text"), str) and isinstance(document.get("title"), str):
+            passage = Passage(str(document["id"]), document["title"], document["text"])
+        else:
+            passage = passage_from_row(document, self._url, 1)
+        f"{passage.id}{passage.title}{passage.text}".encode()  # half a surrogate pair is a UnicodeEncodeError
+        return replace(passage, score=float(item["score"]))
+
+    def _refused(self) -> ConfigError:
+        return ConfigError(f"{self._url} refuses the token: put its token in {self._config.token_env}")
+
+
+def _decoded(reply: httpx2.Response) -> Any:
+    try:
+        return reply.json()
+    except ValueError:
+        return None
+
+
+def _complaint(reply: httpx2.Response) -> str:
+    """The status and the first words of what the service said."""
+    body = _decoded(reply)
+    detail = body.get("detail") if isinstance(body, dict) else None
+    return f"{reply.status_code} {str(detail or reply.text)[:200]}".strip()
+
+
+def _retry_after(reply: httpx2.Response) -> float | None:
+    """Seconds that the service asks to wait; the header's other form, a date, is not read."""
+    value = reply.headers.get("Retry-After", "")
+    return float(value) if value.isdigit() else None
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__} {error}".strip()

@@ -1,0 +1,1 @@
+"""Vector files, FAISS index types, and how their recall is measured."""

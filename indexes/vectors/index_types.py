@@ -1,0 +1,288 @@
+"""Index types: how each is built from the vectors, opened, searched, and how much room it takes.
+
+`TYPES` is the table; everything else reads it. All types search by inner product. `flat` and `flat-fp16` are exact;
+of the others, those with `rescored` store a few bits a dimension, so what they find is scored again with the
+fp16 vectors from a memory map, which costs disk and no memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from indexes.config import SearchConfig
+from indexes.manifest import INDEX, IndexFacts
+from indexes.retrieval.searchers import VectorIndex
+from indexes.vectors.recall import Measured, Probe, measure
+from indexes.vectors.vector_file import VECTORS, VectorFile, no_room
+from steprag.errors import ConfigError, DataError
+from steprag.progress import say
+
+ADOPTED = "adopted"
+"""A FAISS file of another program, opened as it is."""
+TRAIN_POINTS = 64
+"""Sampled rows a cell that k-means sees."""
+PQ_POINTS = 256 * TRAIN_POINTS
+RESCORED = (10, 20, 40)
+"""Candidates a wanted passage that are tried for types that are scored again, fewest first."""
+PLAIN = (0, 4)
+"""The same for types whose own scores may do."""
+
+
+@dataclass(frozen=True)
+class IndexType:
+    """A row of the table.
+
+    `factory` gives FAISS's name of the index (None: the vectors themselves are the index). `effort` is the attribute
+    that trades time for recall. `least` rows are needed to train it. `gpu`: opened on a GPU, where faiss-gpu is there.
+    """
+
+    name: str
+    factory: Callable[[int, int, SearchConfig], str] | None = None
+    effort: str | None = None
+    rescored: bool = False
+    least: int = 1
+    gpu: bool = False
+
+    @property
+    def exact(self) -> bool:
+        return self.factory is None and self.name != "gpu-cagra"
+
+
+def cells(rows: int, search: SearchConfig) -> int:
+    """nlist: as given, else the power of two near 2 √rows, with 39 rows a cell where there are so many."""
+    if search.nlist:
+        return search.nlist
+    return max(1, 2 ** round(np.log2(max(1.0, min(2 * rows**0.5, rows / 39)))))
+
+
+def code_bytes(dimension: int, search: SearchConfig) -> int:
+    """ivf-pq: bytes a vector, a divisor of the dimension."""
+    wanted = search.code_bytes or max(1, dimension // 8)
+    if dimension % wanted:
+        raise ConfigError(f"search.code_bytes is {wanted}, which does not divide the dimension {dimension}")
+    return wanted
+
+
+TYPES = {
+    each.name: each
+    for each in (
+        IndexType("flat"),
+        IndexType("flat-fp16"),
+        IndexType("ivf-sq8", lambda n, d, s: f"IVF{cells(n, s)},SQ8", "nprobe"),
+        IndexType("ivf-pq", lambda n, d, s: f"IVF{cells(n, s)},PQ{code_bytes(d, s)}", "nprobe", True, least=256),
+        IndexType("hnsw-sq8", lambda n, d, s: f"HNSW{s.links},SQ8", "efSearch"),
+        IndexType("rabitq", lambda n, d, s: f"RR{d},IVF{cells(n, s)},RaBitQ{s.bits}", "nprobe", True),
+        IndexType("gpu-flat", gpu=True),
+        IndexType("gpu-cagra", gpu=True),
+    )
+}
+
+
+class Manifest(Protocol):
+    """What `open_index` reads of an index's manifest."""
+
+    @property
+    def index(self) -> IndexFacts: ...
+    @property
+    def encoder(self) -> Any: ...
+    @property
+    def corpus(self) -> Any: ...
+
+
+class Rescored:
+    """An approximate index whose findings are scored again with the stored vectors."""
+
+    def __init__(self, inner: VectorIndex, vectors: VectorFile, factor: int) -> None:
+        """`factor`: candidates a wanted row."""
+        self.inner, self.factor, self._vectors = inner, factor, vectors
+        self.ntotal, self.d = inner.ntotal, vectors.dimension
+
+    def search(self, x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """(n, k) scores and rows, best first; -1 where the index found fewer."""
+        _, candidates = self.inner.search(x, min(k * self.factor, self.ntotal))
+        scores = np.full((len(x), k), -np.inf, dtype=np.float32)
+        rows = np.full((len(x), k), -1, dtype=np.int64)
+        for number, query in enumerate(x):
+            found = np.sort(candidates[number][candidates[number] >= 0])  # in the file's order
+            exact = self._vectors.take(found) @ query
+            best = np.argsort(-exact, kind="stable")[:k]
+            scores[number, : len(best)], rows[number, : len(best)] = exact[best], found[best]
+            self._vectors.release()
+        return scores, rows
+
+
+def open_index(folder: Path, manifest: Manifest) -> VectorIndex:
+    """The index of a folder, memory-mapped wherever FAISS can. Raises DataError where a file is not that index."""
+    facts, rows, dimension = manifest.index, manifest.corpus.rows, manifest.encoder.dimension
+    if facts.type == ADOPTED:
+        return read_faiss(folder / INDEX, dimension)
+    if facts.type not in TYPES:
+        raise ConfigError(f"{folder} holds an index of type {facts.type!r}, which this version does not know")
+    kind = TYPES[facts.type]
+    if kind.gpu:
+        from indexes.vectors.gpu import open_on_gpu
+
+        return open_on_gpu(kind.name, folder, rows, dimension)
+    index = read_faiss(folder / (VECTORS if kind.name == "flat-fp16" else INDEX), dimension)
+    if kind.effort and kind.effort in facts.parameters:
+        _set_effort(index, kind.effort, facts.parameters[kind.effort])
+    if not facts.parameters.get("rescore"):
+        return index
+    return Rescored(index, VectorFile(folder / VECTORS, rows, dimension), facts.parameters["rescore"])
+
+
+def read_faiss(path: Path, dimension: int) -> Any:
+    """A FAISS file, mapped into memory: other processes share its pages. Raises DataError."""
+    import faiss
+
+    try:
+        index = faiss.read_index(os.fspath(path), faiss.IO_FLAG_MMAP_IFC)
+    except RuntimeError:  # FAISS's own message is a page of C++
+        raise DataError(path, "is no FAISS index", remedy="build the index again") from None
+    if index.d != dimension:
+        problem = f"has {index.d} dimensions, the manifest says {dimension}"
+        raise DataError(path, problem, remedy="build the index again")
+    return index
+
+
+def check_type(name: str, rows: int, dimension: int, search: SearchConfig) -> None:
+    """Raises ConfigError where a corpus of so many rows, or this machine, cannot have the type: before anything is
+    encoded.
+    """
+    kind = TYPES[name]
+    if rows < kind.least:
+        raise ConfigError(f"{name} needs at least {kind.least} passages, the corpus has {rows}; use flat")
+    if kind.factory:
+        kind.factory(rows, dimension, search)
+    if kind.gpu:
+        from indexes.vectors.gpu import gpu_faiss
+
+        gpu_faiss(name)
+
+
+def build_type(
+    name: str, folder: Path, vectors: VectorFile, search: SearchConfig, probe: Probe
+) -> tuple[IndexFacts, Measured]:
+    """Writes the index of this type beside its vectors; returns its parameters and what was measured of it.
+
+    Raises NoRoom where the disk is too small for the index.
+    """
+    kind = TYPES[name]
+    (folder / INDEX).unlink(missing_ok=True)  # a killed build's
+    if kind.gpu:
+        from indexes.vectors.gpu import build_on_gpu
+
+        index = build_on_gpu(name, folder, vectors)
+        return IndexFacts(name, {}), measure(index, vectors, probe)
+    if name == "flat":
+        _write_flat(folder / INDEX, vectors)
+    elif kind.factory:
+        return _approximate(kind, folder, vectors, search, probe)
+    index = read_faiss(folder / (INDEX if name == "flat" else VECTORS), vectors.dimension)
+    return IndexFacts(name, {}), measure(index, vectors, probe)
+
+
+def _write_flat(path: Path, vectors: VectorFile) -> None:
+    flat = VectorFile.create(path, vectors.rows, vectors.dimension, np.float32)
+    for start, chunk in vectors.chunks():
+        flat.write(start, chunk)
+        flat.release()
+
+
+def _approximate(
+    kind: IndexType, folder: Path, vectors: VectorFile, search: SearchConfig, probe: Probe
+) -> tuple[IndexFacts, Measured]:
+    assert kind.factory is not None
+    factory = kind.factory(vectors.rows, vectors.dimension, search)
+    _train_and_fill(factory, folder / INDEX, vectors)
+    index = read_faiss(folder / INDEX, vectors.dimension)
+    assert kind.effort is not None
+    given = search.nprobe if kind.effort == "nprobe" else search.ef
+    efforts = [given] if given else _efforts(kind.effort, index)
+    factors = (search.rescore,) if search.rescore is not None else RESCORED if kind.rescored else PLAIN
+    tried = [_least_effort(kind.effort, efforts, index, factor, vectors, search.recall, probe) for factor in factors]
+    enough = [found for found in tried if found[1].recall_at_10 >= search.recall]
+    if enough:
+        parameters, measured = min(enough, key=lambda found: found[1].search_ms)
+    else:
+        parameters, measured = max(tried, key=lambda found: found[1].recall_at_10)
+        say(f"index: recall@10 is {measured.recall_at_10}, below the {search.recall} asked for;"
+            " give more bits or bytes a vector, or another --type")  # fmt: skip
+    return IndexFacts(kind.name, {"factory": factory, **parameters}), measured
+
+
+def _least_effort(
+    name: str, efforts: Sequence[int], index: Any, factor: int, vectors: VectorFile, wanted: float, probe: Probe
+) -> tuple[dict[str, Any], Measured]:
+    """The first effort that gives the wanted recall with so many candidates, else the best one."""
+    searched = Rescored(index, vectors, factor) if factor else index
+    best: tuple[dict[str, Any], Measured] | None = None
+    for effort in efforts:
+        _set_effort(index, name, effort)
+        measured = measure(searched, vectors, probe)
+        gained = measured.recall_at_10 - best[1].recall_at_10 if best else 1.0
+        if gained > 0:
+            best = ({name: effort, "rescore": factor}, measured)
+        if measured.recall_at_10 >= wanted or gained < 0.002:  # more effort finds no more
+            break
+    assert best is not None
+    return best
+
+
+def _efforts(effort: str, index: Any) -> list[int]:
+    most = 1024 if effort == "efSearch" else _inner(index).nlist
+    start = 16 if effort == "efSearch" else 4
+    steps = [start * 2**step for step in range(20) if start * 2**step < most]
+    return [*steps, most]
+
+
+def _inner(index: Any) -> Any:
+    """The index behind a transformation of its vectors."""
+    import faiss
+
+    return faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index
+
+
+def _set_effort(index: Any, effort: str, value: int) -> None:
+    inner = _inner(index)
+    setattr(inner.hnsw if effort == "efSearch" else inner, effort, value)
+
+
+def _train_and_fill(factory: str, path: Path, vectors: VectorFile) -> None:
+    import faiss
+
+    index: Any = faiss.index_factory(vectors.dimension, factory, faiss.METRIC_INNER_PRODUCT)
+    prepare(index, TRAIN_POINTS)
+    points = max(PQ_POINTS, getattr(_inner(index), "nlist", 0) * TRAIN_POINTS)
+    sample = np.sort(np.random.default_rng(0).permutation(vectors.rows)[:points])
+    index.train(vectors.take(sample))
+    for _, chunk in vectors.chunks():
+        index.add(chunk)
+    try:
+        faiss.write_index(index, os.fspath(path))
+    except RuntimeError as error:
+        if not any(words in str(error) for words in ("No space left", "File too large", "quota")):
+            raise
+        raise no_room(path, vectors.rows * index.sa_code_size()) from None
+
+
+def prepare(index: Any, points: int) -> None:
+    """Sets how a FAISS index is trained: ten rounds of k-means over so many rows a cell."""
+    inner = _inner(index)
+    clusterings = [inner.cp] if hasattr(inner, "cp") else []
+    if hasattr(inner, "pq"):
+        inner.do_polysemous_training = False  # FAISS's default for it: minutes, for a search that is not used here
+        clusterings.append(inner.pq.cp)
+    for clustering in clusterings:
+        clustering.niter, clustering.max_points_per_centroid, clustering.min_points_per_centroid = 10, points, 1
+
+
+def requested(name: str, search: SearchConfig) -> IndexFacts:
+    """The type and parameters that a build is asked for, as they decide whether a folder holds it already."""
+    return IndexFacts(name, {} if TYPES[name].exact else search.model_dump())

@@ -1,0 +1,182 @@
+"""`steprag judge`: a model reads every answer of a run of `steprag infer` and says whether it is right.
+
+For answers that no string comparison catches. Calls are journalled and bounded as everywhere; the judge's prompt is
+part of the run's identity. It stands beside EM and never in its place: a judge has errors of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from inference.scores import mean
+from steprag.agent.grammar import neutralise
+from steprag.agent.judge import asked
+from steprag.agent.profiles import fill
+from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.worklist import SAMPLING, in_question_order, note_failures, row_id, same_model, unfinished, work_off
+from steprag.cli import guarded
+from steprag.config import JudgeConfig, StageConfig, add_options, config_from, parse_arguments
+from steprag.errors import PART_DONE, ConfigError, RequestError
+from steprag.files import existing, file_hash, read_records, write_json
+from steprag.metrics import exact_match
+from steprag.policy.budget import BudgetConfig, Spending
+from steprag.policy.client import Policy, model_identity, open_policy
+from steprag.policy.gate import Gate
+from steprag.runs import open_run, read_manifest
+from steprag.stats import share_interval
+from steprag.types import Failure, Message, Prediction, Question, Usage, Verdict
+
+PROMPT = Path(__file__).parent.parent / "configs" / "judge" / "answer.yaml"
+
+
+class AnswerJudgeConfig(StageConfig):
+    judge: JudgeConfig = JudgeConfig()
+    budget: BudgetConfig = BudgetConfig()
+
+
+@dataclass(frozen=True)
+class YesOrNo:
+    """The two words and nothing else, in each engine's dialect of constrained output."""
+
+    stop: tuple[str, ...] = ()
+
+    def gbnf(self, allowed: tuple[str, ...]) -> str:
+        return 'root ::= "yes" | "no"\n'
+
+    def regex(self, allowed: tuple[str, ...]) -> str:
+        return "yes|no"
+
+    def schema(self, allowed: tuple[str, ...]) -> dict[str, Any] | None:
+        properties = {"right": {"type": "boolean"}}
+        return {"type": "object", "properties": properties, "required": ["right"], "additionalProperties": False}
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="steprag judge", description="Have a model say which answers are right.")
+    parser.add_argument("--predictions", required=True, metavar="RUN", help="run folder of steprag infer")
+    parser.add_argument("--out", metavar="DIR", help="where the verdicts go [RUN/judged]")
+    parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
+    add_options(parser, AnswerJudgeConfig)
+    given = parse_arguments(parser, argv)
+    run = existing(given.predictions, "run folder")
+    out = Path(given.out) if given.out else run / "judged"
+    scores, failed = asyncio.run(judge(config_from(AnswerJudgeConfig, given), run, out))
+    sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
+    return PART_DONE if failed else 0
+
+
+async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[str, Any], int]:
+    """Judges every prediction of `run`; returns the scores, also in metrics.json, and how many requests failed."""
+    file = existing(run / "predictions.jsonl", "predictions of the run")
+    played = read_manifest(run)["identity"]
+    predictions = {prediction.id: prediction for prediction in read_records(file, Prediction)}
+    if not predictions:
+        raise ConfigError(f"{file} holds no prediction to judge")
+    questions = [Question(p.id, p.question, p.golden_answers) for p in predictions.values()]
+    identity = {
+        "predictions": file_hash(file),
+        "prompt": file_hash(PROMPT)[:16],
+        "judge": {**model_identity(config.judge), **config.judge.model_dump(include=SAMPLING)},
+    }
+    spending = Spending(config.budget, {"judge": config.judge.price})
+    with open_run(out, "judge", identity=identity, config=config.model_dump()) as opened:
+        verdicts = opened.path / "verdicts.jsonl"
+        todo = unfinished(questions, verdicts, row_id)
+        if todo:
+            async with open_policy(config.judge, YesOrNo()) as policy, Journal(out / JOURNAL, spending) as journal:
+                opened.set(calls_lost=journal.lost)
+                same_model(opened, judge=policy)
+                gate = Gate(config.judge)
+
+                async def one(question: Question) -> Verdict | Failure:
+                    journalled = journal.question(question).policy(policy, "judge", gate)
+                    return await verdict(predictions[question.id], journalled)
+
+                at_once, total = config.judge.concurrency, len(questions)
+                await work_off(opened, todo, one, file=verdicts, at_once=at_once, total=total, spending=spending,
+                               begun=journal.begun)  # fmt: skip
+        in_question_order(verdicts, questions, row_id)
+        failed = note_failures(opened, verdicts, row_id)
+        scores = scored(predictions, list(read_records(verdicts, Verdict)), failed)
+        scores |= {"identity": identity, "predictions_of": played}
+        write_json(out / "metrics.json", scores)
+        opened.set(usage=scores["usage"])
+    return scores, failed
+
+
+async def verdict(prediction: Prediction, policy: Policy) -> Verdict | Failure:
+    """An episode without an answer is wrong without asking. A reply that is neither word gives `right` None."""
+    if prediction.prediction is None:
+        return Verdict(prediction.id, right=False, text="", usage=Usage())
+    try:
+        said = await asked(policy, render(prediction, prediction.prediction), ("right",), parse, seed=0)
+    except RequestError as error:
+        return Failure(prediction.id, type(error).__name__, str(error))
+    return Verdict(prediction.id, None if said.score is None else said.score > 0, said.text, said.usage)
+
+
+def render(prediction: Prediction, answer: str) -> tuple[Message, ...]:
+    words = yaml.safe_load(PROMPT.read_text(encoding="utf-8"))
+    golden = " / ".join(prediction.golden_answers)
+    question, said = neutralise(prediction.question), neutralise(answer)
+    user = fill(words["user"], question=question, golden=golden, answer=said).strip()
+    return (Message(role="system", content=words["system"].strip()), Message(role="user", content=user))
+
+
+def parse(reply: str) -> float | None:
+    """1 for yes or {"right": true}, 0 for no or {"right": false}; None for anything else."""
+    text = reply.strip()
+    if text.startswith("{"):
+        try:
+            right = json.loads(text).get("right")
+        except json.JSONDecodeError:
+            return None
+        return float(right) if isinstance(right, bool) else None
+    word = re.fullmatch(r"(yes|no)\.?", text, re.IGNORECASE)
+    return float(word[1].lower() == "yes") if word else None
+
+
+def scored(predictions: dict[str, Prediction], verdicts: list[Verdict], failed: int) -> dict[str, Any]:
+    """`right`: share of the verdicts that say yes, with its 95 % interval; `agreement`: share that EM says as well.
+
+    Verdicts that the judge did not give (`unread`) and requests that failed are in neither.
+    """
+    read = [(one.right, exact_match(predictions[one.id].prediction, predictions[one.id].golden_answers) == 1.0)
+            for one in verdicts if one.right is not None]  # fmt: skip
+    hits = sum(right for right, _ in read)
+    return {
+        "questions": len(verdicts) + failed,
+        "right": hits / len(read) if read else None,
+        "right_interval": share_interval(hits, len(read)) if read else None,
+        "agreement": mean(right == exact for right, exact in read) if read else None,
+        "em": mean(exact for _, exact in read),
+        "unread": len(verdicts) - len(read),
+        "failed": failed,
+        "usage": vars(sum((one.usage for one in verdicts), Usage())),
+    }
+
+
+def table(scores: dict[str, Any]) -> str:
+    """The scores in a few readable lines."""
+    if scores["right"] is None:
+        return f"the judge gave no verdict on any of {scores['questions']} answers"
+    low, high = scores["right_interval"]
+    return (
+        f"right      {100 * scores['right']:.1f} (95 % interval {100 * low:.1f} to {100 * high:.1f}), says the judge; "
+        f"EM of the same {100 * scores['em']:.1f}\n"
+        f"agreement  {100 * scores['agreement']:.1f} % with EM\n"
+        f"questions  {scores['questions']} ({scores['unread']} without a verdict, {scores['failed']} failed)"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

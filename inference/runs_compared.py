@@ -1,0 +1,133 @@
+"""Runs of `steprag infer` beside each other: what may stand in one table, and how far they differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from inference.evaluate import episode_seconds
+from inference.scores import Score, mean, score
+from steprag.batch.worklist import FAILED, failures_in
+from steprag.errors import ConfigError
+from steprag.files import existing, read_records
+from steprag.runs import has_ended, read_manifest
+from steprag.stats import mcnemar, mean_interval
+from steprag.types import Prediction
+
+ALIKE = ("questions", "index", "harness")
+"""Keys of a run's identity that must be equal in all runs of one table."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A run with its scores by question id; `failed` are the questions that have none, and why (the error's class).
+
+    `seconds`: an episode's median and 95th percentile, None where the run did not note them.
+    """
+
+    name: str
+    identity: dict[str, Any]
+    scores: dict[str, Score]
+    failed: dict[str, str]
+    seconds: dict[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """EM of a run less that of the first, on the `questions` that both answered, in points of 1.
+
+    `p`: exact McNemar test of the same questions; `better`, `worse`: questions that only one of both got right.
+    `strict`: the same difference over all questions of either run, those that failed in one counted as wrong there.
+    """
+
+    em: float
+    low: float
+    high: float
+    p: float
+    better: int
+    worse: int
+    questions: int
+    strict: float
+
+
+def read_run(folder: Path, name: str, *, forced: bool = False) -> Scored:
+    """Raises ConfigError where the folder is not a run of steprag infer, has questions without an outcome unless
+    `forced`, or holds no predictions.
+    """
+    manifest = read_manifest(folder)
+    if manifest.get("stage") != "infer":
+        raise ConfigError(f"{folder} is a run of {manifest.get('stage')!r}, not of 'infer'")
+    predictions = read_records(existing(folder / "predictions.jsonl", "predictions of the run"), Prediction)
+    scores = {one.id: score(one) for one in predictions}
+    failed = {key: str(row["reason"]) for key, row in failures_in(folder).items() if key not in scores}
+    if not forced and not has_ended(manifest, len(scores) + len(failed)):
+        raise ConfigError(
+            f"{folder} was not run to its end ({manifest.get('status')}): run it again to go on; --force compares what "
+            "is there"
+        )
+    if not scores:
+        raise ConfigError(f"{folder} has no predictions to compare ({len(failed)} questions failed; see {FAILED})")
+    return Scored(name, manifest["identity"], scores, failed, episode_seconds(folder / "metrics.jsonl"))
+
+
+def check_alike(runs: list[Scored]) -> None:
+    first = runs[0]
+    for run in runs[1:]:
+        for key in ALIKE:
+            one, other = first.identity.get(key), run.identity.get(key)
+            if one != other:
+                raise ConfigError(
+                    f"{first.name} and {run.name} differ in {key} ({one} and {other}): not one table; --force compares "
+                    "them all the same"
+                )
+        if asked_of(run) != asked_of(first):
+            raise ConfigError(
+                f"{first.name} and {run.name} have other questions (see limit, sample and seed); "
+                "--force compares the shared"
+            )
+
+
+def asked_of(run: Scored) -> set[str]:
+    return run.scores.keys() | run.failed.keys()
+
+
+def shared(runs: list[Scored]) -> list[Scored]:
+    """The runs with the questions that all of them were asked, and no others. Raises ConfigError where that is none."""
+    common = set.intersection(*map(asked_of, runs))
+    cut = [
+        replace(
+            run,
+            scores={key: value for key, value in run.scores.items() if key in common},
+            failed={key: value for key, value in run.failed.items() if key in common},
+            seconds=run.seconds if asked_of(run) == common else None,
+        )
+        for run in runs
+    ]
+    if empty := next((run.name for run in cut if not run.scores), None):
+        raise ConfigError(f"{empty} answered no question that all runs share")
+    return cut
+
+
+def check_direct(direct: Scored) -> None:
+    if searched := sum(one.searches > 0 for one in direct.scores.values()):
+        raise ConfigError(
+            f"--direct searched for {searched} of its questions: over-search is told by a run that does not search "
+            "(--prompt.profile direct, or --search.depth 1)"
+        )
+
+
+def difference(run: Scored, base: Scored) -> Difference:
+    """Raises ConfigError where the runs share no question."""
+    both = [key for key in base.scores if key in run.scores]
+    if not both:
+        raise ConfigError(f"{run.name} and {base.name} share no question")
+    gains = [run.scores[key].em - base.scores[key].em for key in both]
+    low, high = mean_interval(gains)
+    better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+    strict = (right(run) - right(base)) / len(asked_of(run) | asked_of(base))
+    return Difference(mean(gains), low, high, mcnemar(better, worse), better, worse, len(both), strict)
+
+
+def right(run: Scored) -> float:
+    return sum(one.em for one in run.scores.values())

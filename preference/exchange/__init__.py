@@ -1,0 +1,1 @@
+"""Pairs in other tools' formats, published pairs as ours."""

@@ -1,0 +1,181 @@
+"""`steprag pairs export`: a pairs folder in other tools' formats. Its own files are TRL's already."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from preference.exchange import formats, proguide
+from steprag.cli import guarded
+from steprag.config import parse_arguments
+from steprag.errors import ConfigError, DataError
+from steprag.files import dump_line, existing, from_dict, read_rows, write_json, written_whole
+from steprag.progress import say
+from steprag.types import Pair, Trajectory
+
+FORMATS = ("llamafactory", "openai", "verl", "proguide")
+PARQUET_ROWS = 2000
+"""Rows of a Parquet row group, and so of memory."""
+
+Rows = Iterator[dict[str, Any]]
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="steprag pairs export", description="A pairs folder in the formats of other tools."
+    )
+    parser.add_argument("--pairs", required=True, metavar="DIR", help="folder that steprag pairs wrote")
+    parser.add_argument("--format", nargs="+", choices=FORMATS, required=True, help="one or more formats")
+    parser.add_argument("--out", metavar="DIR", help="a folder a format goes below it [DIR/export]")
+    given = parse_arguments(parser, argv)
+    pairs = existing(given.pairs, "pairs folder")
+    out = Path(given.out) if given.out else pairs / "export"
+    for name in dict.fromkeys(given.format):
+        counts = export(pairs, name, out / name)
+        said = ", ".join(f"{file} {count}" for file, count in counts.items())
+        say(f"pairs export: {name}: {said} rows in {out / name}")
+    return 0
+
+
+def export(folder: Path, name: str, out: Path) -> dict[str, int]:
+    """Writes one format; returns rows by file. Its files appear together, or none. Files without rows are left out.
+
+    Raises DataError with file and line for a row that the format cannot hold.
+    """
+    found = {
+        (kind, split): folder / f"{kind}.{split}.jsonl"
+        for kind in ("pairs", "sft")
+        for split in ("train", "val")
+        if (folder / f"{kind}.{split}.jsonl").is_file() and (folder / f"{kind}.{split}.jsonl").stat().st_size
+    }
+    if not found:
+        raise ConfigError(f"{folder} holds no pairs and no supervised steps to export")
+    with ExitStack() as stack:
+        return {"llamafactory": _llamafactory, "openai": _openai, "verl": _verl, "proguide": _proguide}[name](
+            found, out, stack
+        )
+
+
+Found = dict[tuple[str, str], Path]
+
+
+def _rows(path: Path, cls: type[Any], convert: Callable[[Any], dict[str, Any]]) -> Rows:
+    for number, row in read_rows(path):
+        record = from_dict(cls, row, path, number)
+        try:
+            yield convert(record)
+        except ValueError as error:
+            raise DataError(path, str(error), line=number) from None
+
+
+def _both(kind: str, path: Path, pair: Callable[[Pair], Any], step: Callable[[Trajectory], Any]) -> Rows:
+    return _rows(path, Pair, pair) if kind == "pairs" else _rows(path, Trajectory, step)
+
+
+def _write_lines(path: Path, rows: Rows, stack: ExitStack) -> int:
+    stream, count = stack.enter_context(written_whole(path)), 0
+    for row in rows:
+        stream.write(dump_line(row) + "\n")
+        count += 1
+    return count
+
+
+def _llamafactory(found: Found, out: Path, stack: ExitStack) -> dict[str, int]:
+    counts, entries = {}, {}
+    for (kind, split), path in found.items():
+        file = f"{kind}.{split}.jsonl"
+        rows = _both(kind, path, formats.llamafactory_pair, formats.llamafactory_step)
+        counts[file] = _write_lines(out / file, rows, stack)
+        entries[f"steprag_{kind}_{split}"] = formats.llamafactory_entry(file, ranking=kind == "pairs")
+    write_json(out / "dataset_info.json", entries)
+    return counts
+
+
+def _openai(found: Found, out: Path, stack: ExitStack) -> dict[str, int]:
+    return {
+        path.name: _write_lines(out / path.name, _both(kind, path, formats.openai_pair, formats.openai_step), stack)
+        for (kind, _), path in found.items()
+    }
+
+
+def _verl(found: Found, out: Path, stack: ExitStack) -> dict[str, int]:
+    return {
+        f"{path.stem}.parquet": _write_parquet(
+            out / f"{path.stem}.parquet", _both(kind, path, formats.verl_pair, formats.verl_step), kind, stack
+        )
+        for (kind, _), path in found.items()
+    }
+
+
+def _write_parquet(path: Path, rows: Rows, kind: str, stack: ExitStack) -> int:
+    import pyarrow
+    import pyarrow.parquet
+
+    stream = stack.enter_context(written_whole(path, "wb"))
+    count, batch = 0, []
+    with pyarrow.parquet.ParquetWriter(stream, _schema(kind)) as writer:
+        for row in rows:
+            batch.append(row)
+            count += 1
+            if len(batch) == PARQUET_ROWS:
+                writer.write_table(pyarrow.Table.from_pylist(batch, _schema(kind)))
+                batch = []
+        if batch:
+            writer.write_table(pyarrow.Table.from_pylist(batch, _schema(kind)))
+    return count
+
+
+def _schema(kind: str) -> Any:
+    """Written out, so that a batch without a reward has the columns of all others."""
+    import pyarrow as pa
+
+    messages = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+    truth = pa.struct([("style", pa.string()), ("ground_truth", pa.struct([("target", pa.list_(pa.string()))]))])
+    nodes = (
+        [("chosen_node", pa.int64()), ("rejected_node", pa.int64()), ("chosen_reward", pa.float64()),
+         ("rejected_reward", pa.float64())]
+        if kind == "pairs"
+        else [("node", pa.int64()), ("outcome", pa.float64())]
+    )  # fmt: skip
+    known = [
+        ("question_id", pa.string()),
+        ("action", pa.string()),
+        ("depth", pa.int64()),
+        ("tree", pa.string()),
+        *nodes,
+    ]
+    steps = [("chosen", pa.string()), ("rejected", pa.string())] if kind == "pairs" else [("messages", messages)]
+    return pa.schema(
+        [("data_source", pa.string()), ("prompt", messages), ("ability", pa.string()), ("reward_model", truth),
+         ("extra_info", pa.struct(known)), *steps]
+    )  # fmt: skip
+
+
+def _proguide(found: Found, out: Path, stack: ExitStack) -> dict[str, int]:
+    """The ten fields, laid out as the published file: a JSON array, indented by two, ASCII."""
+    counts, entries = {}, {}
+    for (kind, split), path in found.items():
+        if kind != "pairs":  # the format has no place for supervised steps
+            continue
+        file = "RAG_ProGuide.json" if split == "train" else "RAG_ProGuide.val.json"
+        stream, count = stack.enter_context(written_whole(out / file)), 0
+        for row in _rows(path, Pair, proguide.to_row):
+            stream.write((",\n" if count else "[\n") + textwrap.indent(json.dumps(row, indent=2), "  "))
+            count += 1
+        stream.write("\n]")
+        counts[file] = count
+        entries[file.removesuffix(".json").replace(".", "_")] = formats.proguide_entry(file)
+    if not counts:
+        raise ConfigError("a RAG_ProGuide file holds pairs, and the folder has none")
+    write_json(out / "dataset_info.json", entries)
+    return counts
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

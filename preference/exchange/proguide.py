@@ -1,0 +1,184 @@
+"""RAG_ProGuide's ten-field rows (arXiv 2505.14069): written, read, checked, and the prompt profile they hold.
+
+A row's user turn is "Question: {question}", then in later states "\\nPrevious Thoughts: " with the steps joined by
+spaces, and for an evidence step ". Reference: <reference>" with the passages. These marks tell which prompt is shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from steprag.agent.grammars import PROGUIDE
+from steprag.errors import DataError
+from steprag.files import file_hash
+from steprag.types import Pair, Passage, State, Step
+
+FIELDS = ("instruction", "input", "prompt", "chosen", "rejected", "chosen_action_type", "chosen_content",
+          "rejected_action_type", "rejected_content", "layer")  # fmt: skip
+TYPES = {"query": "Query Generation", "evidence": "Evidence Extraction", "answer": "Answer Generation"}
+ACTIONS = {name: action for action, name in TYPES.items()}
+LACKS = ("question ids (made from the question's text)", "golden answers", "rewards and margins", "visits",
+         "trees and nodes", "the prompt at the depth limit")  # fmt: skip
+
+_QUESTION = "Question: "
+_THOUGHTS = "\nPrevious Thoughts: "
+_REFERENCE = ". Reference: <reference>"
+_CLOSE = "</reference>"
+_TITLE = "Wikipedia Title: "
+_BETWEEN = re.compile(r"(</(?:query|evidence|answer)>\.?) ")
+_PASSAGE = re.compile(rf"{_TITLE}(?P<title>[^\n]*)\n(?P<text>.*?)\n\n(?={_TITLE}|\Z)", re.DOTALL)
+_TURN = {"start": "start", "evidence": "evidence", "reasoning": "query|answer"}
+
+
+def to_row(pair: Pair) -> dict[str, Any]:
+    """A pair as the published file has it: `layer` counts from 0, `prompt` is system and user turn in one text.
+
+    Raises ValueError for a prompt that is not one system and one user message, which the format cannot hold.
+    """
+    if [message["role"] for message in pair.prompt] != ["system", "user"]:
+        raise ValueError("the format holds one system and one user message")
+    system, user = (message["content"] for message in pair.prompt)
+    chosen, rejected = pair.chosen[0]["content"], pair.rejected[0]["content"]
+    return {
+        "instruction": system,
+        "input": user,
+        "prompt": f"System: {system}\nUser: {user}",
+        "chosen": chosen,
+        "rejected": rejected,
+        "chosen_action_type": action_type(chosen),
+        "chosen_content": content(chosen),
+        "rejected_action_type": action_type(rejected),
+        "rejected_content": content(rejected),
+        "layer": pair.depth - 1,
+    }
+
+
+def action_type(completion: str) -> str:
+    """The published name of a completion's action, by its opening tag; "Other" without one."""
+    return next((name for action, name in TYPES.items() if f"<{action}>" in completion), "Other")
+
+
+def content(completion: str) -> str:
+    """What stands between a completion's tags, looked for as the published builder does: the answer first."""
+    for action in ("answer", "query", "evidence"):
+        if match := re.search(rf"<{action}>(.*?)</{action}>", completion, re.DOTALL):
+            return match.group(1).strip()
+    return ""
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number (from 1) and fields of every row of a JSON array, streamed. Raises DataError for what is no such file."""
+    import ijson
+
+    with path.open("rb") as stream:
+        try:
+            for number, row in enumerate(ijson.items(stream, "item"), 1):
+                yield number, _checked(path, number, row)
+        except ijson.JSONError as error:
+            raise DataError(path, f"not a JSON array: {str(error).splitlines()[0]}") from None
+
+
+def _checked(path: Path, number: int, row: object) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise DataError(path, f"row {number}: expected an object, found {type(row).__name__}")
+    if missing := [name for name in FIELDS if name not in row]:
+        raise DataError(path, f"row {number}: no field {missing[0]!r}", remedy="is it a RAG_ProGuide file?")
+    for name in FIELDS:
+        wanted = int if name == "layer" else str
+        if not isinstance(row[name], wanted) or isinstance(row[name], bool):
+            raise DataError(path, f"row {number}: {name} is no {'whole number' if wanted is int else 'text'}")
+    return row
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A row's prompt taken apart: which kind of turn it is, the state it shows, and how titles are quoted."""
+
+    turn: str
+    state: State
+    title_quotes: bool = False
+
+
+def parse_user(user: str) -> Shown | None:
+    """The state that a user turn shows; None for a text of another form."""
+    if not user.startswith(_QUESTION):
+        return None
+    question, thoughts_mark, rest = user.removeprefix(_QUESTION).partition(_THOUGHTS)
+    if not thoughts_mark:
+        return Shown("start", State(question))
+    thoughts, reference_mark, reference = rest.partition(_REFERENCE)
+    if not reference_mark:
+        return Shown("reasoning", State(question, _steps(thoughts)))
+    passages = list(_PASSAGE.finditer(reference.removesuffix(_CLOSE)))
+    if not passages or not reference.endswith(_CLOSE):
+        return None
+    titles = [match["title"] for match in passages]
+    quoted = all(len(title) > 1 and title[0] == title[-1] == '"' for title in titles)
+    bare = [title[1:-1] if quoted else title for title in titles]
+    found = tuple(Passage("", title, match["text"]) for title, match in zip(bare, passages, strict=True))
+    return Shown("evidence", State(question, _steps(thoughts), found[::-1]), quoted)  # shown worst first
+
+
+def _steps(thoughts: str) -> tuple[Step, ...]:
+    """The steps so far, cut at the one space after each closing tag, so that joining them gives the text again."""
+    pieces = [*_BETWEEN.split(thoughts), ""]
+    texts = [text + tag for text, tag in zip(pieces[::2], pieces[1::2], strict=True)]
+    return tuple(Step(ACTIONS.get(action_type(text), "other"), text, content(text)) for text in texts)
+
+
+class ProfileFinder:
+    """Collects the system prompt of every kind of turn; `profile` is the YAML file that renders them."""
+
+    def __init__(self) -> None:
+        self.systems: dict[str, dict[str, int]] = {turn: {} for turn in _TURN}
+        self._quoted = [0, 0]
+
+    def add(self, system: str, shown: Shown) -> None:
+        counts = self.systems[shown.turn]
+        counts[system] = counts.get(system, 0) + 1
+        if shown.state.passages:
+            self._quoted[shown.title_quotes] += 1
+
+    def profile(self, path: Path) -> dict[str, Any]:
+        """The profile's keys, with each turn's most frequent system prompt. Raises DataError where a turn has no row.
+
+        The published trees never give a pair at the depth limit, so the prompt used there is the reasoning turn's.
+        """
+        for turn, counts in self.systems.items():
+            if not counts:
+                raise DataError(path, f"no row shows a prompt of the {turn} turn, so no profile can be made of it")
+        system = {turn: max(counts, key=lambda text: (counts[text], text)) for turn, counts in self.systems.items()}
+        later = _QUESTION + "{question}" + _THOUGHTS + "{steps}"
+        users = {"start": _QUESTION + "{question}", "reasoning": later,
+                 "evidence": later + _REFERENCE + "{passages}" + _CLOSE}  # fmt: skip
+        turns = {_TURN[turn]: {"system": system[turn], "user": users[turn]} for turn in _TURN}
+        title = '"{title}"' if self._quoted[True] > self._quoted[False] else "{title}"
+        return {
+            "grammar": PROGUIDE.name,
+            "passage": f"{_TITLE}{title}\n{{text}}\n\n",
+            "order": "best_last",
+            "between": " ",
+            "between_passages": "",
+            "turns": {**turns, "answer": dict(turns["query|answer"])},
+        }
+
+
+def profile_text(profile: dict[str, Any], source: Path) -> str:
+    """The profile as a YAML file; scalars are quoted, so that every byte of a prompt survives."""
+    head = (
+        f"# Prompts extracted from {source.name} (SHA-256 {file_hash(source)}): one system prompt a turn.\n"
+        "# The file holds no prompt for the depth limit (`answer`); the reasoning turn's stands there.\n"
+        "# Passages go worst first, as its trees were grown.\n"
+    )
+    return head + yaml.safe_dump(profile, sort_keys=False, allow_unicode=True, default_style='"', width=10**9)
+
+
+def allowed_in(turn: str) -> tuple[str, ...]:
+    """The actions that may follow in a kind of turn."""
+    return ("evidence",) if turn == "evidence" else ("query", "answer")

@@ -1,0 +1,121 @@
+"""A pairs folder while it is made: records go in, and all its files appear together at the end, or none."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from preference.candidates import Candidates
+from preference.config import FolderConfig
+from preference.filters import checks, content_reader, open_counter, step_checks
+from preference.rule_counts import Funnel
+from preference.stats import pair_stats
+from steprag.agent.grammar import Grammar
+from steprag.errors import ConfigError
+from steprag.files import dump_line, written_whole
+from steprag.types import Node, Pair, Question, Ranking, StepLabel, Trajectory, Tree
+
+_PREFIX = re.compile(r"[A-Za-z]\w*?(?=[-_])")
+SPLITS = ("train", "val")
+KINDS = {Trajectory: "sft", StepLabel: "steps", Ranking: "rankings"}
+
+
+class PairsFolder:
+    """Takes questions and records, filters the pairs, and writes the files. Use as a context manager, and call `finish`
+    once everything is in: only then are the pairs selected and written.
+    """
+
+    def __init__(
+        self, out: Path, config: FolderConfig, products: tuple[str, ...], grammar: Grammar, funnel: Funnel
+    ) -> None:
+        self.out, self.products, self._config, self._funnel = out, products, config, funnel
+        content = content_reader(grammar)
+        self._checks, self._counter = checks(config.filters, grammar, content), open_counter(config.filters)
+        self._step_checks = step_checks(config.filters, grammar, content)
+        self._candidates = Candidates(out, config.seed, funnel, content)
+        self._stack = ExitStack()
+        self._streams: dict[str, Any] = {}
+        self._questions: dict[str, str] = {}
+        self.counts: Counter[str] = Counter()
+        self.sources: Counter[str] = Counter()
+
+    def __enter__(self) -> PairsFolder:
+        self._stack.enter_context(self._candidates)
+        names = [f"{kind}.{split}" for kind in self.products for split in SPLITS]
+        for name in [*names, "questions"]:
+            self._streams[name] = self._stack.enter_context(written_whole(self.out / f"{name}.jsonl"))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def file(self, name: str, mode: str = "w") -> Any:
+        """A stream to a further file of the folder."""
+        return self._stack.enter_context(written_whole(self.out / name, mode))
+
+    def add(self, question: Question, records: list[Pair] | list[Trajectory] | list[StepLabel] | list[Ranking]) -> None:
+        """Takes the records of one kind that a question gave. Questions that gave none are not listed."""
+        if self._questions.get(question.id, question.question) != question.question:
+            raise ConfigError(f"two questions are called {question.id!r}: give each data set a pairs folder of its own")
+        if records and question.id not in self._questions:
+            self._questions[question.id] = question.question
+            self._write("questions", question)
+            self.sources[source_of(question)] += 1
+        split = split_of(question.id, self._config)
+        for record in records:
+            if isinstance(record, Pair):
+                self._offer(record, split)
+            else:
+                self._write(f"{KINDS[type(record)]}.{SPLITS[split]}", record)
+
+    def exemplary(self, tree: Tree, steps: list[Node]) -> bool:
+        """Whether every step of an episode passes the filters that ask what training may imitate; counted."""
+        return all(
+            self._funnel.count(
+                f"episode: {check.name}",
+                all(
+                    check.passes(tree.nodes[step.parent or 0].messages or (), step.text, step.action or "")
+                    for step in steps
+                ),
+            )
+            for check in self._step_checks
+        )
+
+    def _offer(self, pair: Pair, split: int) -> None:
+        if not all(self._funnel.count(check.name, check.passes(pair)) for check in self._checks):
+            return
+        tokens = self._counter(pair) if self._counter else 0
+        most = self._config.filters.max_tokens
+        if most is None or self._funnel.count("within the cut-off", tokens <= most):
+            self._candidates.add(pair, split, tokens)
+
+    def _write(self, name: str, record: object) -> None:
+        self._streams[name].write(dump_line(record) + "\n")
+        self.counts[name] += 1
+
+    def finish(self) -> dict[str, Any]:
+        """Writes the pairs that stay; returns what the report says of them."""
+        kept = self._candidates.select(self._config.filters, self._config.balance)
+        for line, split in self._candidates.lines(kept):
+            self._streams[f"pairs.{SPLITS[split]}"].write(line)
+            self.counts[f"pairs.{SPLITS[split]}"] += 1
+        return pair_stats(self._candidates, kept, self._config.filters.max_tokens)
+
+
+def source_of(question: Question) -> str:
+    """The data set that a question names in its metadata, or by the word before the first hyphen of its id."""
+    named = question.metadata.get("dataset") or question.metadata.get("source")
+    prefix = _PREFIX.match(question.id)
+    return str(named) if named else prefix.group() if prefix else "not named"
+
+
+def split_of(question_id: str, config: FolderConfig) -> int:
+    """0 for train, 1 for val, from the question's id alone, so that a question never changes sides when others are
+    added.
+    """
+    digest = hashlib.sha256(f"{config.seed}/{question_id}".encode()).digest()
+    return int(int.from_bytes(digest[:8]) / 2**64 < config.validation)

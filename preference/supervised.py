@@ -1,0 +1,74 @@
+"""Supervised steps: what the right episodes of a tree teach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from preference.config import SftConfig
+from preference.pairs import SOURCE
+from preference.rewards import Rewards
+from steprag.tree import as_reply, path_to
+from steprag.types import Node, Trajectory, Tree
+
+
+def build_trajectories(
+    tree: Tree,
+    tree_hash: str,
+    outcomes: list[float | None],
+    rewards: Rewards,
+    config: SftConfig,
+    exemplary: Callable[[list[Node]], bool] | None = None,
+) -> list[Trajectory]:
+    """The steps of the tree's right episodes, each with the prompt it was sampled from, in order of the node ids.
+
+    `outcomes` is what each answer was worth (`preference.rewards.outcomes`). `paths` says which `per_tree` episodes are
+    kept: "shortest" and "longest" those with the fewest or most steps, "best" those with the greatest outcome, "surest"
+    those whose steps before the answer have the greatest mean reward, so that a lucky answer does not vouch for them
+    (of equals, those found first); "all" keeps every right one. A step that two episodes share is given once, with the
+    better outcome. `exemplary` says whether the steps of an episode may be imitated; the others are passed over.
+    """
+    right = [
+        node
+        for node in tree.nodes
+        if node.prediction_f1 is not None
+        and node.prediction_f1 >= config.min_f1
+        and (exemplary is None or exemplary(path_to(tree, node)[1:]))
+    ]
+    if config.paths != "all":
+        rank = _ranks(tree, outcomes, rewards)[config.paths]
+        right = sorted(right, key=lambda node: (rank(node), node.id))[: config.per_tree]
+    worth: dict[int, float] = {}
+    for answer in right:
+        for node in path_to(tree, answer)[1:]:
+            worth[node.id] = max(outcomes[answer.id] or 0.0, worth.get(node.id, 0.0))
+    return [_trajectory(tree, tree_hash, tree.nodes[node_id], worth[node_id]) for node_id in sorted(worth)]
+
+
+def _ranks(tree: Tree, outcomes: list[float | None], rewards: Rewards) -> dict[str, Callable[[Node], float]]:
+    """For each way to choose episodes, what it sorts their answers by; the least come first."""
+
+    def surety(answer: Node) -> float:
+        before = [estimate.value for node in path_to(tree, answer)[:-1] if (estimate := rewards[node.id])]
+        return sum(before) / len(before) if before else 0.0
+
+    return {
+        "shortest": lambda node: node.depth,
+        "longest": lambda node: -node.depth,
+        "best": lambda node: -(outcomes[node.id] or 0.0),
+        "surest": lambda node: -surety(node),
+    }
+
+
+def _trajectory(tree: Tree, tree_hash: str, node: Node, outcome: float) -> Trajectory:
+    return Trajectory(
+        prompt=tree.nodes[node.parent or 0].messages or (),
+        completion=as_reply(node),
+        question_id=tree.question.id,
+        action=node.action or "",
+        depth=node.depth,
+        source=SOURCE,
+        tree=tree_hash,
+        node=node.id,
+        outcome=outcome,
+        golden_answers=tree.question.golden_answers,
+    )

@@ -1,0 +1,1 @@
+"""The agent: grammar, prompts, environment, rollout. Read this folder and you know the algorithm."""

@@ -1,0 +1,82 @@
+"""What the manifest of a checkpoint says, held against how a run would use it.
+
+A model is at its best with the prompts that it was trained on, on the base that it was trained from. `steprag train`
+notes both; other people's folders, GGUF files and models behind an endpoint have no such manifest, and nothing is said
+of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from steprag.agent.profiles import PromptProfile, load_profile
+from steprag.config import PolicyConfig, PromptConfig
+from steprag.engines.models import ModelFiles, resolve_model, weights_hash
+from steprag.errors import ConfigError
+from steprag.progress import say
+from steprag.runs import read_manifest
+
+
+def checked_profile(prompt: PromptConfig, policy: PolicyConfig) -> PromptProfile:
+    """The profile of a run, fit for its policy: a checkpoint that was trained with other prompts is a ConfigError
+    (unless `prompt.unchecked`), one on another base a warning, and a critic is no policy.
+    """
+    profile = load_profile(prompt.profile, prompt.examples)
+    if policy.remote:
+        return profile
+    files = resolve_model(policy.model, policy.adapter)
+    folder, manifest = training_manifest(files)
+    if stage_of(manifest) == "critic":
+        raise ConfigError(f"{folder} is a critic and writes no steps; give it with --critic")
+    check_use(folder, manifest, files, profile, unchecked=prompt.unchecked)
+    return profile
+
+
+def training_manifest(files: ModelFiles) -> tuple[Path, dict[str, Any]]:
+    """The folder that `steprag train` made `files` in, and its manifest; an empty one where there is none."""
+    folder = files.adapter or files.hf or Path()
+    if folder.name == "merged" and not (folder / "manifest.json").is_file():
+        folder = folder.parent
+    if not (folder / "manifest.json").is_file():
+        return folder, {}
+    manifest = read_manifest(folder)
+    return folder, manifest if manifest.get("stage") == "train" else {}
+
+
+def stage_of(manifest: dict[str, Any]) -> str | None:
+    """The training stage that a manifest of `steprag train` is of: sft, dpo, critic, ..."""
+    return _section(manifest, "config").get("stage")
+
+
+def check_use(
+    folder: Path, manifest: dict[str, Any], files: ModelFiles, profile: PromptProfile, *, unchecked: bool
+) -> None:
+    """Raises ConfigError where the prompts are others than in training; warns where the base below an adapter is."""
+    trained = _section(manifest, "prompt")
+    if not unchecked and trained.get("hash") not in (None, profile.hash):
+        name = trained.get("profile")
+        raise ConfigError(
+            f"{folder} was trained on prompts of profile {name} (hash {trained['hash']}) and would see those of "
+            f"{profile.name} (hash {profile.hash}); give --prompt.profile {name} (its YAML file where it is not in "
+            "configs/prompts) with the prompt.examples of the trees, or --prompt.unchecked true to do so all the same"
+        )
+    base = _section(manifest, "base")
+    if files.adapter is None or not base.get("sha256"):
+        return
+    expected, found = str(base["sha256"]), weights_hash(files)
+    if _comparable(expected, found) and expected != found:
+        say(
+            f"warning: {folder} was trained on {base.get('name')} ({expected[:16]}) and is put on {files.name} "
+            f"({found[:16]}): other weights, or the same in another precision"
+        )
+
+
+def _section(manifest: dict[str, Any], key: str) -> dict[str, Any]:
+    value = manifest.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _comparable(one: str, other: str) -> bool:
+    """Hub ids stand where hashes of files do otherwise; an id and a hash say nothing of each other."""
+    return ("/" in one) == ("/" in other)

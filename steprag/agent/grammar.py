@@ -1,0 +1,221 @@
+"""Steps and their grammar: which actions there are, what ends a step, what may follow.
+
+A `Grammar` is a value. The environment, the search, the pairs, training and inference take it as an argument, so
+another markup is another value, not another agent. From the same value come the parser and the constraints that
+serving engines understand (GBNF for llama.cpp and vLLM, a regular expression for SGLang).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from steprag.errors import StepFormatError
+from steprag.types import Completion, Step
+
+START = ""
+"""The key of `Grammar.transitions` for a state without steps."""
+
+FAILURES = {
+    "truncated": "the token limit cut the completion",
+    "empty": "the completion is empty",
+    "no_action": "no complete action tag",
+    "several_actions": "more than one action tag",
+    "no_lead": "the words that announce the action are missing",
+    "trailing_text": "text after the closing tag",
+    "empty_content": "nothing between the tags",
+    "wrong_action": "the action is not allowed in this state",
+    "control_token": "a chat template's control token in the text",
+}
+"""Why a completion is refused: the reason as it is counted and stored, and what it means."""
+
+# The families' turn markers: ChatML (Qwen, SmolLM), Llama 3, DeepSeek's full-width bars, Llama 2, Gemma.
+CONTROL_TOKEN = re.compile(r"<[|｜][^<>\n]{1,40}[|｜]>|</?s>|\[/?INST\]|</?(?:start|end)_of_turn>")
+_TAG_LIKE = re.compile(r"<(?=[/|｜!]?[A-Za-z_|｜▁])|\[(?=/?INST\])")
+
+
+def neutralise(text: str) -> str:
+    """Text from outside (a passage, a question) with everything that looks like markup made inert.
+
+    "<" before a letter, slash or bar becomes "‹", so no action tag and no chat template's token survives, in any
+    tokenizer; all else stays as it is.
+    """
+    return _TAG_LIKE.sub(lambda match: "‹" if match.group() == "<" else "(", text)
+
+
+@dataclass(frozen=True)
+class Action:
+    """One kind of step: `[thought] lead <tag> content </tag>`. `lead` may be empty.
+
+    `retrieves`: its content is a query to the retriever. `terminal`: it ends the episode. `thought`: constrained
+    output leaves room for free words before the lead (the parser always does). `content_chars` bounds the content in
+    constrained output, in characters; the parser sets no bound.
+    """
+
+    name: str
+    lead: str
+    retrieves: bool = False
+    terminal: bool = False
+    thought: bool = True
+    content_chars: int = 400
+
+    @property
+    def opening(self) -> str:
+        return f"<{self.name}>"
+
+    @property
+    def closing(self) -> str:
+        return f"</{self.name}>"
+
+    @property
+    def head(self) -> str:
+        """What stands before the content."""
+        return f"{self.lead} {self.opening}" if self.lead else self.opening
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """Actions and the transitions between them: `transitions[last action or START]` lists what may come next.
+
+    `thought_chars` bounds a thought in constrained output, as `Action.content_chars` the content. `lenient`: the parser
+    lets the lead be missing and a full stop follow the closing tag. `stops`: a completion is stopped at a closing tag,
+    for models that would write on; constrained ones may end the line, as such models do, and then close. `thinks`:
+    constrained output has the thought as `<think>…</think>`, in any number of lines.
+    """
+
+    name: str
+    actions: tuple[Action, ...]
+    transitions: Mapping[str, tuple[str, ...]]
+    thought_chars: int = 240
+    lenient: bool = False
+    stops: bool = False
+    thinks: bool = False
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """The closing tags at which a completion is stopped, whatever is allowed; none where it ends by itself."""
+        return tuple(action.closing for action in self.actions) if self.stops else ()
+
+    @cached_property
+    def hash(self) -> str:
+        """Of what may be written, what may follow it, and what is forgiven: part of a run's identity."""
+        facts = [self.gbnf(tuple(self._by_name)), {last: [*after] for last, after in self.transitions.items()}]
+        flags = [self.stop, self.lenient, [action.name for action in self.actions if action.retrieves]]
+        return hashlib.sha256(json.dumps([*facts, *flags], sort_keys=True).encode()).hexdigest()[:16]
+
+    def action(self, name: str) -> Action:
+        return self._by_name[name]
+
+    def allowed(self, steps: tuple[Step, ...], depth: int) -> tuple[str, ...]:
+        """The actions that may follow `steps` and still leave room to end the episode within `depth` steps.
+
+        Never empty: where nothing fits, the shortest way to the end is allowed.
+        """
+        following = self.transitions[steps[-1].action if steps else START]
+        room = depth - len(steps)
+        fitting = tuple(name for name in following if self._steps_to_end[name] <= room)
+        return fitting or (min(following, key=self._steps_to_end.__getitem__),)
+
+    def parse(self, completion: Completion, allowed: tuple[str, ...]) -> Step:
+        """The step that a completion is, or StepFormatError with a reason of FAILURES. Nothing is repaired."""
+        text = completion.text
+        if completion.finish == "length":
+            raise StepFormatError("truncated", f"{len(text)} characters without an end")
+        if not text.strip():
+            raise StepFormatError("empty", "no text")
+        if CONTROL_TOKEN.search(text):
+            raise StepFormatError("control_token", text)
+        tags = self._tag.findall(text)
+        match = self._complete.search(text)
+        if match is None:
+            raise StepFormatError("no_action", text)
+        if len(tags) != 2:
+            raise StepFormatError("several_actions", f"{len(tags)} tags")
+        return self._step(text, match, allowed)
+
+    def _step(self, text: str, match: re.Match[str], allowed: tuple[str, ...]) -> Step:
+        action, content = self.action(match["name"]), match["content"].strip()
+        if not content:
+            raise StepFormatError("empty_content", text)
+        trailing = text[match.end() :].strip()
+        if trailing and not (self.lenient and trailing == "."):
+            raise StepFormatError("trailing_text", trailing)
+        if not self.lenient and not text[: match.start()].rstrip().endswith(action.lead):
+            raise StepFormatError("no_lead", text)
+        if action.name not in allowed:
+            raise StepFormatError("wrong_action", f"{action.name} where {' or '.join(allowed)} may stand")
+        return Step(action.name, text, content)
+
+    def gbnf(self, allowed: tuple[str, ...]) -> str:
+        """The allowed steps as a GBNF grammar (llama.cpp, vLLM)."""
+        actions = [self.action(name) for name in allowed]
+        bare = [action.name for action in actions if not action.thought]
+        after = " | ".join(action.name for action in actions if action.thought)
+        # One thought before all that may follow it: with one for each, xgrammar's masks take up to 20 times as long.
+        thinking = [f"thought {'' if self.thinks else _quoted(' ') + ' '}({after})"] if after else []
+        rules = [f"root ::= {' | '.join(thinking + bare)}"]
+        for action in actions:
+            head, tail = _quoted(action.head), ('"\\n"? ' if self.stops else "") + _quoted(action.closing)
+            content = f'" "? [^<>\\n ] [^<>\\n]{{0,{action.content_chars}}}'
+            rules.append(f"{action.name} ::= {head} {content} {tail}")
+        free = f"[^<>\\n]{{1,{self.thought_chars}}}"
+        tagged = f'"<think>" [^<>]{{1,{self.thought_chars}}} "</think>" [ \\n]{{0,2}}'
+        if after:
+            rules.append(f"thought ::= {tagged if self.thinks else free}")
+        return "\n".join(rules) + "\n"
+
+    def regex(self, allowed: tuple[str, ...]) -> str:
+        """The allowed steps as a regular expression (SGLang), the same language as `gbnf`."""
+        forms = []
+        for action in map(self.action, allowed):
+            free = f"[^<>\\n]{{1,{self.thought_chars}}} "
+            tagged = f"<think>[^<>]{{1,{self.thought_chars}}}</think>[ \\n]{{0,2}}"
+            thought = (tagged if self.thinks else free) if action.thought else ""
+            head, tail = _escaped(action.head), ("\\n?" if self.stops else "") + action.closing
+            forms.append(f"{thought}{head} ?[^<>\\n ][^<>\\n]{{0,{action.content_chars}}}{tail}")
+        return "|".join(f"(?:{form})" for form in forms)
+
+    def schema(self, allowed: tuple[str, ...]) -> None:
+        """None: steps are tagged text, which no JSON schema describes."""
+
+    @cached_property
+    def _by_name(self) -> dict[str, Action]:
+        return {action.name: action for action in self.actions}
+
+    @cached_property
+    def _steps_to_end(self) -> dict[str, int]:
+        """Steps from taking an action to the end of the episode, itself included, by the shortest way."""
+        lengths = {action.name: 1 for action in self.actions if action.terminal}
+        while len(lengths) < len(self.actions):
+            reached = {
+                action.name: 1 + min(lengths[after] for after in self.transitions[action.name] if after in lengths)
+                for action in self.actions
+                if action.name not in lengths and any(after in lengths for after in self.transitions[action.name])
+            }
+            if not reached:
+                raise ValueError(f"grammar {self.name}: no way to an end from {set(self._by_name) - set(lengths)}")
+            lengths |= reached
+        return lengths
+
+    @cached_property
+    def _tag(self) -> re.Pattern[str]:
+        return re.compile("</?(?:" + "|".join(map(re.escape, self._by_name)) + ")>")
+
+    @cached_property
+    def _complete(self) -> re.Pattern[str]:
+        names = "|".join(map(re.escape, self._by_name))
+        return re.compile(rf"<(?P<name>{names})>(?P<content>.*?)</(?P=name)>", re.DOTALL)
+
+
+def _escaped(text: str) -> str:
+    """`re.escape`, but with plain spaces: engines' regular expressions need not know an escaped one."""
+    return re.escape(text).replace("\\ ", " ")
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,66 @@
+"""The grammars that exist, as values; `GRAMMARS` finds them by name. The class is `steprag.agent.grammar.Grammar`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from steprag.agent.grammar import START, Action, Grammar
+
+TRANSCRIPT = Grammar(
+    name="transcript",
+    actions=(
+        Action("query", "So the next query is", retrieves=True),
+        Action("evidence", "Based on the query, the relevant evidence is", thought=False),
+        Action("answer", "So the answer is", terminal=True),
+    ),
+    transitions={START: ("query", "answer"), "query": ("evidence",), "evidence": ("query", "answer")},
+)
+"""Query, evidence, answer: the strings are those of the published RAG_ProGuide data (arXiv 2505.14069)."""
+
+PROGUIDE = replace(TRANSCRIPT, name="proguide", lenient=True)
+"""The same steps as GPT-4o wrote them for RAG_ProGuide: `<evidence>None</evidence>.` stands without its lead."""
+
+SHORT = 100
+"""Characters of a constrained answer in the baselines: small models that were not trained to close the tag fill all."""
+
+DIRECT = Grammar(
+    name="direct",
+    actions=(Action("answer", "", terminal=True, thought=False, content_chars=SHORT),),
+    transitions={START: ("answer",)},
+    lenient=True,
+    stops=True,
+)
+"""An answer and nothing else: what a model says alone, or after one look at passages."""
+
+COT = replace(
+    DIRECT,
+    name="cot",
+    actions=(Action("answer", "So the answer is", terminal=True, content_chars=SHORT),),
+    thought_chars=1200,
+)
+"""A chain of thought, then the answer."""
+
+IRCOT = Grammar(
+    name="ircot",
+    actions=(
+        Action("reason", "", retrieves=True, thought=False),
+        Action("answer", "So the answer is", terminal=True, thought=False, content_chars=SHORT),
+    ),
+    transitions={START: ("reason", "answer"), "reason": ("reason", "answer")},
+    lenient=True,
+    stops=True,
+)
+"""Each sentence of a chain of thought is the next query, as in IRCoT (arXiv 2212.10509)."""
+
+SEARCH_R1 = Grammar(
+    name="search-r1",
+    actions=(Action("search", "", retrieves=True), Action("answer", "", terminal=True)),
+    transitions={START: ("search", "answer"), "search": ("search", "answer")},
+    thought_chars=1500,
+    lenient=True,
+    stops=True,
+    thinks=True,
+)
+"""The tags that Search-R1's checkpoints speak (arXiv 2503.09516)."""
+
+GRAMMARS = {grammar.name: grammar for grammar in (TRANSCRIPT, PROGUIDE, DIRECT, COT, IRCOT, SEARCH_R1)}

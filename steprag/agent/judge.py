@@ -1,0 +1,117 @@
+"""The judge: a model that scores how far the steps of an episode have come."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from steprag.agent.grammar import neutralise
+from steprag.agent.profiles import fill
+from steprag.files import file_hash
+from steprag.policy.client import Policy
+from steprag.types import Message, Question, State, Usage
+
+PROMPT = Path(__file__).parents[2] / "configs" / "judge" / "default.yaml"
+TRIES = 2
+"""Requests for one score: a reply that is not one is asked for once more."""
+
+
+@dataclass(frozen=True)
+class ScoreFormat:
+    """A whole number from 0 to 100 and nothing else, in each engine's dialect of constrained output."""
+
+    stop: tuple[str, ...] = ()
+
+    def gbnf(self, allowed: tuple[str, ...]) -> str:
+        return 'root ::= "100" | [1-9] [0-9]? | "0"\n'
+
+    def regex(self, allowed: tuple[str, ...]) -> str:
+        return "100|[1-9][0-9]?|0"
+
+    def schema(self, allowed: tuple[str, ...]) -> dict[str, Any] | None:
+        return {
+            "type": "object",
+            "properties": {"score": {"type": "integer", "minimum": 0, "maximum": 100}},
+            "required": ["score"],
+            "additionalProperties": False,
+        }
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """`score` from 0 to 1, None where no reply held one; `text` is the last reply; `usage` of all replies."""
+
+    score: float | None
+    text: str
+    usage: Usage
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Scores states. `gold`: it is shown the golden answers."""
+
+    policy: Policy
+    gold: bool
+
+    async def score(self, question: Question, state: State, *, seed: int) -> Judgement:
+        """Raises PolicyError."""
+        messages = render(question, state, gold=self.gold)
+        return await asked(self.policy, messages, ("score",), parse_score, seed=seed)
+
+
+async def asked(
+    policy: Policy,
+    messages: tuple[Message, ...],
+    allowed: tuple[str, ...],
+    parse: Callable[[str], float | None],
+    *,
+    seed: int,
+) -> Judgement:
+    """What `parse` reads in the reply, which is asked for anew where it reads nothing. Raises PolicyError."""
+    usage, text = Usage(), ""
+    for attempt in range(TRIES):
+        sample = await policy.sample(messages, allowed, n=1, seed=seed + attempt)
+        usage += sample.usage
+        text = sample.completions[0].text
+        score = parse(text)
+        if score is not None:
+            return Judgement(score, text, usage)
+    return Judgement(None, text, usage)
+
+
+def parse_score(reply: str) -> float | None:
+    """The score of a reply that is a whole number from 0 to 100, or {"score": such a number}; else None."""
+    text = reply.strip()
+    if text.startswith("{"):
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            return None
+        number = value.get("score") if set(value) == {"score"} else None
+        return number / 100 if type(number) is int and 0 <= number <= 100 else None
+    return int(text) / 100 if re.fullmatch(r"100|[1-9]?[0-9]", text) else None
+
+
+def render(question: Question, state: State, *, gold: bool) -> tuple[Message, ...]:
+    """The judge's prompt: question, golden answers if it may see them, and the steps as they were written."""
+    words = _words()
+    told = fill(words["gold"], answers=" / ".join(question.golden_answers)) if gold else ""
+    steps = "\n".join(step.text for step in state.steps)
+    user = fill(words["user"], question=neutralise(question.question), gold=told, steps=steps).strip()
+    return (Message(role="system", content=words["system"]), Message(role="user", content=user))
+
+
+@cache
+def _words() -> dict[str, str]:
+    return yaml.safe_load(PROMPT.read_text(encoding="utf-8"))
+
+
+def prompt_hash() -> str:
+    return file_hash(PROMPT)[:16]

@@ -1,0 +1,203 @@
+"""Prompt profiles: the words around a state, as data (YAML under `configs/prompts/`).
+
+A profile is chosen by name or path, hashed into every manifest, and rendered here and nowhere else, so that
+search, exported pairs and inference send the same bytes for the same state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from steprag.agent.grammar import START, Grammar, neutralise
+from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
+from steprag.errors import ConfigError
+from steprag.types import Message, Passage, State
+
+PROFILES = Path(__file__).parents[2] / "configs" / "prompts"
+
+
+class _Turn(BaseModel):
+    """A prompt of its own: system prompt and user turn, byte for byte, with {question}, {steps} and {passages}."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    system: str
+    user: str
+
+
+class _ProfileFile(BaseModel):
+    """The YAML file's keys. `tails` maps allowed actions joined by "|" to the last line of the prompt.
+
+    `search_first`: the question itself is searched before the first step. `keep`: which passages stay in the prompt,
+    where they were found: those of the last step only ("last"), all, or all that were not shown before ("new").
+    `continued`: steps and passages stand in the assistant's message, which the model writes on; the user's holds the
+    question alone ({asked}: with a question mark).
+
+    `turns` is for profiles with a system prompt an action: the prompt of a state without steps ("start"), and of others
+    by their allowed actions. Where there are turns they alone make prompts, and `between` stands between steps.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    grammar: str
+    system: str = ""
+    question: str = "{question}"
+    step: str = "{text}"
+    passages: str = "{passages}"
+    passage: str
+    order: Literal["best_first", "best_last"] = "best_first"
+    between: str = "\n"
+    between_passages: str = "\n"
+    search_first: bool = False
+    keep: Literal["last", "all", "new"] = "last"
+    continued: bool = False
+    turns: dict[str, _Turn] = {}
+    tails: dict[str, str] = {}
+    examples_header: str = ""
+    examples: list[str] = []
+
+
+@dataclass(frozen=True)
+class PromptProfile:
+    """Turns a state into the chat messages that a policy sees.
+
+    `examples`: how many of the file's worked examples stand in the system prompt (0 for trained policies).
+    `hash` covers every word of the file and the number of examples.
+    """
+
+    name: str
+    grammar: Grammar
+    words: _ProfileFile
+    examples: int
+    hash: str
+
+    def render(self, state: State, allowed: tuple[str, ...]) -> tuple[Message, ...]:
+        """System prompt and one user turn: question, steps as sampled, passages of the last query, the tail.
+
+        The user turn only ever grows at its end, but for passages and tail: root paths are shared prefixes.
+        """
+        if self.words.turns:
+            return self._turn(state, allowed)
+        asked = neutralise(state.question)
+        bare = asked.rstrip()
+        marked = bare if "\n" in bare else f"{bare.removesuffix('?')}?"  # no mark behind the last choice
+        question = fill(self.words.question, question=asked, asked=marked)
+        if self.words.continued:
+            return self._continued(question, "".join(self._transcript(state)))
+        lines = [question, *self._transcript(state)]
+        tail = self.words.tails.get("|".join(allowed))
+        if tail:
+            lines.append(tail)
+        return (Message(role="system", content=self._system), Message(role="user", content="\n".join(lines)))
+
+    def _continued(self, question: str, transcript: str) -> tuple[Message, ...]:
+        """The question, and what the assistant has written and read so far; no message that would be empty."""
+        messages = [("system", self._system), ("user", question), ("assistant", transcript)]
+        return tuple(Message(role=role, content=text) for role, text in messages if text)
+
+    def _transcript(self, state: State) -> list[str]:
+        """The steps as sampled, and the passages that are kept, in the order in which they came."""
+        kept = self._kept(state)
+        parts = []
+        for place in range(len(state.steps) + 1):
+            if kept[place]:
+                parts.append(fill(self.words.passages, passages=self._passages(kept[place])))
+            if place < len(state.steps):
+                parts.append(fill(self.words.step, text=state.steps[place].text))
+        return parts
+
+    def _kept(self, state: State) -> list[tuple[Passage, ...]]:
+        """The passages to show before each step, and after the last one."""
+        if self.words.keep == "last":
+            return [()] * len(state.steps) + [state.passages]
+        found = [*state.earlier, state.passages]
+        if self.words.keep == "all":
+            return found
+        seen: set[str] = set()
+        return [tuple(p for p in passages if not (p.id in seen or seen.add(p.id))) for passages in found]
+
+    def _turn(self, state: State, allowed: tuple[str, ...]) -> tuple[Message, ...]:
+        turn = self.words.turns["|".join(allowed) if state.steps else "start"]
+        steps = self.words.between.join(fill(self.words.step, text=step.text) for step in state.steps)
+        passages = self._passages(state.passages)
+        user = fill(turn.user, question=neutralise(state.question), steps=steps, passages=passages)
+        return (Message(role="system", content=turn.system), Message(role="user", content=user))
+
+    @property
+    def _system(self) -> str:
+        parts = [self.words.system.strip()]
+        if self.examples:
+            parts.append(self.words.examples_header)
+            parts += [example.strip() for example in self.words.examples[: self.examples]]
+        return "\n\n".join(parts)
+
+    def _passages(self, passages: tuple[Passage, ...]) -> str:
+        ordered = passages if self.words.order == "best_first" else passages[::-1]
+        return self.words.between_passages.join(
+            fill(self.words.passage, rank=str(rank), title=neutralise(p.title), text=neutralise(p.text))
+            for rank, p in enumerate(ordered, 1)
+        )
+
+
+def fill(template: str, **values: str) -> str:
+    """Replaces {name} once, left to right; braces inside values are never templates."""
+    out, rest = "", template
+    while rest:
+        before, brace, after = rest.partition("{")
+        out += before
+        name, close, tail = after.partition("}")
+        if brace and close and name in values:
+            out, rest = out + values[name], tail
+        else:
+            out, rest = out + brace, after
+    return out
+
+
+def load_profile(name: str, examples: int = 0) -> PromptProfile:
+    """A profile by name (a file of `configs/prompts/`) or by the path of a YAML file. Raises ConfigError."""
+    path = Path(name) if name.endswith((".yaml", ".yml")) else PROFILES / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in PROFILES.glob("*.yaml")))
+        raise ConfigError(f"prompt profile {name!r} not found; known: {known} (or give the path of a YAML file)")
+    try:
+        words = _ProfileFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (ValidationError, yaml.YAMLError) as error:
+        detail = (
+            f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}" if isinstance(error, ValidationError) else error
+        )
+        raise ConfigError(f"{path}: not a prompt profile: {detail}") from None
+    if words.grammar not in GRAMMARS:
+        raise ConfigError(f"{path}: unknown grammar {words.grammar!r}; known: {', '.join(GRAMMARS)}")
+    if missing := _missing_turns(words):
+        raise ConfigError(f"{path}: turns lacks {', '.join(missing)}")
+    if not 0 <= examples <= len(words.examples):
+        raise ConfigError(f"prompt.examples is {examples}; {path.name} has {len(words.examples)}")
+    content = json.dumps([words.model_dump(exclude_unset=True), examples], ensure_ascii=False, sort_keys=True)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:16]
+    return PromptProfile(path.stem, GRAMMARS[words.grammar], words, examples, digest)
+
+
+def _missing_turns(words: _ProfileFile) -> list[str]:
+    """The prompts that an episode can need and a profile with turns does not have."""
+    if not words.turns:
+        return []
+    grammar = GRAMMARS[words.grammar]
+    reached = {"start"}
+    for after in (following for last, following in grammar.transitions.items() if last != START):
+        terminal = tuple(name for name in after if grammar.action(name).terminal)
+        reached |= {"|".join(after), "|".join(terminal or after)}
+    return sorted(reached - words.turns.keys())
+
+
+def grammar_of(profile: str | None) -> Grammar:
+    """The grammar of a profile that a run was made with; the base grammar where there is no such profile any more."""
+    path = Path(profile or TRANSCRIPT.name)
+    named = path if path.suffix in (".yaml", ".yml") else PROFILES / f"{path}.yaml"
+    return load_profile(str(named)).grammar if named.is_file() else TRANSCRIPT

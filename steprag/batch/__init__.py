@@ -1,0 +1,1 @@
+"""Many questions, nothing paid twice: the work list, the journal of calls, concurrency."""

@@ -1,0 +1,281 @@
+"""Every paid call on the disk before anyone acts on it: one SQLite file a run.
+
+A search is a pure function of the replies it gets, so the journal is all that a run needs to go on: started again, a
+tree is grown from its first step, finished calls are answered from here, and only what was never answered is sent.
+The same file rebuilds trees without a model or an index (`Replay`).
+
+Rows are committed one by one in WAL mode. A killed process loses nothing that was committed; after a power failure the
+last moments may be missing, and those calls are made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sqlite3
+from collections.abc import Awaitable, Callable, Container, Iterator
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from steprag.agent.retriever import Retriever
+from steprag.errors import JournalError, RequestError, StepragError
+from steprag.files import dump_line, from_dict
+from steprag.policy.budget import Spending
+from steprag.policy.client import Policy
+from steprag.policy.gate import Gate
+from steprag.types import Completion, Message, Passage, Question, Sample, Usage
+
+JOURNAL = "calls.sqlite"
+"""Its name in a run folder."""
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS calls(
+    id INTEGER PRIMARY KEY, question TEXT, role TEXT, state TEXT, seed INTEGER, n INTEGER, reply TEXT, usage TEXT,
+    UNIQUE(question, role, state, seed, n));
+CREATE TABLE IF NOT EXISTS searches(
+    question TEXT, query TEXT, top_k INTEGER, found TEXT, PRIMARY KEY(question, query, top_k)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS passages(id TEXT PRIMARY KEY, title TEXT, text TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS questions(id TEXT PRIMARY KEY, row TEXT);
+CREATE TABLE IF NOT EXISTS lost(id INTEGER PRIMARY KEY, question TEXT, role TEXT);
+"""
+# A call without a reply was in flight when the process died.
+
+_THIS = "question = ? AND role = ? AND state = ? AND seed = ? AND n = ?"
+
+CallKey = tuple[str, str, int, int]
+"""Role, state, seed, n."""
+Request = Callable[[], Awaitable[Sample]]
+
+
+def state_of(messages: tuple[Message, ...], allowed: tuple[str, ...]) -> str:
+    """Short name of what a policy saw: the hash of the prompt and the allowed actions."""
+    text = json.dumps([messages, allowed], ensure_ascii=False, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+class Journal:
+    """The open file. Use as a context manager; leaving it waits for the calls in flight and keeps their replies.
+
+    `reading`: nothing is written, so the file may belong to a run that goes on. Raises JournalError where the file
+    cannot be read or written (disk full, damaged, made by something else).
+    """
+
+    def __init__(self, path: Path, spending: Spending | None = None, *, reading: bool = False) -> None:
+        self.path, self.spending = path, spending or Spending()
+        self.in_flight: set[asyncio.Task[Any]] = set()
+        self.closing = False
+        self.fatal: StepragError | None = None
+        """Why no request can succeed any more."""
+        try:
+            self._db = _connected_to_read(path) if reading else _connected(path)
+        except sqlite3.Error as error:
+            raise _translated(error, path) from None
+        if not reading:
+            self._bury_lost()
+        self._questions: set[str] = set()
+        self.roles: set[str] = set()
+        """Of the calls that were finished when it was opened."""
+        for question_id, role, usage in self.usage():
+            self._questions.add(question_id)
+            self.roles.add(role)
+            self.spending.add(role, usage)
+
+    @property
+    def begun(self) -> Container[str]:
+        """Ids of the questions that had finished calls when it was opened."""
+        return self._questions
+
+    def question(self, question: Question) -> QuestionCalls:
+        """The finished calls of one question, and the way to make more."""
+        self._write("INSERT OR IGNORE INTO questions VALUES (?, ?)", question.id, dump_line(question))
+        return QuestionCalls(self, question.id, fresh=question.id not in self._questions)
+
+    def questions(self) -> list[Question]:
+        """Every question that was begun, in that order."""
+        rows = self._rows("SELECT row FROM questions ORDER BY rowid")
+        return [from_dict(Question, json.loads(row), self.path, place) for place, (row,) in enumerate(rows, 1)]
+
+    def usage(self) -> Iterator[tuple[str, str, Usage]]:
+        """Question id, role and usage of every finished call."""
+        for question_id, role, usage in self._rows("SELECT question, role, usage FROM calls WHERE usage IS NOT NULL"):
+            yield question_id, role, Usage(*json.loads(usage))
+
+    @property
+    def lost(self) -> int:
+        """Calls that were in flight whenever a run of this folder was killed: perhaps paid, never answered."""
+        return self._rows("SELECT COUNT(*) FROM lost")[0][0]
+
+    def _bury_lost(self) -> None:
+        self._write("INSERT INTO lost(question, role) SELECT question, role FROM calls WHERE reply IS NULL")
+        self._write("DELETE FROM calls WHERE reply IS NULL")
+
+    def calls_of(self, question_id: str) -> list[tuple[CallKey, Sample]]:
+        """A question's finished calls in the order in which they were sent."""
+        query = "SELECT role, state, seed, n, reply, usage FROM calls WHERE question = ? AND reply NOT NULL ORDER BY id"
+        return [
+            (
+                (role, state, seed, n),
+                Sample(tuple(Completion(*c) for c in json.loads(reply)), Usage(*json.loads(usage))),
+            )
+            for role, state, seed, n, reply, usage in self._rows(query, question_id)
+        ]
+
+    def searches_of(self, question_id: str) -> dict[tuple[str, int], tuple[Passage, ...]]:
+        """A question's finished searches: query and top_k to passages."""
+        query = "SELECT query, top_k, found FROM searches WHERE question = ?"
+        return {
+            (text, top_k): tuple(self._passage(*found) for found in json.loads(row))
+            for text, top_k, row in self._rows(query, question_id)
+        }
+
+    def _passage(self, passage_id: str, score: float | None) -> Passage:
+        title, text = self._rows("SELECT title, text FROM passages WHERE id = ?", passage_id)[0]
+        return Passage(passage_id, title, text, score)
+
+    def sent(self, question_id: str, key: CallKey) -> None:
+        self._write("INSERT INTO calls(question, role, state, seed, n) VALUES (?, ?, ?, ?, ?)", question_id, *key)
+
+    def failed(self, question_id: str, key: CallKey) -> None:
+        """The endpoint answered that it will not: nothing to keep."""
+        self._write(f"DELETE FROM calls WHERE {_THIS}", question_id, *key)
+
+    def replied(self, question_id: str, key: CallKey, sample: Sample) -> None:
+        reply = json.dumps([[c.text, c.finish] for c in sample.completions], ensure_ascii=False)
+        usage = json.dumps(list(vars(sample.usage).values()))
+        self._write(f"UPDATE calls SET reply = ?, usage = ? WHERE {_THIS}", reply, usage, question_id, *key)
+        self.spending.add(key[0], sample.usage)
+
+    def searched(self, question_id: str, query: str, top_k: int, passages: tuple[Passage, ...]) -> None:
+        self._write("BEGIN")
+        for passage in passages:
+            self._write("INSERT OR IGNORE INTO passages VALUES (?, ?, ?)", passage.id, passage.title, passage.text)
+        found = json.dumps([[passage.id, passage.score] for passage in passages])
+        self._write("INSERT OR REPLACE INTO searches VALUES (?, ?, ?, ?)", question_id, query, top_k, found)
+        self._write("COMMIT")
+
+    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise _translated(error, self.path) from None
+
+    def _write(self, statement: str, *values: object) -> None:
+        try:
+            self._db.execute(statement, values)
+        except sqlite3.Error as error:
+            raise _translated(error, self.path) from None
+
+    async def __aenter__(self) -> Journal:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.closing = True
+        await asyncio.gather(*self.in_flight, return_exceptions=True)
+        self._db.close()
+
+
+def _translated(error: sqlite3.Error, path: Path) -> JournalError:
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+        return JournalError(f"{path}: {error}; move it away to start afresh")
+    if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
+        return JournalError(f"{path}: {error}; make room and run again: what is in it is kept")
+    return JournalError(f"{path}: {error}")
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=NORMAL")
+    db.executescript(SCHEMA)
+    return db
+
+
+def _connected_to_read(path: Path) -> sqlite3.Connection:
+    """Without a -wal file nobody writes, and the file can be read even where nothing may be written beside it."""
+    still = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
+    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{still}", uri=True, isolation_level=None)
+
+
+class QuestionCalls:
+    """One question's calls. `policy` and `retriever` wrap the real ones; what was paid for is not paid again."""
+
+    def __init__(self, journal: Journal, question_id: str, *, fresh: bool) -> None:
+        self._journal, self._id = journal, question_id
+        self._known = {} if fresh else dict(journal.calls_of(question_id))
+        self._found = {} if fresh else journal.searches_of(question_id)
+
+    def policy(self, policy: Policy, role: str, gate: Gate) -> Policy:
+        """`policy` behind the journal and its endpoint's gate."""
+        return _JournalledPolicy(self, policy, role, gate)
+
+    def retriever(self, retriever: Retriever) -> Retriever:
+        return _JournalledRetriever(self, retriever)
+
+    async def sample(self, key: CallKey, gate: Gate, chars: int, request: Request) -> Sample:
+        """The reply to a call: from the journal, or sent now and journalled. A cancelled search leaves it running."""
+        if key not in self._known:
+            self._known[key] = await self._kept(self._send(key, gate, chars, request))
+        return self._known[key]
+
+    async def _send(self, key: CallKey, gate: Gate, chars: int, request: Request) -> Sample:
+        async with gate.turn(chars):
+            if self._journal.closing:
+                raise self._journal.fatal or asyncio.CancelledError
+            self._journal.spending.check()
+            self._journal.sent(self._id, key)
+            try:
+                sample = await request()
+            except StepragError as error:
+                self._journal.failed(self._id, key)
+                if not isinstance(error, RequestError):  # no other request can succeed: send none that waits
+                    self._journal.closing, self._journal.fatal = True, error
+                raise
+            self._journal.replied(self._id, key, sample)
+            gate.settle(chars, sample.usage)
+            return sample
+
+    async def search(self, query: str, top_k: int, retriever: Retriever) -> tuple[Passage, ...]:
+        """The passages of a search: from the journal, or searched now and journalled."""
+        if (query, top_k) not in self._found:
+            passages = await retriever.search(query, top_k)
+            self._journal.searched(self._id, query, top_k, passages)
+            self._found[query, top_k] = passages
+        return self._found[query, top_k]
+
+    async def _kept(self, call: Any) -> Any:
+        task = asyncio.ensure_future(call)
+        self._journal.in_flight.add(task)
+        task.add_done_callback(self._journal.in_flight.discard)
+        return await asyncio.shield(task)
+
+
+class _JournalledPolicy:
+    def __init__(self, calls: QuestionCalls, policy: Policy, role: str, gate: Gate) -> None:
+        self._calls, self._policy, self._role, self._gate = calls, policy, role, gate
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        """One request, and more where the endpoint gives fewer than `n` completions for one."""
+        state, chars = state_of(messages, allowed), sum(len(message["content"]) for message in messages)
+        whole = Sample((), Usage())
+        while (missing := n - len(whole.completions)) > 0:
+            place = seed + len(whole.completions)
+            request = partial(self._policy.sample, messages, allowed, n=missing, seed=place)
+            part = await self._calls.sample((self._role, state, place, missing), self._gate, chars, request)
+            whole = Sample(whole.completions + part.completions, whole.usage + part.usage)
+        return whole
+
+
+class _JournalledRetriever:
+    def __init__(self, calls: QuestionCalls, retriever: Retriever) -> None:
+        self._calls, self._retriever, self.fingerprint = calls, retriever, retriever.fingerprint
+
+    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+        return await self._calls.search(query, top_k, self._retriever)
+
+    async def aclose(self) -> None:
+        """The retriever belongs to the run, not to this question."""

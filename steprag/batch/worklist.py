@@ -1,0 +1,200 @@
+"""What generation and inference share: a file of questions worked off, many at a time, into a run folder.
+
+Each result is on the disk before the next question is taken. Started again, finished questions are skipped and failed
+ones tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Container
+from pathlib import Path
+from typing import Any, Protocol
+
+from steprag.agent.profiles import PromptProfile
+from steprag.agent.retriever import Retriever
+from steprag.batch.concurrency import for_each
+from steprag.config import PolicyConfig, PromptConfig, RetrieverConfig
+from steprag.errors import ConfigError
+from steprag.files import (
+    Journal,
+    drop_torn_line,
+    file_hash,
+    ids_in,
+    lines_of,
+    read_rows,
+    write_records,
+    written_whole,
+)
+from steprag.policy.budget import Spending
+from steprag.policy.client import OpenAIPolicy, Policy, model_identity
+from steprag.progress import Progress, say
+from steprag.runs import Run
+from steprag.types import Failure, Question, Usage
+
+FAILED = "failures.jsonl"
+SAMPLING = {"temperature", "top_p", "top_k", "min_p", "max_tokens", "constrained"}
+
+
+class AgentConfig(Protocol):
+    """The sections that decide what the agent is."""
+
+    @property
+    def policy(self) -> PolicyConfig: ...
+    @property
+    def retriever(self) -> RetrieverConfig: ...
+    @property
+    def prompt(self) -> PromptConfig: ...
+
+
+class Result(Protocol):
+    """A tree or a prediction."""
+
+    @property
+    def usage(self) -> Usage: ...
+
+
+def agent_identity(
+    config: AgentConfig, questions_file: Path, profile: PromptProfile, retriever: Retriever
+) -> dict[str, Any]:
+    """What decides the results of a run, as far as policy, prompts, index and questions go."""
+    return {
+        "questions": file_hash(questions_file),
+        "index": retriever.fingerprint,
+        "prompt": {"profile": profile.name, "hash": profile.hash},
+        "grammar": profile.grammar.hash,
+        "policy": {**model_identity(config.policy), **config.policy.model_dump(include=SAMPLING)},
+        "retriever": config.retriever.model_dump(include={"top_k"}),  # the index's fingerprint holds the rest
+    }
+
+
+def unfinished(questions: list[Question], file: Path, question_id: Callable[[dict[str, Any]], str]) -> list[Question]:
+    """The questions that have no line in `file`; `question_id` finds the id in a line."""
+    drop_torn_line(file)
+    done = ids_in(file, question_id)
+    if done:
+        say(f"{file.name}: {len(done)} questions are there already")
+    return [question for question in questions if question.id not in done]
+
+
+async def work_off(
+    run: Run,
+    todo: list[Question],
+    work: Callable[[Question], Awaitable[Result | Failure]],
+    *,
+    file: Path,
+    at_once: int,
+    total: int,
+    spending: Spending,
+    begun: Container[str] = (),
+) -> None:
+    """Appends `work(question)` to `file`, or to failures.jsonl, for every question; `total` counts finished ones too.
+
+    Ids in `begun` have calls from an earlier start: their seconds are noted as those of a part. Earlier failures stay
+    in failures.jsonl (`note_failures` leaves the last of each question that has no result).
+    """
+    label, failed = run.manifest["stage"], Counter[str]()
+    run.note(event="begun")
+    with (
+        Journal(file) as results,
+        Journal(run.path / FAILED) as failures,
+        Progress(label, total, "questions", total - len(todo)) as progress,
+    ):
+
+        async def one(question: Question) -> None:
+            began = time.monotonic()
+            result = await work(question)
+            took: dict[str, Any] = {"id": question.id, "seconds": round(time.monotonic() - began, 3)}
+            took |= {"part": True} if question.id in begun else {}
+            if isinstance(result, Failure):
+                failures.append(result)
+                failed[result.reason] += 1
+                run.note(event="failure", reason=result.reason, **took)
+            else:
+                results.append(result)
+                run.note(event="done", **took, **vars(result.usage))
+            progress.advance(notes=_notes(failed, spending))
+
+        async def watch() -> None:
+            while True:
+                await asyncio.sleep(1)
+                progress.show(_notes(failed, spending))
+
+        watching = asyncio.create_task(watch())
+        try:
+            await for_each(todo, one, at_once=at_once)
+        finally:
+            watching.cancel()
+
+
+def same_model(run: Run, **policies: Policy | None) -> None:
+    """Notes what the endpoints of these roles say that they serve, beside its name; raises ConfigError where one said
+    something else when the run was begun. An endpoint that says nothing may serve anything.
+    """
+    known = dict(run.manifest.get("served", {}))
+    for role, policy in policies.items():
+        served = policy.served if isinstance(policy, OpenAIPolicy) else {}
+        if served and known.setdefault(role, served) != served:
+            raise ConfigError(
+                f"{run.path} was begun with {known[role]} served as the {role}, which is now {served}; serve the same "
+                "again, or choose another folder"
+            )
+    run.save(served=known)
+
+
+def _notes(failed: Counter[str], spending: Spending) -> str:
+    """What stands beside the progress: failures by kind, and what was spent."""
+    spent = spending.usage
+    notes = [f"{count} {reason}" for reason, count in sorted(failed.items())] or ["0 failed"]
+    notes.append(f"{spent.calls:,} calls, {spent.prompt_tokens + spent.completion_tokens:,} tokens")
+    if spent.cached_tokens:
+        notes.append(f"{spent.cached_tokens / spent.prompt_tokens:.0%} of prompts cached")
+    if spending.usd:
+        notes.append(f"${spending.usd:.2f}")
+    return ", ".join(notes)
+
+
+def in_question_order(file: Path, questions: list[Question], question_id: Callable[[dict[str, Any]], str]) -> None:
+    """Puts the lines of a finished file into the order of the questions, so that equal runs give equal files. Lines of
+    other questions, of a run with a higher limit, stay behind them.
+    """
+    if not file.exists():
+        return
+    drop_torn_line(file)  # a full disk may have ended the run
+    places = {key: (start, length) for key, start, length in lines_of(file, question_id)}
+    asked = [question.id for question in questions if question.id in places]
+    with file.open("rb") as stream, written_whole(file, "wb") as ordered:
+        for key in dict.fromkeys((*asked, *places)):
+            offset, length = places[key]
+            stream.seek(offset)
+            ordered.write(stream.read(length))
+
+
+def row_id(row: dict[str, Any]) -> str:
+    """The question's id in a line that has it as its own: predictions, verdicts, failures."""
+    return row["id"]
+
+
+def failures_in(folder: Path) -> dict[str, dict[str, Any]]:
+    """The last failure of every question of a run folder that failed once, by its id; some may have a result since."""
+    file = folder / FAILED
+    if not file.exists():
+        return {}
+    return {row_id(row): row for _, row in read_rows(file)}
+
+
+def note_failures(run: Run, results: Path, question_id: Callable[[dict[str, Any]], str]) -> int:
+    """Leaves the failures of questions without a result and counts them; where there are some, marks the run as partial
+    and says so.
+    """
+    done = ids_in(results, question_id)
+    drop_torn_line(run.path / FAILED)
+    failed = [row for key, row in failures_in(run.path).items() if key not in done]
+    write_records(run.path / FAILED, failed)
+    if failed:
+        run.set(status="partial")
+        stage, why = run.manifest["stage"], run.path / FAILED
+        say(f"{stage}: {len(failed)} questions failed; {why} says why; run again to retry them")
+    return len(failed)

@@ -1,0 +1,193 @@
+"""What to run for an engine: the command line, its environment, and the name that requests must give."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from steprag.engines.cpu import fast_dtype
+from steprag.engines.models import ModelFiles, resolve_model
+from steprag.engines.threads import spin_briefly
+from steprag.errors import ConfigError
+
+ENGINES = ("llamacpp", "transformers", "vllm")
+_CHECKOUT_VLLM = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "vllm"  # what scripts/setup_vllm.sh makes
+_VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the only values that --max-lora-rank takes
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """What to serve and how. `context` is in tokens a request; `port` 0 takes a free one; `threads` None means all.
+
+    `parallel` is the requests that will be there at once: llama.cpp's slots, and a quarter of the completions that vLLM
+    works on at once at most, since a request may ask for several.
+
+    `api_key_env` names the environment variable that holds the key which clients must send.
+    """
+
+    engine: str = "llamacpp"
+    model: str = "smollm2-135m-instruct"
+    adapter: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 0
+    parallel: int = 4
+    context: int = 2048
+    threads: int | None = None
+    api_key_env: str | None = None
+
+
+@dataclass(frozen=True)
+class Command:
+    """`argv` to run with `env` added; `url` is None where the child announces it itself."""
+
+    argv: list[str]
+    model: str
+    url: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def command(spec: EngineSpec) -> Command:
+    """The command for `spec`; converts weights or adapter if this engine needs another format of them."""
+    builders: dict[str, Callable[[EngineSpec, ModelFiles], Command]] = {
+        "llamacpp": _llamacpp,
+        "transformers": _transformers,
+        "vllm": _vllm,
+    }
+    if spec.engine not in builders:
+        raise ConfigError(f"unknown policy engine {spec.engine!r}; choose one of {', '.join(ENGINES)}")
+    return builders[spec.engine](spec, resolve_model(spec.model, spec.adapter))
+
+
+def _llamacpp(spec: EngineSpec, files: ModelFiles) -> Command:
+    from steprag.engines import requantise, weights
+
+    if files.gguf is None:
+        raise ConfigError(f"llama.cpp reads GGUF files and {files.name} is none; use --engine transformers or vllm")
+    gguf = requantise.eight_bit_gguf() if files.embedded else files.gguf
+    argv = [sys.executable, "-m", "steprag.engines.llamacpp", "--model", str(gguf), "--alias", files.label]
+    argv += ["--host", spec.host, "--port", str(spec.port)]
+    argv += ["--parallel", str(spec.parallel), "--context", str(spec.context)]
+    if files.adapter:
+        argv += ["--adapter", str(weights.gguf_adapter(files.adapter, files))]
+    if spec.threads:
+        argv += ["--threads", str(spec.threads)]
+    if spec.api_key_env:
+        argv += ["--api-key-env", spec.api_key_env]
+    spin_briefly()
+    return Command(argv, files.label)
+
+
+def _transformers(spec: EngineSpec, files: ModelFiles) -> Command:
+    """transformers' own OpenAI-compatible server; CPU, CUDA or Metal, whatever torch finds.
+
+    Slower than llama.cpp on a CPU by an order of magnitude, but serves any checkpoint in its own precision.
+    It serves a model under the very string that was given at start.
+    """
+    from steprag.engines import weights
+
+    model = weights.transformers_folder(files)
+    port = spec.port or free_port(spec.host)
+    argv = [*_guarded(), sys.executable, "-m", "transformers.cli.transformers", "serve", str(model)]
+    argv += ["--host", spec.host, "--port", str(port), "--no-trust-remote-code"]
+    env = {"OMP_NUM_THREADS": str(spec.threads)} if spec.threads else {}
+    return Command(argv, str(model), _url(spec.host, port), env)
+
+
+def _vllm(spec: EngineSpec, files: ModelFiles) -> Command:
+    """vLLM from its own environment, on a GPU or, where its build is for CPUs, on those."""
+    program = vllm_program()
+    port = spec.port or free_port(spec.host)
+    on_cpu = _is_cpu_build(program)
+    model, options = _vllm_cpu_model(files) if on_cpu else _vllm_model(files)
+    argv = [*_guarded(), str(program), "serve", model, "--host", spec.host, "--port", str(port), *options]
+    argv += ["--max-model-len", str(spec.context), "--max-num-seqs", str(max(256, 4 * spec.parallel))]
+    # Without its details usage does not say how many prompt tokens were cached.
+    argv += ["--enable-prefix-caching", "--enable-prompt-tokens-details"]
+    env = {"VLLM_API_KEY": os.environ[spec.api_key_env]} if spec.api_key_env else {}
+    env |= _vllm_cpu_settings(spec) if on_cpu else {}
+    return Command(argv, files.label, _url(spec.host, port), env)
+
+
+def _vllm_model(files: ModelFiles) -> tuple[str, list[str]]:
+    """The base, and the options that name it and its adapter."""
+    from steprag.engines import weights
+
+    options = ["--served-model-name", files.name]
+    if files.adapter:
+        rank = next((rank for rank in _VLLM_RANKS if rank >= weights.lora_rank(files.adapter)), _VLLM_RANKS[-1])
+        options += ["--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", f"{files.label}={files.adapter}"]
+    return weights.base_weights(files), options
+
+
+def _vllm_cpu_model(files: ModelFiles) -> tuple[str, list[str]]:
+    """Base and adapter in one: an adapter beside its base makes vLLM several times as slow here (docs/engines.md)."""
+    from steprag.engines import weights
+
+    options = ["--served-model-name", files.label, "--dtype", fast_dtype(), *_VLLM_CPU_OPTIONS]
+    return weights.merged_folder(files), options
+
+
+def vllm_program() -> Path:
+    """$STEPRAG_VLLM, else `vllm` on the PATH, else that of `.venv-vllm` in this checkout. Raises ConfigError."""
+    given = os.environ.get("STEPRAG_VLLM")
+    for place in (given,) if given else (shutil.which("vllm"), _CHECKOUT_VLLM):
+        if place and Path(place).is_file():
+            return Path(place)
+    where = f" at {given} (STEPRAG_VLLM)" if given else ""
+    raise ConfigError(f"no vllm program{where}; run: bash scripts/setup_vllm.sh, or set STEPRAG_VLLM=…/bin/vllm")
+
+
+def vllm_is_for_cpus() -> bool:
+    """Whether the vLLM that would be started computes on the CPU. Raises ConfigError where there is none."""
+    return _is_cpu_build(vllm_program())
+
+
+def _is_cpu_build(program: Path) -> bool:
+    """Whether the environment around a vllm program has package `vllm-cpu`, or a `+cpu` version of vllm itself."""
+    packages = program.resolve().parent.parent
+    names = ("vllm_cpu-*.dist-info", "vllm-*+cpu*.dist-info")
+    return any(True for name in names for _ in packages.glob(f"lib/python*/site-packages/{name}"))
+
+
+# On a CPU: no compilation, which takes minutes and gains little; cache blocks of the least size that its attention
+# takes, for a prompt is reused in whole blocks (128 tokens by default); whole prompts, for a request with a seed whose
+# prompt is computed in parts ends vLLM 0.32 ("CPU Generator does not use offset").
+_VLLM_CPU_OPTIONS = ["--enforce-eager", "--block-size", "32", "--no-enable-chunked-prefill"]
+
+
+def _vllm_cpu_settings(spec: EngineSpec) -> dict[str, str]:
+    """Environment of a CPU build; what the user has set stays.
+
+    vLLM would have 92 % of all memory and not start where another program uses it, and bind a thread to each core but
+    one, whoever else works there. Its engine would wait for a worker process by turning, on a core that computes; with
+    V1's multiprocessing off it computes itself.
+    """
+    chosen = {
+        "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # threads go where they may
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    }
+    settings = {name: os.environ.get(name, value) for name, value in chosen.items()}
+    return settings | ({"OMP_NUM_THREADS": str(spec.threads)} if spec.threads else {})
+
+
+def _guarded() -> list[str]:
+    """The prefix that makes a foreign program end with us (see `child`)."""
+    return [sys.executable, "-m", "steprag.engines.outlive_guard"]
+
+
+def free_port(host: str) -> int:
+    """A port that was free a moment ago, for engines that cannot announce the one they got."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as listener:
+        return listener.getsockname()[1]
+
+
+def _url(host: str, port: int) -> str:
+    shown = "127.0.0.1" if host == "0.0.0.0" else "::1" if host == "::" else host
+    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"

@@ -1,0 +1,76 @@
+"""`steprag policy serve | convert | weights`: the engines by hand."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from steprag.engines.launch import ENGINES, EngineSpec
+from steprag.engines.models import EMBEDDED, resolve_model
+from steprag.engines.server import serving
+
+log = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `serve`, `convert` or `weights`; results (URL, path) go to standard output, one a line."""
+    args = _parser().parse_args(argv)
+    return {"serve": _serve, "convert": _convert, "weights": _weights}[args.action](args)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="steprag policy", description="Serve a policy, or convert its weights.")
+    actions = parser.add_subparsers(dest="action", required=True)
+    serve = actions.add_parser("serve", help="serve a model over an OpenAI-compatible API until Ctrl-C")
+    serve.add_argument("--engine", choices=ENGINES, default="llamacpp")
+    serve.add_argument("--model", default=EMBEDDED, help="embedded name, .gguf, folder, adapter folder or hub id")
+    serve.add_argument("--adapter", help="PEFT LoRA folder or GGUF adapter")
+    serve.add_argument("--host", default="127.0.0.1", help="beyond this machine only with --api-key-env")
+    serve.add_argument("--port", type=int, default=8080, help="0 takes a free one")
+    serve.add_argument("--parallel", type=int, default=4, help="requests worked on at once")
+    serve.add_argument("--context", type=int, default=2048, help="tokens a request may have, answer included")
+    serve.add_argument("--threads", type=int, help="CPU threads; default all")
+    serve.add_argument("--api-key-env", help="environment variable with the key that clients must send")
+    convert = actions.add_parser("convert", help="turn a PEFT LoRA folder into a GGUF adapter, print its path")
+    convert.add_argument("--adapter", required=True, type=Path)
+    convert.add_argument("--model", help="its base, where the adapter's own note is wrong on this machine")
+    weights = actions.add_parser("weights", help="write a model as a Hugging Face folder, print its path")
+    weights.add_argument("--model", default=EMBEDDED)
+    weights.add_argument("--out", type=Path, help="folder to make; default: the cache")
+    return parser
+
+
+def _serve(args: argparse.Namespace) -> int:
+    options = {name: value for name, value in vars(args).items() if name != "action"}
+    # `kill` ends us as Ctrl-C does, so that the engine is stopped in order; at once is not needed, the pipe sees to it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with serving(EngineSpec(**options)) as endpoint:
+            sys.stdout.write(f"{endpoint.base_url}\n")
+            sys.stdout.flush()
+            log.info("serving %s with %s; Ctrl-C stops it", endpoint.model, endpoint.engine)
+            threading.Event().wait()
+    except KeyboardInterrupt:
+        return 0
+    return 0
+
+
+def _convert(args: argparse.Namespace) -> int:
+    from steprag.engines.adapters import gguf_adapter
+
+    files = resolve_model(args.model, args.adapter) if args.model else resolve_model(args.adapter)
+    assert files.adapter is not None
+    sys.stdout.write(f"{gguf_adapter(files.adapter, files)}\n")
+    return 0
+
+
+def _weights(args: argparse.Namespace) -> int:
+    from steprag.engines.weights import hf_weights
+
+    sys.stdout.write(f"{hf_weights(args.model, args.out)}\n")
+    return 0

@@ -1,0 +1,1 @@
+"""The demo and the proof: clients of the command line, not part of the core."""

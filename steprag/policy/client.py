@@ -1,0 +1,264 @@
+"""The one client: language models are reached over HTTP, by the OpenAI chat API, whatever serves them.
+
+GPT-4o, vLLM, SGLang, llama.cpp and a test double all look the same here; only the dialect of constrained output
+differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Any, Protocol
+
+import aiohttp
+import openai
+
+from steprag.config import PolicyConfig
+from steprag.engines.models import resolve_model, sha256_of, weights_hash
+from steprag.engines.server import EngineSpec, serving
+from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavailable, StepragError
+from steprag.policy.replies import sample_of
+from steprag.types import Message, Sample
+
+
+class Policy(Protocol):
+    """Something that writes steps."""
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        """`n` completions of one prompt. `allowed` names the actions that constrained output may take.
+
+        The same arguments give the same completions as far as the engine can promise it. Raises PolicyError.
+        """
+        ...
+
+
+class OutputFormat(Protocol):
+    """What completions must look like, in the dialects of constrained output; `allowed` as in `Policy.sample`."""
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Closing tags at which a completion is stopped; none where it ends by itself."""
+        ...
+
+    def gbnf(self, allowed: tuple[str, ...]) -> str: ...
+    def regex(self, allowed: tuple[str, ...]) -> str: ...
+    def schema(self, allowed: tuple[str, ...]) -> dict[str, Any] | None:
+        """A JSON schema, or None where the format is not JSON."""
+        ...
+
+
+class OpenAIPolicy:
+    """A policy behind an OpenAI-compatible endpoint. Use as an async context manager.
+
+    Who asks bounds the requests in flight (`steprag.policy.gate`). The `openai` package retries 408, 409, 429, 5xx and
+    lost connections, honouring Retry-After; replies that make no sense are asked for again as often. What is left
+    surfaces as a PolicyError.
+    """
+
+    def __init__(self, config: PolicyConfig, base_url: str | None, model: str, grammar: OutputFormat) -> None:
+        self._config, self._base_url, self._model, self._grammar = config, base_url, model, grammar
+        self.served: dict[str, str] = {}
+        """What the endpoint says of a model that it was not told by us to serve: vLLM its files (`root`, `parent`)."""
+        self._client = openai.AsyncOpenAI(
+            api_key=_api_key(config.api_key_env, base_url),
+            base_url=base_url,
+            timeout=config.timeout,
+            max_retries=config.retries,
+            # over its default, whose pool looks at every connection on every request: a third less work at 64 at once
+            http_client=openai.DefaultAioHttpClient(),
+        )
+
+    async def __aenter__(self) -> OpenAIPolicy:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.close()
+
+    def beside(self, config: PolicyConfig, grammar: OutputFormat) -> OpenAIPolicy:
+        """Another policy of the same model at the same endpoint, with its own sampling and format."""
+        other = OpenAIPolicy(config, self._base_url, self._model, grammar)
+        other.served = self.served
+        return other
+
+    async def check(self) -> None:
+        """Asks the endpoint which models it serves. Raises PolicyUnavailable or PolicyRefused before any work is
+        done.
+        """
+        try:
+            served = _served((await self._client.models.with_raw_response.list()).text, str(self._client.base_url))
+        except openai.APIStatusError as error:
+            if error.status_code == 404:  # an endpoint without a model list; the first request will tell
+                return
+            raise self._translated(error) from None
+        except (openai.APIError, aiohttp.ClientError) as error:
+            raise PolicyUnavailable(f"no model answers at {self._client.base_url}: {_reason(error)}") from None
+        if served and self._model not in served:
+            raise PolicyUnavailable(f"{self._client.base_url} serves {', '.join([*served][:5])}, not {self._model!r}")
+        if self._config.remote:
+            self.served = served.get(self._model, {})
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        request = self._request(messages, allowed, n, seed)
+        for attempt in range(self._config.retries + 1):
+            if attempt:
+                await asyncio.sleep(min(0.5 * 2 ** (attempt - 1), 8))  # as the package waits before its own retries
+            try:
+                # as `chat.completions.create`, whose walk through every field takes a fifth of the time
+                reply = await self._client.post("/chat/completions", cast_to=object, body=request)
+            except openai.APIError as error:
+                raise self._translated(error) from None
+            except (ValueError, RecursionError, aiohttp.ClientError):
+                continue  # no JSON, no UTF-8, no HTTP, no end of nesting: the package translates none of them
+            sample = sample_of(reply, self._grammar.stop, _begun(messages), self._config.engine)
+            if sample is not None:
+                return sample
+        raise PolicyError(f"{self._model} at {self._client.base_url}: every reply was broken")
+
+    def _request(self, messages: tuple[Message, ...], allowed: tuple[str, ...], n: int, seed: int) -> dict[str, Any]:
+        config = self._config
+        return {
+            "model": self._model,
+            "messages": [dict(message) for message in messages],
+            "n": n,
+            "seed": seed,
+            "temperature": config.temperature,
+            "top_p": config.top_p,
+            "max_tokens": config.max_tokens,
+            **({"stop": list(self._grammar.stop)} if self._grammar.stop else {}),
+            **self._constraint(allowed),
+            **self._continuation(messages),
+            **self._truncation(),
+        }
+
+    def _constraint(self, allowed: tuple[str, ...]) -> Mapping[str, Any]:
+        """The allowed steps in the engine's own dialect; nothing where the engine has none or it is switched off."""
+        if not self._config.constrained:
+            return {}
+        match self._config.engine:
+            case "llamacpp":
+                return {"grammar": self._grammar.gbnf(allowed), "cache_prompt": True}
+            case "vllm":
+                # not `regex`: vLLM fails a request whose expression takes 5 seconds to compile, a busy machine's fate
+                return {"structured_outputs": {"grammar": self._grammar.gbnf(allowed)}}
+            case "sglang":
+                return {"regex": self._grammar.regex(allowed)}
+            case _:
+                schema = self._grammar.schema(allowed)
+                return {"response_format": _strict(schema)} if schema else {}
+
+    def _continuation(self, messages: tuple[Message, ...]) -> Mapping[str, Any]:
+        """What makes an engine write on in a last message of the assistant's own; llama.cpp does so unasked, and an
+        endpoint of unknown make may begin a new message instead.
+        """
+        if _begun(messages) and self._config.engine in ("vllm", "sglang"):
+            return {"continue_final_message": True, "add_generation_prompt": False}
+        return {}
+
+    def _truncation(self) -> Mapping[str, float]:
+        """Said outright, for every engine has defaults of its own: llama.cpp top_k 40 and min_p 0.05, vLLM and SGLang
+        what the model's `generation_config.json` says (Qwen2.5: top_k 20, repetition_penalty 1.05, even when greedy).
+        """
+        config = self._config
+        match config.engine:
+            case "llamacpp":
+                return {"top_k": config.top_k, "min_p": config.min_p, "repeat_penalty": 1.0}
+            case "vllm" | "sglang":
+                return {"top_k": config.top_k or -1, "min_p": config.min_p, "repetition_penalty": 1.0}
+            case _:
+                return {}
+
+    def _translated(self, error: openai.APIError) -> StepragError:
+        """Our error for theirs: refused, unavailable, or this one request failed."""
+        where = f"{self._model} at {self._client.base_url}"
+        if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
+            return PolicyRefused(f"{where}: the key in ${self._config.api_key_env} is refused")
+        if isinstance(error, openai.RateLimitError) and error.code == "insufficient_quota":
+            return PolicyRefused(f"{where}: the quota is used up")
+        if isinstance(error, openai.NotFoundError):
+            return PolicyUnavailable(f"{where}: not found ({_reason(error)})")
+        if any(isinstance(cause, aiohttp.ClientConnectorError) for cause in _causes(error)):
+            # a lost connection is one request's bad luck; no listener is not
+            return PolicyUnavailable(f"{where}: nothing answers ({_reason(error)})")
+        return PolicyError(f"{where}: {_reason(error)}")
+
+
+def _served(text: str, url: str) -> dict[str, dict[str, str]]:
+    """Names in a list of models, which a web page's or another service's reply is not, and where their weights lie."""
+    try:
+        return {
+            str(model["id"]): {key: str(model[key]) for key in ("root", "parent") if model.get(key)}
+            for model in json.loads(text)["data"]
+        }
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise PolicyUnavailable(
+            f"{url} answers, but not as an OpenAI-compatible endpoint, whose URL usually ends in /v1"
+        ) from None
+
+
+def _api_key(variable: str, base_url: str | None) -> str:
+    key = os.environ.get(variable, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"the key in ${variable} holds what cannot be sent, such as a line break; set it anew")
+    if key:
+        return key
+    if base_url is None:
+        raise ConfigError(f"no key: set ${variable}, or policy.base_url for a local server that needs none")
+    return "none"
+
+
+def _strict(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": schema}}
+
+
+def _begun(messages: tuple[Message, ...]) -> str:
+    """The message that the assistant is to write on; empty where it begins one."""
+    return messages[-1]["content"] if messages[-1]["role"] == "assistant" else ""
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """The error and all that it was raised from, the outermost first: openai's own, the transport's, aiohttp's."""
+    return [error, *(_causes(error.__cause__) if error.__cause__ else ())]
+
+
+def _reason(error: Exception) -> str:
+    """In one line what was said nearest to the wire: openai calls every lost connection a time-out."""
+    said = str(error.__cause__ or "") or str(getattr(error, "message", error))
+    return " ".join(said.split())[:300]
+
+
+@asynccontextmanager
+async def open_policy(config: PolicyConfig, grammar: OutputFormat) -> AsyncIterator[OpenAIPolicy]:
+    """The policy that `config` describes, checked and ready; an engine that is not running yet is started for the
+    block.
+    """
+    with ExitStack() as stack:
+        base_url, model = config.base_url, config.model
+        if not config.remote:
+            spec = EngineSpec(
+                config.engine, config.model, config.adapter, parallel=config.concurrency, context=config.context
+            )
+            endpoint = stack.enter_context(serving(spec))
+            base_url, model = endpoint.base_url, endpoint.model
+        async with OpenAIPolicy(config, base_url, model, grammar) as policy:
+            await policy.check()
+            yield policy
+
+
+def model_identity(config: PolicyConfig) -> dict[str, str]:
+    """What names the policy's weights in a run's identity: the model, the adapter, and hashes of local files."""
+    if config.remote:
+        return {"model": config.model}
+    files = resolve_model(config.model, config.adapter)
+    identity = {"model": files.name}
+    if files.hf or (files.gguf and not files.embedded):  # a folder's name tells little: many are called "merged"
+        identity["weights"] = weights_hash(files)[:16]
+    if files.adapter is not None:
+        weights = files.adapter if files.adapter.is_file() else files.adapter / "adapter_model.safetensors"
+        identity["adapter"] = sha256_of(weights)[:16]
+    return identity

@@ -1,0 +1,203 @@
+"""The model that is trained: base weights with a LoRA adapter, fresh or to be continued; and how it is saved.
+
+A critic is the same with one number a token in place of words.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steprag.engines.models import ModelFiles, adapter_base
+from steprag.engines.threads import one_load
+from steprag.engines.weights import base_weights
+from steprag.errors import ConfigError
+from steprag.files import read_json, write_json
+from training.config import LoraSection, TrainConfig
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+PROBLEM = {"bce": "multi_label_classification", "mse": "regression"}
+"""What transformers calls the losses of a critic: of one label, the first is the cross-entropy of its odds."""
+_BLOCK = re.compile(r"\.layers\.(\d+)\.")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+_WEIGHT_FILES = ("adapter_config.json", "config.json", "generation_config.json", "model.safetensors.index.json")
+
+
+def check_adapter(files: ModelFiles, config: TrainConfig) -> None:
+    """Refuses starts that the trainer cannot make, before anything is loaded."""
+    if files.adapter is None:
+        return
+    if config.finetuning == "full":
+        raise ConfigError("finetuning full goes on from full weights, not from an adapter; leave adapter out")
+    if files.adapter.suffix == ".gguf":
+        raise ConfigError(f"{files.adapter} is a GGUF adapter; training goes on from the PEFT folder it was made of")
+    named = adapter_base(files.adapter)
+    if files.hub and not Path(named).exists() and named.lower() != files.hub.lower():
+        raise ConfigError(f"{files.adapter} was made for {named}, not for {files.hub}; give that base with --model")
+    settings = read_json(files.adapter / "adapter_config.json")
+    if settings.get("task_type") == "SEQ_CLS" and config.stage != "critic":
+        raise ConfigError(f"{files.adapter} is a critic; stage {config.stage} goes on from a policy's adapter")
+    rank = settings.get("r")
+    if rank != config.lora.rank:
+        raise ConfigError(
+            f"{files.adapter} has rank {rank} and lora.rank is {config.lora.rank}; set --lora.rank {rank}"
+        )
+
+
+def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
+    """The model to train, on the CPU: a PeftModel, or the bare model for full fine-tuning. The trainer moves it."""
+    import torch
+    from peft import get_peft_model, prepare_model_for_kbit_training
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, set_seed
+
+    dtype = torch.bfloat16 if config.bf16 and config.finetuning == "lora" else torch.float32
+    options = _four_bits(dtype) if config.quantization else {}
+    auto: Any = AutoModelForCausalLM
+    critic = config.stage == "critic"
+    if critic:
+        auto = AutoModelForSequenceClassification
+        options |= {"num_labels": 1, "problem_type": PROBLEM[config.critic.loss]}
+    with one_load():
+        model, loading = auto.from_pretrained(
+            base_weights(files), dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **options
+        )
+    if critic and "score.weight" in loading["missing_keys"]:
+        torch.nn.init.zeros_(model.score.weight)  # a random head's scores would first have to be unlearnt
+    if config.finetuning == "full":
+        return model
+    if config.quantization:
+        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=config.gradient_checkpointing)
+    set_seed(config.seed)  # the first values of a fresh adapter are random
+    if files.adapter:
+        policy = _continued(model, str(files.adapter), critic=critic)
+    else:
+        policy = get_peft_model(model, _lora(config.lora, model, "SEQ_CLS" if critic else "CAUSAL_LM"))
+    freeze_below(policy, config.lora.layers)
+    return policy
+
+
+def _four_bits(dtype: torch.dtype) -> dict[str, Any]:
+    """QLoRA's base (arXiv 2305.14314): nf4 with doubly quantised scales, computed in `dtype`."""
+    from transformers import BitsAndBytesConfig
+
+    nf4 = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
+    return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, **nf4)}
+
+
+def _continued(model: Any, adapter: str, *, critic: bool) -> Any:
+    """The adapter to go on from. A critic that goes on from a policy takes its matrices, and has a head of its own."""
+    from peft import PeftConfig, PeftModel, get_peft_model
+    from peft.utils import load_peft_weights, set_peft_model_state_dict
+
+    if not critic:
+        return PeftModel.from_pretrained(model, adapter, is_trainable=True)
+    head = {"base_model.model.score.weight": model.score.weight.detach().clone()}
+    config = PeftConfig.from_pretrained(adapter)
+    config.task_type, config.inference_mode, config.modules_to_save = "SEQ_CLS", False, None  # pyright: ignore
+    policy = get_peft_model(model, config)
+    set_peft_model_state_dict(policy, head | load_peft_weights(adapter, device="cpu"))
+    return policy
+
+
+def _lora(section: LoraSection, model: PreTrainedModel, task: str) -> Any:
+    from peft import LoraConfig
+
+    blocks = int(model.config.get_text_config().num_hidden_layers)
+    layers = None if section.layers is None else list(range(max(0, blocks - section.layers), blocks))
+    known = _linear_names(model)
+    names = known if section.target == "all-linear" else section.target.split(",")
+    if strangers := sorted(set(names) - set(known)):
+        raise ConfigError(f"lora.target: the model has no layer {strangers[0]!r}; it has {', '.join(known)}")
+    return LoraConfig(
+        r=section.rank,
+        lora_alpha=section.alpha,
+        lora_dropout=section.dropout,
+        target_modules=names,
+        layers_to_transform=layers,
+        task_type=task,
+    )
+
+
+def _linear_names(model: nn.Module) -> list[str]:
+    """Names of the linear layers within blocks, sorted; PEFT's own "all-linear" cannot be limited to some blocks."""
+    from torch import nn
+
+    found = (name for name, module in model.named_modules() if isinstance(module, nn.Linear) and _BLOCK.search(name))
+    return sorted({name.rsplit(".", 1)[1] for name in found})
+
+
+def freeze_below(policy: nn.Module, layers: int | None) -> None:
+    """Leaves LoRA trainable in the top `layers` blocks only, so that backward ends there. None trains all, as does
+    full fine-tuning, which has no LoRA.
+    """
+    if layers is None or not hasattr(policy, "peft_config"):
+        return
+    blocks = {name: int(found[1]) for name, _ in policy.named_parameters() if (found := _BLOCK.search(name))}
+    first = max(blocks.values()) + 1 - layers
+    for name, parameter in policy.named_parameters():
+        if name in blocks and blocks[name] < first:
+            parameter.requires_grad_(False)
+
+
+def save_policy(policy: Any, tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:
+    """Adapter or full model with the tokenizer, into an existing run folder; what names the files comes last."""
+    temporary = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
+    try:
+        if hasattr(policy, "peft_config"):
+            policy.save_pretrained(temporary, selected_adapters=["default"], save_embedding_layers=False)
+        else:
+            policy.save_pretrained(temporary)
+        adopt(temporary, tokenizer, files, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def save_merged(policy: Any, tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:
+    """Base and adapter as one model, at `folder/merged`, whole or not at all. `policy` is used up."""
+    temporary = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
+    try:
+        policy.merge_and_unload().save_pretrained(temporary)
+        _save_tokenizer(tokenizer, files, temporary)
+        temporary.chmod(0o755)
+        shutil.rmtree(folder / "merged", ignore_errors=True)  # of a run that was cut off
+        os.replace(temporary, folder / "merged")
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def adopt(made: Path, tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:
+    """Moves the weights that a trainer left in `made` to `folder`, with the base's tokenizer beside them."""
+    weights = [path for path in made.iterdir() if path.suffix == ".safetensors" or path.name in _WEIGHT_FILES]
+    adapter = made / "adapter_config.json"
+    if adapter.is_file():
+        write_json(adapter, {**read_json(adapter), "base_model_name_or_path": _portable(files)})
+    _save_tokenizer(tokenizer, files, folder)
+    for path in sorted(weights, key=lambda path: path.name in ("adapter_config.json", "config.json")):
+        path.chmod(0o644)  # safetensors makes its files private
+        os.replace(path, folder / path.name)
+
+
+def _portable(files: ModelFiles) -> str:
+    """How the adapter names its base: not by the path of a cache, which is another one elsewhere."""
+    return files.name if files.embedded or files.hf is None else str(files.hf)
+
+
+def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:
+    """The base's own files: what transformers 5 saves names a tokenizer class that version 4 does not know."""
+    base = Path(base_weights(files))
+    if not base.is_dir():
+        tokenizer.save_pretrained(folder)
+        return
+    for name in _TOKENIZER_FILES:
+        if (base / name).is_file():
+            shutil.copyfile(base / name, folder / name)
+    if not (folder / "chat_template.jinja").exists():
+        (folder / "chat_template.jinja").write_text(str(tokenizer.chat_template), encoding="utf-8")

@@ -1,0 +1,1 @@
+"""What a training run will take, before it starts."""

@@ -1,0 +1,203 @@
+"""What a training run takes, from arithmetic: bytes a device, disk, floating-point operations.
+
+Mixed-precision accounting as in ZeRO (arXiv 1910.02054): a trained weight costs 16 bytes (weight and gradient in 2 + 2
+or 4 + 4 bytes, the rest for the master copy and Adam's two moments). Activations count the inputs that each linear
+layer, norm and activation function keeps for its backward pass (arXiv 2205.05198, without dropout, attention fused).
+
+Stage grpo plays before it learns, so it needs what the greater of the two takes: to play, a cache of keys and values
+for all episodes of a step, and a pass over all their prompts at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from training.config import TrainConfig
+from training.planning.shapes import Shape
+
+GIB = 2**30
+TRAINED_BYTES = 16
+NF4_BYTES = 0.5 + 0.127 / 8
+"""4 bits a weight, and 0.127 bits for the doubly quantised scales (QLoRA, arXiv 2305.14314)."""
+RUNTIME_GIB = 1.0
+SPARE = 1.1
+"""Allocators keep blocks that fit nothing."""
+EPISODE_STEPS = 4
+"""Steps of a mean episode, as in the run on Atlas that docs/training.md tells of."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is trained on: rows, and tokens of a mean prompt and a mean answer; `longest` is prompt and answer.
+
+    Of grpo, a row is a completion.
+    """
+
+    rows: int
+    prompt: float
+    answer: float
+    longest: int
+
+
+PUBLISHED = Data(rows=13289, prompt=440, answer=40, longest=2390)
+"""RAG_ProGuide: 13,289 pairs, prompt and answer 478 tokens at the median, 2,390 at most."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """GiB on one device at the peak of a step."""
+
+    weights: float
+    reference: float
+    optimiser: float
+    activations: float
+    logits: float
+    cache: float = 0.0
+    runtime: float = RUNTIME_GIB
+
+    @property
+    def total(self) -> float:
+        return SPARE * sum(getattr(self, field.name) for field in fields(self))
+
+
+def memory(config: TrainConfig, shape: Shape, data: Data, devices: int) -> Memory:
+    """The most that one of `devices` holds, with a batch of the longest rows."""
+    learning = _learning(config, shape, data, devices)
+    return max(learning, _playing(config, shape, data, learning), key=lambda each: each.total)
+
+
+def _learning(config: TrainConfig, shape: Shape, data: Data, devices: int) -> Memory:
+    width = 2 if config.bf16 else 4
+    shared = devices if config.deepspeed == "zero3" else 1
+    frozen = _frozen_bytes(config, shape, width) / shared
+    if config.finetuning == "full":
+        weights, trained = 0.0, shape.parameters
+    else:
+        weights, trained = frozen, shape.lora(config.lora.rank, config.lora.layers)
+    optimiser = trained * TRAINED_BYTES / (devices if config.deepspeed else 1)
+    if config.finetuning == "full" and config.deepspeed == "zero2":
+        optimiser = trained * (2 + (TRAINED_BYTES - 2) / devices)
+    tokens = _tokens(config, min(data.longest, config.max_length), data.answer)
+    return Memory(
+        weights / GIB,
+        _reference_bytes(config, shape, frozen) / GIB,
+        optimiser / GIB,
+        _activation_bytes(config, shape, tokens, width) / GIB,
+        _logit_bytes(config, shape, tokens) / GIB,
+    )
+
+
+def _frozen_bytes(config: TrainConfig, shape: Shape, width: int) -> float:
+    if config.quantization:
+        return shape.linear * NF4_BYTES + (shape.parameters - shape.linear) * 2
+    return shape.parameters * width
+
+
+def _playing(config: TrainConfig, shape: Shape, data: Data, learning: Memory) -> Memory:
+    """What sampling takes: a block's activations over every prompt of a step, padded to the longest, their mask, the
+    last tokens' logits with two copies, and keys and values of all blocks. Nothing, in stages that do not play.
+    """
+    if config.stage != "grpo":
+        return replace(learning, activations=0.0, logits=0.0)
+    width = 2 if config.bf16 else 4
+    episodes = config.grpo.questions * config.grpo.episodes / config.processes
+    longest = min(data.longest, config.max_length)
+    tokens = episodes * longest
+    block = tokens * width * (2 * shape.hidden + 3 * shape.intermediate) + tokens * longest
+    logits = episodes * shape.words * 4 * 3
+    cache = tokens * width * 2 * shape.kv * shape.blocks
+    return replace(learning, activations=block / GIB, logits=logits / GIB, cache=cache / GIB)
+
+
+def _reference_bytes(config: TrainConfig, shape: Shape, frozen: float) -> float:
+    """TRL's reference of DPO is scored beforehand, that of GRPO with every weight trained is a second model;
+    LLaMA-Factory keeps one, but for a fresh adapter, which it switches off.
+    """
+    if config.stage == "grpo":
+        return shape.parameters * 4 if config.grpo.beta and config.finetuning == "full" else 0.0
+    fresh = config.finetuning == "lora" and config.adapter is None
+    return 0.0 if config.stage != "dpo" or config.trainer == "trl" or fresh else frozen
+
+
+def _tokens(config: TrainConfig, longest: float, answer: float) -> float:
+    """Tokens that a step's batch puts through the blocks on one device."""
+    if config.stage != "dpo":
+        return config.batch_size * longest
+    if config.trainer == "trl" and config.dpo.share_prefix:
+        return config.batch_size * (longest + answer)
+    return config.batch_size * 2 * longest
+
+
+def _activation_bytes(config: TrainConfig, shape: Shape, tokens: float, width: int) -> float:
+    """Inputs kept for backward: all blocks, or with checkpointing every block's input and one block whole."""
+    block = width * (6 * shape.hidden + 2 * shape.kv + 4 * shape.intermediate) + 4 * shape.hidden
+    blocks = min(config.lora.layers or shape.blocks, shape.blocks) if config.finetuning == "lora" else shape.blocks
+    kept = blocks * width * shape.hidden + block if config.gradient_checkpointing else blocks * block
+    return tokens * kept
+
+
+def _logit_bytes(config: TrainConfig, shape: Shape, tokens: float) -> float:
+    """TRL scores learnt tokens in tiles; LLaMA-Factory holds every logit, in bf16, in float32, and its gradient.
+
+    A critic has one logit a token.
+    """
+    if config.stage == "critic":
+        return tokens * 8
+    if config.trainer == "trl":
+        return 256 * shape.words * 8
+    return tokens * shape.words * 10
+
+
+def work(config: TrainConfig, shape: Shape, data: Data) -> float:
+    """Floating-point operations of the whole run.
+
+    Two a weight and token forward; backward as many for the activations and, where weights are trained, again for
+    those; checkpointing runs forward once more; the reference once for each row.
+    """
+    passes = 2 + (1 if config.finetuning == "full" else 0) + (1 if config.gradient_checkpointing else 0)
+    if config.stage == "grpo":
+        return _episodes_work(config, shape, data, passes)
+    rows = data.rows * config.epochs
+    if config.max_steps:
+        rows = config.max_steps * config.step_rows
+    tokens = rows * _tokens(config, data.prompt + data.answer, data.answer) / config.batch_size
+    reference = 1 if config.stage == "dpo" else 0
+    head = 0 if config.stage == "critic" else shape.words * shape.hidden
+    return 2 * (shape.linear + head) * tokens * (passes + reference)
+
+
+def _episodes_work(config: TrainConfig, shape: Shape, data: Data, passes: int) -> float:
+    """Every completion is sampled, its prompt read anew, and learnt; a question's first prompt is that of its whole
+    group, and shared within a batch.
+    """
+    section = config.grpo
+    together = min(section.episodes, config.batch_size) if section.share_prefix else 1
+    prompts = 1 - (1 - 1 / together) / min(section.depth, EPISODE_STEPS)
+    learnt = (passes + (1 if section.beta else 0)) * (prompts * data.prompt + data.answer)
+    return 2 * (shape.linear + shape.words * shape.hidden) * data.rows * (data.prompt + data.answer + learnt)
+
+
+def episodes(config: TrainConfig, questions: int | None) -> Data:
+    """What a run of grpo learns from: completions of the size of the published ones. `questions` are those of the
+    file, None where `max_steps` says how many are played.
+    """
+    steps = config.max_steps or max(1, round(config.epochs * (questions or 0) / config.grpo.questions))
+    rows = steps * config.grpo.questions * config.grpo.episodes * min(config.grpo.depth, EPISODE_STEPS)
+    return replace(PUBLISHED, rows=rows)
+
+
+def traffic(config: TrainConfig, shape: Shape, data: Data) -> float:
+    """Bytes that sampling reads on one device: all weights for every token, up to the longest completion of a batch."""
+    if config.stage != "grpo":
+        return 0.0
+    batches = data.rows / (config.grpo.questions * config.grpo.episodes)
+    width = 2 if config.bf16 and config.finetuning == "lora" else 4
+    return batches * config.grpo.max_tokens * shape.parameters * width
+
+
+def checkpoint_bytes(config: TrainConfig, shape: Shape) -> float:
+    """Disk that a run fills at most: two checkpoints with their optimiser (a third while it is written), the result."""
+    full = config.finetuning == "full"
+    trained = shape.parameters if full else shape.lora(config.lora.rank, config.lora.layers)
+    merged = shape.parameters * 4 if config.merge else 0
+    return trained * (3 * 12 + 4) + merged

@@ -1,0 +1,1 @@
+"""TRL as the trainer, a file a stage."""

@@ -1,0 +1,196 @@
+"""What the TRL trainers share: arguments, order of rows, quiet, progress, checkpoints, and a cheaper LM head on CPUs.
+
+This module, `sft`, `dpo` and `grpo` import torch and TRL at their top, because they define trainer classes;
+`training.train` imports them once the data are checked.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+import transformers
+import trl.trainer.utils
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+
+from steprag.errors import TrainingError
+from steprag.progress import Progress
+from steprag.runs import Run
+from training.config import TrainConfig
+from training.job import OUT_OF_MEMORY, Job, Outcome, finite, last_checkpoint, scores
+from training.model import freeze_below, save_merged, save_policy
+
+
+def quiet() -> None:
+    """No bars, cards or reports from the libraries, and none of their telemetry."""
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    logging.getLogger("trl").setLevel(logging.ERROR)
+    logging.getLogger("accelerate").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"(trl|peft|transformers|accelerate|torch)\b")
+
+
+def use_threads(count: int) -> None:
+    """CPU threads for torch, in this process."""
+    torch.set_num_threads(count)
+
+
+def common_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
+    """TRL's arguments that all stages share. All epochs are one pass here: `row_order` has laid them end to end."""
+    return {
+        "output_dir": str(checkpoints),
+        "per_device_train_batch_size": config.batch_size,
+        "per_device_eval_batch_size": config.batch_size,
+        "gradient_accumulation_steps": config.accumulation,
+        "num_train_epochs": 1,
+        "max_steps": config.max_steps or -1,
+        "train_sampling_strategy": "sequential",
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": config.scheduler,
+        "warmup_steps": config.warmup,
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+        "save_strategy": "steps",
+        "save_steps": config.save_steps,
+        "save_total_limit": 2,
+        "logging_steps": config.logging_steps,
+        "logging_first_step": True,
+        "logging_nan_inf_filter": False,
+        "prediction_loss_only": True,
+        "report_to": list(config.report_to) or "none",
+        "disable_tqdm": True,
+        "bf16": config.bf16,
+        "gradient_checkpointing": config.gradient_checkpointing,
+        "use_liger_kernel": config.liger,
+        "liger_kernel_config": {"fused_linear_cross_entropy": False}
+        if config.liger
+        else None,  # TRL has a head of its own
+        "use_cpu": not torch.accelerator.is_available(),
+        "ddp_backend": "gloo" if config.processes > 1 and not torch.accelerator.is_available() else None,
+        "ddp_find_unused_parameters": False,
+        "dataloader_pin_memory": torch.accelerator.is_available(),
+        "seed": config.seed,
+    }
+
+
+class Refreezing(Trainer):
+    """Keeps frozen LoRA blocks frozen: loading a checkpoint would make every adapter weight trainable again."""
+
+    layers: int | None = None
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        freeze_below(self.model, self.layers)  # pyright: ignore[reportArgumentType]
+
+
+class Watch(TrainerCallback):
+    """Notes what the trainer logs in the run's metrics, moves the bar, and ends the loop when its time is over."""
+
+    def __init__(self, run: Run, config: TrainConfig) -> None:
+        self._run, self._config = run, config
+        self._bar: Progress | None = None
+        self._start = time.monotonic()
+        self.out_of_time = False
+        self.seconds = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._bar = Progress(self._config.stage, state.max_steps, "steps", done=state.global_step)
+        self._start = time.monotonic()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        numbers = {key: value for key, value in (logs or {}).items() if isinstance(value, (int, float))}
+        if "train_runtime" not in numbers:
+            self._run.note(step=state.global_step, seconds=round(time.monotonic() - self._start, 2), **numbers)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        told = "reward" if self._config.stage == "grpo" else "loss"
+        last = next((entry[told] for entry in reversed(state.log_history) if told in entry), None)
+        if self._bar:
+            self._bar.advance(notes="" if last is None else f"{told} {last:.4f}")
+        self.seconds = time.monotonic() - self._start
+        if self._config.minutes and state.global_step < state.max_steps and self._over(60 * self._config.minutes):
+            self.out_of_time = control.should_training_stop = True
+
+    def _over(self, limit: float) -> bool:
+        """Whether the time is over, by the clock of the first process: all have to end at the same step."""
+        return bool(broadcast_object_list([self.seconds > limit])[0])
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._bar:
+            self._bar.__exit__(None, None, None)
+
+
+def run_trainer(trainer: Trainer, job: Job) -> Outcome:
+    """Trains, from the last checkpoint if there is one, scores the held-out rows, and says how it went."""
+    watch = Watch(job.run, job.config)
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)
+    trainer.add_callback(watch)
+    checkpoint = last_checkpoint(job.checkpoints)
+    if checkpoint:
+        job.run.note(resumed_from=checkpoint.name)
+    # TRL casts the LoRA of a 4-bit base to bfloat16 and PEFT leaves a head in the base's numbers: there AdamW's small
+    # updates are rounded away.
+    for weight in trainer.model.parameters():  # pyright: ignore
+        if weight.requires_grad:
+            weight.data = weight.data.float()
+    with completion_only_head():
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        losses = finite([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+        held_out = trainer.evaluate() if trainer.eval_dataset is not None else {}
+    stopped_by = "minutes" if watch.out_of_time else "max_steps" if job.config.max_steps else "epochs"
+    trained = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)  # pyright: ignore
+    seconds = round(watch.seconds, 1)
+    return Outcome(trainer.state.global_step, losses[0], losses[-1], seconds, stopped_by, scores(held_out), trained)
+
+
+def save(policy: Any, job: Job) -> None:
+    """Leaves the checkpoint at the top of the run folder; with `merge` the whole model below it. One process does."""
+    if not PartialState().is_main_process:
+        return
+    save_policy(policy, job.tokenizer, job.files, job.run.path)
+    if job.config.merge:
+        save_merged(policy, job.tokenizer, job.files, job.run.path)
+
+
+@contextmanager
+def memory_told() -> Iterator[None]:
+    """Says which keys help when memory runs out. torch has a type for GPUs; for the processor only a text."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        raise TrainingError(f"{str(error).splitlines()[0]}; {OUT_OF_MEMORY}") from None
+
+
+@contextmanager
+def completion_only_head() -> Iterator[None]:
+    """Has TRL's fused LM head score labelled tokens alone on every device, as it does where Triton runs.
+
+    On a CPU TRL 1.16 multiplies every prompt token with the whole vocabulary, three times a step, and masks the result
+    away: for prompts of 220 tokens and 49,152 words, a third of the step. Loss and gradients are the same. A later TRL
+    that lacks the switch trains as it does, slower at worst.
+    """
+    switch = "_use_triton"
+    saved = getattr(trl.trainer.utils, switch, None)
+    if saved is None:
+        yield
+        return
+    setattr(trl.trainer.utils, switch, lambda device: True)
+    try:
+        yield
+    finally:
+        setattr(trl.trainer.utils, switch, saved)

@@ -1,0 +1,43 @@
+"""Supervised steps with TRL's SFTTrainer: the loss covers the step and the token that ends it, not the prompt."""
+
+from __future__ import annotations
+
+from datasets import Dataset
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
+
+from training.job import Job, Outcome
+from training.model import load_policy
+from training.rows import TokenRow, order_for
+from training.trl.common import Refreezing, common_arguments, run_trainer, save
+
+
+class StepSFTTrainer(Refreezing, SFTTrainer):
+    """TRL's trainer on rows that are tokens already; it recognises them by their columns."""
+
+
+def train(job: Job) -> Outcome:
+    """Trains and saves."""
+    policy = load_policy(job.files, job.config)
+    trainer = StepSFTTrainer(
+        model=policy,
+        args=SFTConfig(
+            **common_arguments(job.config, job.checkpoints), max_length=None
+        ),  # what is too long was left out
+        train_dataset=as_dataset(job.rows).select(order_for(job.config, job.rows)),
+        eval_dataset=as_dataset(job.held_out) if job.held_out else None,
+        processing_class=job.tokenizer,
+    )
+    trainer.layers = job.config.lora.layers
+    outcome = run_trainer(trainer, job)
+    save(policy, job)
+    return outcome
+
+
+def as_dataset(rows: list[TokenRow]) -> Dataset:
+    """Columns `input_ids` and `labels`, the labels -100 over the prompt."""
+    return Dataset.from_list([_columns(row.prompt, row.completions[0]) for row in rows])
+
+
+def _columns(prompt: list[int], completion: list[int]) -> dict[str, list[int]]:
+    return {"input_ids": prompt + completion, "labels": [-100] * len(prompt) + completion}
