@@ -21,6 +21,7 @@ from inference.scores import HARNESS, gold_recall, interval, mean
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError
+from steprag.figures import can_draw
 from steprag.files import existing, write_json, written_whole
 
 
@@ -188,7 +189,7 @@ def write(
         run.name: {other.name: vars(difference(run, other)) for other in runs if other is not run} for run in runs
     }
     ends = {run.name: Counter([*(one.finish for one in run.scores.values()), *run.failed.values()]) for run in runs}
-    pictures = draw(out, rows, ends)
+    pictures = draw(out, rows, ends) if can_draw() else []
     compared = {
         "runs": {line["run"]: line for line in rows},
         "differences": differences,

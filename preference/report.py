@@ -10,7 +10,7 @@ from preference.card import card
 from preference.config import FolderConfig
 from preference.pairs_folder import PairsFolder
 from preference.plots import draw
-from steprag.figures import png
+from steprag.figures import can_draw, png
 from steprag.files import existing, read_json, write_json, written_whole
 
 FORMAT = 1
@@ -30,7 +30,7 @@ def write_report(folder: PairsFolder, config: FolderConfig, facts: dict[str, Any
     report = {"format": FORMAT, "config": shown, "products": folder.products, **facts}
     json.dump(report, folder.file("report.json"), ensure_ascii=False, indent=1)
     names = []
-    for name, picture in draw(report) if config.card.plots else ():
+    for name, picture in draw(report) if config.card.plots and can_draw() else ():
         folder.file(f"plot_{name}.png", "wb").write(png(picture, dpi=150))
         names.append(name)
     folder.file("README.md").write(card(report, names, _leakage(folder.out)))

@@ -8,10 +8,12 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from steprag.errors import NO_ROOM, ConfigError, StepragError
+from steprag.extras import missing_extra
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ def guarded(command: Callable[[list[str]], int], argv: list[str]) -> int:
     """Runs `command(argv)`; a StepragError becomes one line on standard error and its exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
-        return command(argv)
+        with _extras_named(""):
+            return command(argv)
     except StepragError as error:
         sys.stderr.write(f"steprag: {error}\n")
         return error.exit_code
@@ -95,12 +98,24 @@ def run(argv: list[str]) -> int:
     for command in COMMANDS:
         words = command.words.split()
         if argv[: len(words)] == words:
-            return importlib.import_module(command.module).main(argv[len(words) :])
+            with _extras_named(command.words):
+                return importlib.import_module(command.module).main(argv[len(words) :])
     known = [command.words for command in COMMANDS]
     wanted = " ".join(argv[:2])
     if any(words.startswith(argv[0] + " ") for words in known):
         known = [words for words in known if words.startswith(argv[0] + " ")]
     raise ConfigError(f"unknown command {wanted!r}; known: {', '.join(known)}")
+
+
+@contextmanager
+def _extras_named(words: str) -> Iterator[None]:
+    """A package that an extra would bring, and that is not installed, becomes a ConfigError that names the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if line := missing_extra(error, words):
+            raise ConfigError(line) from error
+        raise
 
 
 def _help() -> str:

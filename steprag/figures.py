@@ -6,10 +6,22 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from steprag.extras import remedy
 from steprag.files import written_whole
+from steprag.progress import say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed; says which extra brings it where not. Reports are complete without plots."""
+    try:
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError:
+        say(f"no plots: they need the extra `plots`: {remedy('plots')}")
+        return False
+    return True
 
 
 def new_figure(width: float, height: float) -> Figure:

@@ -25,6 +25,7 @@ from steprag.engines.models import ModelFiles, adapter_hash, hub_revision, resol
 from steprag.engines.threads import spin_briefly, usable_cores
 from steprag.engines.tokens import load_tokenizer
 from steprag.errors import ConfigError
+from steprag.figures import can_draw
 from steprag.files import file_hash
 from steprag.progress import say
 from steprag.runs import Run, open_run, read_manifest
@@ -169,7 +170,8 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     with memory_told():
         outcome = back_end.train(job)
     run.set(**_base(inputs), **counts, **asdict(outcome), packages=_versions())
-    draw(run.path / "metrics.jsonl", run.path / "curves.png", f"{config.stage}, {inputs.files.label}")
+    if can_draw():
+        draw(run.path / "metrics.jsonl", run.path / "curves.png", f"{config.stage}, {inputs.files.label}")
     shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
 
 

@@ -14,6 +14,7 @@ from steprag.engines.cpu import fast_dtype
 from steprag.engines.models import ModelFiles, resolve_model
 from steprag.engines.threads import spin_briefly
 from steprag.errors import ConfigError
+from steprag.extras import need
 
 ENGINES = ("llamacpp", "transformers", "vllm")
 _CHECKOUT_VLLM = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "vllm"  # what scripts/setup_vllm.sh makes
@@ -66,6 +67,7 @@ def command(spec: EngineSpec) -> Command:
 def _llamacpp(spec: EngineSpec, files: ModelFiles) -> Command:
     from steprag.engines import requantise, weights
 
+    need("xllamacpp")
     if files.gguf is None:
         raise ConfigError(f"llama.cpp reads GGUF files and {files.name} is none; use --engine transformers or vllm")
     gguf = requantise.eight_bit_gguf() if files.embedded else files.gguf
@@ -90,6 +92,7 @@ def _transformers(spec: EngineSpec, files: ModelFiles) -> Command:
     """
     from steprag.engines import weights
 
+    need("transformers")
     model = weights.transformers_folder(files)
     port = spec.port or free_port(spec.host)
     argv = [*_guarded(), sys.executable, "-m", "transformers.cli.transformers", "serve", str(model)]

@@ -1,0 +1,48 @@
+"""Which optional extra of pyproject.toml brings a package, for the one line that a missing package becomes."""
+
+from __future__ import annotations
+
+import importlib.util
+
+EXTRAS = {
+    "service": ("fastapi", "uvicorn", "starlette", "prometheus_client"),
+    "engines": (
+        *("xllamacpp", "gguf", "huggingface_hub", "torch", "transformers", "peft", "safetensors", "tokenizers"),
+        *("fastapi", "uvicorn"),  # imported by `transformers serve`
+    ),
+    "index": ("sentence_transformers", "faiss", "zstandard", "bm25s", "Stemmer", "torch", "transformers"),
+    "train": ("trl", "accelerate", "datasets", "torch", "transformers", "peft"),
+    "data": ("ijson", "py3langid", "pyarrow", "datasets", "huggingface_hub"),
+    "plots": ("matplotlib",),
+}
+"""Import names by extra. A package that several extras bring is looked for from the top."""
+
+
+def remedy(extra: str) -> str:
+    """The command that installs an extra into the environment of this checkout."""
+    return f"pip install -e '.[{extra}]'"
+
+
+def extra_of(package: str, command: str = "") -> str | None:
+    """The extra that brings the import name `package`, or None.
+
+    Where several extras bring it, one that `command` (such as "train" or "index build") is named after goes first.
+    """
+    names = [extra for extra, packages in EXTRAS.items() if package.split(".")[0] in packages]
+    return next((extra for extra in names if extra in command.split()), names[0] if names else None)
+
+
+def need(package: str) -> None:
+    """Raises ModuleNotFoundError unless `package` is installed; for what another process will import."""
+    if importlib.util.find_spec(package) is None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+
+def missing_extra(error: ModuleNotFoundError, command: str) -> str | None:
+    """The line for an import that failed because an extra is not installed; None where no extra would help."""
+    package = (error.name or "").split(".")[0]
+    extra = extra_of(package, command)
+    if extra is None:
+        return None
+    what = f"steprag {command}" if command else "this"
+    return f"{what} needs the extra `{extra}` ({package} is not installed): {remedy(extra)}"
