@@ -1,3 +1,95 @@
-"""The shared core of StepRAG: the agent, its records and its tools. Importable without torch, faiss or transformers."""
+"""The shared core of StepRAG: the agent, its records and its files.
+
+The names below are what a program that uses StepRAG as a library starts from; docs/tour.md shows them at work. Each is
+imported on first use, so `import steprag` loads nothing, and none of them needs torch, faiss or transformers.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from steprag.agent.environment import Environment, rollout
+    from steprag.agent.profiles import PromptProfile, load_profile
+    from steprag.agent.retriever import Retriever
+    from steprag.config import PolicyConfig, RetrieverConfig
+    from steprag.errors import StepragError
+    from steprag.files import read_records, write_records
+    from steprag.inputs import read_passages, read_questions
+    from steprag.policy.client import Policy, open_policy
+    from steprag.types import (
+        Completion,
+        Episode,
+        Failure,
+        Message,
+        Node,
+        Pair,
+        Passage,
+        Prediction,
+        Question,
+        State,
+        Step,
+        Tree,
+        Usage,
+    )
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "steprag.agent.environment": ("Environment", "rollout"),
+    "steprag.agent.profiles": ("PromptProfile", "load_profile"),
+    "steprag.agent.retriever": ("Retriever",),
+    "steprag.config": ("PolicyConfig", "RetrieverConfig"),
+    "steprag.errors": ("StepragError",),
+    "steprag.files": ("read_records", "write_records"),
+    "steprag.inputs": ("read_passages", "read_questions"),
+    "steprag.policy.client": ("Policy", "open_policy"),
+    "steprag.types": (
+        *("Completion", "Episode", "Failure", "Message", "Node", "Pair", "Passage", "Prediction", "Question"),
+        *("State", "Step", "Tree", "Usage"),
+    ),
+}
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Completion",
+    "Environment",
+    "Episode",
+    "Failure",
+    "Message",
+    "Node",
+    "Pair",
+    "Passage",
+    "Policy",
+    "PolicyConfig",
+    "Prediction",
+    "PromptProfile",
+    "Question",
+    "Retriever",
+    "RetrieverConfig",
+    "State",
+    "Step",
+    "StepragError",
+    "Tree",
+    "Usage",
+    "load_profile",
+    "open_policy",
+    "read_passages",
+    "read_questions",
+    "read_records",
+    "rollout",
+    "write_records",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'steprag' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
