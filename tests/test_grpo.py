@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 
 from indexes.build import build_index
+from steprag.agent.environment import Environment
+from steprag.agent.profiles import load_profile
 from steprag.cli import guarded
 from steprag.engines.models import resolve_model
 from steprag.engines.tokens import load_tokenizer, prompt_tokens
@@ -113,6 +115,39 @@ def test_rows_hold_what_was_sent_and_sampled_and_passages_only_in_prompts(speake
     learnt = {str(tokenizer.decode(row.completion)) for row in rows}
     assert learnt <= {text + "<|im_end|>" for text in (SEARCH, KEPT, YES, NO)}
     assert any("Passages:\nLima: Lima is the capital" in str(tokenizer.decode(list(prompt))) for prompt in prompts)
+
+
+def test_a_profile_that_the_assistant_continues_is_played_and_learnt_as_inference_sends_it(speaker: Path) -> None:
+    found, done = "<think>Look.</think>\n<search> Lima </search>", "<think>So.</think>\n<answer> yes </answer>"
+    tokenizer, sent = load_tokenizer(resolve_model(str(speaker))), []
+
+    def generate(prompts: list[list[int]], seed: int) -> list[list[int]]:
+        sent.extend(str(tokenizer.decode(ids)) for ids in prompts)
+        texts = [done if "Doc 1(Title" in text else found for text in sent[-len(prompts) :]]
+        return [tokenizer.encode(text, add_special_tokens=False) + [int(tokenizer.eos_token_id)] for text in texts]  # pyright: ignore
+
+    how = Sampling(generate, tokenizer, frozenset({int(tokenizer.eos_token_id)}), 60, 1024)  # pyright: ignore
+    environment = Environment(load_profile("search-r1"), DictRetriever(), top_k=1, depth=5)
+    (group,) = asyncio.run(play([ASKED], environment, how, GrpoSection(episodes=2), seed=1))
+    assert [episode.prediction for episode in group.episodes] == ["yes", "yes"]
+    state = group.episodes[0].state.before
+    asked, written = environment.observe(state).messages
+    opened = str(tokenizer.apply_chat_template([asked], tokenize=False, add_generation_prompt=True))  # pyright: ignore
+    assert written["role"] == "assistant"
+    assert group.turns[0][1].prompt == tokenizer.encode(opened + written["content"], add_special_tokens=False)
+
+
+def test_grpo_on_an_adapter_of_other_prompts_is_refused_unless_it_is_said(
+    speaker: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = shutil.copytree(speaker, tmp_path / "trained")
+    prompt = {"profile": "search-r1", "hash": "abc"}
+    (trained / "manifest.json").write_text(json.dumps({"stage": "train", "config": {"stage": "sft"}, "prompt": prompt}))
+    short = ("--max_steps", "1", "--grpo.episodes", "2")
+    assert grpo(trained, data, tmp_path / "out", *short) == 2
+    assert "was trained on prompts of profile search-r1 (hash abc)" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert grpo(trained, data, tmp_path / "out", *short, "--prompt.unchecked", "true") == 0
 
 
 def test_searches_that_come_back_in_any_order_make_the_same_batches(speaker: Path) -> None:

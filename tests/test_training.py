@@ -40,7 +40,8 @@ def test_empty_file_is_refused(tmp_path: Path) -> None:
         ({"chosen": reply("So the answer is <answer> nothing </answer>")}, "the same text"),
         ({"rejected": reply(" ")}, "rejected: the message is empty"),
         ({"chosen": reply("a") + reply("b")}, "chosen: expected one assistant message, found 2"),
-        ({"prompt": reply("a")}, "its last message is not the user's"),
+        ({"prompt": messages(1)[:1]}, "its last message is neither the user's nor the assistant's"),
+        ({"prompt": [*messages(1), *reply(" ")]}, "that is to be continued is empty"),
         ({"margin": "wide"}, "margin"),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,9 @@ from typing import Any
 import pytest
 
 from steprag.errors import ConfigError, TrainingError
+from steprag.runs import read_manifest
 from tests.models import make_tokenizer
-from tests.training_parts import QWEN2_5, SMOLLM2, messages, pair_row, reply, write
+from tests.training_parts import QWEN2_5, SMOLLM2, messages, pair_row, reply, step_row, train, write
 from training.parity import check_parity
 from training.rows import Row, TokenRow, read_file, tokenise
 
@@ -95,6 +98,57 @@ def test_a_template_that_changes_the_prompt_stops_the_run(tmp_path: Path) -> Non
         tokenise(read_file(path, "dpo"), tokenizer, 1000)
 
 
+def continued(number: int) -> list[dict[str, str]]:
+    """A prompt as profile search-r1 makes it: the assistant is to write on behind what it found."""
+    told = f'<search> town {number} </search>\n\n<information>Doc 1(Title: "Lima") Lima.</information>\n\n'
+    return [*messages(number)[1:], *reply(told)]
+
+
+def test_a_message_that_the_assistant_continues_is_trained_as_it_is_sent(tokenizer: Any, tmp_path: Path) -> None:
+    made = [{**pair_row(n), "prompt": continued(n)} for n in range(4)]
+    rows = read_file(write(tmp_path / "pairs.jsonl", made), "dpo")
+    tokens = tokenise(rows, tokenizer, 1000)
+    for row, seen in zip(rows, tokens, strict=True):
+        opened = tokenizer.apply_chat_template(list(row.prompt[:-1]), tokenize=False, add_generation_prompt=True)
+        sent = tokenizer.encode(opened + row.prompt[-1]["content"], add_special_tokens=False)
+        assert seen.prompt == sent
+        for completion, ids in zip(row.completions, seen.completions, strict=True):
+            assert ids == [*tokenizer.encode(completion["content"], add_special_tokens=False), tokenizer.eos_token_id]
+    closed = tokenizer.apply_chat_template(list(rows[1].prompt), add_generation_prompt=True)["input_ids"]
+    with pytest.raises(TrainingError, match=r"row 2: the prompt's tokens differ"):  # a turn closed, and another begun
+        check_parity(rows, [tokens[0], replace(tokens[1], prompt=closed), *tokens[2:]], tokenizer)
+
+
+@pytest.mark.parametrize("stage", ["sft", "dpo"])
+def test_rows_of_a_continued_message_train(tiny: Path, tmp_path: Path, stage: str) -> None:
+    name, row = ("sft", step_row) if stage == "sft" else ("pairs", pair_row)
+    rows = [{**row(n), "prompt": continued(n)} for n in range(8)]
+    (tmp_path / "pairs").mkdir()
+    write(tmp_path / "pairs" / f"{name}.train.jsonl", rows)
+    assert train(tiny, tmp_path / "pairs", tmp_path / "out", stage, "--max_steps", "2") == 0
+    assert read_manifest(tmp_path / "out")["rows"] == 8
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_a_models_own_code_is_never_run(
+    tiny: Path, tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, ran = shutil.copytree(tiny, tmp_path / "model"), tmp_path / "ran"
+    (folder / "evil.py").write_text(f"open({str(ran)!r}, 'w')\nclass Evil: pass\n")
+    settings = json.loads((folder / file).read_text())
+    if file == "config.json":
+        settings |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Evil", "AutoModelForCausalLM": "evil.Evil"}}
+    else:
+        settings |= {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}}
+    (folder / file).write_text(json.dumps(settings))
+    (tmp_path / "pairs").mkdir()
+    write(tmp_path / "pairs" / "sft.train.jsonl", [step_row(n) for n in range(4)])
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 20))
+    assert train(folder, tmp_path / "pairs", tmp_path / "out", "sft", "--max_steps", "1") == 2
+    assert not ran.exists()
+    assert str(folder) in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_llamacpp_sends_the_ids_that_are_trained() -> None:
     """The serving engine's own template and tokenizer, on the embedded model."""
@@ -108,6 +162,7 @@ def test_llamacpp_sends_the_ids_that_are_trained() -> None:
     chats = [messages(n) for n in range(3)] + [messages(3)[1:]]
     later = {"role": "user", "content": "é→ 12\n\n y"}
     chats += [[*messages(4), *reply("So the next query is <query> x </query>"), later]]
+    chats += [continued(5), [messages(6)[0], *continued(6)]]
     with serving(EngineSpec("llamacpp", "smollm2-135m-instruct", None, parallel=1)) as endpoint:
         root = endpoint.base_url.removesuffix("/v1")
         for chat in chats:

@@ -34,11 +34,23 @@ def check_parity(rows: Sequence[Row], tokens: Sequence[TokenRow], tokenizer: Pre
 
 
 def sent_tokens(prompts: Sequence[Sequence[Message]], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """The ids of prompts as inference makes them: rendered to text, and that text encoded."""
-    chats: Any = [list(prompt) for prompt in prompts]
-    texts: Any = tokenizer.apply_chat_template(chats, tokenize=False, add_generation_prompt=True)
+    """The ids of prompts as inference makes them: rendered to text, and that text encoded.
+
+    Raises TrainingError where an assistant's message that is to be continued is not at the end of that text.
+    """
+    texts = [_sent_text(prompt, tokenizer) for prompt in prompts]
     encoded: Any = tokenizer(texts, add_special_tokens=False)["input_ids"]
     return encoded
+
+
+def _sent_text(prompt: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
+    chat: Any = list(prompt)
+    if prompt[-1]["role"] != "assistant":
+        return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+    text = str(tokenizer.apply_chat_template(chat, tokenize=False, continue_final_message=True))
+    if not text.rstrip().endswith(prompt[-1]["content"].rstrip()):
+        raise TrainingError("the chat template changes an assistant's message that is continued; use another template")
+    return text
 
 
 def check_prompt(where: str, trained: list[int], sent: list[int], tokenizer: Any) -> None:

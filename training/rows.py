@@ -116,8 +116,10 @@ def _pair(path: Path, line: int, row: object) -> Row:
 
 
 def _prompt(messages: tuple[Message, ...], path: Path, line: int) -> tuple[Message, ...]:
-    if not messages or messages[-1]["role"] != "user":
-        raise DataError(path, "prompt: its last message is not the user's", line=line)
+    if not messages or messages[-1]["role"] not in ("user", "assistant"):
+        raise DataError(path, "prompt: its last message is neither the user's nor the assistant's", line=line)
+    if messages[-1]["role"] == "assistant" and not messages[-1]["content"].strip():
+        raise DataError(path, "prompt: the assistant's message that is to be continued is empty", line=line)
     return messages
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from indexes import open_retriever
+from steprag.agent.checkpoints import profile_for
 from steprag.agent.environment import Environment
 from steprag.agent.judge import prompt_hash
-from steprag.agent.profiles import load_profile
 from steprag.batch.worklist import SAMPLING
+from steprag.engines.models import resolve_model
 from steprag.files import existing, file_hash
 from steprag.inputs import read_questions
 from steprag.policy.client import model_identity
@@ -34,13 +35,15 @@ class World:
 
 @contextmanager
 def open_world(questions_file: str, index: str, config: TrainConfig) -> Iterator[World]:
-    """Reads the questions and opens the index, which is closed with the block. Raises ConfigError and DataError.
+    """Reads the questions and opens the index, which is closed with the block.
+
+    Raises DataError, and ConfigError, also where the model was trained on other prompts (unless `prompt.unchecked`).
 
     The retriever's weights load with its first search: a run that is finished already needs none.
     """
     file = existing(questions_file, "question file")
     questions = read_questions(file)
-    profile = load_profile(config.prompt.profile, config.prompt.examples)
+    profile = profile_for(config.prompt, resolve_model(config.model, config.adapter))
     retriever = open_retriever(index, config.retriever.model_copy(update={"preload": False}))
     identity = {
         "data": {"questions": file_hash(file), "index": retriever.fingerprint},

@@ -22,10 +22,14 @@ def checked_profile(prompt: PromptConfig, policy: PolicyConfig) -> PromptProfile
     """The profile of a run, fit for its policy: a checkpoint that was trained with other prompts is a ConfigError
     (unless `prompt.unchecked`), one on another base a warning, and a critic is no policy.
     """
-    profile = load_profile(prompt.profile, prompt.examples)
     if policy.remote:
-        return profile
-    files = resolve_model(policy.model, policy.adapter)
+        return load_profile(prompt.profile, prompt.examples)
+    return profile_for(prompt, resolve_model(policy.model, policy.adapter))
+
+
+def profile_for(prompt: PromptConfig, files: ModelFiles) -> PromptProfile:
+    """The profile that `files` will see, checked as in `checked_profile`. Raises ConfigError."""
+    profile = load_profile(prompt.profile, prompt.examples)
     folder, manifest = training_manifest(files)
     if stage_of(manifest) == "critic":
         raise ConfigError(f"{folder} is a critic and writes no steps; give it with --critic")

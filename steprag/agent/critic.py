@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from steprag.agent.checkpoints import check_use, stage_of, training_manifest
 from steprag.agent.profiles import PromptProfile
 from steprag.engines.models import ModelFiles, adapter_hash, resolve_model, weights_hash
+from steprag.engines.pretrained import from_pretrained
 from steprag.engines.threads import one_load, spin_briefly
 from steprag.engines.tokens import load_tokenizer, prompt_tokens, reply_tokens
 from steprag.errors import ConfigError
@@ -109,7 +110,11 @@ def _loaded(checkpoint: CriticFiles) -> Any:
 
         files, dtype = checkpoint.files, torch.bfloat16 if checkpoint.bf16 else torch.float32
         logging.set_verbosity_error()  # it would say that the head is not in the base
-        model: Any = AutoModelForSequenceClassification.from_pretrained(
-            base_weights(files), dtype=dtype, num_labels=1, attn_implementation="sdpa"
+        model: Any = from_pretrained(
+            AutoModelForSequenceClassification,
+            base_weights(files),
+            dtype=dtype,
+            num_labels=1,
+            attn_implementation="sdpa",
         )
         return PeftModel.from_pretrained(model, str(files.adapter)) if files.adapter else model

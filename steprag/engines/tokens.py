@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from steprag.engines.models import ModelFiles
+from steprag.engines.pretrained import from_pretrained
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError
 from steprag.types import Message
@@ -21,15 +22,24 @@ def load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerBase:
     with one_load():
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(base_weights(files))
+        tokenizer = from_pretrained(AutoTokenizer, base_weights(files))
     if not tokenizer.chat_template:
         raise ConfigError(f"{files.name} has no chat template; train an instruct model")
     return tokenizer
 
 
 def prompt_tokens(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The prompt, up to where the assistant begins to write."""
-    return _render(tokenizer, messages, add_generation_prompt=True)
+    """The ids of a prompt, up to where the assistant writes: a turn of its own, or on in its last message."""
+    return _render(tokenizer, messages, **writes_on(messages))
+
+
+def writes_on(messages: Sequence[Message]) -> dict[str, bool]:
+    """The chat template's options for a prompt. An assistant's last message is continued, as vLLM and SGLang do when
+    asked to (`steprag.policy.client`) and llama.cpp does unasked; any other begins the assistant's turn.
+    """
+    if messages[-1]["role"] == "assistant":
+        return {"continue_final_message": True, "add_generation_prompt": False}
+    return {"add_generation_prompt": True}
 
 
 def reply_tokens(
@@ -37,8 +47,12 @@ def reply_tokens(
 ) -> list[int]:
     """What the assistant writes after `prompt` (the tokens of `messages`), up to the token that ends the turn.
 
-    Raises ConfigError for a template that renders the prompt otherwise once a reply follows, or ends no turn.
+    A reply that continues the assistant's message is encoded by itself: engines sample after the prompt's ids, so no
+    token reaches across. Raises ConfigError for a template that renders the prompt otherwise once a reply follows, or
+    ends no turn.
     """
+    if messages[-1]["role"] == "assistant":
+        return _continuing_tokens(messages, reply["content"], tokenizer)
     whole = _render(tokenizer, (*messages, reply))
     if whole[: len(prompt)] != prompt:
         raise ConfigError(
@@ -49,6 +63,17 @@ def reply_tokens(
         raise ConfigError(f"the chat template does not end an answer with {tokenizer.eos_token}; use another template")
     end = len(tail) - tail[::-1].index(tokenizer.eos_token_id)
     return tail[:end]
+
+
+def _continuing_tokens(messages: tuple[Message, ...], text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    begun = messages[-1]
+    chat: Any = [*messages[:-1], Message(role=begun["role"], content=begun["content"] + text)]
+    rendered = str(tokenizer.apply_chat_template(chat, tokenize=False))
+    end = str(tokenizer.eos_token)
+    if not rendered.rpartition(text.rstrip())[2].lstrip().startswith(end):
+        raise ConfigError(f"the chat template does not end an answer with {end}; use another template")
+    ids: Any = tokenizer.encode(text, add_special_tokens=False)
+    return [*ids, int(tokenizer.eos_token_id)]  # pyright: ignore[reportArgumentType]
 
 
 def _render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], **options: Any) -> list[int]:

@@ -31,6 +31,7 @@ from steprag.engines.models import (
     sha256_of,
     weights_hash,
 )
+from steprag.engines.pretrained import from_pretrained
 from steprag.engines.requantise import eight_bit_gguf
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError
@@ -131,10 +132,10 @@ def _merge(base: Path, adapter: Path, dtype: str, folder: Path) -> None:
         from peft import PeftModel
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, use_safetensors=True)
+        model = from_pretrained(AutoModelForCausalLM, str(base), dtype=torch.float32)
         merged: Any = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
         merged.to(getattr(torch, dtype)).save_pretrained(folder)
-        AutoTokenizer.from_pretrained(base).save_pretrained(folder)
+        from_pretrained(AutoTokenizer, str(base)).save_pretrained(folder)
 
 
 def _links(base: Path, adapter: Path) -> dict[str, Path]:
