@@ -15,7 +15,7 @@ from steprag.cli import guarded
 from steprag.config import load_config
 from steprag.errors import ConfigError, DataError
 from steprag.runs import read_manifest
-from tests.training_parts import pair_row, reply, train, write
+from tests.training_parts import messages, pair_row, reply, train, write
 from training.checks import check_keys, check_recipe
 from training.config import TrainConfig
 from training.rows import data_files, read_training
