@@ -19,7 +19,7 @@ from steprag.experiments.contenders import LABELS, Proof, QuestionSet, best_trai
 from steprag.experiments.lanes import Lanes
 from steprag.experiments.report import costs, verdict
 from steprag.experiments.reproduce import FULL, one_kind, run_stages, search, the_questions, the_sizes
-from steprag.experiments.stages import StageBook
+from steprag.experiments.stages import StageBook, stage
 from steprag.files import read_records, write_json
 from steprag.types import Question
 
@@ -68,8 +68,10 @@ def test_the_runs_of_a_search_share_its_questions(
     monkeypatch.setattr(steprag.experiments.stages, "run", lambda argv: typed.append(argv) or 0)
     questions, *_ = the_questions(replace(FULL, train=5))
     proof = proof_of(tmp_path, lanes=lanes)
-    folders = search(StageBook(tmp_path / "stages.json"), proof, "search1", questions, adapter="warm")
+    folders = search(StageBook(tmp_path / "stages.json"), proof, 1, questions, ["earlier"], adapter="warm")
     assert folders == [str(tmp_path / name) for name in names]
+    paired = typed.pop()
+    assert paired[paired.index("--trees") : paired.index("--out")] == ["--trees", "earlier", *folders]
     files = [Path(argv[argv.index("--questions") + 1]) for argv in typed]
     assert [question for file in files for question in read_records(file, Question)] == questions
     assert [argv[argv.index("--out") + 1] for argv in typed] == folders
@@ -134,7 +136,7 @@ def test_what_was_cut_off_and_then_left_out_is_not_in_the_report(
     (tmp_path / "infer-vote" / "manifest.json").write_text('{"status": "running", "stage": "infer"}')
     book = StageBook(tmp_path / "stages.json")
     with pytest.raises(StepragError, match="exit code 1"):
-        book.run(tmp_path / "infer-vote", "infer", best_of=4)
+        book.run(stage(tmp_path / "infer-vote", "infer", best_of=4))
     assert book.stages["infer-vote"]["command"].startswith("steprag infer --best_of 4 --out ")
     assert not book.stages["infer-vote"]["done"]
     assert [line.split("|")[1].strip() for line in costs(tmp_path, book)[2:]] == ["all, by the clock"]
@@ -145,7 +147,7 @@ def test_a_stage_that_was_finished_by_hand_has_no_minutes(tmp_path: Path, monkey
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "manifest.json").write_text('{"status": "done", "stage": "infer", "counts": {"questions": 3}}')
     book = StageBook(tmp_path / "stages.json")
-    book.run(tmp_path / "x", "infer")
+    book.run(stage(tmp_path / "x", "infer"))
     assert book.stages["x"]["times"] is None
     assert costs(tmp_path, book)[2:] == ["| x |  | 3 questions |  | |  |", "| all, by the clock | 0 | | | | |"]
 
@@ -181,10 +183,10 @@ def test_the_book_adds_up_interrupted_stages(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(steprag.experiments.stages, "run", run)
     monkeypatch.setattr(steprag.experiments.stages.time, "time", lambda: next(clock))
     with pytest.raises(StepragError, match="cut off"):
-        StageBook(tmp_path / "stages.json").run(tmp_path / "x", "pairs", trees="t t")
+        StageBook(tmp_path / "stages.json").run(stage(tmp_path / "x", "pairs", trees="t t"))
     fails = False
     for _ in range(2):  # the second time it is done already
-        StageBook(tmp_path / "stages.json").run(tmp_path / "x", "pairs", trees="t t")
+        StageBook(tmp_path / "stages.json").run(stage(tmp_path / "x", "pairs", trees="t t"))
     assert json.loads((tmp_path / "stages.json").read_text()) == {
         "x": {
             "times": [[0, 7], [14, 21]],
@@ -201,7 +203,7 @@ def test_a_search_that_others_were_built_from_is_not_begun_again(
     monkeypatch.setattr(steprag.experiments.stages, "run", lambda argv: ran.append(argv) or PART_DONE)
     (tmp_path / "x").mkdir()
     for limit in (1, 1, 2):
-        StageBook(tmp_path / "stages.json").run_once(tmp_path / "x", "generate", limit=limit)
+        StageBook(tmp_path / "stages.json").run(stage(tmp_path / "x", "generate", once=True, limit=limit))
     assert [argv[2] for argv in ran] == ["1", "2"]
 
 

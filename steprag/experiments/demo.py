@@ -16,7 +16,7 @@ from steprag import atlas
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.engines.threads import spin_briefly
-from steprag.experiments.stages import RECIPES, Contender, StageBook, compare, run_stage
+from steprag.experiments.stages import RECIPES, Contender, StageBook, compare, run_stage, stage
 from steprag.files import read_json, read_records, write_json
 from steprag.progress import say
 from steprag.runs import read_manifest
@@ -36,10 +36,11 @@ def main(argv: list[str]) -> int:
     out, started = Path(given.out), time.monotonic()
     index, pairs, sft, dpo = out / "index", out / "pairs", out / "sft", out / "dpo"
     run_stage("index build", corpus=atlas.path("corpus"), out=index)
-    StageBook(out / "stages.json").run_once(
-        out / "generate", "generate", config=RECIPES / "generation/demo.yaml",
+    searched = stage(
+        out / "generate", "generate", once=True, config=RECIPES / "generation/demo.yaml",
         questions=atlas.path("train"), index=index, limit=given.train_questions,
     )  # fmt: skip
+    StageBook(out / "stages.json").run(searched)
     run_stage("pairs", trees=out / "generate", out=pairs)
     recipe = RECIPES / "training"
     run_stage(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from steprag.errors import ConfigError
 from steprag.experiments.contenders import LABELS, UNTRAINED, Proof, QuestionSet, Sizes, elsewhere, the_contenders
 from steprag.experiments.lanes import Lanes
 from steprag.experiments.report import write_report
-from steprag.experiments.stages import RECIPES, Contender, StageBook
+from steprag.experiments.stages import RECIPES, Contender, Stage, StageBook, stage
 from steprag.files import read_json, write_json, write_records
 from steprag.inputs import read_questions
 from steprag.runs import read_manifest
@@ -122,68 +122,56 @@ def one_kind(proof: Proof) -> None:
 
 
 def run_stages(proof: Proof, book: StageBook) -> None:
-    """Index, warm start, rounds of search, every adapter, and every score; side by side what needs no other."""
-    out, sizes, warm = proof.out, proof.sizes, proof.warm
-    book.run(out / "index", "index build", corpus=atlas.path("corpus"))
+    """Index, warm start, rounds of search, every adapter and every score.
+
+    Chains that do not need each other run side by side, and wait for each other before the next round's search.
+    """
+    out, sizes = proof.out, proof.sizes
+    book.run(stage(out / "index", "index build", corpus=atlas.path("corpus")))
     if sizes.demos:
-        warm_start(book, out, sizes.demos)
+        book.together([warm_start(out, sizes.demos)])
     first, *later = the_questions(sizes)
-    found = search(book, proof, "search1", first, adapter=warm)
-    book.run(out / "pairs1", "pairs", *STEPS, "--trees", *found)
-    book.run(out / "pairs-outcome", "pairs", *OUTCOME, "--trees", *found)
+    trees = search(book, proof, 1, first, adapter=proof.warm)
+    book.run(stage(out / "pairs-outcome", "pairs", *OUTCOME, "--trees", *trees))
     steps = min(sizes.dpo_steps, *(one_pass(out / name, "dpo") for name in ("pairs1", "pairs-outcome")))
-
-    def all_rounds() -> None:
-        learn(proof, book, 1, steps)
-        book.together(later_rounds, *(partial(score, proof, book, name) for name in ("sft1", "dpo1")))
-
-    def later_rounds() -> None:
-        trees = list(found)
-        for number, questions in enumerate(later, 2):
-            trees += next_round(proof, book, number, trees, questions)
-        book.together(*(partial(score, proof, book, f"dpo{number}") for number in range(2, len(later) + 2)))
-
-    def one_round(name: str, pairs: str) -> None:
-        train(book, out, name, "dpo", pairs=pairs, adapter=warm, steps=steps)
-        score(proof, book, name)
-
-    book.together(
-        all_rounds,
-        lambda: one_round("dpo", "pairs1"),
-        lambda: one_round("outcome", "pairs-outcome"),
-        *(partial(score, proof, book, name) for name in UNTRAINED),
-    )
+    dpo = (train(out, name, "dpo", pairs=pairs, adapter=proof.warm, steps=steps)
+           for name, pairs in (("dpo", "pairs1"), ("outcome", "pairs-outcome")))  # fmt: skip
+    book.together([
+        learn(proof, 1, steps),
+        *([trained, *score(proof, trained.out.name)] for trained in dpo),
+        *(score(proof, name) for name in UNTRAINED),
+    ])  # fmt: skip
+    scores = [score(proof, "sft1"), score(proof, "dpo1")]
+    for number, questions in enumerate(later, 2):
+        trees += search(book, proof, number, questions, trees, adapter=str(out / f"dpo{number - 1}"))
+        steps = min(number * sizes.dpo_steps, one_pass(out / f"pairs{number}", "dpo"))
+        book.together([learn(proof, number, steps), *scores])
+        scores = [score(proof, f"dpo{number}")]
+    book.together(scores)
     score_elsewhere(proof, book)
 
 
-def next_round(proof: Proof, book: StageBook, number: int, earlier: list[str], questions: list[Question]) -> list[str]:
-    """Searches `questions` with the last round's policy, and learns from all rounds' trees; returns the search's runs.
+def learn(proof: Proof, number: int, dpo_steps: int) -> list[Stage]:
+    """The adapters of a round: SFT on top of the warm start, then DPO on top of that, on all rounds' trees.
 
     From the warm start, as ReST-EM from its base (arXiv 2312.06585), on all that was found: learnt on top of the first
     round's policy, the second round's alone lost what the first had gained (docs/results-shipped-start.md).
     """
-    out, sizes, pairs = proof.out, proof.sizes, f"pairs{number}"
-    found = search(book, proof, f"search{number}", questions, adapter=str(out / f"dpo{number - 1}"))
-    book.run(out / pairs, "pairs", *STEPS, "--trees", *earlier, *found)
-    learn(proof, book, number, min(number * sizes.dpo_steps, one_pass(out / pairs, "dpo")))
-    return found
-
-
-def learn(proof: Proof, book: StageBook, number: int, dpo_steps: int) -> None:
-    """The adapters of a round: SFT on top of the warm start, then DPO on top of that."""
     out, pairs = proof.out, f"pairs{number}"
-    sft = sft_steps(out / pairs, proof.sizes, number)
-    train(book, out, f"sft{number}", "sft", pairs=pairs, adapter=proof.warm, steps=sft)
-    train(book, out, f"dpo{number}", "dpo", pairs=pairs, adapter=str(out / f"sft{number}"), steps=dpo_steps)
+    steps = sft_steps(out / pairs, proof.sizes, number)
+    return [
+        train(out, f"sft{number}", "sft", pairs=pairs, adapter=proof.warm, steps=steps),
+        train(out, f"dpo{number}", "dpo", pairs=pairs, adapter=str(out / f"sft{number}"), steps=dpo_steps),
+    ]
 
 
-def warm_start(book: StageBook, out: Path, demos: int) -> None:
+def warm_start(out: Path, demos: int) -> list[Stage]:
     """The adapter `warm`, from Atlas' first worked episodes."""
-    book.run(
-        out / "worked", "worked",
-        episodes=atlas.path("warmstart"), limit=demos, corpus=atlas.path("corpus"), index=out / "index",
-    )  # fmt: skip
-    book.run(out / "warm", "train", *fast(), config=recipe("warmstart"), pairs=out / "worked", epochs=DEMO_PASSES)
+    return [
+        stage(out / "worked", "worked", episodes=atlas.path("warmstart"), limit=demos,
+              corpus=atlas.path("corpus"), index=out / "index"),
+        stage(out / "warm", "train", *fast(), config=recipe("warmstart"), pairs=out / "worked", epochs=DEMO_PASSES),
+    ]  # fmt: skip
 
 
 def the_questions(sizes: Sizes) -> list[list[Question]]:
@@ -197,70 +185,79 @@ def the_questions(sizes: Sizes) -> list[list[Question]]:
     return [list(islice(rest, size)) for size in rounds if size]
 
 
-def search(book: StageBook, proof: Proof, name: str, questions: list[Question], *, adapter: str) -> list[str]:
-    """The run folders of a search over `questions`, one a lane."""
+def search(
+    book: StageBook, proof: Proof, number: int, questions: list[Question], earlier: Sequence[str] = (), *, adapter: str
+) -> list[str]:
+    """Searches a round's `questions`, in one run a lane, and pairs these trees with those of `earlier` runs.
+
+    Returns the search's run folders.
+    """
+    out, name = proof.out, f"search{number}"
     size = math.ceil(len(questions) / proof.lanes)
     starts = range(0, len(questions), size)
-    folders = [proof.out / (f"{name}-{number}" if proof.lanes > 1 else name) for number in range(1, len(starts) + 1)]
-
-    def grow(folder: Path, start: int) -> None:
-        proof.out.mkdir(parents=True, exist_ok=True)
+    folders = [out / (f"{name}-{part}" if proof.lanes > 1 else name) for part in range(1, len(starts) + 1)]
+    out.mkdir(parents=True, exist_ok=True)
+    for folder, start in zip(folders, starts, strict=True):
         write_records(folder.with_suffix(".jsonl"), questions[start : start + size])
-        book.run_once(
-            folder, "generate", *proof.served, "--policy.adapter", adapter,
-            config=RECIPES / "generation/atlas.yaml", questions=folder.with_suffix(".jsonl"), index=proof.out / "index",
-        )  # fmt: skip
+    book.together([
+        [stage(folder, "generate", *proof.served, "--policy.adapter", adapter, once=True,
+               config=RECIPES / "generation/atlas.yaml", questions=folder.with_suffix(".jsonl"), index=out / "index")]
+        for folder in folders
+    ])  # fmt: skip
+    found = [str(folder) for folder in folders]
+    book.run(stage(out / f"pairs{number}", "pairs", *STEPS, "--trees", *earlier, *found))
+    return found
 
-    book.together(*(partial(grow, folder, start) for folder, start in zip(folders, starts, strict=True)))
-    return [str(folder) for folder in folders]
 
-
-def train(book: StageBook, out: Path, name: str, stage: str, *, pairs: str, adapter: str, steps: int) -> None:
-    book.run(out / name, "train", *fast(), config=recipe(stage), pairs=out / pairs, adapter=adapter, max_steps=steps)
+def train(out: Path, name: str, kind: str, *, pairs: str, adapter: str, steps: int) -> Stage:
+    """Training of the adapter `name` by the recipe of its kind, sft or dpo."""
+    return stage(out / name, "train", *fast(), config=recipe(kind), pairs=out / pairs, adapter=adapter, max_steps=steps)
 
 
 def fast() -> tuple[str, ...]:
     return ("--bf16", "true") if fast_dtype() == "bfloat16" else ()
 
 
-def recipe(stage: str) -> Path:
-    return RECIPES / f"training/atlas-{stage}.yaml"
+def recipe(kind: str) -> Path:
+    return RECIPES / f"training/atlas-{kind}.yaml"
 
 
-def one_pass(pairs: Path, stage: str) -> int:
-    """Steps of the stage's recipe that see every row of the folder `pairs` once. Raises ConfigError without rows."""
-    product = {"sft": "sft", "dpo": "pairs"}[stage]
+def one_pass(pairs: Path, kind: str) -> int:
+    """Steps of the kind's recipe that see every row of the folder `pairs` once. Raises ConfigError without rows."""
+    product = {"sft": "sft", "dpo": "pairs"}[kind]
     count = read_manifest(pairs)["counts"].get(f"{product}.train", 0)
     if not count:
-        raise ConfigError(f"{pairs} holds nothing to train on by {stage}; search more questions (--train)")
-    return max(1, count // yaml.safe_load(recipe(stage).read_text(encoding="utf-8"))["batch_size"])
+        raise ConfigError(f"{pairs} holds nothing to train on by {kind}; search more questions (--train)")
+    return max(1, count // yaml.safe_load(recipe(kind).read_text(encoding="utf-8"))["batch_size"])
 
 
 def sft_steps(pairs: Path, sizes: Sizes, rounds: int) -> int:
     return min(rounds * sizes.sft_steps, SFT_PASSES * one_pass(pairs, "sft"))
 
 
-def score(proof: Proof, book: StageBook, name: str) -> None:
-    """The contender's answers to the test questions, where it is to be scored."""
-    for contender in the_contenders(proof, {name} & set(proof.scored)):
-        answers(proof, book, contender, "--dataset_name", "atlas", index=proof.out / "index", limit=proof.sizes.test)
+def score(proof: Proof, name: str) -> list[Stage]:
+    """The contender's answers to the test questions; nothing where it is not to be scored."""
+    asked = "--dataset_name", "atlas"
+    return [
+        answers(proof, contender, *asked, index=proof.out / "index", limit=proof.sizes.test)
+        for contender in the_contenders(proof, {name} & set(proof.scored))
+    ]
 
 
 def score_elsewhere(proof: Proof, book: StageBook) -> None:
+    """Indexes every other set's corpus and has its contenders answer."""
     for questions in proof.also:
         index = proof.out / f"index-{questions.name}"
-        book.run(index, "index build", corpus=questions.corpus)
+        book.run(stage(index, "index build", corpus=questions.corpus))
         asked = "--questions", str(questions.questions)
-        book.together(
-            *(
-                partial(answers, proof, book, contender, *asked, index=index, limit=proof.sizes.elsewhere)
-                for contender in elsewhere(proof, questions)
-            )
-        )
+        book.together([
+            [answers(proof, contender, *asked, index=index, limit=proof.sizes.elsewhere)]
+            for contender in elsewhere(proof, questions)
+        ])  # fmt: skip
 
 
-def answers(proof: Proof, book: StageBook, contender: Contender, *questions: str, index: Path, limit: int) -> None:
-    book.run(
+def answers(proof: Proof, contender: Contender, *questions: str, index: Path, limit: int) -> Stage:
+    return stage(
         contender.run, "infer", *proof.served, *contender.options, *questions,
         config=RECIPES / "inference/demo.yaml", index=index, limit=limit,
     )  # fmt: skip
