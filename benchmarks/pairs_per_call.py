@@ -96,6 +96,9 @@ class NoisyJudge:
 class Nothing:
     fingerprint = "nothing"
 
+    async def ready(self) -> None:
+        return None
+
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         return (Passage("0", "Thing", "A passage.", 1.0),)
 

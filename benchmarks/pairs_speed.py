@@ -64,6 +64,9 @@ class Shelf:
 
     fingerprint: str = "shelf"
 
+    async def ready(self) -> None:
+        return None
+
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         rng = random.Random(query)
         return tuple(Passage(str(rng.randrange(10**6)), _text(rng, 3), _text(rng, 100), 1.0) for _ in range(top_k))

@@ -79,6 +79,9 @@ class Shelf:
 
     fingerprint: str = "shelf"
 
+    async def ready(self) -> None:
+        return None
+
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         start = hash(query) % 90
         return FACTS[start : start + top_k]

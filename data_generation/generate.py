@@ -118,6 +118,7 @@ async def search_all(
         tally.add(tree)
     try:
         if todo:
+            await retriever.ready()  # before the first paid call
             async with engines as models, Journal(run.path / JOURNAL, spending) as journal:
                 run.set(calls_lost=journal.lost)
                 same_model(run, policy=models.policy, judge=models.judge)

@@ -109,6 +109,9 @@ class Replay:
     def policy(self, role: str) -> Policy:
         return _ReplayPolicy(self._samples, role)
 
+    async def ready(self) -> None:
+        return None
+
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         if (query, top_k) not in self._found:
             raise NotJournalled(f"the journal has no search for {query!r} with top_k {top_k}")

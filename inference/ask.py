@@ -61,6 +61,7 @@ async def ask(question: str, index: str, config: InferConfig) -> Episode:
     choose = Critic(critic).choose if critic else None
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
         environment = Environment(profile, retriever, config.retriever.top_k, config.search.depth)
+        await retriever.ready()
         async with open_policy(config.policy, profile.grammar) as policy, Journal(IN_MEMORY) as journal:
             calls = journal.question(Question("asked", question, ()))
             return await rollout(

@@ -113,6 +113,7 @@ async def answer_all(
         in_question_order(predictions, questions, row_id)
         return
     try:
+        await retriever.ready()  # before the first paid call
         async with opened as policy, Journal(run.path / JOURNAL, spending) as journal:
             run.set(calls_lost=journal.lost)
             same_model(run, policy=policy)

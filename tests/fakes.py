@@ -46,6 +46,9 @@ class DictRetriever:
     searched: list[str] = field(default_factory=list)
     fingerprint: str = "world"
 
+    async def ready(self) -> None:
+        return None
+
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         self.searched.append(query)
         words = set(query.lower().split())

@@ -139,9 +139,26 @@ def test_duplicates_are_told_apart_from_ids_that_only_look_alike(
 ) -> None:
     """All ids fall to one hash here, and they are compared in several shares."""
     monkeypatch.setattr(indexes.corpora.read_corpus, "hash", lambda _: 1, raising=False)
-    monkeypatch.setattr(indexes.corpora.read_corpus, "_SHARE", 2)
+    monkeypatch.setattr(indexes.corpora.read_corpus, "_SHARES", 2)
     corpus = write_corpus(tmp_path / "c.jsonl", [*PASSAGES, PASSAGES[2]])
     assert [p.id for p in taken(corpus, tmp_path / "store", 0.5)] == [row[0] for row in PASSAGES]
+
+
+def test_every_id_is_read_once_however_many_there_are(tmp_path: Path) -> None:
+    """Bytes that a process reads for a passage are the same for few and for many."""
+    io = Path("/proc/self/io")
+    if not io.is_file():
+        pytest.skip("the system does not count the bytes that a process reads")
+
+    (tmp_path / "store").mkdir()
+
+    def read_for(rows: int) -> int:
+        corpus = write_corpus(tmp_path / f"{rows}.jsonl", [(str(n), "T", "x") for n in range(rows)])
+        before = int(io.read_text().split()[1])
+        take_in(open_source(str(corpus)), tmp_path / "store", 0.0)
+        return int(io.read_text().split()[1]) - before
+
+    assert read_for(4 * 66_000) < 4.3 * read_for(66_000)
 
 
 DUMP = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11" xml:lang="en">

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -16,6 +17,7 @@ import pytest
 import data_generation.generate
 import inference.inference
 from indexes import open_retriever
+from indexes.build import build_index
 from steprag.agent.retriever import Retriever
 from steprag.cli import main
 from steprag.config import RetrieverConfig
@@ -25,6 +27,7 @@ from steprag.metrics import normalise
 from steprag.runs import read_manifest
 from steprag.types import Failure, Message, Pair, Prediction, Question, Trajectory, Tree
 from tests.fakes import QUESTION, WORLD, Endpoint, answer, beginner, chat_reply, listening, options, serve
+from tests.indexing import small
 
 
 @pytest.fixture
@@ -454,3 +457,28 @@ def test_ask_shows_each_step_with_its_sources(
     found = lines[1 : 1 + 3]
     assert [line.split()[0] for line in found] == ["1.", "2.", "3."]
     assert all(any(f"{p.title} [{p.id}]" in line for p in WORLD) for line in found)
+
+
+def test_a_damaged_passage_store_ends_the_run_and_fails_no_question(
+    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged, out = shutil.copytree(index, tmp_path / "damaged"), tmp_path / "out"
+    passages = damaged / "passages.jsonl"
+    passages.write_bytes(b"\x00" * passages.stat().st_size)
+    assert main(["infer", *options(endpoint, questions, damaged, out)]) == 2
+    assert str(passages) in capsys.readouterr().err.splitlines()[-1]
+    assert not (out / "failures.jsonl").exists()
+
+
+@pytest.mark.parametrize("command", ["infer", "generate"])
+def test_an_encoder_that_does_not_load_ends_the_run_before_the_first_call(
+    endpoint: Endpoint, questions: Path, encoder: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine, corpus = shutil.copytree(encoder, tmp_path / "encoder"), tmp_path / "corpus.jsonl"
+    write_records(corpus, [{"id": p.id, "title": p.title, "text": p.text} for p in WORLD])
+    index = build_index(str(corpus), tmp_path / "index", small(mine)).path
+    (mine / "modules.json").write_text("{}")
+    before = len(endpoint.requests)
+    assert main([command, *options(endpoint, questions, index, tmp_path / "out")]) == 2
+    assert str(mine) in capsys.readouterr().err.splitlines()[-1]
+    assert len(endpoint.requests) == before

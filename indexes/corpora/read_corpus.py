@@ -1,11 +1,12 @@
 """The intake: a source becomes the passage store; what is no passage is left out, counted and listed.
 
-Rows keep the source's order. Of passages with one id the first stays. Memory is the same for a thousand passages and
-for a billion: ids are compared on disk, a share of them at a time.
+Rows keep the source's order. Of passages with one id the first stays. Ids are compared through files on disk, one for
+each share of the hashes: every id is written once and read once, and memory holds one share (1/128 of the ids).
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,8 +28,8 @@ SHOWN = 5
 EARLY = 1000
 """Problems after which a source that is over its share is given up before its end."""
 _BUFFER = 1 << 16
-_SHARE = 1 << 16
-"""Ids that are compared at a time."""
+_SHARES = 128
+"""Files into which ids are dealt by their hash; one is compared at a time."""
 _SEEN = np.dtype([("hash", "<u8"), ("row", "<i8"), ("file", "<i4"), ("line", "<i8")])
 
 
@@ -78,18 +79,16 @@ def take_in(source: Source, folder: Path, max_skipped: float) -> Taken:
 
     Raises DataError where more than the share `max_skipped` of the lines is no passage, or where none is.
     """
-    raw = folder / ".ids.raw"
-    with (folder / SKIPPED).open("wb") as listed, raw.open("wb+") as seen:
+    with (folder / SKIPPED).open("wb") as listed, tempfile.TemporaryDirectory(prefix=".ids.", dir=folder) as shares:
         skipping = _Skipping(listed, max_skipped)
-        rows = write_passages(folder, _passages(source, skipping, seen))
-        duplicates = _duplicates(folder, seen, rows)
+        rows = write_passages(folder, _passages(source, skipping, Path(shares)))
+        duplicates = _duplicates(folder, Path(shares))
         with PassageStore(folder) as store:
             for entry in duplicates:
                 first = source.place(int(entry["first_file"]), int(entry["first_line"]))
                 where = f"line {int(entry['first_line'])}" if entry["first_file"] == entry["file"] else first
                 problem = Problem("duplicate", f"id {store.read(int(entry['row'])).id!r} stands in {where} already")
                 skipping.add(source.place(int(entry["file"]), int(entry["line"])), problem)
-    raw.unlink()
     if len(duplicates):
         rows = drop_rows(folder, duplicates["row"])
     skipping.check(rows)
@@ -101,7 +100,7 @@ def take_in(source: Source, folder: Path, max_skipped: float) -> Taken:
     return Taken(rows, dict(skipping.counts))
 
 
-def _passages(source: Source, skipping: _Skipping, seen: BinaryIO) -> Iterator[Passage]:
+def _passages(source: Source, skipping: _Skipping, shares: Path) -> Iterator[Passage]:
     buffer = np.empty(_BUFFER, dtype=_SEEN)
     rows, filled = 0, 0
     with Progress("corpus", None, "passages") as progress:
@@ -115,20 +114,31 @@ def _passages(source: Source, skipping: _Skipping, seen: BinaryIO) -> Iterator[P
             rows, filled = rows + 1, filled + 1
             yield value
             if filled == _BUFFER:
-                seen.write(buffer.tobytes())
+                _deal(buffer, shares)
                 progress.advance(filled)
                 filled = 0
-    seen.write(buffer[:filled].tobytes())
+    _deal(buffer[:filled], shares)
 
 
-def _duplicates(folder: Path, seen: BinaryIO, rows: int) -> np.ndarray:
+def _deal(entries: np.ndarray, shares: Path) -> None:
+    """Appends each entry to the file of its hash's share, in order."""
+    if not len(entries):
+        return
+    share = entries["hash"] % np.uint64(_SHARES)
+    order = np.argsort(share, kind="stable")
+    numbers, starts = np.unique(share[order], return_index=True)
+    for number, part in zip(numbers.tolist(), np.split(entries[order], starts[1:]), strict=True):
+        with (shares / str(number)).open("ab") as stream:
+            stream.write(part.tobytes())
+
+
+def _duplicates(folder: Path, shares: Path) -> np.ndarray:
     """Rows whose id an earlier row has, sorted: row, file, line, and file and line of the earlier one."""
-    parts = -(-rows // _SHARE)
     found: list[tuple[int, int, int, int, int]] = []
     with PassageStore(folder) as store:
-        for part in range(parts):
-            ids = np.sort(_part(seen, part, parts), order=("hash", "row"))
-            (ends,) = np.nonzero(np.append(ids["hash"][1:] != ids["hash"][:-1], True)) if len(ids) else (np.zeros(0),)
+        for share in shares.iterdir():
+            ids = np.sort(np.fromfile(share, dtype=_SEEN), order=("hash", "row"))
+            (ends,) = np.nonzero(np.append(ids["hash"][1:] != ids["hash"][:-1], True))
             begin = 0
             for end in (ends + 1).tolist():
                 if end - begin > 1:
@@ -136,16 +146,6 @@ def _duplicates(folder: Path, seen: BinaryIO, rows: int) -> np.ndarray:
                 begin = end
     names = ("row", "file", "line", "first_file", "first_line")
     return np.array(sorted(found), dtype=[(name, "<i8") for name in names])
-
-
-def _part(seen: BinaryIO, part: int, parts: int) -> np.ndarray:
-    """The entries whose hash falls to this part."""
-    seen.seek(0)
-    kept = []
-    while block := seen.read(_BUFFER * _SEEN.itemsize):
-        entries = np.frombuffer(block, dtype=_SEEN)
-        kept.append(entries[entries["hash"] % np.uint64(parts) == part])
-    return np.concatenate(kept) if kept else np.empty(0, dtype=_SEEN)
 
 
 def _same_ids(group: np.ndarray, store: PassageStore) -> Iterator[tuple[int, int, int, int, int]]:

@@ -85,6 +85,11 @@ class FolderRetriever:
         """Seconds until so many queries are through, by what batches took lately; nothing for less than a batch."""
         return waiting // self._batch * self._batch_seconds
 
+    async def ready(self) -> None:
+        """Waits until the weights are loaded; raises what went wrong where they cannot be."""
+        await self.settled()
+        self._loaded.result()
+
     async def settled(self) -> None:
         """Waits until the weights are loaded, or failed to."""
         if not self._loaded.done():
@@ -95,7 +100,11 @@ class FolderRetriever:
         return len(self._store)
 
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
-        """At most `top_k` passages, best first; equal scores in the order of the corpus. Raises RetrieverError."""
+        """At most `top_k` passages, best first; equal scores in the order of the corpus.
+
+        Raises RetrieverError for a query that cannot be searched (`asked_of`) and where the retriever is closed.
+        Anything else, such as weights that do not load or a damaged store, is no query's fault and raised as it is.
+        """
         if self._closed:
             raise RetrieverError("the retriever is closed")
         asked = asked_of(query, top_k)
@@ -167,7 +176,7 @@ class FolderRetriever:
             if error is None:
                 waiting.waiter.set_result(work.result()[waiting.asked])
             else:
-                waiting.waiter.set_exception(_failure(error))
+                waiting.waiter.set_exception(error)
 
     def _remember(self, found: dict[Asked, tuple[Passage, ...]]) -> None:
         self._cache.update(found)
@@ -185,10 +194,3 @@ class FolderRetriever:
                 self._disk.put(fresh)
             found |= fresh
         return {asked: tuple(self._store.read(row, score) for row, score in found[asked]) for asked in wanted}
-
-
-def _failure(error: BaseException) -> RetrieverError:
-    words = str(error).strip().splitlines()[:1] or [type(error).__name__]
-    failure = RetrieverError(f"search failed: {words[0]}")
-    failure.__cause__ = error
-    return failure

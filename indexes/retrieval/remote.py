@@ -69,6 +69,9 @@ class RemoteRetriever:
         say(f"{self._url} does not say which index it serves; runs will know it by its URL alone")
         return named("url", self._url)
 
+    async def ready(self) -> None:
+        """Returns at once: the service answered when this was made, and a search waits for one that still loads."""
+
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         """As the service's own retriever would answer. Raises RetrieverError after the last try; ConfigError where no
         other request can succeed: the token is refused, or the service has come to serve another index.

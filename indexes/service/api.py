@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -24,6 +25,7 @@ from steprag.config import Positive, Section
 from steprag.errors import RetrieverError
 from steprag.types import Passage
 
+log = logging.getLogger(__name__)
 LOCAL_NAMES = ["localhost", "127.0.0.1", "[::1]"]
 BULKY = 64
 """Queries from which on a reply is written in a thread of its own."""
@@ -123,6 +125,16 @@ def create_app(served: Served) -> FastAPI:
     return app
 
 
+def _found(outcome: tuple[Passage, ...] | BaseException) -> tuple[Passage, ...]:
+    """A search's passages. Raises HTTPException 500 where it failed; the log has what a client need not know."""
+    if not isinstance(outcome, BaseException):
+        return outcome
+    if not isinstance(outcome, RetrieverError):
+        log.error("a search failed", exc_info=outcome)
+        raise HTTPException(500, "the search failed; the service's log says why")
+    raise HTTPException(500, str(outcome))
+
+
 class _Desk:
     """Takes queries in, bounded in number and time, and writes replies."""
 
@@ -139,11 +151,11 @@ class _Desk:
             await self._served.retriever.settled()  # a slow start is no one's time-out
             try:
                 async with asyncio.timeout(self._served.limits.seconds):
-                    found = iter(await asyncio.gather(*(self._served.retriever.search(q, top_k) for q in asked)))
+                    searches = (self._served.retriever.search(query, top_k) for query in asked)
+                    outcomes = await asyncio.gather(*searches, return_exceptions=True)
             except TimeoutError:
                 raise HTTPException(504, f"not answered within {self._served.limits.seconds:g} s") from None
-            except RetrieverError as error:
-                raise HTTPException(500, str(error)) from None
+        found = iter([_found(outcome) for outcome in outcomes])
         return [next(found) if query.strip() else () for query in queries]
 
     def _full(self, queries: int) -> bool:

@@ -15,8 +15,19 @@ class Retriever(Protocol):
         """Names index, encoder and corpus; equal fingerprints give equal results."""
         ...
 
+    async def ready(self) -> None:
+        """Waits until searches can be answered. Awaited before a run's first paid call.
+
+        Raises what stands in the way: ConfigError or DataError for an index that cannot be loaded.
+        """
+        ...
+
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
-        """At most `top_k` passages, best first, each with its score. Raises RetrieverError."""
+        """At most `top_k` passages, best first, each with its score.
+
+        Raises RetrieverError where this one query failed: the question fails and the run goes on. Anything else ends
+        the run.
+        """
         ...
 
     async def aclose(self) -> None:

@@ -274,6 +274,9 @@ class _JournalledRetriever:
     def __init__(self, calls: QuestionCalls, retriever: Retriever) -> None:
         self._calls, self._retriever, self.fingerprint = calls, retriever, retriever.fingerprint
 
+    async def ready(self) -> None:
+        await self._retriever.ready()
+
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         return await self._calls.search(query, top_k, self._retriever)
 
