@@ -40,7 +40,7 @@ from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import PART_DONE, ConfigError, RequestError
 from steprag.files import existing, read_records
-from steprag.inputs import read_questions
+from steprag.inputs import ids_identity, read_questions
 from steprag.policy.budget import Spending
 from steprag.policy.client import Policy, model_identity, open_policy
 from steprag.policy.gate import Gate
@@ -55,6 +55,7 @@ SERVED = ("engine", "model", "adapter", "base_url", "api_key_env")
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag generate", description="Monte Carlo tree search: questions to trees")
     parser.add_argument("--questions", required=True, metavar="FILE", help="questions, JSON Lines")
+    parser.add_argument("--dataset_name", metavar="NAME", help="the data set of these questions [as the rows say]")
     parser.add_argument("--index", required=True, metavar="DIR|URL", help="index folder, or a service's URL")
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder: trees, failures, journal, manifest")
     parser.add_argument(
@@ -65,7 +66,8 @@ def main(argv: list[str]) -> int:
     config = config_from(GenerateConfig, given)
     file = existing(given.questions, "question file")
     earlier = Earlier([Path(run) for run in given.after]) if given.after else None
-    return PART_DONE if asyncio.run(generate(config, file, given.index, Path(given.out), earlier)) else 0
+    failed = asyncio.run(generate(config, file, given.index, Path(given.out), earlier, given.dataset_name))
+    return PART_DONE if failed else 0
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,19 @@ class Engines:
 
 
 async def generate(
-    config: GenerateConfig, questions_file: Path, index: str, out: Path, earlier: Earlier | None = None
+    config: GenerateConfig,
+    questions_file: Path,
+    index: str,
+    out: Path,
+    earlier: Earlier | None = None,
+    dataset: str | None = None,
 ) -> int:
-    """Runs the stage; returns how many questions failed. Raises BudgetReached where a limit ended it."""
-    questions = read_questions(questions_file)[: config.limit]
+    """Runs the stage; returns how many questions failed. `dataset` names the file's data set.
+
+    Raises BudgetReached where a limit ended it.
+    """
+    everything = read_questions(questions_file, dataset)
+    questions = everything[: config.limit]
     profile = checked_profile(config.prompt, config.policy)
     if profile.words.search_first:
         raise ConfigError(
@@ -90,6 +101,7 @@ async def generate(
         )
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
         identity = {**agent_identity(config, questions_file, profile, retriever), **search_identity(config)}
+        identity |= ids_identity(everything)
         if earlier is not None:
             identity["after"] = earlier.identity
         with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
@@ -203,7 +215,7 @@ class Tally:
         scores = [node.prediction_f1 for node in tree.nodes if node.prediction_f1 is not None]
         self.counts["trees"] += 1
         self.counts["nodes"] += len(tree.nodes)
-        self.counts["known"] += len(tree.extra.get("known", ()))
+        self.counts["known"] += len(tree.known or ())
         self.counts["refused_steps"] += sum(node.failure is not None for node in tree.nodes)
         self.counts["solved"] += any(score == 1.0 for score in scores)
         self.counts["mixed"] += bool(scores) and max(scores) > min(scores)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from steprag.types import Node, Question, State, Tree, Usage
-
-TREE_FORMAT = 1
+from steprag.types import TREE_FORMAT, Node, Question, State, Tree, Usage
 
 
 @dataclass(eq=False)
@@ -130,7 +128,7 @@ def settle(branch: Branch | None) -> None:
 def finished(growth: Growth, status: str) -> Tree:
     """The tree as a record, with visits and mean values in its nodes."""
     nodes = tuple(map(_settled, growth.branches))
-    return Tree(TREE_FORMAT, growth.question, status, growth.usage, nodes, {"iterations": growth.iterations})
+    return Tree(TREE_FORMAT, growth.question, status, growth.usage, nodes, growth.iterations)
 
 
 def _settled(branch: Branch) -> Node:

@@ -33,13 +33,13 @@ class Earlier:
         return [file_hash(file) for file in self._files]
 
     def mark(self, tree: Tree) -> Tree:
-        """The tree with `extra["known"]`: the ids of the nodes that an earlier tree of its question has too.
+        """The tree with `known`: the ids of the nodes that an earlier tree of its question has too.
 
         A node is the same where the steps from the root to it are: same actions, same normalised contents.
         """
         known = {path for earlier in self._trees(tree.question.id) for path in paths_of(earlier) if path}
         ids = [node.id for node, path in zip(tree.nodes, paths_of(tree), strict=True) if path in known]
-        return replace(tree, extra={**tree.extra, "known": ids})
+        return replace(tree, known=tuple(ids))
 
     def _trees(self, question_id: str) -> list[Tree]:
         trees = []

@@ -27,13 +27,15 @@ NAMES = ("atlas", *ON_HUB, "medqa")
 
 
 def chosen_file(questions: str | None, name: str | None, split: str | None, data_dir: str | None) -> Path:
-    """The file that `--questions` is, or else that `--dataset_name` and its options name. Raises ConfigError."""
-    if name is not None:
+    """The file that `--questions` gives, or the one that `--dataset_name` and its options name. Raises ConfigError."""
+    if questions is None:
+        if name is None:
+            raise ConfigError("no questions: give --dataset_name NAME, or --questions FILE")
         return question_file(name, split, data_dir)
     for option, value in (("--split", split), ("--data_dir", data_dir)):
         if value is not None:
-            raise ConfigError(f"{option} goes with --dataset_name; --questions is a file already: leave {option} out")
-    return existing(questions or "", "question file")
+            raise ConfigError(f"{option} is for a data set without --questions, which is a file already: leave it out")
+    return existing(questions, "question file")
 
 
 def question_file(name: str, split: str | None, data_dir: str | None) -> Path:

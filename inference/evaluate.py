@@ -45,7 +45,7 @@ def evaluate(run: Path) -> dict[str, Any]:
     each, kinds, usage = [], [], Usage()
     for prediction in read_records(file, Prediction):
         each.append(score(prediction))
-        kind = (prediction.extra.get("metadata") or {}).get("type")
+        kind = prediction.metadata.get("type")
         kinds.append(kind if isinstance(kind, str) else None)
         usage += prediction.usage
     manifest = read_manifest(run)

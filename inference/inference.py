@@ -42,7 +42,7 @@ from steprag.batch.worklist import (
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import PART_DONE, RequestError
-from steprag.inputs import read_questions
+from steprag.inputs import ids_identity, read_questions
 from steprag.policy.budget import Spending
 from steprag.policy.client import Policy, open_policy
 from steprag.policy.gate import Gate
@@ -52,9 +52,11 @@ from steprag.types import Episode, Failure, Found, Prediction, Question, Usage
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag infer", description="Run the agent over questions and score it.")
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--dataset_name", metavar="NAME", help="data set by name: embedded (atlas), or from the hub")
-    source.add_argument("--questions", metavar="FILE", help="questions, JSON Lines")
+    parser.add_argument(
+        "--dataset_name", metavar="NAME",
+        help="data set: embedded (atlas), or from the hub; beside --questions, the name of that file's data set",
+    )  # fmt: skip
+    parser.add_argument("--questions", metavar="FILE", help="questions, JSON Lines")
     parser.add_argument("--split", help="split of a named data set [test, else dev]")
     parser.add_argument("--data_dir", metavar="DIR", help="folder of named data sets in FlashRAG's layout, not the hub")
     parser.add_argument("--index", required=True, metavar="DIR|URL", help="index folder, or a service's URL")
@@ -64,15 +66,18 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     config = infer_config(given)
     file = chosen_file(given.questions, given.dataset_name, given.split, given.data_dir)
-    scores, failed = asyncio.run(infer(config, file, given.index, Path(given.out)))
+    scores, failed = asyncio.run(infer(config, file, given.index, Path(given.out), given.dataset_name))
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
     return PART_DONE if failed else 0
 
 
-async def infer(config: InferConfig, questions_file: Path, index: str, out: Path) -> tuple[dict[str, Any], int]:
-    """Runs the stage; returns the scores and how many questions failed."""
+async def infer(
+    config: InferConfig, questions_file: Path, index: str, out: Path, dataset: str | None = None
+) -> tuple[dict[str, Any], int]:
+    """Runs the stage; returns the scores and how many questions failed. `dataset` names the file's data set."""
     check_sampling(config)
-    questions = sampled(read_questions(questions_file), config.sample, config.seed)[: config.limit]
+    everything = read_questions(questions_file, dataset)
+    questions = sampled(everything, config.sample, config.seed)[: config.limit]
     profile = checked_profile(config.prompt, config.policy)
     critic = critic_of(config, profile)
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
@@ -82,6 +87,7 @@ async def infer(config: InferConfig, questions_file: Path, index: str, out: Path
             **({"sample": config.sample} if config.sample else {}),
             "engine": config.policy.engine,  # each computes and quantises in its own way
             "harness": HARNESS,
+            **ids_identity(everything),
         }
         if critic:
             identity |= {"critic": critic.hash, "candidates": config.candidates}
@@ -171,10 +177,7 @@ async def answer_one(
 def _prediction(question: Question, episodes: Sequence[Episode], chosen: int) -> Prediction:
     """Of several episodes the chosen one, with the answers of all and what they took together."""
     episode = episodes[chosen]
-    extra: dict[str, Any] = {"metadata": question.metadata, **({"refused": episode.refused} if episode.refused else {})}
-    if len(episodes) > 1:
-        searches = sum(len(each.retrieved) for each in episodes)
-        extra |= {"answers": [each.prediction for each in episodes], "chosen": chosen, "searches": searches}
+    several = len(episodes) > 1
     return Prediction(
         id=question.id,
         question=question.question,
@@ -184,7 +187,12 @@ def _prediction(question: Question, episodes: Sequence[Episode], chosen: int) ->
         passages=tuple(tuple(Found(p.id, p.title, p.score) for p in found) for found in episode.retrieved),
         usage=sum((each.usage for each in episodes), Usage()),
         finish=episode.finish,
-        extra=extra,
+        metadata=question.metadata,
+        refused=episode.refused or None,
+        answers=tuple(each.prediction for each in episodes) if several else None,
+        chosen=chosen if several else None,
+        searches=sum(len(each.retrieved) for each in episodes) if several else None,
+        dataset=question.dataset,
     )
 
 

@@ -44,7 +44,7 @@ class Score:
 def score(prediction: Prediction) -> Score:
     said, golden = prediction.prediction, prediction.golden_answers
     shared = overlap(said, golden)
-    marked = gold_of(prediction.id, prediction.extra.get("metadata") or {})
+    marked = gold_of(prediction)
     found = [passage for search in prediction.passages for passage in search]
     return Score(
         id=prediction.id,
@@ -57,7 +57,7 @@ def score(prediction: Prediction) -> Score:
         answered=prediction.finish == "answer",
         finish=prediction.finish,
         steps=len(prediction.steps),
-        searches=prediction.extra.get("searches", len(prediction.passages)),
+        searches=len(prediction.passages) if prediction.searches is None else prediction.searches,
         tokens=prediction.usage.prompt_tokens + prediction.usage.completion_tokens,
     )
 

@@ -12,7 +12,7 @@ def gold_recall(tree: Tree) -> list[float | None]:
     A query counts what the queries so far have found. An evidence step counts, of these, the passages whose title the
     evidence so far mentions: a proxy, since trees keep no passage texts. None everywhere without gold.
     """
-    gold = gold_of(tree.question.id, tree.question.metadata)
+    gold = gold_of(tree.question)
     if gold is None:
         return [None] * len(tree.nodes)
     found: list[dict[str, str]] = []  # by node: mark → title of the gold passages found so far

@@ -1,9 +1,9 @@
 """`steprag pairs leakage`: are questions or prompts of a pairs folder in the files that models are evaluated on?
 
-Four looks, each listing what it found: equal ids; equal questions after normalisation; an evaluation question of which
-`ngram` words in a row stand in a prompt or a step (shorter questions whole, from 6 words); near duplicates by
-the cosine of sentence vectors. PopQA is called out wherever it turns up: it has no train split, so its questions can
-only come from the set that it is scored on.
+Four checks, each listing what it found: equal ids, unless they are unique within one file only (`test_0`); equal
+questions after normalisation; an evaluation question of which `ngram` words in a row stand in a prompt or a step
+(shorter questions whole, from 6 words); near duplicates by the cosine of sentence vectors. A warning names PopQA's
+questions: PopQA has no train split, so they can only come from the set that it is scored on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from steprag.config import add_options, config_from, parse_arguments
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError
 from steprag.files import existing, file_hash, read_records, read_rows
-from steprag.inputs import read_questions
+from steprag.gold import is_popqa
+from steprag.inputs import is_per_file, read_questions
 from steprag.metrics import normalise
 from steprag.progress import Progress, say
 from steprag.types import Question
@@ -112,7 +113,7 @@ def _runs(words: Run, ngram: int) -> list[Run]:
 
 def _same_questions(questions: list[Question], file: Evaluation) -> Iterator[dict[str, Any]]:
     for question in questions:
-        if (place := file.ids.get(question.id)) is not None:
+        if not is_per_file(question.id) and (place := file.ids.get(question.id)) is not None:
             yield _match("id", file, place, question.id)
         if (place := file.texts.get(normalise(question.question))) is not None:
             yield _match("text", file, place, question.id)
@@ -210,7 +211,7 @@ def _found(
     pairs = {(match["file"], match["kind"], match["question_id"]) for match in matches}
     counts = Counter((file, kind) for file, kind, _ in pairs)
     warnings = []
-    if popqa := [question.id for question in questions if _is_popqa(question)]:
+    if popqa := [question.id for question in questions if is_popqa(question)]:
         warnings.append(
             f"{len(popqa)} questions are PopQA's, which has no train split: they can only come from its test set, so a "
             "model trained on this folder must not be scored on PopQA"
@@ -230,11 +231,6 @@ def _found(
         "warnings": warnings,
         "matches": matches,
     }  # fmt: skip
-
-
-def _is_popqa(question: Question) -> bool:
-    values = [value for value in question.metadata.values() if isinstance(value, str)]
-    return any("popqa" in text.lower() for text in (question.id, *values))
 
 
 def _lines(found: dict[str, Any]) -> str:

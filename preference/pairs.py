@@ -32,7 +32,7 @@ def build_pairs(
     """
     funnel = funnel or Funnel()
     pairs: list[Pair] = []
-    known = frozenset(tree.extra.get("known", ())) if config.new else frozenset()
+    known = frozenset(tree.known or ()) if config.new else frozenset()
     for parent, siblings in prompts(tree, rewards, config.unbroken):
         compared = [
             _ordered(one, other)

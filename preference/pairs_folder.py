@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,9 +16,9 @@ from preference.stats import pair_stats
 from steprag.agent.grammar import Grammar
 from steprag.errors import ConfigError
 from steprag.files import dump_line, written_whole
+from steprag.inputs import dataset_of
 from steprag.types import Node, Pair, Question, Ranking, StepLabel, Trajectory, Tree
 
-_PREFIX = re.compile(r"[A-Za-z]\w*?(?=[-_])")
 SPLITS = ("train", "val")
 KINDS = {Trajectory: "sft", StepLabel: "steps", Ranking: "rankings"}
 
@@ -60,11 +59,14 @@ class PairsFolder:
     def add(self, question: Question, records: list[Pair] | list[Trajectory] | list[StepLabel] | list[Ranking]) -> None:
         """Takes the records of one kind that a question gave. Questions that gave none are not listed."""
         if self._questions.get(question.id, question.question) != question.question:
-            raise ConfigError(f"two questions are called {question.id!r}: give each data set a pairs folder of its own")
+            raise ConfigError(
+                f"two questions are called {question.id!r}: give each data set a pairs folder of its own, or make the "
+                "trees again with steprag generate --dataset_name NAME, which puts the data set into the ids"
+            )
         if records and question.id not in self._questions:
             self._questions[question.id] = question.question
             self._write("questions", question)
-            self.sources[source_of(question)] += 1
+            self.sources[dataset_of(question) or "not named"] += 1
         split = split_of(question.id, self._config)
         for record in records:
             if isinstance(record, Pair):
@@ -104,13 +106,6 @@ class PairsFolder:
             self._streams[f"pairs.{SPLITS[split]}"].write(line)
             self.counts[f"pairs.{SPLITS[split]}"] += 1
         return pair_stats(self._candidates, kept, self._config.filters.max_tokens)
-
-
-def source_of(question: Question) -> str:
-    """The data set that a question names in its metadata, or by the word before the first hyphen of its id."""
-    named = question.metadata.get("dataset") or question.metadata.get("source")
-    prefix = _PREFIX.match(question.id)
-    return str(named) if named else prefix.group() if prefix else "not named"
 
 
 def split_of(question_id: str, config: FolderConfig) -> int:

@@ -18,6 +18,7 @@ from typing import Any, TextIO, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from steprag.errors import ConfigError, DataError
+from steprag.types import OMITTED
 
 Record = TypeVar("Record")
 PARTIAL = ".partial"
@@ -40,6 +41,12 @@ def _fields(cls: type) -> tuple[str, ...]:
 
 
 @cache
+def _omitted(cls: type) -> tuple[str, ...]:
+    """The fields that a JSON object lacks where they are None."""
+    return tuple(f.name for f in dataclasses.fields(cls) if OMITTED in f.metadata)
+
+
+@cache
 def _known(cls: type) -> frozenset[str]:
     return frozenset(_fields(cls)) - {"extra"}
 
@@ -56,14 +63,13 @@ def from_dict(cls: type[Record], row: object, path: Path, line: int) -> Record:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the record"
-        raise DataError(path, f"{cls.__name__}: {where}: {first['msg'].lower()}", line=line) from None
+        said = first["msg"].lower().removeprefix("value error, ")
+        raise DataError(path, f"{cls.__name__}: {where}: {said}", line=line) from None
 
 
 def to_dict(record: object) -> dict[str, Any]:
     """A record as JSON-ready values in field order, with `extra` merged back."""
-    row: dict[str, Any] = _adapter(type(record)).dump_python(record, mode="json")
-    row.update(row.pop("extra", {}))
-    return row
+    return json.loads(dump_line(record))
 
 
 def dump_line(record: object) -> str:
@@ -78,7 +84,12 @@ def dump_line(record: object) -> str:
 
 def _shallow(record: Any) -> dict[str, Any]:
     """A dataclass as a dictionary of its fields, in their order; json.dumps asks for those within it in turn."""
-    return {name: getattr(record, name) for name in _fields(type(record))}
+    cls = type(record)
+    row = {name: getattr(record, name) for name in _fields(cls)}
+    for name in _omitted(cls):
+        if row[name] is None:
+            del row[name]
+    return row
 
 
 def line_hash(line: str) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from steprag.errors import ConfigError
+from steprag.inputs import Asked, dataset_of
 from steprag.metrics import normalise
 from steprag.types import Found
 
@@ -41,13 +43,25 @@ class Gold:
         return min(1.0, count / (1 if self.any_is_enough else len(self.titles or self.ids)))
 
 
-def gold_of(question_id: str, metadata: dict[str, Any]) -> Gold | None:
-    """A question's gold passages; None where nobody marked any."""
-    titles = frozenset(normalise(title) for title in _titles(metadata) if title)
-    ids = frozenset(map(str, metadata.get("supporting_ids") or ()))
+def gold_of(asked: Asked) -> Gold | None:
+    """A question's gold passages; None where nobody marked any. Raises ConfigError where the marks are no lists."""
+    metadata = asked.metadata
+    try:
+        titles = frozenset(normalise(title) for title in _titles(metadata) if title)
+        ids = frozenset(map(str, metadata.get("supporting_ids") or ()))
+    except (TypeError, AttributeError, IndexError, KeyError):
+        raise ConfigError(
+            f"question {asked.id!r}: metadata supporting_titles, supporting_ids or supporting_facts cannot be read "
+            "(give lists of titles or ids)"
+        ) from None
     if not titles and not ids:
         return None
-    return Gold(titles, ids, "popqa" in question_id.lower() or "gold_rule" in metadata)
+    return Gold(titles, ids, is_popqa(asked) or "gold_rule" in metadata)
+
+
+def is_popqa(asked: Asked) -> bool:
+    """Whether a question is PopQA's, where each marked passage answers alone and which has no train split."""
+    return "popqa" in (dataset_of(asked) or "").lower()
 
 
 def subject(title: str) -> str:

@@ -3,18 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from string import ascii_uppercase
+from typing import Any, Protocol
 
 from steprag.errors import DataError
 from steprag.files import existing, from_dict, read_rows
 from steprag.types import Passage, Question
 
+SPLITS = ("train", "dev", "test", "validation", "val")
+_PER_FILE = re.compile(rf"(?:(?:{'|'.join(SPLITS)})[-_])?\d+")
+"""Ids that FlashRAG gives within one file: `train_12`, `dev_3`, or the number alone."""
+_FIRST_WORD = re.compile(r"[A-Za-z]\w*?(?=[-_])")
 
-def read_questions(path: Path | str) -> list[Question]:
-    """All questions of a file, checked: ids unique, every question with text and at least one golden answer. Those with
-    choices are as they are asked, with the choices below them.
+
+class Asked(Protocol):
+    """A question, or a record that carries a question's own fields: what tells its data set and its gold passages."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def dataset(self) -> str | None: ...
+    @property
+    def metadata(self) -> dict[str, Any]: ...
+
+
+def read_questions(path: Path | str, dataset: str | None = None) -> list[Question]:
+    """All questions of a file, checked: ids unique, every question with text and at least one golden answer.
+
+    A question with choices gets them appended to its text. FlashRAG's ids are unique per file only, so `train_12`
+    becomes `hotpotqa/train_12`. The data set is `dataset` if given, else what the row says (`dataset`,
+    `metadata.dataset`), else the folder of a file `NAME/SPLIT.jsonl`. Other ids stay as they are.
+
+    Raises ConfigError and DataError.
     """
     path = existing(path, "question file")
     questions: list[Question] = []
@@ -29,10 +52,52 @@ def read_questions(path: Path | str) -> list[Question]:
         if question.id in seen:
             raise DataError(path, f"id {question.id!r} stands in line {seen[question.id]} already", line=number)
         seen[question.id] = number
-        questions.append(_with_choices(question, path, number))
+        questions.append(_with_choices(_named(question, path, dataset), path, number))
     if not questions:
         raise DataError(path, "holds no questions")
     return questions
+
+
+def _named(question: Question, path: Path, dataset: str | None) -> Question:
+    """The question with its data set, and with the data set in an id that is unique within one file only."""
+    name = dataset or question.dataset or _said(question.metadata, "dataset")
+    if not is_per_file(question.id):
+        return dataclasses.replace(question, dataset=name)
+    name = name or _folder_name(path)
+    return dataclasses.replace(question, id=f"{name}/{question.id}", dataset=name) if name else question
+
+
+def is_per_file(question_id: str) -> bool:
+    """Whether an id says only which question of a file is meant, so that other data sets have the same one."""
+    return _PER_FILE.fullmatch(question_id) is not None
+
+
+def ids_identity(questions: Iterable[Question]) -> dict[str, Any]:
+    """The data sets that stand in ids, for a run's identity: with another name every question is another. Empty where
+    no id has one.
+    """
+    names = sorted({q.dataset for q in questions if q.dataset and q.id.startswith(f"{q.dataset}/")})
+    return {"datasets": names} if names else {}
+
+
+def dataset_of(asked: Asked) -> str | None:
+    """The data set of a question: as `read_questions` noted it, else as the metadata says (`dataset`, `source`), else
+    the word before the first hyphen of an id like `atlas-train-0001`. None where nothing tells.
+    """
+    if name := asked.dataset or _said(asked.metadata, "dataset") or _said(asked.metadata, "source"):
+        return name
+    word = None if is_per_file(asked.id) else _FIRST_WORD.match(asked.id)
+    return word.group() if word else None
+
+
+def _said(metadata: dict[str, Any], key: str) -> str | None:
+    value = metadata.get(key)
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def _folder_name(path: Path) -> str | None:
+    """The data set of a file in FlashRAG's layout, `NAME/SPLIT.jsonl` or `NAME/SPLIT.jsonl.gz`; None elsewhere."""
+    return path.absolute().parent.name or None if path.name.partition(".")[0] in SPLITS else None
 
 
 def _with_choices(question: Question, path: Path, line: int) -> Question:

@@ -1,16 +1,30 @@
 """The values that stages exchange. Read this file first.
 
 Everything here is frozen plain data. `steprag.files` reads and writes the ones that live in JSON Lines files
-(Question, Passage, Tree, Pair, Trajectory, StepLabel, Ranking, Prediction, Verdict, Failure); a field that such a file
-has and the class lacks is kept in `extra` and written back.
+(Question, Passage, Tree, Pair, Trajectory, StepLabel, Ranking, Prediction, Verdict, Failure). Fields that other
+programs put into such a file are kept in `extra` and written back.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from typing_extensions import TypedDict
+
+OMITTED = "omitted"
+"""Key of a dataclass field's metadata: where the field is None, its JSON object lacks it."""
+TREE_FORMAT = 1
+"""The only version of a tree's line so far."""
+ROLES = frozenset({"system", "user", "assistant"})
+COUNTABLE = 2**53
+"""Counts above it are not exact as floats."""
+
+
+def omitted() -> Any:
+    """The default of a field that is absent from the JSON object where it is None."""
+    return field(default=None, metadata={OMITTED: True})
 
 
 class Message(TypedDict):
@@ -42,12 +56,17 @@ class Usage:
 
 @dataclass(frozen=True)
 class Question:
-    """A question with every golden answer that counts as right (at least one). FlashRAG's format."""
+    """A question with every golden answer that counts as right (at least one). FlashRAG's format.
+
+    `id` names the question in all our files. FlashRAG's ids are unique within one file only, so there it is
+    `dataset/id` (`steprag.inputs.read_questions`). `dataset` is None where nothing names the data set.
+    """
 
     id: str
     question: str
     golden_answers: tuple[str, ...]
     metadata: dict[str, Any] = field(default_factory=dict)
+    dataset: str | None = omitted()
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -163,14 +182,64 @@ class Node:
 
 @dataclass(frozen=True)
 class Tree:
-    """A finished search: nodes in order of creation, so `nodes[i].id == i` and a parent stands before its children."""
+    """A finished search: nodes in order of creation, so `nodes[i].id == i` and a parent stands before its children.
+
+    `iterations`: how many the search took. `known`: ids of the nodes that an earlier round's tree has too, None where
+    no earlier round was given. Raises ValueError where the nodes make no sense.
+    """
 
     format: int
     question: Question
     status: str
     usage: Usage
     nodes: tuple[Node, ...]
+    iterations: int | None = omitted()
+    known: tuple[int, ...] | None = omitted()
     extra: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.format != TREE_FORMAT:
+            raise ValueError(f"format {self.format} is not known; this version reads {TREE_FORMAT}")
+        if not self.nodes:
+            raise ValueError("a tree needs at least its root")
+        for place, node in enumerate(self.nodes):
+            if fault := _bad_link(self.nodes, place) or _bad_number(node) or _bad_role(node):
+                raise ValueError(f"nodes[{place}]: {fault}")
+        if self.known and not 0 <= min(self.known) <= max(self.known) < len(self.nodes):
+            raise ValueError("known names a node that the tree lacks")
+
+
+def _bad_link(nodes: tuple[Node, ...], place: int) -> str | None:
+    """Why the node does not belong at this place of a tree; None where it does. The nodes before it are right."""
+    node = nodes[place]
+    if node.id != place:
+        return "its id is not its place"
+    if place == 0 and node.parent is not None:
+        return "the root has a parent"
+    if place and (node.parent is None or not 0 <= node.parent < place):
+        return "its parent is no node before it"
+    if node.depth != (0 if node.parent is None else nodes[node.parent].depth + 1):
+        return "its depth is not one more than its parent's"
+    return None
+
+
+def _bad_number(node: Node) -> str | None:
+    """The first number of a node that is out of its range, None where all are within."""
+    judged = (node.judge or {}).get("score")
+    if not 0 <= node.visits <= COUNTABLE:
+        return "visits is no count"
+    if node.value is not None and not math.isfinite(node.value):
+        return "value is not finite"
+    if node.prediction_f1 is not None and not 0 <= node.prediction_f1 <= 1:
+        return "prediction_f1 is not between 0 and 1"
+    if judged is not None and not (isinstance(judged, int | float) and 0 <= judged <= 1):
+        return "judge.score is not between 0 and 1"
+    return None
+
+
+def _bad_role(node: Node) -> str | None:
+    unknown = {message["role"] for message in node.messages or ()} - ROLES
+    return f"a message has the role {min(unknown)!r}" if unknown else None
 
 
 @dataclass(frozen=True)
@@ -265,7 +334,12 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What an episode answered. `prediction` is None where it ended without one; `passages` by query, best first."""
+    """What an episode answered. `prediction` is None where it ended without one; `passages` by query, best first.
+
+    `metadata` and `dataset` are the question's. `refused`: the text of the completion that broke the grammar and ended
+    the episode. Only of best-of-N: `answers` of all N episodes, `chosen`, the place of the one kept, and `searches`,
+    how many all N made; `usage` is then that of all N too.
+    """
 
     id: str
     question: str
@@ -275,6 +349,12 @@ class Prediction:
     passages: tuple[tuple[Found, ...], ...]
     usage: Usage
     finish: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+    refused: str | None = omitted()
+    answers: tuple[str | None, ...] | None = omitted()
+    chosen: int | None = omitted()
+    searches: int | None = omitted()
+    dataset: str | None = omitted()
     extra: dict[str, Any] = field(default_factory=dict)
 
 

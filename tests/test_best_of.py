@@ -80,7 +80,7 @@ def test_the_critics_word_stands_against_the_vote() -> None:
     assert isinstance(voted, Prediction)
     assert isinstance(judged, Prediction)
     assert (voted.prediction, judged.prediction) == ("lek", "sol")
-    assert voted.extra["answers"] == judged.extra["answers"]
+    assert voted.answers == judged.answers
 
 
 @pytest.fixture
@@ -111,10 +111,10 @@ def test_every_episode_is_sampled_journalled_and_paid(endpoint: Endpoint, index:
     with sqlite3.connect(out / JOURNAL) as db:
         assert db.execute("SELECT COUNT(*) FROM calls").fetchone()[0] == len(endpoint.requests)
     for row in rows:
-        answers = row.extra["answers"]
+        answers = row.answers
         assert len(answers) == 8
         assert len(set(answers)) > 1, "episodes with other seeds differ"
-        assert row.prediction == answers[row.extra["chosen"]]
+        assert row.prediction == answers[row.chosen]
         votes = Counter(one for one in answers if one is not None)
         assert votes[row.prediction] == max(votes.values())
         assert row.usage.calls >= 8
@@ -131,8 +131,8 @@ def test_the_first_episode_is_the_one_that_is_played_alone(endpoint: Endpoint, i
     assert main(command(endpoint, index, tmp_path / "many", *SAMPLED)) == 0
     alone = read_records(tmp_path / "one/predictions.jsonl", Prediction)
     for one, row in zip(alone, read_records(tmp_path / "many/predictions.jsonl", Prediction), strict=True):
-        assert row.extra["answers"][0] == one.prediction
-        assert "answers" not in one.extra
+        assert row.answers[0] == one.prediction
+        assert one.answers is None
 
 
 def test_what_cannot_be_is_refused_before_anything_is_paid(

@@ -23,7 +23,7 @@ def prediction(number: int, said: str | None, searches: int = 1, **metadata: Any
     found = (Found("7", "The Lek"), Found("9", "Tirana (city)"))
     finish = "answer" if said is not None else "no_action"
     return Prediction(f"q{number}", "Which?", ("lek", "the Albanian lek"), said, steps, (found,) * searches,
-                      Usage(2, 100, 10, 0), finish, {"metadata": metadata})  # fmt: skip
+                      Usage(2, 100, 10, 0), finish, metadata)  # fmt: skip
 
 
 def failed(folder: str, *numbers: int) -> str:
@@ -158,7 +158,7 @@ def test_a_table_says_what_it_was_made_with_and_whether_it_was_forced(
 
 def test_searches_of_best_of_n_are_those_of_all_its_episodes() -> None:
     chosen = prediction(0, "lek")
-    assert score(replace(chosen, extra={"answers": ["lek"] * 4, "chosen": 0, "searches": 7})).searches == 7
+    assert score(replace(chosen, answers=("lek",) * 4, chosen=0, searches=7)).searches == 7
 
 
 GRAMMARS = {

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,11 +17,11 @@ from steprag import atlas
 from steprag.agent.profiles import load_profile
 from steprag.cli import guarded, main
 from steprag.errors import ConfigError, DataError
-from steprag.files import read_records, write_records
+from steprag.files import dump_line, from_dict, read_lines, read_records, write_records
 from steprag.inputs import read_questions
 from steprag.runs import read_manifest
-from steprag.types import Pair, Prediction, Question, State
-from tests.fakes import QUESTION, WORLD, Endpoint, answer, chat_reply, listening, options, serve
+from steprag.types import Pair, Prediction, Question, State, Tree
+from tests.fakes import QUESTION, WORLD, Endpoint, answer, chat_reply, evidence, listening, options, query, serve
 from tests.indexing import write_corpus
 
 DRUGS = {"A": "Citalopram", "B": "Lithium", "C": "Propranolol"}
@@ -94,7 +95,7 @@ def test_a_named_set_comes_from_the_hub_and_is_kept(
         at(address, monkeypatch)
         assert main(["infer", *named(lek, "hotpotqa", index, tmp_path / "first")]) == 0
         assert main(["infer", *named(lek, "nq", index, tmp_path / "gone")]) == 2
-    assert [one.id for one in read_records(tmp_path / "first/predictions.jsonl", Prediction)] == ["dev_0"]
+    assert [one.id for one in read_records(tmp_path / "first/predictions.jsonl", Prediction)] == ["hotpotqa/dev_0"]
     assert "nq/test.jsonl of RUC-NLPIR/FlashRAG_datasets: not on this machine" in capsys.readouterr().err
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert main(["infer", *named(lek, "hotpotqa", index, tmp_path / "again")]) == 0
@@ -147,8 +148,8 @@ def test_a_named_set_from_a_folder(tmp_path: Path) -> None:
                                                        "hub; known: dev, train (or give --data_dir"),
     (("--dataset_name", "medqa"), "collection on the hub has no medqa: give --data_dir with medqa/SPLIT.jsonl in it"),
     (("--dataset_name", "nq", "--data_dir", "/nowhere"), "no test or dev.jsonl in /nowhere/nq; FlashRAG's layout is"),
-    (("--questions", "q.jsonl", "--split", "dev"), "--split goes with --dataset_name; --questions is a file already"),
-    (("--questions", "q.jsonl", "--data_dir", "."), "--data_dir goes with --dataset_name"),
+    (("--questions", "q.jsonl", "--split", "dev"), "--split is for a data set without --questions"),
+    (("--questions", "q.jsonl", "--data_dir", "."), "--data_dir is for a data set without --questions"),
     (("--questions", "q.jsonl"), "question file not found: q.jsonl"),
 ])  # fmt: skip
 def test_options_that_name_no_file_are_refused(
@@ -271,3 +272,130 @@ def test_search_and_pairs_ask_with_choices_and_leakage_finds_them(index: Path, t
     assert {(one["kind"], one["question_id"]) for one in matches} >= {
         (kind, one.id) for kind in ("id", "text") for one in read_records(trees / "pairs/questions.jsonl", Question)
     }
+
+
+def flashrag(folder: Path, name: str, split: str, *questions: str, **metadata: Any) -> Path:
+    """A file in FlashRAG's layout, whose ids (`train_0`) every other file has too."""
+    file = folder / name / f"{split}.jsonl"
+    file.parent.mkdir(parents=True)
+    rows = [{"id": f"{split}_{i}", "question": text, "golden_answers": ["lek"], "metadata": metadata}
+            for i, text in enumerate(questions)]  # fmt: skip
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def searched(file: Path, index: Path, out: Path, *more: str) -> Path:
+    with serve(chat_reply()) as endpoint:
+        assert main(["generate", *options(endpoint, file, index, out, "--search.rollouts", "20", *more)]) == 0
+    return out
+
+
+def paired(folder: Path, *trees: Path) -> dict[str, Any]:
+    runs = [
+        "--trees",
+        *map(str, trees),
+        "--out",
+        str(folder),
+        "--pairs.margin",
+        "0.01",
+        "--products",
+        "[pairs,steps]",
+        "--card.plots",
+        "false",
+    ]
+    assert main(["pairs", *runs]) == 0
+    return json.loads((folder / "report.json").read_text())
+
+
+def test_data_sets_with_equal_ids_make_one_pairs_folder_with_their_licences(index: Path, tmp_path: Path) -> None:
+    files = [
+        flashrag(tmp_path, name, "train", *(f"{QUESTION} ({name} {i})" for i in range(4)))
+        for name in ("hotpotqa", "2wikimultihopqa")
+    ]
+    runs = [searched(file, index, tmp_path / f"run{i}") for i, file in enumerate(files)]
+    report = paired(tmp_path / "pairs", *runs)
+    there = {(one.id, one.dataset) for one in read_records(tmp_path / "pairs/questions.jsonl", Question)}
+    assert there == {(f"{name}/train_{i}", name) for name in ("hotpotqa", "2wikimultihopqa") for i in range(4)}
+    assert report["source"]["question_sources"] == {"hotpotqa": 4, "2wikimultihopqa": 4}
+    assert "2wikimultihopqa Apache-2.0; hotpotqa CC BY-SA 4.0" in (tmp_path / "pairs/README.md").read_text()
+
+
+def test_leakage_tells_data_sets_with_equal_ids_apart_and_knows_popqa(index: Path, tmp_path: Path) -> None:
+    popqa = flashrag(tmp_path, "popqa", "test", *(f"{QUESTION} ({i})" for i in range(4)), prop="currency")
+    paired(tmp_path / "pairs", searched(popqa, index, tmp_path / "run"))
+    others = flashrag(tmp_path, "bamboogle", "test", "What is the largest lake of Peru?")
+    unnamed = tmp_path / "questions.jsonl"
+    unnamed.write_bytes(others.read_bytes())
+    looks = ["pairs", "leakage", "--pairs", str(tmp_path / "pairs"), "--leakage.encoder", "none", "--against"]
+    assert main([*looks, str(others), str(unnamed)]) == 0
+    found = json.loads((tmp_path / "pairs/leakage.json").read_text())
+    assert found["matches"] == []
+    assert [warning.split(",")[0] for warning in found["warnings"]] == ["4 questions are PopQA's"]
+    assert main([*looks, str(popqa)]) == 0
+    kinds = {one["kind"] for one in json.loads((tmp_path / "pairs/leakage.json").read_text())["matches"]}
+    assert kinds >= {"id", "text"}
+
+
+def test_one_marked_passage_of_popqa_is_enough(index: Path, tmp_path: Path) -> None:
+    """Both data sets mark two passages, of which the episodes find one."""
+    script = iter([query("capital Tirana"), evidence("Tirana"), answer("lek")] * 2)
+    marks = {"supporting_titles": ["Tirana", "Durrës"]}
+    recalls = {}
+    with serve(chat_reply(lambda prompt, draw: next(script))) as endpoint:
+        for name in ("popqa", "bamboogle"):
+            flashrag(tmp_path, name, "test", QUESTION, **marks)
+            argv = ["--dataset_name", name, "--data_dir", str(tmp_path), *options(endpoint, Path(), index,
+                    tmp_path / f"run-{name}")[2:]]  # fmt: skip
+            assert main(["infer", *argv]) == 0
+            recalls[name] = json.loads((tmp_path / f"run-{name}/metrics.json").read_text())["gold_recall"]
+    assert recalls == {"popqa": 1.0, "bamboogle": 0.5}
+
+
+@pytest.mark.parametrize(("row", "given", "name", "dataset"), [
+    ({"id": "train_0"}, None, "hotpotqa/train_0", "hotpotqa"),
+    ({"id": "train_0"}, "nq", "nq/train_0", "nq"),
+    ({"id": "12", "metadata": {"dataset": "musique"}}, None, "musique/12", "musique"),
+    ({"id": "12", "dataset": "musique"}, None, "musique/12", "musique"),
+    ({"id": "5a8b57f25542995d1e6f1371"}, None, "5a8b57f25542995d1e6f1371", None),
+    ({"id": "5a8b57f25542995d1e6f1371"}, "hotpotqa", "5a8b57f25542995d1e6f1371", "hotpotqa"),
+    ({"id": "atlas-train-0001"}, None, "atlas-train-0001", None),
+    ({"id": "hotpotqa/train_0", "dataset": "hotpotqa"}, "hotpotqa", "hotpotqa/train_0", "hotpotqa"),
+])  # fmt: skip
+def test_the_data_set_names_ids_that_are_unique_in_one_file_only(
+    row: dict[str, Any], given: str | None, name: str, dataset: str | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "hotpotqa/train.jsonl"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"question": "Which?", "golden_answers": ["x"], **row}))
+    (question,) = read_questions(file, given)
+    assert (question.id, question.dataset) == (name, dataset)
+
+
+def test_a_file_of_any_name_gets_its_data_set_by_option(
+    lek: Endpoint, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = flashrag(tmp_path, "x", "test", QUESTION).rename(tmp_path / "mine.jsonl")
+    run = ["infer", *options(lek, file, index, tmp_path / "run")]
+    assert main([*run, "--dataset_name", "mine"]) == 0
+    (one,) = read_records(tmp_path / "run/predictions.jsonl", Prediction)
+    assert (one.id, one.dataset) == ("mine/test_0", "mine")
+    capsys.readouterr()
+    assert main(run) == 2, "as a run that was begun when ids were not named"
+    assert "datasets = ['mine'], and is now asked for None" in capsys.readouterr().err
+    trees = searched(file, index, tmp_path / "trees", "--dataset_name", "mine")
+    assert [tree.question.id for tree in read_records(trees / "trees.jsonl", Tree)] == ["mine/test_0"]
+    assert main(["infer", "--index", str(index), "--out", str(tmp_path / "none")]) == 2
+    assert "no questions: give --dataset_name NAME, or --questions FILE" in capsys.readouterr().err
+
+
+def test_lines_from_before_data_sets_had_a_field_are_read_and_written_back_as_they_were() -> None:
+    usage = {"calls": 1, "prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0}
+    asked = {"id": "train_0", "question": "Which?", "golden_answers": ["x"], "metadata": {}}
+    ended = {"prediction": None, "steps": [], "passages": [], "usage": usage, "finish": "empty", "metadata": {}}
+    several = {"answers": [None, "x"], "chosen": 1, "searches": 0}
+    prediction = {"id": "q", "question": "?", "golden_answers": ["x"], **ended, "refused": "…", **several, "more": 1}
+    for cls, row in ((Question, asked), (Prediction, prediction)):
+        line = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+        assert dump_line(from_dict(cls, json.loads(line), Path("old"), 1)) == line
+    for number, line in read_lines(atlas.path("train").with_name("trees.jsonl.gz")):
+        assert dump_line(from_dict(Tree, json.loads(line), Path("old"), number)) == line

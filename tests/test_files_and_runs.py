@@ -58,7 +58,7 @@ def test_questions_keep_unknown_fields_on_the_way_through(tmp_path: Path) -> Non
     file = tmp_path / "questions.jsonl"
     file.write_text(GOOD)
     questions = read_questions(file)
-    assert questions == [Question("1", "Which?", ("a",), {"k": 1}, {"source": "x"})]
+    assert questions == [Question("1", "Which?", ("a",), {"k": 1}, extra={"source": "x"})]
     write_records(tmp_path / "again.jsonl", questions)
     assert json.loads((tmp_path / "again.jsonl").read_text()) == json.loads(GOOD)
 

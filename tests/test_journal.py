@@ -344,7 +344,7 @@ def test_a_later_round_is_replayed_with_what_it_came_after(tmp_path: Path, capsy
     first, again = tmp_path / "first", tmp_path / "again"
     generate(first, ScriptedPolicy())
     generate(again, ScriptedPolicy(), {"seed": 1}, after=[first])
-    assert any(tree.extra["known"] for tree in read_records(again / "trees.jsonl", Tree))
+    assert any(tree.known for tree in read_records(again / "trees.jsonl", Tree))
     command = ["replay", "--trees", str(again), "--out", str(tmp_path / "same")]
     assert main(command) == 2
     assert "give --after with the same runs" in capsys.readouterr().err

@@ -357,13 +357,27 @@ def test_sensitivity_says_which_pairs_flip(tmp_path: Path, capsys: pytest.Captur
     """A sure answer of F1 0.5 at once against one of F1 1 five steps later: a discount below 0.87 turns them round."""
     deep = search(ScriptedPolicy(lambda prompt, draw: answer("lek")), rollouts=1)
     root, found = deep.nodes[0], deep.nodes[1]
+    way = replace(found, action="query", prediction_f1=None, terminal=False)
     nodes = (
         root,
         replace(found, prediction_f1=0.5, content="old lek"),
-        replace(found, id=2, depth=6, prediction_f1=1.0),
+        replace(way, id=2),
+        *(replace(way, id=2 + step, parent=1 + step, depth=1 + step) for step in range(1, 5)),
+        replace(found, id=7, parent=6, depth=6, prediction_f1=1.0),
     )
     trees = trees_file(tmp_path / "run", [replace(deep, nodes=nodes)])
-    options = ["--trees", str(trees), "--alphas", "0.7", "1.0", "--reward.alpha", "0.8", "--json"]
+    options = [
+        "--trees",
+        str(trees),
+        "--alphas",
+        "0.7",
+        "1.0",
+        "--reward.alpha",
+        "0.8",
+        "--json",
+        "--pairs.errors",
+        "0",
+    ]
     assert steprag(["pairs", "sensitivity", *options]) == 0
     report = json.loads(capsys.readouterr().out)
     assert [(row["alpha"], row["kept"], row["flipped"]) for row in report["alphas"]] == [

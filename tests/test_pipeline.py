@@ -415,13 +415,14 @@ def test_a_second_round_knows_what_the_first_one_holds(
     assert main(["generate", *options(endpoint, questions, index, first, "--limit", "6")]) == 0
     assert main(["generate", *options(endpoint, questions, index, again, "--after", str(first))]) == 0
     for place, tree in enumerate(read_records(again / "trees.jsonl", Tree)):
-        assert tree.extra["known"] == ([node.id for node in tree.nodes if node.parent is not None] if place < 6 else [])
+        again = tuple(node.id for node in tree.nodes if node.parent is not None)
+        assert tree.known == (again if place < 6 else ())
     more = ("--seed", "1", "--after", str(first), str(again))
     assert main(["generate", *options(endpoint, questions, index, other, *more)]) == 0
     earlier = {tree.question.id: steps(tree) for tree in read_records(again / "trees.jsonl", Tree)}
     for tree in read_records(other / "trees.jsonl", Tree):
         known = [path for node_id, path in steps(tree).items() if path in earlier[tree.question.id].values()]
-        assert len(known) == len(tree.extra["known"])
+        assert len(known) == len(tree.known or ())
     counts = read_manifest(other)["counts"]
     assert 0 < counts["known"] < counts["nodes"] / 2
     assert main(["generate", *options(endpoint, questions, index, other, "--seed", "1")]) == 2

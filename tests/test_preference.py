@@ -140,8 +140,8 @@ def test_gold_recall_follows_the_episode(metadata: dict[str, object], recall: li
     nodes = (
         node(0, None, None),
         node(1, 0, "query", passages=(Found("0", "Tirana"), Found("5", "Lima"))),
-        replace(node(2, 0, "query", passages=(Found("9", "Lek (coin)"),)), parent=1),
-        replace(node(3, 0, "evidence", content="Tirana is a capital."), parent=2),
+        replace(node(2, 0, "query", passages=(Found("9", "Lek (coin)"),)), parent=1, depth=2),
+        replace(node(3, 0, "evidence", content="Tirana is a capital."), parent=2, depth=3),
     )
     grown = replace(tree(), nodes=nodes, question=Question("q", "?", ("a",), metadata))
     assert values(rewards(grown, RewardConfig(name="gold"))) == recall
@@ -205,7 +205,7 @@ def test_a_prompt_gives_its_widest_pairs_first() -> None:
 
 
 def test_steps_that_an_earlier_round_held_make_no_pair_with_one_another() -> None:
-    grown = replace(fan(1.0, 0.5, 0.0), extra={"known": [1, 3]})
+    grown = replace(fan(1.0, 0.5, 0.0), known=(1, 3))
     assert chosen_over(grown) == [(1, 2), (2, 3)]
     assert chosen_over(grown, new=False) == [(1, 3), (1, 2), (2, 3)]
 

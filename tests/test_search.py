@@ -175,8 +175,8 @@ def test_a_mixed_tree_gets_more_iterations() -> None:
                 first := next(draws, None)) else first)  # fmt: skip
 
     keys = {"rollouts": 3, "extra": 4, "wave": 1, "hopeless": None, "contrast": None}
-    assert search(written("lek"), **keys).extra["iterations"] == 7
-    assert search(written("peso"), **keys).extra["iterations"] == 3
+    assert search(written("lek"), **keys).iterations == 7
+    assert search(written("peso"), **keys).iterations == 3
 
 
 def _child(growth: Growth, parent: Branch | None = None) -> Branch:

@@ -54,7 +54,7 @@ def test_the_published_preset_repeats_the_published_loop() -> None:
     policy, judge = ScriptedPolicy(), ScriptedJudge()
     tree = search(judge, policy, search__preset="reasonrag")
     failed = sum(node.failure is not None for node in tree.nodes)
-    assert tree.extra["iterations"] == 64
+    assert tree.iterations == 64
     assert len(policy.prompts) <= 64
     assert 64 - len(policy.prompts) <= len(judge.prompts) <= 64
     assert len(policy.prompts) + len(judge.prompts) == tree.usage.calls <= 128

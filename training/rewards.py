@@ -83,7 +83,7 @@ def evidence(played: Played) -> float | None:
 
     A proxy, the same as in `preference.gold`: it asks for the title's words, not for the fact.
     """
-    gold = gold_of(played.question.id, played.question.metadata)
+    gold = gold_of(played.question)
     if gold is None:
         return None
     found = {mark: subject(p.title) for p in _found(played) if (mark := gold.matches(p)) is not None}
@@ -93,7 +93,7 @@ def evidence(played: Played) -> float | None:
 
 def recall(played: Played) -> float | None:
     """The share of the gold passages that the searches found; None without gold."""
-    gold = gold_of(played.question.id, played.question.metadata)
+    gold = gold_of(played.question)
     return gold.recall(_found(played)) if gold else None
 
 
