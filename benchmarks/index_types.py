@@ -24,7 +24,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from indexes.config import SearchConfig
+from indexes.config import AnnConfig
 from indexes.manifest import INDEX, IndexFacts, read_index_manifest
 from indexes.vectors.index_types import build_type, open_index
 from indexes.vectors.recall import make_probe, measure
@@ -102,7 +102,7 @@ def build(folder: Path, name: str, recall: float) -> None:
     start = time.perf_counter()
     probe = make_probe(vectors, np.load(folder / "tuning.npy", allow_pickle=False))
     truth = time.perf_counter() - start
-    facts, measured = build_type(name, folder, vectors, SearchConfig(recall=recall), probe)
+    facts, measured = build_type(name, folder, vectors, AnnConfig(recall=recall), probe)
     seconds = time.perf_counter() - start - truth
     row = {"facts": asdict(facts), "build_s": round(seconds, 1), "tuned_to": measured.recall_at_10}
     (folder / f"{name}.json").write_text(json.dumps(row))

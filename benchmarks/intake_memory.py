@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 import indexes.encoding.shards
-from indexes.config import SearchConfig
+from indexes.config import AnnConfig
 from indexes.corpora.read_corpus import take_in
 from indexes.corpora.readers import open_source
 from indexes.encoding.encoders import EncoderSpec
@@ -66,7 +66,7 @@ def build(corpus: Path, folder: Path, kind: str) -> None:
     encode_shards(Work(folder, folder, spec, rows, 4096, None, "float32"), ["cpu"])
     encoded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     vectors = VectorFile(folder / VECTORS, rows, 64)
-    build_type(kind, folder, vectors, SearchConfig(), make_probe(vectors))
+    build_type(kind, folder, vectors, AnnConfig(), make_probe(vectors))
     whole = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     sys.stdout.write(f"{rows:>9,} passages: {peak} MiB at most after the intake ({rows / intake:,.0f} a second),"
                      f" {encoded} after the shards, {whole} after the {kind} index\n")  # fmt: skip

@@ -6,7 +6,16 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from steprag.config import JudgeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig, Section, StageConfig
+from steprag.config import (
+    JudgeConfig,
+    PolicyConfig,
+    Positive,
+    PromptConfig,
+    RetrieverConfig,
+    Section,
+    StageConfig,
+    with_preset,
+)
 from steprag.policy.budget import BudgetConfig
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
@@ -85,9 +94,6 @@ class GenerateConfig(StageConfig):
     @model_validator(mode="before")
     @classmethod
     def _fill_in_preset(cls, given: dict[str, Any]) -> dict[str, Any]:
-        search = given.get("search") or {}
-        name = search.get("preset", "default") if isinstance(search, dict) else search.preset
-        for section, values in PRESETS.get(name, {}).items():
-            own = given.get(section) or {}
-            given[section] = {**values, **own} if isinstance(own, dict) else own
-        return given
+        search = given.get("search")
+        name = search.get("preset") if isinstance(search, dict) else getattr(search, "preset", None)
+        return with_preset(given, PRESETS, name)

@@ -105,6 +105,7 @@ async def generate(
         if earlier is not None:
             identity["after"] = earlier.identity
         with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
+            run.save(grammar=profile.grammar.name)
             await search_all(run, questions, config, profile, retriever, open_engines(config, profile), earlier)
             return note_failures(run, run.path / "trees.jsonl", _question_id)
 

@@ -67,6 +67,7 @@ async def replay(
     profile = load_profile(config.prompt.profile, config.prompt.examples)
     identity = {**of, **search_identity(config), "replay_of": of}
     with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
+        run.save(grammar=profile.grammar.name)
         async with Journal(folder / JOURNAL, reading=True) as journal:
             if config.reward.judged and "judge" not in journal.roles:
                 raise ConfigError(f"reward.name {config.reward.name}: the journal of {folder} has no call of a judge")

@@ -128,7 +128,7 @@ def _order(corpus: str, config: IndexConfig) -> _Order:
             raise ConfigError(f"--type {config.type} is a type of vectors, and --encoder {NONE} makes none")
         return _Order(source, folder, spec, config, identity(source.identity(), spec, IndexFacts(SPARSE, {})))
     check_backend(config.backend)
-    asked = requested(config.type, config.search)
+    asked = requested(config.type, config.ann)
     asked.parameters.update(_arithmetic(config))
     return _Order(source, folder, spec, config, identity(source.identity(), spec, asked))
 
@@ -175,7 +175,7 @@ def _taken_in(order: _Order, folder: Path) -> Taken:
 
 def _encode(order: _Order, folder: Path, rows: int) -> None:
     config = order.config
-    check_type(config.type, rows, order.spec.dimension, config.search)
+    check_type(config.type, rows, order.spec.dimension, config.ann)
     work = Work(
         folder,
         order.encoder_folder,
@@ -196,7 +196,7 @@ def _indexed(order: _Order, folder: Path, taken: Taken) -> tuple[IndexFacts, dic
     probe = make_probe(vectors, _questions(order))
     if config.type != "flat":
         say(f"index: building {config.type}, measured against exact search")
-    facts, measured = build_type(config.type, folder, vectors, config.search, probe)
+    facts, measured = build_type(config.type, folder, vectors, config.ann, probe)
     facts.parameters.update(_arithmetic(config))
     return facts, dataclasses.asdict(measured)
 
@@ -206,7 +206,7 @@ def _given(order: _Order, folder: Path, giver: Path) -> Taken:
     manifest = read_index_manifest(giver)
     _check_giver(giver, manifest, order.wanted, "its vectors are of no use here")
     rows = manifest.corpus.rows
-    check_type(order.config.type, rows, order.spec.dimension, order.config.search)
+    check_type(order.config.type, rows, order.spec.dimension, order.config.ann)
     say(f"index: the vectors of {giver} are taken; nothing is encoded")
     check_files(giver, manifest, full=True)
     for name in (PASSAGES, OFFSETS, SKIPPED, VECTORS):

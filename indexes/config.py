@@ -17,7 +17,7 @@ from steprag.config import Positive, Section, StageConfig
 TypeName = Literal["flat", "flat-fp16", "ivf-sq8", "ivf-pq", "hnsw-sq8", "rabitq", "gpu-flat", "gpu-cagra"]
 
 
-class SearchConfig(Section):
+class AnnConfig(Section):
     """Parameters of the approximate types; none: chosen from the number of passages, then tuned to `recall`."""
 
     recall: float = Field(default=0.98, gt=0, le=1, description="recall@10 that effort is tuned to on sampled queries")
@@ -39,7 +39,7 @@ class IndexConfig(StageConfig):
         EMBEDDED, description="minilm, bge-base, …, a sentence-transformers folder, a hub id, or none: BM25 alone"
     )
     type: TypeName = Field("flat", description="flat and flat-fp16 are exact; steprag plan index compares them all")
-    search: SearchConfig = SearchConfig()
+    ann: AnnConfig = AnnConfig()
     sparse: str = Field(
         BM25, description="with --hybrid: bm25, or a BGE-M3 (bge-m3, its folder) whose token weights rank in its place"
     )

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from indexes.addons.bm25 import Analyser, Bm25Config, terms_of, write_bm25
-from indexes.config import IndexConfig, SearchConfig, chosen_encoder
+from indexes.config import AnnConfig, IndexConfig, chosen_encoder
 from indexes.corpora.corpus_size import count_rows
 from indexes.corpora.passage_store import passage_text
 from indexes.corpora.readers import Source, open_source
@@ -77,7 +77,7 @@ class Trial:
     seconds: float
 
 
-def sizes(name: str, dimension: int, search: SearchConfig) -> tuple[float, float]:
+def sizes(name: str, dimension: int, ann: AnnConfig) -> tuple[float, float]:
     """(disk, memory) bytes a passage of vectors and index; passages and centroids come on top.
 
     Memory is what a search needs at hand: exact types read every vector. What is scored again comes from the disk's
@@ -87,25 +87,25 @@ def sizes(name: str, dimension: int, search: SearchConfig) -> tuple[float, float
         "flat": 4.0 * dimension,
         "flat-fp16": 0.0,
         "ivf-sq8": dimension + 8.0,
-        "ivf-pq": code_bytes(dimension, search) + 8.0,
-        "hnsw-sq8": dimension + 4.0 * (2 * search.links + search.links / max(1, search.links - 1)) + 12.0,
-        "rabitq": dimension * search.bits / 8 + (8.0 if search.bits == 1 else 20.0) + 8.0,
+        "ivf-pq": code_bytes(dimension, ann) + 8.0,
+        "hnsw-sq8": dimension + 4.0 * (2 * ann.links + ann.links / max(1, ann.links - 1)) + 12.0,
+        "rabitq": dimension * ann.bits / 8 + (8.0 if ann.bits == 1 else 20.0) + 8.0,
         "gpu-flat": 0.0,
         "gpu-cagra": 2.0 * dimension + 4.0 * 64,
     }[name]
     return 2.0 * dimension + own, 2.0 * dimension if name in ("flat-fp16", "gpu-flat") else own
 
 
-def plan(rows: int, dimension: int, search: SearchConfig, machine: Machine, *, timed: bool = True) -> list[Line]:
+def plan(rows: int, dimension: int, ann: AnnConfig, machine: Machine, *, timed: bool = True) -> list[Line]:
     """A line for every type, those for a GPU last."""
     flops = _flops() if timed else 0.0
     lines = []
     for name, kind in TYPES.items():
-        disk, memory = sizes(name, dimension, search)
-        centroids = 4 * dimension * cells(rows, search) if kind.effort == "nprobe" else 0
+        disk, memory = sizes(name, dimension, ann)
+        centroids = 4 * dimension * cells(rows, ann) if kind.effort == "nprobe" else 0
         whole = int(rows * (disk + OTHER_BYTES)) + centroids
         held = int(rows * memory) + centroids
-        seconds = None if kind.gpu or not timed else _seconds(name, rows, dimension, search, flops)
+        seconds = None if kind.gpu or not timed else _seconds(name, rows, dimension, ann, flops)
         fits = not kind.gpu and whole <= machine.disk and held <= machine.memory // 2
         lines.append(Line(name, whole, held, seconds, EXPECTED.get(name), fits))
     return lines
@@ -126,7 +126,7 @@ def recommend(lines: list[Line], rows: int, dimension: int) -> str | None:
     return next((name for name in [*order, "ivf-sq8", "rabitq", "ivf-pq"] if name in fitting), None)
 
 
-def _seconds(name: str, rows: int, dimension: int, search: SearchConfig, flops: float) -> float:
+def _seconds(name: str, rows: int, dimension: int, ann: AnnConfig, flops: float) -> float:
     """Building from the vectors: k-means and assignment by their products, the rest by a trial of 2,000 rows."""
     import faiss
 
@@ -135,7 +135,7 @@ def _seconds(name: str, rows: int, dimension: int, search: SearchConfig, flops: 
         return rows * dimension * 4 / 3e8  # a pass over the disk
     tried = 2000
     sample = np.random.default_rng(0).normal(size=(tried, dimension)).astype(np.float32)
-    few = search.model_copy(update={"nlist": 1})
+    few = ann.model_copy(update={"nlist": 1})
     index: Any = faiss.index_factory(dimension, kind.factory(tried, dimension, few), faiss.METRIC_INNER_PRODUCT)
     prepare(index, TRAIN_POINTS)
     start = time.perf_counter()
@@ -145,7 +145,7 @@ def _seconds(name: str, rows: int, dimension: int, search: SearchConfig, flops: 
     a_row = (time.perf_counter() - trained) / tried
     if name == "hnsw-sq8":
         return rows * a_row * np.log(max(rows, tried)) / np.log(tried)
-    nlist = cells(rows, search)
+    nlist = cells(rows, ann)
     products = 2.0 * dimension * nlist * (10 * min(rows, 64 * nlist) + rows)
     return products / flops + (trained - start) * min(8, max(1, rows / tried)) + rows * a_row
 
@@ -213,7 +213,7 @@ def main(argv: list[str]) -> int:
         pace = _pace(source, config, folder, spec) if source and spec.dense else None
     rows, exact = (given.rows, True) if given.rows else count_rows(source) if source else (0, True)
     machine = machine_here(given.out)
-    lines = plan(rows, dimension, config.search, machine) if dimension else []
+    lines = plan(rows, dimension, config.ann, machine) if dimension else []
     bm25 = bm25_line(rows, machine, try_bm25(source, config.bm25) if source else None)
     chosen = recommend(lines, rows, dimension) if dimension else SPARSE if bm25.fits else None
     report = {

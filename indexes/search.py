@@ -18,7 +18,7 @@ from steprag.files import dump_line, to_dict
 from steprag.types import Passage
 
 
-class SearchConfig(StageConfig):
+class SearchStageConfig(StageConfig):
     retriever: RetrieverConfig = RetrieverConfig()
 
 
@@ -43,9 +43,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("query", nargs="+", help="one or more queries")
     parser.add_argument("--top_k", help="short for --retriever.top_k")
     parser.add_argument("--json", action="store_true", help="one JSON object a query")
-    add_options(parser, SearchConfig)
+    add_options(parser, SearchStageConfig)
     arguments = parse_arguments(parser, argv)
-    config = config_from(SearchConfig, arguments, retriever__top_k=arguments.top_k).retriever
+    config = config_from(SearchStageConfig, arguments, retriever__top_k=arguments.top_k).retriever
     if not all(query.strip() for query in arguments.query):
         raise ConfigError("give queries with text in them")
     retriever = open_retriever(arguments.index, config)

@@ -12,10 +12,9 @@ import json
 import re
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from inference.scores import mean
 from steprag.agent.grammar import neutralise
@@ -34,6 +33,7 @@ from steprag.policy.gate import Gate
 from steprag.runs import open_run, read_manifest
 from steprag.stats import share_interval
 from steprag.types import Failure, Message, Prediction, Question, Usage, Verdict
+from steprag.yaml_files import read_yaml
 
 PROMPT = Path(__file__).parent.parent / "configs" / "judge" / "answer.yaml"
 
@@ -125,11 +125,16 @@ async def verdict(prediction: Prediction, policy: Policy) -> Verdict | Failure:
 
 
 def render(prediction: Prediction, answer: str) -> tuple[Message, ...]:
-    words = yaml.safe_load(PROMPT.read_text(encoding="utf-8"))
+    words = _words()
     golden = " / ".join(prediction.golden_answers)
     question, said = neutralise(prediction.question), neutralise(answer)
     user = fill(words["user"], question=question, golden=golden, answer=said).strip()
     return (Message(role="system", content=words["system"].strip()), Message(role="user", content=user))
+
+
+@cache
+def _words() -> dict[str, str]:
+    return read_yaml(PROMPT)
 
 
 def parse(reply: str) -> float | None:

@@ -65,13 +65,14 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
     Raises ConfigError where the trees were made by different prompts, or where there are none.
     """
     sources = [read_manifest(file.parent) if (file.parent / "manifest.json").exists() else {} for file in trees]
-    prompt, profile = _one_prompt(trees, sources)
+    prompt = _one_prompt(trees, sources)
+    grammar = grammar_of(sources[0])
     identity = {"trees": [file_hash(file) for file in trees], **config.model_dump(exclude={"card", "leakage"})}
     with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
         funnel, credit = Funnel(), Credit(config.reward)
         totals: Counter[str] = Counter()
         usage = Usage()
-        with PairsFolder(out, config, config.products, grammar_of(profile), funnel) as folder:
+        with PairsFolder(out, config, config.products, grammar, funnel) as folder:
             for tree, tree_hash in read_trees(*trees):
                 totals["trees"] += 1
                 totals["nodes"] += len(tree.nodes)
@@ -110,14 +111,11 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
         say("pairs: no pair to train on; the rules and filters above say why: search more, hotter, or ask for less")
 
 
-def _one_prompt(trees: list[Path], sources: list[dict[str, Any]]) -> tuple[Any, Any]:
-    """The identity of the prompts that all trees were made by, and their profile; None where no manifest tells."""
-    told = [
-        (source.get("identity", {}).get("prompt"), source.get("config", {}).get("prompt", {}).get("profile"))
-        for source in sources
-    ]
-    for file, (prompt, _) in zip(trees, told, strict=True):
-        if prompt != told[0][0]:
+def _one_prompt(trees: list[Path], sources: list[dict[str, Any]]) -> Any:
+    """The identity of the prompts that all trees were made by; None where no manifest tells."""
+    told = [source.get("identity", {}).get("prompt") for source in sources]
+    for file, prompt in zip(trees, told, strict=True):
+        if prompt != told[0]:
             raise ConfigError(
                 f"{trees[0]} and {file} were made by different prompts; give each a pairs folder of its own"
             )

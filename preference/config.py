@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from steprag.config import Positive, Section, StageConfig
+from steprag.config import Positive, Section, StageConfig, with_preset
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -165,10 +165,4 @@ class PairsStageConfig(FolderConfig):
     @model_validator(mode="before")
     @classmethod
     def _fill_in_preset(cls, given: dict[str, Any]) -> dict[str, Any]:
-        for key, values in PRESETS.get(given.get("preset") or "default", {}).items():
-            own = given.get(key)
-            if own is None:
-                given[key] = values
-            elif isinstance(own, dict):
-                given[key] = {**values, **own}
-        return given
+        return with_preset(given, PRESETS, given.get("preset"))

@@ -59,6 +59,20 @@ COMMANDS = (
     Command("judge", "inference.answer_judge", "have a model say which answers are right"),
 )
 
+CONFIGS = (
+    "indexes.config:IndexConfig",
+    "indexes.evaluate:EvaluateConfig",
+    "indexes.search:SearchStageConfig",
+    "indexes.service.config:ServeConfig",
+    "data_generation.config:GenerateConfig",
+    "preference.config:PairsStageConfig",
+    "preference.config:LeakageStageConfig",
+    "training.config:TrainConfig",
+    "inference.config:InferConfig",
+    "inference.answer_judge:AnswerJudgeConfig",
+)
+"""The configurations of all commands: what may be set in the environment (`steprag.config.environment`)."""
+
 
 def main(argv: list[str] | None = None) -> int:
     """Runs `argv` (default: the process's arguments) and returns the exit code."""

@@ -1,32 +1,36 @@
 """Configuration: typed sections, and one way to fill them.
 
-Precedence: command line over environment (`STEPRAG_SEARCH__ROLLOUTS=32`) over file (`--config`) over default. An
-unknown key is a ConfigError that names the nearest known one. Each stage lists its sections in a `StageConfig` of its
-own.
+Precedence: command line over environment (`STEPRAG_SEARCH__ROLLOUTS=32`) over file (`--config`) over default. Each
+command lists its sections in a `StageConfig` of its own, and a section means one thing in all of them. An unknown key
+is a ConfigError that names the nearest known one; a variable of the environment may be meant for another command.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Iterator, Sequence
+import importlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    YamlConfigSettingsSource,
-)
 
 from steprag.errors import ConfigError
+from steprag.yaml_files import read_yaml
 
 Positive = Annotated[int, Field(ge=1)]
+PREFIX = "STEPRAG_"
+OPTION = "config:"
+"""Before the dotted key, where argparse keeps the value of an option that sets one."""
+RENAMED = {
+    **{f"search.{key}": f"ann.{key}" for key in ("recall", "nlist", "nprobe", "code_bytes", "bits", "links", "ef")},
+    "search.rescore": "ann.rescore",
+}
+"""Keys that had another name: the old one is refused with the new one."""
 REMOTE = ("openai", "sglang")
 """Engines that are never started here, only asked."""
 
@@ -146,55 +150,97 @@ class PromptConfig(Section):
     unchecked: bool = Field(default=False, description="use a checkpoint with prompts that it was not trained on")
 
 
-class StageConfig(BaseSettings):
-    """Base of a stage's configuration. `--config FILE`, the environment and dotted options fill it; see
-    `load_config`.
-    """
-
-    model_config = SettingsConfigDict(extra="forbid", frozen=True, env_prefix="STEPRAG_", env_nested_delimiter="__")
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Options, environment, the YAML file whose path `load_config` passes as `__file__`, and its `__base__`."""
-        options = dict(init_settings.init_kwargs) if isinstance(init_settings, InitSettingsSource) else {}
-        path, base = options.pop("__file__", None), InitSettingsSource(settings_cls, options.pop("__base__", {}))
-        above = InitSettingsSource(settings_cls, options), env_settings
-        return (*above, YamlConfigSettingsSource(settings_cls, yaml_file=path), base) if path else (*above, base)
+class StageConfig(Section):
+    """Base of a command's configuration; `load_config` fills it."""
 
 
 Config = TypeVar("Config", bound=StageConfig)
+Values = dict[str, Any]
+"""Sections and keys, nested as in a recipe."""
 
 
 def load_config(
-    cls: type[Config],
-    file: str | None = None,
-    overrides: dict[str, Any] | None = None,
-    base: dict[str, Any] | None = None,
+    cls: type[Config], file: str | None = None, overrides: Mapping[str, Any] | None = None, base: Values | None = None
 ) -> Config:
-    """The stage's configuration. `overrides` maps dotted keys to values (text as a command line gives it, or typed);
-    `base` holds sections that stand in for the defaults.
+    """The configuration of a command.
+
+    `overrides` maps dotted keys to values (text as a command line gives it, or typed); `base` holds sections that
+    stand in for the defaults. Raises ConfigError for an unknown key, naming the nearest known one, or a bad value.
     """
-    values: dict[str, Any] = {"__base__": base or {}}
-    for key, value in (overrides or {}).items():
-        section = values
-        *parents, leaf = key.split(".")
-        for parent in parents:
-            section = section.setdefault(parent, {})
-        section[leaf] = _scalar(value)
-    if file is not None:
-        _check_yaml(Path(file))
-        values["__file__"] = file
+    recipe = read_yaml(Path(file)) if file is not None else {}
+    values: Values = {}
+    for layer in (base or {}, recipe, _nested(environment(cls)), _nested(overrides or {})):
+        values = _over(values, layer)
     try:
-        return cls(**values)
+        return cls.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_explain(cls, error, file)) from None
+        told = _explain(cls, error)
+        raise ConfigError(f"{file}: {told}" if _stands_in(error, recipe) else told) from None
+
+
+def environment(cls: type[StageConfig]) -> dict[str, str]:
+    """The dotted keys of `cls` that variables STEPRAG_SECTION__KEY set, as text.
+
+    A variable of a key that another command has is left to it. Raises ConfigError for one that no command has. Names
+    without "__" set the keys that stand in no section; others of them are no keys (STEPRAG_CACHE, a token's name).
+    """
+    own, given, foreign = {key for key, _ in leaves(cls)}, {}, {}
+    for name, value in os.environ.items():
+        if not name.startswith(PREFIX):
+            continue
+        key = name.removeprefix(PREFIX).lower().replace("__", ".")
+        if key in own:
+            given[key] = value
+        elif "." in key:
+            foreign[key] = name
+    if foreign and (unknown := sorted(foreign.keys() - (known := _every_key()))):
+        raise ConfigError(f"${foreign[unknown[0]]}: {_unknown(unknown[0], sorted(known))}")
+    return given
+
+
+def _every_key() -> set[str]:
+    """The dotted keys of all commands. Loads their configurations, which need no extra."""
+    from steprag.cli import CONFIGS
+
+    places = [each.split(":") for each in CONFIGS]
+    return {key for module, name in places for key, _ in leaves(getattr(importlib.import_module(module), name))}
+
+
+def _nested(dotted: Mapping[str, Any]) -> Values:
+    """{"a.b": "1"} as {"a": {"b": 1}}; later keys win."""
+    values: Values = {}
+    for key, value in dotted.items():
+        *sections, leaf = key.split(".")
+        section = values
+        for name in sections:
+            section = section.setdefault(name, {})
+        section[leaf] = _scalar(value)
+    return values
+
+
+def _over(below: Values, above: Values) -> Values:
+    """Both, section by section; where both have a key, `above` wins."""
+    both = dict(below)
+    for key, value in above.items():
+        old = both.get(key)
+        both[key] = _over(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return both
+
+
+def with_preset(given: Values, presets: Mapping[str, Values], name: object) -> Values:
+    """What is given over the preset of that name, or alone where there is none: validation refuses unknown names."""
+    preset = presets.get(name) if isinstance(name, str) else None
+    return _over(preset or {}, given)
+
+
+def _stands_in(error: ValidationError, recipe: Values) -> bool:
+    """Whether the first complaint is about something that the recipe says."""
+    value: Any = recipe
+    for part in error.errors()[0]["loc"]:
+        if not isinstance(value, dict) or part not in value:
+            return False
+        value = value[part]
+    return bool(recipe)
 
 
 def leaves(cls: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -214,7 +260,7 @@ def add_options(parser: argparse.ArgumentParser, cls: type[StageConfig]) -> None
     for key, field in leaves(cls):
         default = field.get_default(call_default_factory=True)
         text = f"{field.description or ''} [{'none' if default is None else default}]".replace("%", "%%")
-        group.add_argument(f"--{key}", dest=f"config:{key}", default=argparse.SUPPRESS, metavar="X", help=text)
+        group.add_argument(f"--{key}", dest=f"{OPTION}{key}", default=argparse.SUPPRESS, metavar="X", help=text)
 
 
 def config_from(cls: type[Config], arguments: argparse.Namespace, **shortcuts: Any) -> Config:
@@ -228,7 +274,7 @@ def config_from(cls: type[Config], arguments: argparse.Namespace, **shortcuts: A
 
 def options_from(arguments: argparse.Namespace) -> dict[str, Any]:
     """The dotted options that were given, as text."""
-    return {key[7:]: value for key, value in vars(arguments).items() if key.startswith("config:")}
+    return {key.removeprefix(OPTION): value for key, value in vars(arguments).items() if key.startswith(OPTION)}
 
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
@@ -251,32 +297,22 @@ def _scalar(value: Any) -> Any:
     return yaml.safe_load(value) if value.startswith(("[", "{")) else value
 
 
-def _check_yaml(path: Path) -> None:
-    if not path.is_file():
-        raise ConfigError(f"configuration file not found: {path}")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        raise ConfigError(
-            f"{path}:{mark.line + 1 if mark else 1}: not YAML: {getattr(error, 'problem', error)}"
-        ) from None
-    if content is not None and not isinstance(content, dict):
-        raise ConfigError(f"{path}: expected keys and values, found {type(content).__name__}")
-
-
-def _explain(cls: type[StageConfig], error: ValidationError, file: str | None) -> str:
+def _explain(cls: type[StageConfig], error: ValidationError) -> str:
     """One line for the first complaint: the dotted key, what is wrong with it, and the nearest known key."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
-    where = f"{file}: " if file else ""
     if first["type"] == "value_error":  # a validator of ours, whose message says it all
-        return f"{where}{f'{key}: ' if key else ''}{first['msg'].removeprefix('Value error, ')}"
+        return f"{f'{key}: ' if key else ''}{first['msg'].removeprefix('Value error, ')}"
     if first["type"] != "extra_forbidden":
-        return f"{where}{key}: {first['msg'].lower()}, not {first['input']!r}"
+        return f"{key}: {first['msg'].lower()}, not {repr(first['input'])[:80]}"
     known = [name for name, _ in leaves(cls)]
-    sections = sorted({name.rsplit(".", 1)[0] for name in known if "." in name})
-    return f"{where}unknown key {key!r}{nearest(key, known + sections)}"
+    return _unknown(key, known + sorted({name.rsplit(".", 1)[0] for name in known if "." in name}))
+
+
+def _unknown(key: str, known: Sequence[str]) -> str:
+    if key in RENAMED:
+        return f"{key} is now {RENAMED[key]}"
+    return f"unknown key {key!r}{nearest(key, known)}"
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from data_generation.config import GenerateConfig
 from inference.config import InferConfig
 from preference.config import PairsStageConfig
 from steprag.agent.profiles import load_profile
-from steprag.cli import COMMANDS, main
+from steprag.cli import COMMANDS, CONFIGS, main
 from steprag.config import StageConfig, leaves, load_config
 from steprag.errors import ConfigError
 from training.config import TrainConfig
@@ -58,6 +59,78 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path: Path) -> None:
         load_config(GenerateConfig, str(file))
     with pytest.raises(ConfigError, match="not found"):
         load_config(GenerateConfig, str(tmp_path / "none.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"seed: 1\nmodel: caf\xe9\n", ":2: not UTF-8"),
+        (b"\xff\xfes\0e\0", ":1: not UTF-8"),
+        (b"5: x\n", "the key 5 is no text"),
+        (b"search:\n  null: 3\n", "the key None is no text"),
+        (b"search: [1, 2]\n", "search: input should be a valid dictionary"),
+        (b"search: 7\n", "search: input should be a valid dictionary"),
+        (b"search: !!binary aGVsbG8=\n", "search: input should be a valid dictionary"),
+        (b"search: !!set {a, b}\n", "search: input should be a valid dictionary"),
+        (b"search: {preset: [1]}\n", "search.preset: input should be"),
+        (b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", ":2: not YAML: an alias"),
+        (b"search: &s {rollouts: *s}\n", "an alias"),
+        (b"[" * 20_000, "cannot be read: RecursionError"),
+        (b"seed: " + b"9" * 5_000, "cannot be read: ValueError"),
+        (b"? [1]\n: 2\n", "not YAML: found unhashable key"),
+        (b"#" * (1 << 20) + b"\n", "longer than 1,048,576 bytes"),
+        (b"seed: 1\nsearch: {rollouts: 0}\n", "search.rollouts: input should be greater than or equal to 1"),
+        (b"!!python/object/apply:os.system [ls]\n", "could not determine a constructor"),
+    ],
+)
+def test_a_slip_in_a_recipe_is_one_line_with_the_file(
+    tmp_path: Path, content: bytes, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_bytes(content)
+    (tmp_path / "q.jsonl").touch()
+    sources = ["--questions", str(tmp_path / "q.jsonl"), "--index", "x", "--out", str(tmp_path / "out")]
+    assert main(["generate", *sources, "--config", str(file)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"steprag: {file}:")
+    assert complaint in line
+    with pytest.raises(ConfigError, match="recipe.yaml"):
+        load_profile(str(file))
+
+
+def test_the_environment_may_hold_keys_of_other_commands_but_none_that_nobody_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STEPRAG_SEARCH__ROLLOUTS", "32")  # the README's own example
+    monkeypatch.setenv("STEPRAG_GRPO__EPISODES", "4")
+    monkeypatch.setenv("STEPRAG_LIMIT", "7")
+    monkeypatch.setenv("STEPRAG_CACHE", "/somewhere")
+    for place in CONFIGS:
+        module, _, name = place.partition(":")
+        assert load_config(getattr(importlib.import_module(module), name))
+    assert load_config(GenerateConfig).search.rollouts == 32
+    assert load_config(TrainConfig).grpo.episodes == 4
+    assert (load_config(InferConfig).limit, load_config(GenerateConfig).limit) == (7, 7)
+    for name, near in {"SERCH__ROLLOUTS": "search.rollouts", "SEARCH__ROLOUTS": "search.rollouts"}.items():
+        with monkeypatch.context() as patch:
+            patch.setenv(f"STEPRAG_{name}", "32")
+            with pytest.raises(ConfigError, match=rf"\$STEPRAG_{name}: unknown key .*; did you mean '{near}'"):
+                load_config(InferConfig)
+    monkeypatch.setenv("STEPRAG_SEARCH__NPROBE", "3")
+    with pytest.raises(ConfigError, match=r"search\.nprobe is now ann\.nprobe"):
+        load_config(InferConfig)
+
+
+def test_a_section_means_one_thing_in_every_command() -> None:
+    """A section that two commands have is one class, or one derived from it: their keys can be set at once."""
+    sections: dict[str, type[BaseModel]] = {}
+    for place in CONFIGS:
+        module, _, name = place.partition(":")
+        for key, field in getattr(importlib.import_module(module), name).model_fields.items():
+            kind = field.annotation
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                other = sections.setdefault(key, kind)
+                assert issubclass(kind, other) or issubclass(other, kind), (key, kind, other)
 
 
 def test_options_may_say_none() -> None:

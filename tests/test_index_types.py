@@ -11,7 +11,7 @@ import pytest
 import indexes.search
 from indexes import open_retriever
 from indexes.build import build_index
-from indexes.config import SearchConfig
+from indexes.config import AnnConfig
 from indexes.manifest import IndexFacts, read_index_manifest
 from indexes.plan import sizes
 from indexes.vectors.index_types import TYPES, Rescored, build_type, open_index
@@ -45,7 +45,7 @@ def vectors(tmp_path: Path) -> VectorFile:
 
 @pytest.mark.parametrize("name", CPU_TYPES)
 def test_every_type_finds_what_exact_search_finds(name: str, vectors: VectorFile, tmp_path: Path) -> None:
-    search = SearchConfig(recall=0.95, nlist=16, code_bytes=8)
+    search = AnnConfig(recall=0.95, nlist=16, code_bytes=8)
     facts, measured = build_type(name, tmp_path, vectors, search, make_probe(vectors))
     assert measured.recall_at_10 >= (1.0 if TYPES[name].exact else 0.95)
     index = open_index(tmp_path, Opened(facts))
@@ -62,7 +62,7 @@ def test_every_type_finds_what_exact_search_finds(name: str, vectors: VectorFile
 
 def test_the_sizes_that_the_plan_prints_are_those_of_the_files(vectors: VectorFile, tmp_path: Path) -> None:
     """Formulas against what FAISS wrote; centroids and the like, which do not grow with the rows, come on top."""
-    search = SearchConfig(nlist=16, code_bytes=8, nprobe=16, ef=64, rescore=10)
+    search = AnnConfig(nlist=16, code_bytes=8, nprobe=16, ef=64, rescore=10)
     for name in CPU_TYPES:
         for file in tmp_path.glob("index.faiss"):
             file.unlink()
@@ -85,11 +85,11 @@ def test_an_index_that_finds_the_wrong_rows_is_seen(vectors: VectorFile) -> None
 def test_effort_is_tuned_to_the_recall_that_is_asked_for(vectors: VectorFile, tmp_path: Path) -> None:
     probe = make_probe(vectors)
     low, high = (
-        build_type("ivf-sq8", tmp_path, vectors, SearchConfig(recall=recall, nlist=200), probe) for recall in (0.1, 1.0)
+        build_type("ivf-sq8", tmp_path, vectors, AnnConfig(recall=recall, nlist=200), probe) for recall in (0.1, 1.0)
     )
     assert low[0].parameters["nprobe"] < high[0].parameters["nprobe"]
     assert low[1].recall_at_10 <= high[1].recall_at_10
-    given, _ = build_type("ivf-sq8", tmp_path, vectors, SearchConfig(nlist=64, nprobe=3), probe)
+    given, _ = build_type("ivf-sq8", tmp_path, vectors, AnnConfig(nlist=64, nprobe=3), probe)
     assert given.parameters["nprobe"] == 3
 
 

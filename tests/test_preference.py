@@ -15,6 +15,7 @@ from preference.pairs import build_pairs
 from preference.rewards import Estimate, Rewards, outcomes, rewards
 from preference.rule_counts import Funnel
 from preference.supervised import build_trajectories
+from steprag.agent.profiles import grammar_of
 from steprag.errors import ConfigError, DataError
 from steprag.files import dump_line, from_dict, read_records, to_dict
 from steprag.runs import read_manifest
@@ -343,3 +344,14 @@ def test_bad_trees_are_named_and_leave_nothing_behind(tmp_path: Path) -> None:
     (trees / "trees.jsonl").write_text("")
     with pytest.raises(ConfigError, match="holds no trees"):
         main(["--trees", str(trees), "--out", str(tmp_path / "out2")])
+
+
+def test_a_run_whose_prompt_profile_is_gone_is_refused_or_names_its_grammar(tmp_path: Path) -> None:
+    """Pairs were once built with the base grammar where the profile's relative path was not found."""
+    with pytest.raises(ConfigError, match="mine/proguide.yaml"):
+        grammar_of({"config": {"prompt": {"profile": "mine/proguide.yaml"}}})
+    assert grammar_of({"grammar": "proguide", "config": {"prompt": {"profile": "mine/proguide.yaml"}}}).lenient
+    assert grammar_of({"config": {"prompt": {"profile": "search-r1"}}}).name == "search-r1"
+    assert grammar_of({}).name == "transcript"
+    with pytest.raises(ConfigError, match="grammar 'new'"):
+        grammar_of({"grammar": "new"})

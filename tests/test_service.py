@@ -22,7 +22,8 @@ from indexes.corpora.passage_store import PassageStore, write_passages
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.remote import RemoteRetriever
 from indexes.retrieval.searchers import DECIMALS, Asked, Ranking, ranking
-from indexes.service.api import LimitsConfig, Served, create_app
+from indexes.service.api import Served, create_app
+from indexes.service.config import LimitsConfig
 from indexes.service.serve import service_token
 from steprag.cli import guarded
 from steprag.config import RetrieverConfig

@@ -20,8 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from indexes.retrieval.folder_retriever import FolderRetriever
 from indexes.retrieval.remote import FINGERPRINT
+from indexes.service.config import LimitsConfig
 from indexes.service.telemetry import Telemetry
-from steprag.config import Positive, Section
 from steprag.errors import RetrieverError
 from steprag.types import Passage
 
@@ -29,19 +29,6 @@ log = logging.getLogger(__name__)
 LOCAL_NAMES = ["localhost", "127.0.0.1", "[::1]"]
 BULKY = 64
 """Queries from which on a reply is written in a thread of its own."""
-
-
-class LimitsConfig(Section):
-    """What one request, and all that wait together, may ask for."""
-
-    body_bytes: Positive = Field(default=8 * 2**20, description="longest request body; more is 413")
-    queries: Positive = Field(default=4096, description="queries in one request; more is 422")
-    query_chars: Positive = Field(default=8192, description="characters in one query; more is 422")
-    top_k: Positive = Field(default=100, description="passages a query; more is 422")
-    waiting: Positive = Field(default=8192, description="queries accepted and not yet answered; more is 429")
-    seconds: float = Field(
-        default=60.0, gt=0, description="time for a request, from when weights are loaded; more is 504"
-    )
 
 
 @dataclass(frozen=True)

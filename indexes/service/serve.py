@@ -11,14 +11,12 @@ import socket
 import sys
 from pathlib import Path
 
-from pydantic import Field, model_validator
-
 from indexes.manifest import read_index_manifest
-from indexes.retrieval.folder_retriever import MAX_BATCH
 from indexes.retrieval.open import Machine, mode_of, open_folder
-from indexes.service.api import LimitsConfig, Served, create_app
+from indexes.service.api import Served, create_app
+from indexes.service.config import ServeConfig
 from steprag.cli import guarded
-from steprag.config import Positive, RetrieverConfig, StageConfig, add_options, config_from, parse_arguments
+from steprag.config import add_options, config_from, parse_arguments
 from steprag.engines.server import is_loopback
 from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError
@@ -26,22 +24,6 @@ from steprag.progress import say
 
 KEEP_ALIVE = 65
 """Seconds that an idle connection stays open: longer than clients leave theirs, so none is closed under a request."""
-
-
-class ServeConfig(StageConfig):
-    host: str = Field(default="127.0.0.1", description="address to listen on; beyond this machine only with a token")
-    port: int = Field(default=8000, ge=0, le=65535, description="0 takes a free one")
-    threads: Positive | None = Field(default=None, description="cores that a batch uses; none: all")
-    device: str = Field(default="cpu", description="where queries are encoded: cpu, cuda, or auto")
-    batch: Positive = Field(default=MAX_BATCH, description="queries searched at once; 256 suits a GPU")
-    retriever: RetrieverConfig = RetrieverConfig()
-    limits: LimitsConfig = LimitsConfig()
-
-    @model_validator(mode="after")
-    def _every_request_fits(self) -> ServeConfig:
-        if self.limits.waiting < self.limits.queries:
-            raise ValueError("limits.waiting must be at least limits.queries, or a full request could never be taken")
-        return self
 
 
 def main(argv: list[str]) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from indexes.config import SearchConfig
+from indexes.config import AnnConfig
 from indexes.manifest import INDEX, IndexFacts
 from indexes.retrieval.searchers import VectorIndex
 from indexes.vectors.recall import Measured, Probe, measure
@@ -43,7 +43,7 @@ class IndexType:
     """
 
     name: str
-    factory: Callable[[int, int, SearchConfig], str] | None = None
+    factory: Callable[[int, int, AnnConfig], str] | None = None
     effort: str | None = None
     rescored: bool = False
     least: int = 1
@@ -54,18 +54,18 @@ class IndexType:
         return self.factory is None and self.name != "gpu-cagra"
 
 
-def cells(rows: int, search: SearchConfig) -> int:
+def cells(rows: int, ann: AnnConfig) -> int:
     """nlist: as given, else the power of two near 2 √rows, with 39 rows a cell where there are so many."""
-    if search.nlist:
-        return search.nlist
+    if ann.nlist:
+        return ann.nlist
     return max(1, 2 ** round(np.log2(max(1.0, min(2 * rows**0.5, rows / 39)))))
 
 
-def code_bytes(dimension: int, search: SearchConfig) -> int:
+def code_bytes(dimension: int, ann: AnnConfig) -> int:
     """ivf-pq: bytes a vector, a divisor of the dimension."""
-    wanted = search.code_bytes or max(1, dimension // 8)
+    wanted = ann.code_bytes or max(1, dimension // 8)
     if dimension % wanted:
-        raise ConfigError(f"search.code_bytes is {wanted}, which does not divide the dimension {dimension}")
+        raise ConfigError(f"ann.code_bytes is {wanted}, which does not divide the dimension {dimension}")
     return wanted
 
 
@@ -151,7 +151,7 @@ def read_faiss(path: Path, dimension: int) -> Any:
     return index
 
 
-def check_type(name: str, rows: int, dimension: int, search: SearchConfig) -> None:
+def check_type(name: str, rows: int, dimension: int, ann: AnnConfig) -> None:
     """Raises ConfigError where a corpus of so many rows, or this machine, cannot have the type: before anything is
     encoded.
     """
@@ -159,7 +159,7 @@ def check_type(name: str, rows: int, dimension: int, search: SearchConfig) -> No
     if rows < kind.least:
         raise ConfigError(f"{name} needs at least {kind.least} passages, the corpus has {rows}; use flat")
     if kind.factory:
-        kind.factory(rows, dimension, search)
+        kind.factory(rows, dimension, ann)
     if kind.gpu:
         from indexes.vectors.gpu import gpu_faiss
 
@@ -167,7 +167,7 @@ def check_type(name: str, rows: int, dimension: int, search: SearchConfig) -> No
 
 
 def build_type(
-    name: str, folder: Path, vectors: VectorFile, search: SearchConfig, probe: Probe
+    name: str, folder: Path, vectors: VectorFile, ann: AnnConfig, probe: Probe
 ) -> tuple[IndexFacts, Measured]:
     """Writes the index of this type beside its vectors; returns its parameters and what was measured of it.
 
@@ -183,7 +183,7 @@ def build_type(
     if name == "flat":
         _write_flat(folder / INDEX, vectors)
     elif kind.factory:
-        return _approximate(kind, folder, vectors, search, probe)
+        return _approximate(kind, folder, vectors, ann, probe)
     index = read_faiss(folder / (INDEX if name == "flat" else VECTORS), vectors.dimension)
     return IndexFacts(name, {}), measure(index, vectors, probe)
 
@@ -196,23 +196,23 @@ def _write_flat(path: Path, vectors: VectorFile) -> None:
 
 
 def _approximate(
-    kind: IndexType, folder: Path, vectors: VectorFile, search: SearchConfig, probe: Probe
+    kind: IndexType, folder: Path, vectors: VectorFile, ann: AnnConfig, probe: Probe
 ) -> tuple[IndexFacts, Measured]:
     assert kind.factory is not None
-    factory = kind.factory(vectors.rows, vectors.dimension, search)
+    factory = kind.factory(vectors.rows, vectors.dimension, ann)
     _train_and_fill(factory, folder / INDEX, vectors)
     index = read_faiss(folder / INDEX, vectors.dimension)
     assert kind.effort is not None
-    given = search.nprobe if kind.effort == "nprobe" else search.ef
+    given = ann.nprobe if kind.effort == "nprobe" else ann.ef
     efforts = [given] if given else _efforts(kind.effort, index)
-    factors = (search.rescore,) if search.rescore is not None else RESCORED if kind.rescored else PLAIN
-    tried = [_least_effort(kind.effort, efforts, index, factor, vectors, search.recall, probe) for factor in factors]
-    enough = [found for found in tried if found[1].recall_at_10 >= search.recall]
+    factors = (ann.rescore,) if ann.rescore is not None else RESCORED if kind.rescored else PLAIN
+    tried = [_least_effort(kind.effort, efforts, index, factor, vectors, ann.recall, probe) for factor in factors]
+    enough = [found for found in tried if found[1].recall_at_10 >= ann.recall]
     if enough:
         parameters, measured = min(enough, key=lambda found: found[1].search_ms)
     else:
         parameters, measured = max(tried, key=lambda found: found[1].recall_at_10)
-        say(f"index: recall@10 is {measured.recall_at_10}, below the {search.recall} asked for;"
+        say(f"index: recall@10 is {measured.recall_at_10}, below the {ann.recall} asked for;"
             " give more bits or bytes a vector, or another --type")  # fmt: skip
     return IndexFacts(kind.name, {"factory": factory, **parameters}), measured
 
@@ -283,6 +283,6 @@ def prepare(index: Any, points: int) -> None:
         clustering.niter, clustering.max_points_per_centroid, clustering.min_points_per_centroid = 10, points, 1
 
 
-def requested(name: str, search: SearchConfig) -> IndexFacts:
+def requested(name: str, ann: AnnConfig) -> IndexFacts:
     """The type and parameters that a build is asked for, as they decide whether a folder holds it already."""
-    return IndexFacts(name, {} if TYPES[name].exact else search.model_dump())
+    return IndexFacts(name, {} if TYPES[name].exact else ann.model_dump())

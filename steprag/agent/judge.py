@@ -10,13 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from steprag.agent.grammar import neutralise
 from steprag.agent.profiles import fill
 from steprag.files import file_hash
 from steprag.policy.client import Policy
 from steprag.types import Message, Question, State, Usage
+from steprag.yaml_files import read_yaml
 
 PROMPT = Path(__file__).parents[2] / "configs" / "judge" / "default.yaml"
 TRIES = 2
@@ -110,7 +109,7 @@ def render(question: Question, state: State, *, gold: bool) -> tuple[Message, ..
 
 @cache
 def _words() -> dict[str, str]:
-    return yaml.safe_load(PROMPT.read_text(encoding="utf-8"))
+    return read_yaml(PROMPT)
 
 
 def prompt_hash() -> str:

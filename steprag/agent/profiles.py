@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from steprag.agent.grammar import START, Grammar, neutralise
 from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
 from steprag.errors import ConfigError
 from steprag.types import Message, Passage, State
+from steprag.yaml_files import read_yaml
 
 PROFILES = Path(__file__).parents[2] / "configs" / "prompts"
 
@@ -167,12 +168,11 @@ def load_profile(name: str, examples: int = 0) -> PromptProfile:
         known = ", ".join(sorted(p.stem for p in PROFILES.glob("*.yaml")))
         raise ConfigError(f"prompt profile {name!r} not found; known: {known} (or give the path of a YAML file)")
     try:
-        words = _ProfileFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (ValidationError, yaml.YAMLError) as error:
-        detail = (
-            f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}" if isinstance(error, ValidationError) else error
-        )
-        raise ConfigError(f"{path}: not a prompt profile: {detail}") from None
+        words = _ProfileFile.model_validate(read_yaml(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{path}: not a prompt profile: {key}: {first['msg'].lower()}") from None
     if words.grammar not in GRAMMARS:
         raise ConfigError(f"{path}: unknown grammar {words.grammar!r}; known: {', '.join(GRAMMARS)}")
     if missing := _missing_turns(words):
@@ -196,8 +196,14 @@ def _missing_turns(words: _ProfileFile) -> list[str]:
     return sorted(reached - words.turns.keys())
 
 
-def grammar_of(profile: str | None) -> Grammar:
-    """The grammar of a profile that a run was made with; the base grammar where there is no such profile any more."""
-    path = Path(profile or TRANSCRIPT.name)
-    named = path if path.suffix in (".yaml", ".yml") else PROFILES / f"{path}.yaml"
-    return load_profile(str(named)).grammar if named.is_file() else TRANSCRIPT
+def grammar_of(manifest: Mapping[str, Any]) -> Grammar:
+    """The grammar that the steps of a run follow, by its manifest; the base grammar where that names no profile.
+
+    Raises ConfigError where the run's profile is not found from here, or its grammar is of no version of this program.
+    """
+    if name := manifest.get("grammar"):
+        if name not in GRAMMARS:
+            raise ConfigError(f"grammar {name!r}, which a run's manifest names, is not known here")
+        return GRAMMARS[name]
+    profile = ((manifest.get("config") or {}).get("prompt") or {}).get("profile")
+    return load_profile(profile).grammar if profile else TRANSCRIPT

@@ -14,8 +14,6 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-import yaml
-
 from steprag import atlas
 from steprag.cli import guarded
 from steprag.config import parse_arguments
@@ -31,6 +29,7 @@ from steprag.files import read_json, write_json, write_records
 from steprag.inputs import read_questions
 from steprag.runs import read_manifest
 from steprag.types import Question
+from steprag.yaml_files import read_yaml
 
 SOUND = ("--filters.repeating", "true", "--filters.unread", "true")
 """What is not learnt from: a small model's right answer is often a guess at the end of a ramble."""
@@ -228,7 +227,7 @@ def one_pass(pairs: Path, kind: str) -> int:
     count = read_manifest(pairs)["counts"].get(f"{product}.train", 0)
     if not count:
         raise ConfigError(f"{pairs} holds nothing to train on by {kind}; search more questions (--train)")
-    return max(1, count // yaml.safe_load(recipe(kind).read_text(encoding="utf-8"))["batch_size"])
+    return max(1, count // read_yaml(recipe(kind))["batch_size"])
 
 
 def sft_steps(pairs: Path, sizes: Sizes, rounds: int) -> int:

@@ -1,0 +1,62 @@
+"""YAML files of ours and of strangers: recipes, prompt profiles, judge prompts. One reader for all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from steprag.errors import ConfigError
+
+LONGEST = 1 << 20
+"""Bytes of a YAML file; the longest of ours has a few thousand."""
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """SafeLoader without aliases, with which a few lines can stand for gigabytes."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.composer.ComposerError(None, None, "an alias (*name); write the value out", mark)
+        return super().compose_node(parent, index)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The keys and values of a YAML file; none for an empty one.
+
+    Raises ConfigError, with the line where it is known, for a file that is missing, longer than 1 MiB, not UTF-8 or
+    not YAML, that has aliases, or whose keys are not all text.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path}: not found, or no file")
+    with path.open("rb") as stream:
+        content = stream.read(LONGEST + 1)
+    if len(content) > LONGEST:
+        raise ConfigError(f"{path}: longer than {LONGEST:,} bytes; that is no recipe")
+    try:
+        values = yaml.load(content.decode("utf-8"), Loader=_PlainLoader)
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8; save the file in that encoding") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else 1
+        raise ConfigError(f"{path}:{line}: not YAML: {getattr(error, 'problem', None) or error}") from None
+    except (ValueError, TypeError, RecursionError) as error:  # a number or date out of range, a list as key, nesting
+        raise ConfigError(f"{path}: cannot be read: {type(error).__name__}: {str(error)[:200]}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected keys and values, found {type(values).__name__}")
+    _check_keys(path, values)
+    return values
+
+
+def _check_keys(path: Path, values: dict[Any, Any]) -> None:
+    for key, value in values.items():
+        if not isinstance(key, str):
+            raise ConfigError(f"{path}: the key {key!r} is no text; write it in quotes, or mend it")
+        if isinstance(value, dict):
+            _check_keys(path, value)
