@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.composer import ComposerError
 
 from steprag.errors import ConfigError
 
@@ -19,7 +20,7 @@ class _PlainLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark
-            raise yaml.composer.ComposerError(None, None, "an alias (*name); write the value out", mark)
+            raise ComposerError(None, None, "an alias (*name); write the value out", mark)
         return super().compose_node(parent, index)
 
 
