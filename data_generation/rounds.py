@@ -20,12 +20,12 @@ class Earlier:
 
     def __init__(self, runs: Sequence[Path]) -> None:
         self._files = [existing(run, "earlier run") / "trees.jsonl" for run in runs]
-        self._places: dict[str, list[tuple[Path, int]]] = defaultdict(list)
+        self._places: dict[str, list[tuple[Path, int, int]]] = defaultdict(list)  # file, line and its first byte
         for file in self._files:
             if not file.is_file():
                 raise ConfigError(f"{file.parent} has no trees.jsonl; --after takes run folders of steprag generate")
-            for question_id, start, _ in lines_of(file, lambda row: row["question"]["id"]):
-                self._places[question_id].append((file, start))
+            for line, (question_id, start, _) in enumerate(lines_of(file, lambda row: row["question"]["id"]), 1):
+                self._places[question_id].append((file, line, start))
 
     @property
     def identity(self) -> list[str]:
@@ -43,10 +43,10 @@ class Earlier:
 
     def _trees(self, question_id: str) -> list[Tree]:
         trees = []
-        for number, (file, start) in enumerate(self._places.get(question_id, ()), 1):
+        for file, line, start in self._places.get(question_id, ()):
             with file.open("rb") as stream:
                 stream.seek(start)
-                trees.append(from_dict(Tree, json.loads(stream.readline()), file, number))
+                trees.append(from_dict(Tree, json.loads(stream.readline()), file, line))
         return trees
 
 

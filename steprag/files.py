@@ -136,11 +136,20 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def parse_line(line: str, path: Path, number: int) -> Any:
-    """A line's JSON. Raises DataError with the line."""
+    """A line's JSON. Raises DataError with the line, also where no file could hold the value again."""
     try:
-        return json.loads(line)
+        value = json.loads(line)
+        if "\\ud" in line or "\\uD" in line:  # the only way in for half a surrogate pair
+            json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise DataError(path, f"not JSON: {error.msg} at column {error.colno}", line=number) from None
+    except UnicodeEncodeError:
+        raise DataError(path, "half a surrogate pair, which is no character", line=number) from None
+    except RecursionError:
+        raise DataError(path, "lists or objects are nested too deep", line=number) from None
+    except ValueError:  # Python's limit: 4,300 digits
+        raise DataError(path, "a number has too many digits", line=number) from None
+    return value
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
