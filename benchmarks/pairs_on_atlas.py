@@ -25,11 +25,12 @@ from statistics import fmean, stdev
 from data_generation.config import GenerateConfig
 from data_generation.generate import generate
 from indexes import open_retriever
-from preference.config import PairsConfig, RewardConfig
+from preference.config import PairsConfig, TreeRewardConfig
 from preference.pairs import build_pairs
 from preference.rewards import rewards
 from steprag import atlas
 from steprag.agent.environment import Environment, rollout
+from steprag.agent.grammars import TRANSCRIPT
 from steprag.agent.profiles import load_profile
 from steprag.config import load_config
 from steprag.files import read_records, write_records
@@ -84,7 +85,7 @@ def pairs_of(trees: list[Tree], rules: PairsConfig) -> list[tuple[Tree, Node, No
     return [
         (tree, tree.nodes[pair.chosen_node], tree.nodes[pair.rejected_node])
         for tree in trees
-        for pair in build_pairs(tree, "", rewards(tree, RewardConfig(alpha=0.9)), rules)
+        for pair in build_pairs(tree, "", rewards(tree, TreeRewardConfig(alpha=0.9), TRANSCRIPT), rules)
     ]
 
 

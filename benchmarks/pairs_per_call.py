@@ -21,10 +21,11 @@ from functools import cache
 from data_generation.config import GenerateConfig
 from data_generation.growth import plant
 from data_generation.search import Searcher, grow
-from preference.config import PairsConfig, RewardConfig
+from preference.config import PairsConfig, TreeRewardConfig
 from preference.pairs import build_pairs
 from preference.rewards import rewards
 from steprag.agent.environment import Environment
+from steprag.agent.grammars import TRANSCRIPT
 from steprag.agent.judge import Judge
 from steprag.agent.profiles import load_profile
 from steprag.config import load_config
@@ -119,7 +120,7 @@ def measured(preset: str, questions: int) -> dict[str, float]:
     rules = PairsConfig(margin=0.01, errors=0, per_node=None)
     right, pairs = 0.0, 0
     for tree in trees:
-        for pair in build_pairs(tree, "", rewards(tree, RewardConfig(alpha=0.9)), rules):
+        for pair in build_pairs(tree, "", rewards(tree, TreeRewardConfig(alpha=0.9), TRANSCRIPT), rules):
             better, worse = (_worth(tree, tree.nodes[node or 0]) for node in (pair.chosen_node, pair.rejected_node))
             pairs += 1
             right += 1.0 if better > worse else 0.5 if better == worse else 0.0

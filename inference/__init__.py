@@ -1,1 +1,6 @@
-"""Questions, a model and an index in; predictions and scores out. The same agent that the search explored."""
+"""Questions to predictions and scores.
+
+`steprag infer` (`inference.inference`) reads a question file and an index, runs the agent, and writes a run folder:
+`predictions.jsonl` and `metrics.json`. `steprag evaluate` scores such a run again, `steprag judge` asks a model which
+answers are right, `steprag compare` puts runs side by side, and `steprag ask` plays one question.
+"""

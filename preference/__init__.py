@@ -1,1 +1,7 @@
-"""Trees in, preference pairs and supervised steps out. Pure functions: another reward or margin needs no new search."""
+"""Trees to what training learns from.
+
+`steprag pairs` (`preference.build`) reads `trees.jsonl` of one or more runs of `steprag generate`. It writes a pairs
+folder: preference pairs, supervised steps, step labels and rankings, each split into train and validation, with
+`questions.jsonl`, `report.json`, a data card and plots. `steprag pairs leakage`, `sensitivity`, `import` and `export`
+work on such folders.
+"""

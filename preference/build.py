@@ -64,12 +64,11 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
 
     Raises ConfigError where the trees were made by different prompts, or where there are none.
     """
-    sources = [read_manifest(file.parent) if (file.parent / "manifest.json").exists() else {} for file in trees]
-    prompt = _one_prompt(trees, sources)
-    grammar = grammar_of(sources[0])
+    sources = manifests_of(trees)
+    prompt, grammar = _one_prompt(trees, sources), grammar_of(sources[0])
     identity = {"trees": [file_hash(file) for file in trees], **config.model_dump(exclude={"card", "leakage"})}
     with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
-        funnel, credit = Funnel(), Credit(config.reward)
+        funnel, credit = Funnel(), Credit(config.reward, grammar)
         totals: Counter[str] = Counter()
         usage = Usage()
         with PairsFolder(out, config, config.products, grammar, funnel) as folder:
@@ -77,7 +76,7 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
                 totals["trees"] += 1
                 totals["nodes"] += len(tree.nodes)
                 usage += tree.usage
-                estimates = rewards(tree, config.reward)
+                estimates = rewards(tree, config.reward, grammar)
                 credit.add(tree, estimates if config.reward.name == "spre" else spre(tree, config.reward))
                 lucky = guessable(tree.question.question, tree.question.golden_answers)
                 totals["guessable"] += lucky
@@ -111,8 +110,13 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
         say("pairs: no pair to train on; the rules and filters above say why: search more, hotter, or ask for less")
 
 
+def manifests_of(trees: list[Path]) -> list[dict[str, Any]]:
+    """The manifest of the run that each file of trees lies in; empty where it lies in none."""
+    return [read_manifest(file.parent) if (file.parent / "manifest.json").exists() else {} for file in trees]
+
+
 def _one_prompt(trees: list[Path], sources: list[dict[str, Any]]) -> Any:
-    """The identity of the prompts that all trees were made by; None where no manifest tells."""
+    """The identity of the prompts that all trees were made by, None where no manifest tells. Raises ConfigError."""
     told = [source.get("identity", {}).get("prompt") for source in sources]
     for file, prompt in zip(trees, told, strict=True):
         if prompt != told[0]:

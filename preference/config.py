@@ -27,7 +27,7 @@ Part = Literal["spre", "best_leaf", "first_answer", "judge", "gold", "reasonrag"
 Product = Literal["pairs", "sft", "steps", "rankings"]
 
 
-class RewardConfig(Section):
+class TreeRewardConfig(Section):
     name: Literal["spre", "best_leaf", "first_answer", "judge", "gold", "reasonrag", "mixed"] = Field(
         default="spre",
         description="spre: mean over the answers below of metric × alpha^steps; best_leaf: the best of them; "
@@ -153,7 +153,7 @@ class PairsStageConfig(FolderConfig):
     products: tuple[Product, ...] = Field(
         default=("pairs", "sft"), description="what to make: pairs, sft, steps (for a critic), rankings"
     )
-    reward: RewardConfig = RewardConfig()
+    reward: TreeRewardConfig = TreeRewardConfig()
     pairs: PairsConfig = PairsConfig()
     sft: SftConfig = SftConfig()
     guessable: Literal["keep", "drop"] = Field(

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from steprag.agent.grammar import Grammar
 from steprag.gold import gold_of, mentions, subject
 from steprag.types import Tree
 
 
-def gold_recall(tree: Tree) -> list[float | None]:
+def gold_recall(tree: Tree, grammar: Grammar) -> list[float | None]:
     """For every node by id, the share of the gold passages that the episode has by then; None for other steps.
 
-    A query counts what the queries so far have found. An evidence step counts, of these, the passages whose title the
-    evidence so far mentions: a proxy, since trees keep no passage texts. None everywhere without gold.
+    A step that retrieves counts what the searches so far have found. A step that keeps (evidence: it neither retrieves
+    nor ends the episode) counts, of these, the passages whose title the kept text so far mentions: a proxy, since trees
+    hold no passage texts. None everywhere without gold.
     """
     gold = gold_of(tree.question)
     if gold is None:
         return [None] * len(tree.nodes)
+    retrieving = {action.name for action in grammar.actions if action.retrieves}
+    keeping = {action.name for action in grammar.actions if not (action.retrieves or action.terminal)}
     found: list[dict[str, str]] = []  # by node: mark → title of the gold passages found so far
     kept: list[frozenset[str]] = []  # by node: marks that the evidence so far mentions
     recall: list[float | None] = []
@@ -24,12 +28,12 @@ def gold_recall(tree: Tree) -> list[float | None]:
         value = None
         if fresh := {mark: subject(p.title) for p in node.passages if (mark := gold.matches(p)) is not None}:
             here = here | fresh
-        if node.action == "evidence" and node.content:
+        if node.action in keeping and node.content:
             if here:
                 there = mentions(node.content, here.values())
                 mentioned = mentioned | {mark for mark, told in zip(here, there, strict=True) if told}
             value = gold.share(len(mentioned))
-        elif node.action == "query":
+        elif node.action in retrieving:
             value = gold.share(len(here))
         found.append(here)
         kept.append(mentioned)

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from preference.config import RewardConfig
+from preference.config import TreeRewardConfig
 from preference.pairs import margin_error
 from preference.rewards import Estimate, Rewards, gold, judge, outcomes
+from steprag.agent.grammar import Grammar
 from steprag.stats import share_interval
 from steprag.tree import children_of
 from steprag.types import Node, Tree
@@ -40,8 +41,8 @@ class Depth:
 class Credit:
     """Sums of all trees so far; `report` turns them into shares and intervals."""
 
-    def __init__(self, config: RewardConfig) -> None:
-        self._config = config
+    def __init__(self, config: TreeRewardConfig, grammar: Grammar) -> None:
+        self._config, self._grammar = config, grammar
         self._depths: dict[tuple[str, int], Depth] = defaultdict(Depth)
         self._agreement: dict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0])
         self._grid = [[0] * GRID for _ in range(GRID)]
@@ -51,7 +52,7 @@ class Credit:
         """Takes a tree into account. `rollouts` is its `spre`."""
         worth = outcomes(tree, self._config)
         self._trees[contrast([value for value in worth if value is not None], tree)] += 1
-        judged, recall = judge(tree, self._config), gold(tree, self._config)
+        judged, recall = judge(tree, self._config), gold(tree, self._grammar)
         named = {"rollouts": rollouts, "judge": judged, "gold": recall}
         signals = {name: signal for name, signal in named.items() if any(signal)}
         answers, halves = answers_below(tree, worth), half_means(tree, worth)

@@ -1,7 +1,8 @@
 """Rewards of a finished tree: for every node, how good it was to go there. Nothing is written into the tree.
 
-A reward is a function of a tree and a `RewardConfig`, listed by name in `REWARDS`; it gives an `Estimate` for every
-node by id, None where it says nothing (a refused completion is not a wrong answer).
+A reward is a function of a tree and a `TreeRewardConfig`, listed by name in `REWARDS`; `gold` and `mixed` also take the
+grammar. It gives an `Estimate` for every node by id, None where it says nothing (a refused completion is not a wrong
+answer).
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from preference.config import RewardConfig
+from preference.config import TreeRewardConfig
 from preference.gold import gold_recall
+from steprag.agent.grammar import Grammar
 from steprag.metrics import exact_match, f1_with_articles
 from steprag.tree import children_of, discounted
 from steprag.types import Tree
@@ -33,12 +35,16 @@ class Estimate:
 Rewards = list[Estimate | None]
 
 
-def rewards(tree: Tree, config: RewardConfig) -> Rewards:
-    """The reward that `config` names, for every node by id."""
-    return REWARDS[config.name](tree, config)
+def rewards(tree: Tree, config: TreeRewardConfig, grammar: Grammar) -> Rewards:
+    """The reward that `config` names, for every node by id. `grammar` is the one that the tree was made with."""
+    return mixed(tree, config, grammar) if config.name == "mixed" else _named(config.name, tree, config, grammar)
 
 
-def outcomes(tree: Tree, config: RewardConfig) -> list[float | None]:
+def _named(name: str, tree: Tree, config: TreeRewardConfig, grammar: Grammar) -> Rewards:
+    return gold(tree, grammar) if name == "gold" else REWARDS[name](tree, config)
+
+
+def outcomes(tree: Tree, config: TreeRewardConfig) -> list[float | None]:
     """For every answer the search scored, metric × alpha^steps; None for every other node.
 
     The metric `f1` is the one that the tree holds; the others are computed from the answer's text.
@@ -55,7 +61,7 @@ def outcomes(tree: Tree, config: RewardConfig) -> list[float | None]:
     return worth
 
 
-def spre(tree: Tree, config: RewardConfig) -> Rewards:
+def spre(tree: Tree, config: TreeRewardConfig) -> Rewards:
     """SPRE of arXiv 2505.14069: the mean over the answers at or below a node of F1 × alpha^steps, weighted by visits.
 
     Played episodes stay in the tree, so every answer below is one rollout.
@@ -115,7 +121,7 @@ def _spread(weight: float, squares: float, total: float, total_squares: float) -
     return max(0.0, total_squares / weight - mean * mean) * rollouts / (rollouts - 1)
 
 
-def reasonrag(tree: Tree, config: RewardConfig) -> Rewards:
+def reasonrag(tree: Tree, config: TreeRewardConfig) -> Rewards:
     """The published pair builder's reward: leaves as `outcomes`, inner nodes the mean of their rewarded children, each
     weighted by its visits.
 
@@ -134,7 +140,7 @@ def reasonrag(tree: Tree, config: RewardConfig) -> Rewards:
     return [None if value is None else Estimate(value, None, "reasonrag") for value in values]
 
 
-def best_leaf(tree: Tree, config: RewardConfig) -> Rewards:
+def best_leaf(tree: Tree, config: TreeRewardConfig) -> Rewards:
     """The best answer at or below a node, F1 × alpha^steps: what the step can lead to. It has no standard error."""
     best = outcomes(tree, config)
     for node in reversed(tree.nodes):
@@ -144,7 +150,7 @@ def best_leaf(tree: Tree, config: RewardConfig) -> Rewards:
     return [None if value is None else Estimate(value, None, "best_leaf") for value in best]
 
 
-def first_answer(tree: Tree, config: RewardConfig) -> Rewards:
+def first_answer(tree: Tree, config: TreeRewardConfig) -> Rewards:
     """What the first answer found at or below a node was worth: credit from one whole episode, as without a search.
 
     Siblings of different value are then where a right episode parts from a wrong one. It has no standard error.
@@ -159,7 +165,7 @@ def first_answer(tree: Tree, config: RewardConfig) -> Rewards:
     return [None if value is None else Estimate(value, None, "first_answer") for value in values]
 
 
-def judge(tree: Tree, config: RewardConfig) -> Rewards:
+def judge(tree: Tree, config: TreeRewardConfig) -> Rewards:
     """The judge's score of the step, 0 to 1; where only steps below were judged, their mean, as in `spre`."""
     del config
     scores = [None if node.judge is None else node.judge.get("score") for node in tree.nodes]
@@ -169,18 +175,17 @@ def judge(tree: Tree, config: RewardConfig) -> Rewards:
     ]
 
 
-def gold(tree: Tree, config: RewardConfig) -> Rewards:
-    """Gold-evidence recall of query and evidence steps (`preference.gold`)."""
-    del config
-    return [None if share is None else Estimate(share, 0.0, "gold") for share in gold_recall(tree)]
+def gold(tree: Tree, grammar: Grammar) -> Rewards:
+    """Gold-evidence recall of the steps that search or keep (`preference.gold`)."""
+    return [None if share is None else Estimate(share, 0.0, "gold") for share in gold_recall(tree, grammar)]
 
 
-def mixed(tree: Tree, config: RewardConfig) -> Rewards:
+def mixed(tree: Tree, config: TreeRewardConfig, grammar: Grammar) -> Rewards:
     """The weighted mean (`config.mix`) of those rewards that a node has; `basis` names them.
 
     The parts are taken as independent for the standard error; a part without one adds none.
     """
-    parts = {name: REWARDS[name](tree, config) for name in sorted(config.mix)}
+    parts = {name: _named(name, tree, config, grammar) for name in sorted(config.mix)}
     return [_mean({name: part[node.id] for name, part in parts.items()}, config.mix) for node in tree.nodes]
 
 
@@ -194,12 +199,10 @@ def _mean(parts: dict[str, Estimate | None], weights: Mapping[Any, float]) -> Es
     return Estimate(value, math.hypot(*errors) if errors else None, "+".join(there))
 
 
-REWARDS: dict[str, Callable[[Tree, RewardConfig], Rewards]] = {
+REWARDS: dict[str, Callable[[Tree, TreeRewardConfig], Rewards]] = {
     "spre": spre,
     "best_leaf": best_leaf,
     "first_answer": first_answer,
     "judge": judge,
-    "gold": gold,
     "reasonrag": reasonrag,
-    "mixed": mixed,
 }

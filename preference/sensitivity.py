@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from preference.build import read_trees, trees_file
+from preference.build import manifests_of, read_trees, trees_file
 from preference.config import PairsStageConfig
 from preference.pairs import build_pairs
 from preference.reward_diagnostics import share
 from preference.rewards import rewards
+from steprag.agent.grammar import Grammar
+from steprag.agent.profiles import grammar_of
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
@@ -75,6 +77,7 @@ def sensitivity(config: PairsStageConfig, trees: list[Path], out: Path, alphas: 
         "alphas": alphas,
         **config.model_dump(include={"reward", "pairs"}),
     }
+    grammar = grammar_of(manifests_of(trees)[0])
     with open_run(out, "sensitivity", identity=identity, config=config.model_dump()) as run:
         base = config.reward.alpha
         tally: dict[float, Counter[str]] = {alpha: Counter() for alpha in alphas}
@@ -82,7 +85,7 @@ def sensitivity(config: PairsStageConfig, trees: list[Path], out: Path, alphas: 
         with written_whole(out / "changes.jsonl") as stream:
             for tree, tree_hash in read_trees(*trees):
                 survive["trees"] += 1
-                for found in preferences(tree, config, alphas):
+                for found in preferences(tree, config, alphas, grammar):
                     _count(found, base, tally, survive)
                     if len({_sign(margin) for margin in found.margins.values()}) > 1:
                         where = {"question_id": tree.question.id, "tree": tree_hash}
@@ -100,12 +103,14 @@ def sensitivity(config: PairsStageConfig, trees: list[Path], out: Path, alphas: 
     return report
 
 
-def preferences(tree: Tree, config: PairsStageConfig, alphas: tuple[float, ...]) -> Iterator[Preference]:
+def preferences(
+    tree: Tree, config: PairsStageConfig, alphas: tuple[float, ...], grammar: Grammar
+) -> Iterator[Preference]:
     """Every two siblings that some alpha makes a pair of."""
     found: dict[tuple[int, int], Preference] = {}
     for alpha in alphas:
         reward = config.reward.model_copy(update={"alpha": alpha})
-        for pair in build_pairs(tree, "", rewards(tree, reward), config.pairs):
+        for pair in build_pairs(tree, "", rewards(tree, reward, grammar), config.pairs):
             chosen, rejected = pair.chosen_node or 0, pair.rejected_node or 0
             first, second = sorted((chosen, rejected))
             actions = (tree.nodes[first].action or "", tree.nodes[second].action or "")

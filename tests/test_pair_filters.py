@@ -18,7 +18,7 @@ import pytest
 from data_generation.search import grow
 from preference.build import main
 from preference.candidates import in_circles
-from preference.config import FilterConfig, RewardConfig
+from preference.config import FilterConfig, TreeRewardConfig
 from preference.exchange.push import push
 from preference.filters import checks, content_reader
 from preference.reward_diagnostics import Credit, half_means
@@ -319,11 +319,11 @@ def test_an_interrupted_build_leaves_the_old_files(tmp_path: Path, monkeypatch: 
 
 def test_credit_counts_agreement_and_contrast() -> None:
     """A judge who scores answers by their F1 agrees with the rollouts on every two answers."""
-    credit = Credit(RewardConfig())
+    credit = Credit(TreeRewardConfig(), TRANSCRIPT)
     wrong = asyncio.run(grow(planted(), searcher(ScriptedPolicy(lambda prompt, draw: answer("no")), rollouts=2)))
     trees = [*map(judged_by_f1, varied(12)), wrong]
     for tree in trees:
-        credit.add(tree, spre(tree, RewardConfig()))
+        credit.add(tree, spre(tree, TreeRewardConfig()))
     report = credit.report()
     assert report["trees"]["without_contrast"]["count"] == 13
     assert report["trees"]["all wrong"] >= 1
@@ -331,7 +331,7 @@ def test_credit_counts_agreement_and_contrast() -> None:
     answers = [row for row in report["agreement"] if row["signals"] == "rollouts, judge" and row["action"] == "answer"]
     assert answers
     assert all(row["share"] == 1.0 for row in answers)
-    rewarded = [e for tree in trees for e in spre(tree, RewardConfig())[1:] if e is not None]
+    rewarded = [e for tree in trees for e in spre(tree, TreeRewardConfig())[1:] if e is not None]
     assert sum(row["steps"] for row in report["steps"]) == len(rewarded)
     assert sum(map(sum, report["reward_against_judge"])) > 0
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from preference.build import main
-from preference.config import PairsConfig, RewardConfig, SftConfig
+from preference.config import PairsConfig, SftConfig, TreeRewardConfig
 from preference.labels import build_labels, build_rankings
 from preference.pairs import build_pairs
 from preference.rewards import Estimate, Rewards, outcomes, rewards
 from preference.rule_counts import Funnel
 from preference.supervised import build_trajectories
+from steprag.agent.grammar import START, Action, Grammar
+from steprag.agent.grammars import TRANSCRIPT
 from steprag.agent.profiles import grammar_of
+from steprag.cli import main as steprag
 from steprag.errors import ConfigError, DataError
 from steprag.files import dump_line, from_dict, read_records, to_dict
 from steprag.runs import read_manifest
@@ -49,7 +55,7 @@ def tree() -> Tree:
 
 
 def spre(grown: Tree, alpha: float) -> Rewards:
-    return rewards(grown, RewardConfig(alpha=alpha))
+    return rewards(grown, TreeRewardConfig(alpha=alpha), TRANSCRIPT)
 
 
 def values(found: Rewards) -> list[float | None]:
@@ -62,7 +68,9 @@ def given(*numbers: float | None) -> Rewards:
 
 
 def steps_of(grown: Tree, config: SftConfig) -> list[Trajectory]:
-    return build_trajectories(grown, "h", outcomes(grown, RewardConfig()), rewards(grown, RewardConfig()), config)
+    return build_trajectories(
+        grown, "h", outcomes(grown, TreeRewardConfig()), rewards(grown, TreeRewardConfig(), TRANSCRIPT), config
+    )
 
 
 def test_spre_is_the_mean_over_the_answers_below() -> None:
@@ -94,12 +102,12 @@ def test_other_rewards_by_name() -> None:
     judged[4] = replace(judged[4], judge={"score": 0.2, "text": ""})
     judged[6] = replace(judged[6], judge={"score": None, "text": "?"})
     grown = replace(tree(), nodes=tuple(judged))
-    assert values(rewards(grown, RewardConfig(name="best_leaf"))) == pytest.approx(
+    assert values(rewards(grown, TreeRewardConfig(name="best_leaf"), TRANSCRIPT)) == pytest.approx(
         [0.81, 0.81, 0.405, None, 0.81, 0, 0.405], nan_ok=True
     )
-    scores = values(rewards(grown, RewardConfig(name="judge")))
+    scores = values(rewards(grown, TreeRewardConfig(name="judge"), TRANSCRIPT))
     assert scores == [pytest.approx((2 * 0.9 + 0.2) / 3), 0.9, None, None, 0.2, None, None]
-    mixed = rewards(grown, RewardConfig(name="mixed", mix={"spre": 3, "judge": 1}, alpha=1.0))
+    mixed = rewards(grown, TreeRewardConfig(name="mixed", mix={"spre": 3, "judge": 1}, alpha=1.0), TRANSCRIPT)
     assert values(mixed)[1] == pytest.approx((3 * 0.5 + 0.9) / 4)
     assert values(mixed)[2] == pytest.approx(0.5)  # not judged: of the other part alone
     assert [estimate and estimate.basis for estimate in mixed][1:3] == ["judge+spre", "spre"]
@@ -111,19 +119,31 @@ def test_credit_from_whole_episodes() -> None:
     nodes = list(tree().nodes)
     nodes[4], nodes[5] = replace(nodes[4], prediction_f1=0.0), replace(nodes[5], prediction_f1=1.0)
     grown = replace(tree(), nodes=tuple(nodes))
-    first = values(rewards(grown, RewardConfig(name="first_answer", alpha=1)))
+    first = values(rewards(grown, TreeRewardConfig(name="first_answer", alpha=1), TRANSCRIPT))
     assert first == pytest.approx([0.0, 0.0, 0.5, None, 0.0, 1.0, 0.5], nan_ok=True)
-    assert values(rewards(grown, RewardConfig(name="best_leaf", alpha=1)))[:2] == [1.0, 1.0]
+    assert values(rewards(grown, TreeRewardConfig(name="best_leaf", alpha=1), TRANSCRIPT))[:2] == [1.0, 1.0]
 
 
 def test_metrics_are_chosen_without_touching_the_tree() -> None:
     nodes = list(tree().nodes)
     nodes[4] = replace(nodes[4], content="the b", prediction_f1=0.4)
     grown = replace(tree(), nodes=tuple(nodes), question=Question("q", "?", ("a b c",)))
-    assert outcomes(grown, RewardConfig(alpha=1))[4] == 0.4  # as the search saw it
-    assert outcomes(grown, RewardConfig(alpha=1, metric="em"))[4] == 0.0
-    assert outcomes(grown, RewardConfig(alpha=1, metric="f1_with_articles"))[4] == pytest.approx(2 / 5)
-    assert outcomes(grown, RewardConfig(alpha=1, metric="em"))[:4] == [None] * 4
+    assert outcomes(grown, TreeRewardConfig(alpha=1))[4] == 0.4  # as the search saw it
+    assert outcomes(grown, TreeRewardConfig(alpha=1, metric="em"))[4] == 0.0
+    assert outcomes(grown, TreeRewardConfig(alpha=1, metric="f1_with_articles"))[4] == pytest.approx(2 / 5)
+    assert outcomes(grown, TreeRewardConfig(alpha=1, metric="em"))[:4] == [None] * 4
+
+
+OTHER_NAMES = Grammar(
+    "other-names",
+    (Action("search", "", retrieves=True), Action("note", ""), Action("reply", "", terminal=True)),
+    {START: ("search", "reply"), "search": ("note",), "note": ("search", "reply")},
+)
+
+
+def _renamed(grown: Tree) -> Tree:
+    names = {"query": "search", "evidence": "note", "answer": "reply"}
+    return replace(grown, nodes=tuple(replace(n, action=names.get(n.action or "")) for n in grown.nodes))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +165,8 @@ def test_gold_recall_follows_the_episode(metadata: dict[str, object], recall: li
         replace(node(3, 0, "evidence", content="Tirana is a capital."), parent=2, depth=3),
     )
     grown = replace(tree(), nodes=nodes, question=Question("q", "?", ("a",), metadata))
-    assert values(rewards(grown, RewardConfig(name="gold"))) == recall
+    assert values(rewards(grown, TreeRewardConfig(name="gold"), TRANSCRIPT)) == recall
+    assert values(rewards(_renamed(grown), TreeRewardConfig(name="gold"), OTHER_NAMES)) == recall
 
 
 def test_pairs_are_siblings_with_a_margin() -> None:
@@ -326,6 +347,79 @@ def test_same_input_same_bytes(tmp_path: Path) -> None:
         main(["--trees", str(trees), "--out", str(tmp_path / name), *PLAIN])
     for file in ("pairs.train.jsonl", "pairs.val.jsonl", "sft.train.jsonl", "sft.val.jsonl"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def _broken(change: str) -> str:
+    """A tree's line with one thing wrong."""
+    row = to_dict(tree())
+    nodes: list[Any] = row["nodes"]
+    changes: dict[str, Callable[[], object]] = {
+        "self parent": lambda: nodes[2].update(parent=2),
+        "parent later": lambda: nodes[1].update(parent=4),
+        "parent beyond": lambda: nodes[2].update(parent=99),
+        "parent negative": lambda: nodes[2].update(parent=-1),
+        "second root": lambda: nodes[2].update(parent=None),
+        "root with a parent": lambda: nodes[0].update(parent=1),
+        "id twice": lambda: nodes[2].update(id=1),
+        "no nodes": nodes.clear,
+        "depth": lambda: nodes[4].update(depth=-100_000),
+        "visits": lambda: nodes[1].update(visits=10**400),
+        "visits negative": lambda: nodes[1].update(visits=-1),
+        "judge": lambda: nodes[1].update(judge={"score": "good"}),
+        "judge nan": lambda: nodes[1].update(judge={"score": math.nan}),
+        "value": lambda: nodes[1].update(value=math.nan),
+        "f1": lambda: nodes[4].update(prediction_f1=5.0),
+        "role": lambda: nodes[0]["messages"][0].update(role="evil"),
+        "format": lambda: row.update(format=99),
+        "known": lambda: row.update(known=[7]),
+        "half a surrogate pair": lambda: nodes[4].update(text="\ud800"),
+    }
+    changes[change]()
+    return json.dumps(row)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ("self parent", "nodes[2]: its parent is no node before it"),
+    ("parent later", "nodes[1]: its parent is no node before it"),
+    ("parent beyond", "nodes[2]: its parent is no node before it"),
+    ("parent negative", "nodes[2]: its parent is no node before it"),
+    ("second root", "nodes[2]: its parent is no node before it"),
+    ("root with a parent", "nodes[0]: the root has a parent"),
+    ("id twice", "nodes[2]: its id is not its place"),
+    ("no nodes", "a tree needs at least its root"),
+    ("depth", "nodes[4]: its depth is not one more than its parent's"),
+    ("visits", "nodes[1]: visits is no count"),
+    ("visits negative", "nodes[1]: visits is no count"),
+    ("judge", "nodes[1]: judge.score is not between 0 and 1"),
+    ("judge nan", "nodes[1]: judge.score is not between 0 and 1"),
+    ("value", "nodes[1]: value is not finite"),
+    ("f1", "nodes[4]: prediction_f1 is not between 0 and 1"),
+    ("role", "nodes[0]: a message has the role 'evil'"),
+    ("format", "format 99 is not known"),
+    ("known", "known names a node that the tree lacks"),
+    ("half a surrogate pair", "half a surrogate pair"),
+])  # fmt: skip
+def test_a_tree_that_makes_no_sense_is_refused_with_its_line(
+    change: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "trees.jsonl"
+    file.write_text(f"{dump_line(tree())}\n{_broken(change)}\n")
+    assert steprag(["pairs", "--trees", str(file), "--out", str(tmp_path / "out"), *PLAIN]) == 2
+    said = capsys.readouterr().err
+    assert f"{file}:2: " in said
+    assert message in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(("line", "message"), [
+    ("[" * 100_000, "lists or objects are nested too deep"),
+    (f'{{"id": {"9" * 5000}}}', "a number has too many digits"),
+])  # fmt: skip
+def test_a_line_that_python_cannot_read_is_refused_with_its_number(line: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "trees.jsonl"
+    file.write_text(f"{dump_line(tree())}\n{line}\n")
+    with pytest.raises(DataError, match=f"trees.jsonl:2: {message}"):
+        list(read_records(file, Tree))
 
 
 def test_unknown_fields_of_a_tree_are_kept() -> None:
