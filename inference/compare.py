@@ -26,6 +26,7 @@ from steprag.files import existing, write_json, written_whole
 
 
 def main(argv: list[str]) -> int:
+    """Runs `steprag compare`; returns the exit code."""
     parser = argparse.ArgumentParser(prog="steprag compare", description="Runs of steprag infer, side by side.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders; differences are from the first")
     parser.add_argument("--names", nargs="+", metavar="NAME", help="what to call them [the folders' names]")
@@ -107,9 +108,11 @@ def fingerprints(identity: dict[str, Any]) -> dict[str, Any]:
 
 
 def search_errors(run: Scored, direct: Scored) -> dict[str, float | None]:
-    """over_search: of the questions that the model answers alone (`known_alone`), the share that it searched for all
-    the same; under_search: of those that it does not (`unknown_alone`), the share to which it gave a wrong answer
-    without a search. None of no question.
+    """How often the model searches needlessly, and how often it should have searched; both 0 to 1.
+
+    over_search: the share of the questions it answers alone (`known_alone`) for which it still searched.
+    under_search: the share of the other questions (`unknown_alone`) to which it gave a wrong answer without a search.
+    None where there is no such question.
     """
     known = [run.scores[key] for key, alone in direct.scores.items() if alone.em and key in run.scores]
     unknown = [run.scores[key] for key, alone in direct.scores.items() if not alone.em and key in run.scores]

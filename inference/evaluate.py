@@ -24,6 +24,7 @@ COUNTED = {"format": "answered", "steps": "steps", "searches": "searches", "toke
 
 
 def main(argv: list[str]) -> int:
+    """Runs `steprag evaluate`; returns the exit code."""
     parser = argparse.ArgumentParser(prog="steprag evaluate", description="Score predictions again.")
     parser.add_argument("--predictions", required=True, metavar="RUN", help="run folder of steprag infer")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")

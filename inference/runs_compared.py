@@ -72,6 +72,7 @@ def read_run(folder: Path, name: str, *, forced: bool = False) -> Scored:
 
 
 def check_alike(runs: list[Scored]) -> None:
+    """Raises ConfigError where two runs differ in a key of `ALIKE` or in their questions."""
     first = runs[0]
     for run in runs[1:]:
         for key in ALIKE:
@@ -89,6 +90,7 @@ def check_alike(runs: list[Scored]) -> None:
 
 
 def asked_of(run: Scored) -> set[str]:
+    """The ids of the questions that have an outcome: a score or a failure."""
     return run.scores.keys() | run.failed.keys()
 
 
@@ -110,6 +112,7 @@ def shared(runs: list[Scored]) -> list[Scored]:
 
 
 def check_direct(direct: Scored) -> None:
+    """Raises ConfigError where the run that should not search did."""
     if searched := sum(one.searches > 0 for one in direct.scores.values()):
         raise ConfigError(
             f"--direct searched for {searched} of its questions: over-search is told by a run that does not search "
@@ -130,4 +133,5 @@ def difference(run: Scored, base: Scored) -> Difference:
 
 
 def right(run: Scored) -> float:
+    """How many questions the run answered right, by EM."""
     return sum(one.em for one in run.scores.values())

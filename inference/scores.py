@@ -13,9 +13,9 @@ from steprag.types import Prediction
 HARNESS = 3
 """Raised whenever the same model would score otherwise: runs of different harnesses are not compared.
 
-1: the first. 2: baselines' answers may have 100 characters, engines are told all of what may be sampled, a search that
-finds nothing counts, choices are asked with their question. 3: no tag is closed for a model where vLLM or SGLang says
-that it ended by itself; golden letters of choices are their words.
+1: the first. 2: baselines' answers may have 100 characters; engines get every sampling option; a search that finds
+nothing counts; choices are shown below their question. 3: a missing closing tag is not added where vLLM or SGLang says
+that the model ended by itself; golden answers given as choice letters are replaced by the choices' text.
 """
 
 
@@ -42,6 +42,7 @@ class Score:
 
 
 def score(prediction: Prediction) -> Score:
+    """The score of a prediction against its golden answers and, where the question marks some, its gold passages."""
     said, golden = prediction.prediction, prediction.golden_answers
     shared = overlap(said, golden)
     marked = gold_of(prediction)
@@ -63,6 +64,7 @@ def score(prediction: Prediction) -> Score:
 
 
 def mean(values: Iterable[float]) -> float:
+    """The mean; 0 of nothing."""
     listed = list(values)
     return sum(listed) / len(listed) if listed else 0.0
 

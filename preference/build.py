@@ -34,6 +34,7 @@ from steprag.types import Tree, Usage
 
 
 def main(argv: list[str]) -> int:
+    """Runs `steprag pairs`; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="steprag pairs", description="Trees to preference pairs and supervised steps."
     )

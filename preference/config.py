@@ -28,6 +28,8 @@ Product = Literal["pairs", "sft", "steps", "rankings"]
 
 
 class TreeRewardConfig(Section):
+    """What a step of a finished tree is worth (`preference.rewards`)."""
+
     name: Literal["spre", "best_leaf", "first_answer", "judge", "gold", "reasonrag", "mixed"] = Field(
         default="spre",
         description="spre: mean over the answers below of metric × alpha^steps; best_leaf: the best of them; "
@@ -42,6 +44,8 @@ class TreeRewardConfig(Section):
 
 
 class PairsConfig(Section):
+    """Which siblings make a pair (`preference.pairs`)."""
+
     match: Literal["all", "best"] = Field(
         default="all", description="all: every two siblings; best: the best against each of the others"
     )
@@ -72,6 +76,8 @@ class PairsConfig(Section):
 
 
 class FilterConfig(Section):
+    """Which pairs are dropped once they are made (`preference.filters`, `preference.candidates`)."""
+
     malformed: bool = Field(default=True, description="drop pairs with a step that the grammar refuses")
     leaked: bool = Field(default=True, description="drop pairs whose chosen query holds an answer not read before")
     empty: bool = Field(default=False, description='drop pairs whose chosen step says nothing ("None", "unknown")')
@@ -94,6 +100,8 @@ class FilterConfig(Section):
 
 
 class BalanceConfig(Section):
+    """How many pairs of a kind stay (`preference.candidates`)."""
+
     by: tuple[Literal["action", "depth"], ...] = Field(default=(), description="cells that are kept of like size")
     most: Positive | None = Field(default=None, description="pairs of one cell at most; none: the median cell's")
     length: bool = Field(
@@ -102,6 +110,8 @@ class BalanceConfig(Section):
 
 
 class SftConfig(Section):
+    """Which right episodes become supervised steps (`preference.supervised`)."""
+
     paths: Literal["shortest", "longest", "best", "surest", "all"] = Field(
         default="shortest",
         description="right episodes kept from each tree; surest: greatest mean reward of their steps",
@@ -111,6 +121,8 @@ class SftConfig(Section):
 
 
 class LeakageConfig(Section):
+    """What `steprag pairs leakage` compares the questions with (`preference.leakage`)."""
+
     against: tuple[str, ...] = Field(default=(), description="evaluation files that no question may come from")
     ngram: Positive = Field(default=13, description="words in a row that must not occur in a prompt")
     encoder: str | None = Field(
@@ -123,6 +135,8 @@ class LeakageConfig(Section):
 
 
 class LeakageStageConfig(StageConfig):
+    """The keys of `steprag pairs leakage`."""
+
     leakage: LeakageConfig = LeakageConfig()
 
 
@@ -147,6 +161,8 @@ class FolderConfig(StageConfig):
 
 
 class PairsStageConfig(FolderConfig):
+    """The keys of `steprag pairs`."""
+
     preset: Literal["default", "reasonrag"] = Field(
         default="default", description="reasonrag: the published builder's rules; keys given beside it win"
     )

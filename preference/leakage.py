@@ -53,6 +53,7 @@ class Evaluation:
 
 
 def main(argv: list[str]) -> int:
+    """Runs `steprag pairs leakage`; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="steprag pairs leakage", description="Looks for questions of evaluation files in a pairs folder."
     )

@@ -34,6 +34,7 @@ ALPHAS = (0.7, 0.8, 0.9, 0.95, 1.0)
 
 
 def main(argv: list[str]) -> int:
+    """Runs `steprag pairs sensitivity`; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="steprag pairs sensitivity", description="Which pairs another discount would flip, lose or add."
     )

@@ -23,11 +23,19 @@ class Asked(Protocol):
     """A question, or a record that carries a question's own fields: what tells its data set and its gold passages."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """The question's name."""
+        ...
+
     @property
-    def dataset(self) -> str | None: ...
+    def dataset(self) -> str | None:
+        """Its data set, where one is noted."""
+        ...
+
     @property
-    def metadata(self) -> dict[str, Any]: ...
+    def metadata(self) -> dict[str, Any]:
+        """What came with it."""
+        ...
 
 
 def read_questions(path: Path | str, dataset: str | None = None) -> list[Question]:
