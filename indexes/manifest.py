@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from indexes.encoding.encoders import EncoderSpec
 from steprag.errors import ConfigError, DataError
-from steprag.files import file_hash, from_dict
+from steprag.files import file_hash, from_dict, read_json
 
 FORMAT = 1
 STAGE = "index"
@@ -114,13 +114,9 @@ def read_index_manifest(folder: Path) -> IndexManifest:
     path = folder / "manifest.json"
     if not path.is_file():
         raise ConfigError(f"{folder} is no index folder: it has no manifest.json (build one: steprag index build)")
-    try:
-        row = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(path, f"not JSON: {error}", remedy="build the index again") from None
-    if not isinstance(row, dict) or row.get("stage") != STAGE:
-        stage = row.get("stage") if isinstance(row, dict) else None
-        raise ConfigError(f"{folder} is a run of {stage!r}, not an index folder")
+    row = read_json(path, remedy="build the index again")
+    if row.get("stage") != STAGE:
+        raise ConfigError(f"{folder} is a run of {row.get('stage')!r}, not an index folder")
     manifest = from_dict(IndexManifest, row, path, 1)
     if manifest.format != FORMAT:
         raise ConfigError(f"{path}: format {manifest.format}, this version reads {FORMAT}; build the index again")

@@ -282,10 +282,18 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
     parser.allow_abbrev = False  # a shortened option would hide a misspelt one
     arguments, rest = parser.parse_known_args(argv)
     if rest:
-        options = [option for action in parser._actions for option in action.option_strings]
         name = rest[0].split("=")[0]
-        raise ConfigError(f"{parser.prog}: unknown option {name!r}{nearest(name, options)}")
+        raise ConfigError(f"{parser.prog}: unknown option {name!r}{nearest(name, [*_options(parser)])}")
     return arguments
+
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Every option of a parser and of its subcommands."""
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for subcommand in action.choices.values():
+                yield from _options(subcommand)
 
 
 def _scalar(value: Any) -> Any:

@@ -137,18 +137,24 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def parse_line(line: str, path: Path, number: int) -> Any:
     """A line's JSON. Raises DataError with the line, also where no file could hold the value again."""
+    return _parse_json(line, path, number)
+
+
+def _parse_json(text: str, path: Path, first: int, remedy: str = "") -> Any:
+    """The JSON value of `text`, which starts at line `first` of the file. Raises DataError as `parse_line` does."""
     try:
-        value = json.loads(line)
-        if "\\ud" in line or "\\uD" in line:  # the only way in for half a surrogate pair
+        value = json.loads(text)
+        if "\\ud" in text or "\\uD" in text:  # the only way in for half a surrogate pair
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
-        raise DataError(path, f"not JSON: {error.msg} at column {error.colno}", line=number) from None
+        problem = f"not JSON: {error.msg} at column {error.colno}"
+        raise DataError(path, problem, line=first + error.lineno - 1, remedy=remedy) from None
     except UnicodeEncodeError:
-        raise DataError(path, "half a surrogate pair, which is no character", line=number) from None
+        raise DataError(path, "half a surrogate pair, which is no character", line=first, remedy=remedy) from None
     except RecursionError:
-        raise DataError(path, "lists or objects are nested too deep", line=number) from None
+        raise DataError(path, "lists or objects are nested too deep", line=first, remedy=remedy) from None
     except ValueError:  # Python's limit: 4,300 digits
-        raise DataError(path, "a number has too many digits", line=number) from None
+        raise DataError(path, "a number has too many digits", line=first, remedy=remedy) from None
     return value
 
 
@@ -181,14 +187,17 @@ def written_whole(path: Path, mode: str = "w") -> Iterator[Any]:
         temporary.unlink(missing_ok=True)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; ConfigError if it is something else."""
+def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
+    """The JSON object that a file holds. Raises DataError, which ends with `remedy`, for anything else."""
+    content = path.read_bytes()
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path} is not JSON: {error}") from error
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(path, f"not UTF-8: byte {content[error.start]:#04x}", line=line, remedy=remedy) from None
+    value = _parse_json(text, path, 1, remedy)
     if not isinstance(value, dict):
-        raise ConfigError(f"{path} should hold a JSON object")
+        raise DataError(path, f"expected a JSON object, found {type(value).__name__}", line=1, remedy=remedy)
     return value
 
 

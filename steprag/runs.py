@@ -19,10 +19,11 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 import steprag
-from steprag.errors import BudgetReached, ConfigError, StepragError
-from steprag.files import PARTIAL, Journal, write_json
+from steprag.errors import BudgetReached, ConfigError, DataError, StepragError
+from steprag.files import PARTIAL, Journal, read_json, write_json
 
 FORMAT = 1
+_REMEDY = "restore it from a copy of the run, or make the run again in an empty folder"
 
 
 @dataclass(frozen=True)
@@ -109,14 +110,18 @@ def _closing(run: Run) -> Iterator[Run]:
 
 
 def read_manifest(path: Path | str) -> dict[str, Any]:
-    """The manifest of a run folder. Raises ConfigError where there is none or it cannot be read."""
+    """The manifest of a run folder: `stage` is text, `identity` and `config` are objects.
+
+    Raises ConfigError where there is none, DataError where it is damaged or of another program.
+    """
     file = Path(path) / "manifest.json"
     if not file.is_file():
         raise ConfigError(f"{path} is not a run folder: it has no manifest.json")
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{file}:{error.lineno}: not JSON: {error.msg}") from None
+    manifest = read_json(file, _REMEDY)
+    for key, kind, named in (("stage", str, "text"), ("identity", dict, "an object"), ("config", dict, "an object")):
+        if not isinstance(manifest.get(key), kind):
+            raise DataError(file, f"{key}: expected {named}, as every run of steprag writes it", remedy=_REMEDY)
+    return manifest
 
 
 def has_ended(manifest: dict[str, Any], outcomes: int) -> bool:
@@ -154,10 +159,10 @@ def _manifest(path: Path, stage: str, identity: dict[str, Any], config: dict[str
         raise ConfigError(f"{path} is a run of {old.get('stage')!r}, not of {stage!r}; choose another folder")
     if old.get("identity") != fresh["identity"]:
         raise ConfigError(
-            f"{path} was made with {_difference(old.get('identity') or {}, fresh['identity'])}; choose another folder"
+            f"{path} was made with {_difference(old['identity'], fresh['identity'])}; choose another folder"
         )
     kept = {key: value for key, value in old.items() if key not in fresh and key != "error"}
-    return {**fresh, "started": old["started"], **kept, "previous_status": old.get("status")}
+    return {**fresh, "started": old.get("started", fresh["started"]), **kept, "previous_status": old.get("status")}
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
@@ -178,14 +183,15 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def code_version() -> str:
-    """The package's version, with the commit where it runs from a git checkout."""
+    """The package's version; from a git checkout with its commit (`0.1.0+2c98575`), and `.dirty` behind that where a
+    file of git's differs from it.
+    """
     folder = Path(__file__).parent.parent
     if not (folder / ".git").exists():
         return steprag.__version__
+    described = ["git", "-C", str(folder), "describe", "--always", "--exclude=*", "--dirty=.dirty"]
     try:
-        git = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, timeout=10
-        )
+        git = subprocess.run(described, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):  # no git on this machine: the version alone has to do
         return steprag.__version__
     return f"{steprag.__version__}+{git.stdout.strip()}" if git.returncode == 0 else steprag.__version__

@@ -567,6 +567,12 @@ def test_guard_ends_its_command_when_pipe_and_signal_come_together(repetition: i
     assert not lingering
 
 
+@pytest.mark.parametrize(("option", "known"), [("--api-key-env", "--api_key_env"), ("--contxt", "--context")])
+def test_a_misspelt_option_of_policy_serve_names_the_nearest(option: str, known: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown option '{option}'; did you mean '{known}'"):
+        main(["serve", option, "5"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_engine_ends_with_the_command(end: signal.Signals) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import steprag
 from steprag.errors import BudgetReached, ConfigError, DataError
 from steprag.files import Journal, write_records, written_whole
 from steprag.inputs import passage_from_row, read_passages, read_questions
@@ -159,6 +161,61 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
             open_run(folder, "infer", identity={}, config={}),
         ):
             pass
+
+
+DAMAGED = [
+    (b"{oops", ":1: not JSON: Expecting property name"),
+    (b'{"stage":\n "x",}', ":2: not JSON"),
+    (b"[]", ":1: expected a JSON object, found list"),
+    (b"null", ":1: expected a JSON object, found NoneType"),
+    ('{"stage":\n"café"}'.encode("latin-1"), ":2: not UTF-8: byte 0xe9"),
+    (b'{"identity": ' + b"9" * 5000 + b"}", ":1: JSON holds a number with too many digits"),
+    (b'{"identity": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", ":1: JSON is nested too deeply"),
+    (b'{"stage": "x", "config": {}}', ": identity: expected an object"),
+    (b'{"stage": "x", "identity": {}, "config": []}', ": config: expected an object"),
+    (b'{"identity": {}, "config": {}}', ": stage: expected text"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), DAMAGED, ids=[message for _, message in DAMAGED])
+def test_a_damaged_manifest_is_one_line_with_file_and_remedy(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "manifest.json"
+    file.write_bytes(content)
+    for use in (read_manifest, lambda path: open_run(path, "x", identity={}, config={}).__enter__()):
+        with pytest.raises(DataError) as caught:
+            use(tmp_path)
+        assert str(caught.value).startswith(f"{file}{message}")
+        assert "restore it from a copy" in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize(("line", "message"), [("9" * 5000, "too many digits"), ("[" * 100_000, "nested too deeply")],
+                         ids=["digits", "nested"])  # fmt: skip
+def test_a_line_that_python_cannot_read_is_named(tmp_path: Path, line: str, message: str) -> None:
+    (tmp_path / "questions.jsonl").write_text(f"{GOOD}{line}\n")
+    with pytest.raises(DataError, match=f"questions.jsonl:2: .*{message}"):
+        read_questions(tmp_path / "questions.jsonl")
+
+
+def test_the_version_says_whether_the_checkout_was_changed(tmp_path: Path) -> None:
+    shutil.copytree(Path(steprag.__file__).parent, tmp_path / "steprag", ignore=lambda *_: ["atlas", "__pycache__"])
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *words], check=True)
+    line = [sys.executable, "-B", "-c", "from steprag.runs import code_version; print(code_version())"]
+
+    def said() -> str:
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        ended = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        return ended.stdout.strip()
+
+    clean = said()
+    assert clean.startswith(f"{steprag.__version__}+")
+    assert not clean.endswith(".dirty")
+    with (tmp_path / "steprag" / "errors.py").open("a") as module:
+        module.write("# changed\n")
+    assert said() == f"{clean}.dirty"
 
 
 @pytest.mark.parametrize(("error", "status"), [

@@ -195,11 +195,10 @@ def _starting_adapter(files: ModelFiles) -> dict[str, Any] | None:
 def _base(inputs: Inputs) -> dict[str, Any]:
     """The manifest's words on where this checkpoint comes from."""
     files, source = inputs.files, inputs.source
-    prompt = source.get("prompt") or source.get("prompt_profile") or source.get("profile")
     return {
         "base": {"name": files.name, "sha256": weights_hash(files), "revision": hub_revision(files)},
         "data": inputs.hashes,
-        "prompt": prompt,
+        "prompt": source.get("prompt"),
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from indexes.manifest import FileFacts, IndexManifest, check_files, file_facts
 from indexes.retrieval.searchers import named
 from steprag.config import Section
 from steprag.errors import ConfigError, DataError
-from steprag.files import from_dict, to_dict, write_json
+from steprag.files import from_dict, read_json, to_dict, write_json
 
 FORMAT = 1
 
@@ -96,11 +95,7 @@ def read_sidecar(folder: Path, index: IndexManifest, name: str) -> Sidecar:
     remedy = f"delete {folder / name} and add it again"
     if not path.is_file():
         raise ConfigError(f"{folder} has no {name} folder; the command that built it, with --hybrid, adds it")
-    try:
-        row = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(path, f"not JSON: {error}", remedy=remedy) from None
-    sidecar = from_dict(Sidecar, row, path, 1)
+    sidecar = from_dict(Sidecar, read_json(path, remedy), path, 1)
     if sidecar.format != FORMAT:
         raise DataError(path, f"format {sidecar.format}, this version reads {FORMAT}", remedy=remedy)
     passages = index.files[PASSAGES].sha256

@@ -14,8 +14,8 @@ from steprag.agent.profiles import PromptProfile, load_profile
 from steprag.config import PolicyConfig, PromptConfig
 from steprag.engines.models import ModelFiles, resolve_model, weights_hash
 from steprag.errors import ConfigError
+from steprag.files import read_json
 from steprag.progress import say
-from steprag.runs import read_manifest
 
 
 def checked_profile(prompt: PromptConfig, policy: PolicyConfig) -> PromptProfile:
@@ -44,7 +44,7 @@ def training_manifest(files: ModelFiles) -> tuple[Path, dict[str, Any]]:
         folder = folder.parent
     if not (folder / "manifest.json").is_file():
         return folder, {}
-    manifest = read_manifest(folder)
+    manifest = read_json(folder / "manifest.json")  # it may be another program's, which says nothing of prompts
     return folder, manifest if manifest.get("stage") == "train" else {}
 
 

@@ -79,7 +79,7 @@ def _llamacpp(spec: EngineSpec, files: ModelFiles) -> Command:
     if spec.threads:
         argv += ["--threads", str(spec.threads)]
     if spec.api_key_env:
-        argv += ["--api-key-env", spec.api_key_env]
+        argv += ["--api_key_env", spec.api_key_env]
     spin_briefly()
     return Command(argv, files.label)
 

@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--parallel", type=int, default=4)
     parser.add_argument("--context", type=int, default=2048, help="tokens per slot")
     parser.add_argument("--threads", type=int, default=usable_cores())
-    parser.add_argument("--api-key-env", help="environment variable that holds the key clients must send")
+    parser.add_argument("--api_key_env", help="environment variable that holds the key clients must send")
     return parser
 
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from steprag.config import parse_arguments
 from steprag.engines.launch import ENGINES, EngineSpec
 from steprag.engines.models import EMBEDDED, resolve_model
 from steprag.engines.server import serving
@@ -19,27 +20,33 @@ log = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `serve`, `convert` or `weights`; results (URL, path) go to standard output, one a line."""
-    args = _parser().parse_args(argv)
+    args = parse_arguments(_parser(), sys.argv[1:] if argv is None else argv)
     return {"serve": _serve, "convert": _convert, "weights": _weights}[args.action](args)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="steprag policy", description="Serve a policy, or convert its weights.")
     actions = parser.add_subparsers(dest="action", required=True)
-    serve = actions.add_parser("serve", help="serve a model over an OpenAI-compatible API until Ctrl-C")
+    serve = actions.add_parser(
+        "serve", allow_abbrev=False, help="serve a model over an OpenAI-compatible API until Ctrl-C"
+    )
     serve.add_argument("--engine", choices=ENGINES, default="llamacpp")
     serve.add_argument("--model", default=EMBEDDED, help="embedded name, .gguf, folder, adapter folder or hub id")
     serve.add_argument("--adapter", help="PEFT LoRA folder or GGUF adapter")
-    serve.add_argument("--host", default="127.0.0.1", help="beyond this machine only with --api-key-env")
+    serve.add_argument("--host", default="127.0.0.1", help="beyond this machine only with --api_key_env")
     serve.add_argument("--port", type=int, default=8080, help="0 takes a free one")
     serve.add_argument("--parallel", type=int, default=4, help="requests worked on at once")
     serve.add_argument("--context", type=int, default=2048, help="tokens a request may have, answer included")
     serve.add_argument("--threads", type=int, help="CPU threads; default all")
-    serve.add_argument("--api-key-env", help="environment variable with the key that clients must send")
-    convert = actions.add_parser("convert", help="turn a PEFT LoRA folder into a GGUF adapter, print its path")
+    serve.add_argument("--api_key_env", help="environment variable with the key that clients must send")
+    convert = actions.add_parser(
+        "convert", allow_abbrev=False, help="turn a PEFT LoRA folder into a GGUF adapter, print its path"
+    )
     convert.add_argument("--adapter", required=True, type=Path)
     convert.add_argument("--model", help="its base, where the adapter's own note is wrong on this machine")
-    weights = actions.add_parser("weights", help="write a model as a Hugging Face folder, print its path")
+    weights = actions.add_parser(
+        "weights", allow_abbrev=False, help="write a model as a Hugging Face folder, print its path"
+    )
     weights.add_argument("--model", default=EMBEDDED)
     weights.add_argument("--out", type=Path, help="folder to make; default: the cache")
     return parser

@@ -77,7 +77,7 @@ def check_reachable(spec: EngineSpec) -> None:
     if is_loopback(spec.host):
         return
     if not spec.api_key_env:
-        raise ConfigError(f"serving on {spec.host} needs a key: name its environment variable with --api-key-env")
+        raise ConfigError(f"serving on {spec.host} needs a key: name its environment variable with --api_key_env")
     if spec.engine == "transformers":
         raise ConfigError(f"transformers serve knows no API key, so it cannot serve on {spec.host}; use 127.0.0.1")
 
