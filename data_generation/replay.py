@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     add_options(parser, GenerateConfig)
     given = parse_arguments(parser, argv)
     folder = existing(given.trees, "run folder")
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, "identity", "config")
     if manifest.get("stage") != "generate" or not (folder / JOURNAL).is_file():
         raise ConfigError(f"{folder} is not a run of steprag generate with a journal ({JOURNAL})")
     earlier = Earlier([Path(run) for run in given.after]) if given.after else None

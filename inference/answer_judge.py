@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
 async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[str, Any], int]:
     """Judges every prediction of `run`; returns the scores, also in metrics.json, and how many requests failed."""
     file = existing(run / "predictions.jsonl", "predictions of the run")
-    played = read_manifest(run)["identity"]
+    played = read_manifest(run, "identity")["identity"]
     predictions = {prediction.id: prediction for prediction in read_records(file, Prediction)}
     if not predictions:
         raise ConfigError(f"{file} holds no prediction to judge")

@@ -49,7 +49,7 @@ def evaluate(run: Path) -> dict[str, Any]:
         kind = prediction.metadata.get("type")
         kinds.append(kind if isinstance(kind, str) else None)
         usage += prediction.usage
-    manifest = read_manifest(run)
+    manifest = read_manifest(run, "identity")
     failed = len(failures_in(run).keys() - {one.id for one in each})
     if not each and not failed:
         raise ConfigError(f"{run} has no predictions to score")

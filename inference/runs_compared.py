@@ -55,7 +55,7 @@ def read_run(folder: Path, name: str, *, forced: bool = False) -> Scored:
     """Raises ConfigError where the folder is not a run of steprag infer, has questions without an outcome unless
     `forced`, or holds no predictions.
     """
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, "identity")
     if manifest.get("stage") != "infer":
         raise ConfigError(f"{folder} is a run of {manifest.get('stage')!r}, not of 'infer'")
     predictions = read_records(existing(folder / "predictions.jsonl", "predictions of the run"), Prediction)

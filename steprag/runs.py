@@ -109,18 +109,21 @@ def _closing(run: Run) -> Iterator[Run]:
         write_json(run.path / "manifest.json", run.manifest)
 
 
-def read_manifest(path: Path | str) -> dict[str, Any]:
-    """The manifest of a run folder: `stage` is text, `identity` and `config` are objects.
+def read_manifest(path: Path | str, *needed: str) -> dict[str, Any]:
+    """The manifest of a run folder. It has the `needed` keys; its `identity` and `config` are objects.
 
-    Raises ConfigError where there is none, DataError where it is damaged or of another program.
+    Raises ConfigError where there is none, DataError where it is damaged or another program's.
     """
     file = Path(path) / "manifest.json"
     if not file.is_file():
         raise ConfigError(f"{path} is not a run folder: it has no manifest.json")
     manifest = read_json(file, _REMEDY)
-    for key, kind, named in (("stage", str, "text"), ("identity", dict, "an object"), ("config", dict, "an object")):
-        if not isinstance(manifest.get(key), kind):
-            raise DataError(file, f"{key}: expected {named}, as every run of steprag writes it", remedy=_REMEDY)
+    for key in needed:
+        if key not in manifest:
+            raise DataError(file, f"{key} is missing", remedy=_REMEDY)
+    for key in ("identity", "config"):
+        if not isinstance(manifest.get(key, {}), dict):
+            raise DataError(file, f"{key}: expected an object, found {type(manifest[key]).__name__}", remedy=_REMEDY)
     return manifest
 
 
@@ -154,7 +157,7 @@ def _manifest(path: Path, stage: str, identity: dict[str, Any], config: dict[str
         if strangers:
             raise ConfigError(f"{path} holds other files ({strangers[0]}, …) and no manifest; choose an empty folder")
         return fresh
-    old = read_manifest(path)
+    old = read_manifest(path, "stage", "identity", "config")
     if old.get("stage") != stage:
         raise ConfigError(f"{path} is a run of {old.get('stage')!r}, not of {stage!r}; choose another folder")
     if old.get("identity") != fresh["identity"]:

@@ -171,9 +171,9 @@ DAMAGED = [
     ('{"stage":\n"café"}'.encode("latin-1"), ":2: not UTF-8: byte 0xe9"),
     (b'{"identity": ' + b"9" * 5000 + b"}", ":1: JSON holds a number with too many digits"),
     (b'{"identity": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", ":1: JSON is nested too deeply"),
-    (b'{"stage": "x", "config": {}}', ": identity: expected an object"),
-    (b'{"stage": "x", "identity": {}, "config": []}', ": config: expected an object"),
-    (b'{"identity": {}, "config": {}}', ": stage: expected text"),
+    (b'{"stage": "x", "config": {}}', ": identity is missing"),
+    (b'{"stage": "x", "identity": {}, "config": []}', ": config: expected an object, found list"),
+    (b'{"stage": "x", "identity": null, "config": {}}', ": identity: expected an object, found NoneType"),
 ]
 
 
@@ -181,7 +181,10 @@ DAMAGED = [
 def test_a_damaged_manifest_is_one_line_with_file_and_remedy(tmp_path: Path, content: bytes, message: str) -> None:
     file = tmp_path / "manifest.json"
     file.write_bytes(content)
-    for use in (read_manifest, lambda path: open_run(path, "x", identity={}, config={}).__enter__()):
+    for use in (
+        lambda path: read_manifest(path, "identity"),
+        lambda path: open_run(path, "x", identity={}, config={}).__enter__(),
+    ):
         with pytest.raises(DataError) as caught:
             use(tmp_path)
         assert str(caught.value).startswith(f"{file}{message}")
