@@ -169,8 +169,8 @@ DAMAGED = [
     (b"[]", ":1: expected a JSON object, found list"),
     (b"null", ":1: expected a JSON object, found NoneType"),
     ('{"stage":\n"café"}'.encode("latin-1"), ":2: not UTF-8: byte 0xe9"),
-    (b'{"identity": ' + b"9" * 5000 + b"}", ":1: JSON holds a number with too many digits"),
-    (b'{"identity": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", ":1: JSON is nested too deeply"),
+    (b'{"identity": ' + b"9" * 5000 + b"}", ":1: a number has too many digits"),
+    (b'{"identity": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", ":1: lists or objects are nested too deep"),
     (b'{"stage": "x", "config": {}}', ": identity is missing"),
     (b'{"stage": "x", "identity": {}, "config": []}', ": config: expected an object, found list"),
     (b'{"stage": "x", "identity": null, "config": {}}', ": identity: expected an object, found NoneType"),
@@ -193,7 +193,7 @@ def test_a_damaged_manifest_is_one_line_with_file_and_remedy(tmp_path: Path, con
         assert file.read_bytes() == content
 
 
-@pytest.mark.parametrize(("line", "message"), [("9" * 5000, "too many digits"), ("[" * 100_000, "nested too deeply")],
+@pytest.mark.parametrize(("line", "message"), [("9" * 5000, "too many digits"), ("[" * 100_000, "nested too deep")],
                          ids=["digits", "nested"])  # fmt: skip
 def test_a_line_that_python_cannot_read_is_named(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "questions.jsonl").write_text(f"{GOOD}{line}\n")
