@@ -12,7 +12,7 @@ from pathlib import Path
 from steprag.errors import ConfigError
 from steprag.files import existing, file_hash, from_dict, lines_of
 from steprag.metrics import normalise
-from steprag.types import Node, Tree
+from steprag.types import Node, Question, Tree
 
 
 class Earlier:
@@ -37,17 +37,19 @@ class Earlier:
 
         A node is the same where the steps from the root to it are: same actions, same normalised contents.
         """
-        known = {path for earlier in self._trees(tree.question.id) for path in paths_of(earlier) if path}
+        known = {path for earlier in self._trees(tree.question) for path in paths_of(earlier) if path}
         ids = [node.id for node, path in zip(tree.nodes, paths_of(tree), strict=True) if path in known]
         return replace(tree, known=tuple(ids))
 
-    def _trees(self, question_id: str) -> list[Tree]:
+    def _trees(self, question: Question) -> list[Tree]:
+        """The question's trees; runs of earlier versions have its id without the data set."""
         trees = []
-        for file, line, start in self._places.get(question_id, ()):
+        names = dict.fromkeys((question.id, question.id.removeprefix(f"{question.dataset}/")))
+        for file, line, start in (place for name in names for place in self._places.get(name, ())):
             with file.open("rb") as stream:
                 stream.seek(start)
                 trees.append(from_dict(Tree, json.loads(stream.readline()), file, line))
-        return trees
+        return [tree for tree in trees if tree.question.question == question.question]
 
 
 def paths_of(tree: Tree) -> list[str]:

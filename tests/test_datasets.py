@@ -388,6 +388,16 @@ def test_a_file_of_any_name_gets_its_data_set_by_option(
     assert "no questions: give --dataset_name NAME, or --questions FILE" in capsys.readouterr().err
 
 
+def test_a_later_round_knows_the_trees_of_a_run_whose_ids_had_no_data_set(index: Path, tmp_path: Path) -> None:
+    asked = [f"{QUESTION} ({i})" for i in range(3)]
+    file = flashrag(tmp_path, "x", "test", *asked).rename(tmp_path / "mine.jsonl")
+    before = searched(file, index, tmp_path / "first")
+    after = searched(file, index, tmp_path / "second", "--dataset_name", "mine", "--after", str(before))
+    trees = list(read_records(after / "trees.jsonl", Tree))
+    assert [tree.question.id for tree in trees] == ["mine/test_0", "mine/test_1", "mine/test_2"]
+    assert any(tree.known for tree in trees)
+
+
 def test_lines_from_before_data_sets_had_a_field_are_read_and_written_back_as_they_were() -> None:
     usage = {"calls": 1, "prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0}
     asked = {"id": "train_0", "question": "Which?", "golden_answers": ["x"], "metadata": {}}
