@@ -415,8 +415,8 @@ def test_a_second_round_knows_what_the_first_one_holds(
     assert main(["generate", *options(endpoint, questions, index, first, "--limit", "6")]) == 0
     assert main(["generate", *options(endpoint, questions, index, again, "--after", str(first))]) == 0
     for place, tree in enumerate(read_records(again / "trees.jsonl", Tree)):
-        again = tuple(node.id for node in tree.nodes if node.parent is not None)
-        assert tree.known == (again if place < 6 else ())
+        grown = tuple(node.id for node in tree.nodes if node.parent is not None)
+        assert tree.known == (grown if place < 6 else ())
     more = ("--seed", "1", "--after", str(first), str(again))
     assert main(["generate", *options(endpoint, questions, index, other, *more)]) == 0
     earlier = {tree.question.id: steps(tree) for tree in read_records(again / "trees.jsonl", Tree)}
