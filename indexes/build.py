@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 
 from indexes.addons.addon import sidecars
-from indexes.addons.bge_m3 import FOLDER as LEXICAL
 from indexes.addons.bm25 import FOLDER as BM25
 from indexes.addons.bm25 import add_bm25
+from indexes.addons.links import FOLDER as LINKS
 from indexes.addons.links import add_links
-from indexes.addons.sparse import add_sparse, learned_weights
 from indexes.config import IndexConfig, chosen_encoder
 from indexes.corpora.passage_store import OFFSETS, PASSAGES
 from indexes.corpora.read_corpus import SKIPPED, Taken, take_in
-from indexes.corpora.readers import Source, open_source
+from indexes.corpora.readers import open_source
+from indexes.corpora.source import Source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import NONE, EncoderSpec
 from indexes.encoding.runtimes import check_backend
@@ -62,11 +62,12 @@ PLAIN = {"dtype": "float32", "backend": "torch"}
 
 @dataclass(frozen=True)
 class Built:
-    """An index folder and whether it was there already."""
+    """An index folder, whether it was there already, and which add-ons (bm25, links) this build gave it."""
 
     path: Path
     manifest: IndexManifest
     reused: bool
+    added: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,13 @@ class _Order:
     wanted: dict[str, Any]
 
 
-def build_index(corpus: str, out: Path, config: IndexConfig, vectors_from: Path | None = None) -> Built:
+def build_index(
+    corpus: str, out: Path, config: IndexConfig, vectors_from: Path | None = None, *, hybrid: bool = False
+) -> Built:
     """Builds the index folder `out`, or finds it built from the same corpus, encoder and type.
 
-    An index of the same corpus and encoder but of another type, at `out` or at `vectors_from`, gives its vectors.
+    `hybrid` adds BM25 and title links; an index without vectors has BM25 anyway. An index of the same corpus and
+    encoder but of another type, at `out` or at `vectors_from`, gives its vectors.
     Raises ConfigError where `out` holds anything else, and DataError where the corpus is not in order; either way
     `out` is as before. A build that is killed goes on when it is started again.
     """
@@ -91,11 +95,27 @@ def build_index(corpus: str, out: Path, config: IndexConfig, vectors_from: Path 
     order = _order(corpus, config)
     restore(out)
     there = _existing(out, order.wanted)
-    if there and there.identity == order.wanted:
-        return Built(out, there, reused=True)
+    reused = there is not None and there.identity == order.wanted
+    manifest = there if there is not None and reused else _build(order, out, there is not None, vectors_from)
+    return Built(out, manifest, reused, _add_ons(out, manifest, config, hybrid))
+
+
+def _add_ons(folder: Path, manifest: IndexManifest, config: IndexConfig, hybrid: bool) -> tuple[str, ...]:
+    """Adds what is wanted and not there; returns the names of what was added."""
+    added: list[str] = []
+    if (hybrid or not manifest.encoder.dense) and add_bm25(folder, manifest, config.bm25):
+        added.append(BM25)
+    if hybrid and add_links(folder, manifest):
+        added.append(LINKS)
+    return tuple(added)
+
+
+def _build(order: _Order, out: Path, replaced: bool, vectors_from: Path | None) -> IndexManifest:
+    """Builds `out`, which holds an index of another type where it is `replaced`; returns the manifest as written."""
+    config = order.config
     if vectors_from and not order.spec.dense:
         raise ConfigError(f"--vectors_from gives vectors, and --encoder {NONE} wants none; leave one of them out")
-    giver = out if there else existing(vectors_from, "index folder") if vectors_from else None
+    giver = out if replaced else existing(vectors_from, "index folder") if vectors_from else None
     state = {key: order.wanted[key] for key in ("corpus", "encoder")}
     state |= config.model_dump(include={"dtype", "backend", "batch_tokens", "shard_rows", "max_skipped"})
     begun = Begun()
@@ -105,25 +125,21 @@ def build_index(corpus: str, out: Path, config: IndexConfig, vectors_from: Path 
         result = Result(
             identity=order.wanted,
             encoder=order.spec,
-            corpus=CorpusFacts(corpus, order.wanted["corpus"], taken.rows, taken.skipped),
+            corpus=CorpusFacts(order.source.name, order.wanted["corpus"], taken.rows, taken.skipped),
             index=facts,
             measured=measured,
             origin=read_index_manifest(giver).origin if giver else BUILT,
         )
         manifest = seal(folder, result, config, begun)
         if not order.spec.dense:
-            add_bm25(folder, manifest, config.bm25)
-    return Built(out, manifest, reused=False)
+            add_bm25(folder, manifest, config.bm25)  # an index of BM25 alone appears with it, or not at all
+    return manifest
 
 
 def _order(corpus: str, config: IndexConfig) -> _Order:
     source = open_source(corpus)
     folder, spec = chosen_encoder(config)
     if not spec.dense:
-        if config.sparse != BM25:
-            raise ConfigError(
-                f"--encoder {NONE} is an index of BM25 alone; give an encoder, or leave --sparse at {BM25}"
-            )
         if config.type != "flat":
             raise ConfigError(f"--type {config.type} is a type of vectors, and --encoder {NONE} makes none")
         return _Order(source, folder, spec, config, identity(source.identity(), spec, IndexFacts(SPARSE, {})))
@@ -242,6 +258,7 @@ def _questions(order: _Order) -> np.ndarray | None:
 
 
 def report_of(built: Built) -> dict[str, Any]:
+    """What `index build` prints: the index, what decides its results, what was measured, its bytes without add-ons."""
     manifest = built.manifest
     return {
         "index": str(built.path),
@@ -255,6 +272,8 @@ def report_of(built: Built) -> dict[str, Any]:
         **dataclasses.asdict(manifest.index),
         **manifest.measured,
         "bytes": sum(facts.bytes for facts in manifest.files.values()),
+        "bm25": (built.path / BM25).exists(),
+        "links": (built.path / LINKS).exists(),
     }
 
 
@@ -268,23 +287,14 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--out", required=True, type=Path, help="the index folder to make, or to give another type")
     parser.add_argument("--vectors_from", type=Path, metavar="DIR", help="take the vectors of this index folder")
-    parser.add_argument(
-        "--hybrid", action="store_true", help="BM25 (or --sparse) and title links too, for sparse and hybrid search"
-    )
+    parser.add_argument("--hybrid", action="store_true", help="BM25 and title links too, for sparse and hybrid search")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_options(parser, IndexConfig)
     arguments = parse_arguments(parser, argv)
     config = config_from(IndexConfig, arguments)
-    hybrid = arguments.hybrid
-    if config.sparse != BM25 and not hybrid:
-        raise ConfigError(f"--sparse {config.sparse} is added by --hybrid; give that too")
-    learned = learned_weights(config, arguments.out) if hybrid else None
-    built = build_index(arguments.corpus, arguments.out, config, arguments.vectors_from)
-    sparse = not built.manifest.encoder.dense
-    added = [(hybrid or sparse) and add_sparse(built.path, built.manifest, config, learned),
-             hybrid and add_links(built.path, built.manifest)]  # fmt: skip
-    report = {**report_of(built), "bm25": (built.path / BM25).exists(), "lexical": (built.path / LEXICAL).exists()}
-    if built.reused and not any(added):
+    built = build_index(arguments.corpus, arguments.out, config, arguments.vectors_from, hybrid=arguments.hybrid)
+    report = report_of(built)
+    if built.reused and not built.added:
         say(f"index: {built.path} holds this index already; nothing to do")
     if arguments.json:
         sys.stdout.write(dump_line(report) + "\n")

@@ -7,7 +7,6 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from indexes.addons.bm25 import FOLDER as BM25
 from indexes.addons.bm25 import Bm25Config
 from indexes.encoding.embed import Dtype
 from indexes.encoding.encoders import EMBEDDED, NO_ENCODER, NONE, EncoderSpec, Overrides, find_encoder, read_spec
@@ -40,9 +39,6 @@ class IndexConfig(StageConfig):
     )
     type: TypeName = Field("flat", description="flat and flat-fp16 are exact; steprag plan index compares them all")
     ann: AnnConfig = AnnConfig()
-    sparse: str = Field(
-        BM25, description="with --hybrid: bm25, or a BGE-M3 (bge-m3, its folder) whose token weights rank in its place"
-    )
     bm25: Bm25Config = Bm25Config()
     max_skipped: float = Field(
         0.001, ge=0, lt=1, description="share of the corpus's lines that may be no passages and are left out"

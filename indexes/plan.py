@@ -24,7 +24,8 @@ from indexes.addons.bm25 import Analyser, Bm25Config, terms_of, write_bm25
 from indexes.config import AnnConfig, IndexConfig, chosen_encoder
 from indexes.corpora.corpus_size import count_rows
 from indexes.corpora.passage_store import passage_text
-from indexes.corpora.readers import Source, open_source
+from indexes.corpora.readers import open_source
+from indexes.corpora.source import Source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import NONE, EncoderSpec
 from indexes.manifest import SPARSE

@@ -18,6 +18,7 @@ import indexes.search
 from indexes import open_retriever
 from indexes.addons.bm25 import Analyser, Bm25Config, add_bm25
 from indexes.addons.links import mentions, title_words
+from indexes.build import build_index
 from indexes.corpora.passage_store import PassageStore, write_passages
 from indexes.manifest import read_index_manifest
 from indexes.retrieval.cache import QueryCache
@@ -27,7 +28,7 @@ from steprag.cli import guarded
 from steprag.config import RetrieverConfig
 from steprag.errors import ConfigError, DataError
 from steprag.types import Passage
-from tests.indexing import fingerprint, hybrid_index
+from tests.indexing import fingerprint, hybrid_index, small
 
 PASSAGES = [
     Passage("film", "White Deer Plain (film)", "White Deer Plain is a Chinese film directed by Wang Quan'an."),
@@ -53,6 +54,22 @@ def index(pristine: Path, tmp_path: Path) -> Path:
 def ids(folder: Path, query: str, top_k: int = 3, **config: Any) -> list[str]:
     (found,) = asyncio.run(indexes.search.search_all(open_retriever(folder, RetrieverConfig(**config)), [query], top_k))
     return [passage.id for passage in found]
+
+
+def test_a_library_user_builds_what_the_command_builds(index: Path, pristine: Path, tiny_encoder: Path) -> None:
+    built = build_index(str(pristine.parent / "corpus.jsonl"), index.parent / "mine", small(tiny_encoder), hybrid=True)
+    assert built.added == ("bm25", "links")
+    for mode in ({"mode": "sparse"}, {"mode": "hybrid", "links": 0.5}):
+        assert fingerprint(built.path, **mode) == fingerprint(index, **mode)
+    assert build_index(str(pristine.parent / "corpus.jsonl"), index, small(tiny_encoder), hybrid=True).added == ()
+
+
+@pytest.mark.parametrize("mode", ["auto", "sparse", "hybrid"])
+def test_learned_weights_of_earlier_versions_are_refused(index: Path, mode: str) -> None:
+    (index / "bm25").rename(index / "lexical")
+    with pytest.raises(ConfigError, match="lexical holds token weights of BGE-M3.* delete that folder and add BM25"):
+        open_retriever(index, RetrieverConfig.model_validate({"mode": mode}))
+    assert ids(index, "deer", 1, mode="dense")
 
 
 # --- BM25 -----------------------------------------------------------------------------------------------------------

@@ -27,6 +27,8 @@ from steprag.progress import Progress
 from steprag.types import Passage
 
 FOLDER = "bm25"
+FORMER = "lexical"
+"""Token weights of BGE-M3, which earlier versions could rank by in BM25's place."""
 _WORD = re.compile(r"[぀-ヿ㐀-䶿一-鿿豈-﫿가-힯]|[^\W぀-ヿ㐀-䶿一-鿿豈-﫿가-힯]+")
 """A run of letters, digits and underscores; in scripts without spaces, each character."""
 
@@ -64,6 +66,15 @@ def _folded(text: str) -> str:
         return text.lower()
     bare = "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
     return unicodedata.normalize("NFC", bare)
+
+
+def has_bm25(folder: Path) -> bool:
+    """Whether an index folder has BM25. Raises ConfigError where it has learned weights of earlier versions."""
+    there = (folder / FOLDER).exists()
+    if not there and (folder / FORMER).exists():
+        raise ConfigError(f"{folder / FORMER} holds token weights of BGE-M3, which this version does not read; delete"
+                          " that folder and add BM25: the command that built the index, with --hybrid")  # fmt: skip
+    return there
 
 
 def add_bm25(folder: Path, index: IndexManifest, config: Bm25Config) -> bool:

@@ -57,30 +57,6 @@ def write_arrays(folder: Path, scratch: Path, counted: Counted, k1: float, b: fl
     _assemble(folder, parts, counted.frequencies)
 
 
-def write_weights(folder: Path, scratch: Path, blocks: Iterable[np.ndarray]) -> int:
-    """Writes the same arrays of postings whose scores are there already: blocks of `POSTING`, by row. Returns how many
-    postings there are; where there are none nothing is written.
-    """
-    frequencies = np.zeros(0, dtype=np.int64)
-    with (scratch / COUNTS).open("wb") as stream:
-        for block in blocks:
-            stream.write(block.tobytes())
-            frequencies = _added(frequencies, block["term"])
-    if frequencies.any():
-        parts = _deal_out(scratch, _blocks(scratch / COUNTS, POSTING), frequencies)
-        (scratch / COUNTS).unlink()
-        _assemble(folder, parts, frequencies)
-    return int(frequencies.sum())
-
-
-def open_arrays(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`data` (scores), `indices` (rows) and `indptr` (where each term's begin and end), mapped."""
-    data, indices, indptr = (
-        np.load(_array(folder, name), mmap_mode="r", allow_pickle=False) for name in ("data", "indices", "indptr")
-    )
-    return data, indices, indptr
-
-
 def _count(documents: Iterable[Sequence[str]], stream: BinaryIO) -> Counted:
     """Writes how often each row holds each of its terms, by row."""
     vocabulary: dict[str, int] = {}

@@ -6,7 +6,8 @@ import gzip
 from pathlib import Path
 from typing import Any
 
-from indexes.corpora.readers import HUB, Source, json_lines, zst_stream
+from indexes.corpora.readers import json_lines, zst_stream
+from indexes.corpora.source import HUB, Source
 from steprag.errors import ConfigError
 from steprag.types import Passage
 

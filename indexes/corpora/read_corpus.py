@@ -16,7 +16,8 @@ from typing import BinaryIO
 import numpy as np
 
 from indexes.corpora.passage_store import PassageStore, drop_rows, write_passages
-from indexes.corpora.readers import FORMAT, Problem, Source
+from indexes.corpora.readers import FORMAT
+from indexes.corpora.source import Problem, Source
 from steprag.errors import DataError
 from steprag.files import dump_line
 from steprag.progress import Progress, say

@@ -12,52 +12,22 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import steprag.atlas
+from indexes.corpora.source import HUB, Item, Problem, Source, passage_or_problem
+from indexes.corpora.tables import hub_source, parquet_rows
+from indexes.corpora.wikipedia import dump_passages
 from steprag.errors import ConfigError, DataError
 from steprag.files import existing, file_hash
-from steprag.inputs import passage_from_row
 from steprag.types import Passage
 
 ATLAS = "atlas"
-HUB = "hub:"
 LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".json.zst")
 FOLDER_FILES = (*LINES[:3], ".parquet")
 """Endings of the files that are read of a folder, in the order of their names."""
 FORMAT = 'one {"id", "title", "text"} or {"id", "contents"} a line'
-
-Kind = Literal["json", "encoding", "fields", "empty", "duplicate"]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A line or row that is no passage, and why."""
-
-    kind: Kind
-    detail: str
-
-
-Item = tuple[int, int, Passage | Problem]
-"""File (its position in `Source.files`), line or row in it (from 1), and what stands there."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """A corpus that can be read any number of times, always in the same order.
-
-    `files` name the places of problems; `identity` is a SHA-256 over the content (of a hub data set: over its commit).
-    """
-
-    name: str
-    files: tuple[str, ...]
-    identity: Callable[[], str]
-    items: Callable[[], Iterator[Item]]
-
-    def place(self, file: int, line: int) -> str:
-        return f"{self.files[file]}:{line}"
 
 
 def open_source(corpus: str) -> Source:
@@ -66,8 +36,6 @@ def open_source(corpus: str) -> Source:
     Raises ConfigError where there is nothing that can be read.
     """
     if corpus.startswith(HUB):
-        from indexes.corpora.tables import hub_source
-
         return hub_source(corpus)
     path = existing(steprag.atlas.path("corpus") if corpus == ATLAS else corpus, "corpus")
     paths = [path]
@@ -93,12 +61,8 @@ def _hash(paths: list[Path]) -> str:
 def _reader(path: Path) -> Callable[[Path], Iterator[tuple[int, Passage | Problem]]]:
     name = path.name
     if name.endswith(".parquet"):
-        from indexes.corpora.tables import parquet_rows
-
         return parquet_rows
     if name.endswith((".xml.bz2", ".xml")):
-        from indexes.corpora.wikipedia import dump_passages
-
         return dump_passages
     return json_lines
 
@@ -126,20 +90,6 @@ def _passage(content: bytes, path: Path, number: int) -> Passage | Problem:
     except json.JSONDecodeError as error:
         return Problem("json", f"not JSON: {error.msg} at column {error.colno}")
     return passage_or_problem(row, path, number)
-
-
-def passage_or_problem(row: Any, path: Path, number: int) -> Passage | Problem:
-    """A decoded row as a passage whose text can be written as UTF-8."""
-    try:
-        passage = passage_from_row(row, path, number)
-        f"{passage.id}{passage.title}{passage.text}".encode()
-    except UnicodeEncodeError as error:
-        return Problem("encoding", f"half of a surrogate pair: {error.object[error.start]!r}")
-    except DataError as error:
-        has_text = isinstance(row, dict) and "id" in row and any(isinstance(row.get(k), str)
-                                                                 for k in ("contents", "text"))  # fmt: skip
-        return Problem("empty" if has_text else "fields", error.problem)
-    return passage
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from indexes.corpora.readers import HUB, Item, Problem, Source, passage_or_problem
+from indexes.corpora.source import HUB, Item, Problem, Source, passage_or_problem
 from steprag.engines.hub import asking_the_hub
 from steprag.errors import ConfigError, DataError
 from steprag.types import Passage

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from indexes.corpora.readers import Problem
+from indexes.corpora.source import Problem
 from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError, DataError
 from steprag.types import Passage

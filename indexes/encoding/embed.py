@@ -101,24 +101,6 @@ class Encoder:
                 progress(len(rows))
         return vectors
 
-    def token_vectors(self, tokens: Tokens) -> Iterator[tuple[list[int], np.ndarray, Any]]:
-        """In batches: which of the texts, their padded token ids (texts, longest), and the last layer's vectors of
-        these as a tensor (texts, longest, hidden size) on the encoder's device, before any pooling.
-        """
-        import torch
-
-        for rows in batches([len(ids) for ids in tokens], self._tokens):
-            features = self._features([tokens[row] for row in rows])
-            with torch.inference_mode():
-                found = self._model[0](features)["token_embeddings"].float()
-            yield rows, features["input_ids"].cpu().numpy(), found
-
-    def unweighted_ids(self) -> set[int]:
-        """Ids of the tokenizer's marks for the beginning, the end, padding and what it does not know."""
-        tokenizer: Any = self._model.tokenizer
-        marks = (tokenizer.cls_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id)
-        return {mark for mark in marks if mark is not None}
-
     def _features(self, tokens: Tokens) -> dict[str, Any]:
         tokenizer: Any = self._model.tokenizer
         batch = tokenizer.pad({"input_ids": tokens}, padding=True, return_tensors="pt")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from indexes.addons.bm25 import Bm25Searcher, has_bm25
 from indexes.addons.links import LinkedSearcher
-from indexes.addons.sparse import open_sparse, sparse_folder
 from indexes.corpora.passage_store import PASSAGES, PassageStore
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EncoderSpec, TextEncoder, encoder_here
@@ -75,7 +75,8 @@ def _searcher(
     if mode in ("dense", "hybrid"):
         parts.append(_dense(folder, manifest, store, machine))
     if mode in ("sparse", "hybrid"):
-        parts.append(open_sparse(folder, manifest, device=machine.device, threads=machine.threads))
+        has_bm25(folder)
+        parts.append(Bm25Searcher(folder, manifest))
     weights = config.dense_weight, 1 - config.dense_weight
     base = parts[0] if len(parts) == 1 else HybridSearcher(parts, weights, config.fusion)
     if config.links:
@@ -86,10 +87,9 @@ def _searcher(
 
 
 def mode_of(folder: Path, manifest: IndexManifest, config: RetrieverConfig) -> str:
-    """The mode in words: auto is sparse where there are no vectors, hybrid where there is a sparse ranking too, else
-    dense.
+    """The mode in words: auto is sparse where there are no vectors, hybrid where there is BM25 too, else dense.
 
-    Raises ConfigError where the mode wants vectors that are not there.
+    Raises ConfigError where the mode wants vectors that are not there, or the folder ranks by what is no longer read.
     """
     if not manifest.encoder.dense:
         if config.mode not in ("auto", "sparse"):
@@ -98,7 +98,7 @@ def mode_of(folder: Path, manifest: IndexManifest, config: RetrieverConfig) -> s
         return "sparse"
     if config.mode != "auto":
         return config.mode
-    return "hybrid" if sparse_folder(folder) else "dense"
+    return "hybrid" if has_bm25(folder) else "dense"
 
 
 def _dense(folder: Path, manifest: IndexManifest, store: PassageStore, machine: Machine) -> DenseSearcher:
