@@ -121,7 +121,8 @@ def main() -> None:
     parser.add_argument("--way", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        return intake(*given.one, given.way) if given.way else build(*given.one, given.type)
+        corpus, folder = given.one
+        return intake(corpus, folder, given.way) if given.way else build(corpus, folder, given.type)
     for rows in given.rows:
         with tempfile.TemporaryDirectory() as folder:
             corpus = Path(folder) / "corpus.jsonl"
