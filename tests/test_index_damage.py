@@ -8,15 +8,34 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import indexes.manifest
 from indexes import open_retriever
 from indexes.build import IndexConfig, build_index
+from indexes.corpora.passage_store import PassageStore, write_passages
 from steprag.config import RetrieverConfig
 from steprag.errors import ConfigError, DataError, StepragError
+from steprag.types import Passage
 from tests.indexing import PASSAGES, ask, edit_manifest, fingerprint, small, write_corpus
 from tests.models import make_encoder
+
+
+@pytest.mark.parametrize("row", ['{"id":"a","title":7,"text":"x"}', '{"id":"a","title":"T","text":null}'])
+def test_a_stored_passage_whose_values_are_no_text_is_damage(tmp_path: Path, row: str) -> None:
+    write_passages(tmp_path, [Passage("a", "T", "x" * 99)])
+    (tmp_path / "passages.jsonl").write_text(row.ljust((tmp_path / "passages.jsonl").stat().st_size))
+    with PassageStore(tmp_path) as store, pytest.raises(DataError, match="passages.jsonl:1: the row is not a passage"):
+        store.read(0)
+
+
+@pytest.mark.parametrize("offsets", [np.empty(0, dtype="<i8"), np.array(["b"]), np.zeros((2, 2), dtype="<i8")])
+def test_offsets_that_are_no_list_of_numbers_are_damage(tmp_path: Path, offsets: np.ndarray) -> None:
+    write_passages(tmp_path, [Passage("a", "T", "x")])
+    np.save(tmp_path / "passages.offsets.npy", offsets)
+    with pytest.raises(DataError, match="build the index again"):
+        PassageStore(tmp_path)
 
 
 def test_damaged_folders_are_refused(index: Path, pristine: Path, tmp_path: Path) -> None:

@@ -1,1 +1,4 @@
-"""What a finished index folder can be given: BM25, learned token weights, title links."""
+"""Add-ons of a finished index folder, each a folder in it: BM25 (`bm25/`) and title links (`links/`).
+
+Reads the passages of an index folder and writes beside them. Command: `steprag index build --hybrid`.
+"""

@@ -86,7 +86,9 @@ class PassageStore:
             self._offsets = np.load(folder / OFFSETS, mmap_mode="r", allow_pickle=False)
         except (ValueError, EOFError) as error:
             raise DataError(folder / OFFSETS, f"not a NumPy array: {error}", remedy="build the index again") from None
-        if self._offsets.ndim != 1 or int(self._offsets[-1]) != self._path.stat().st_size:
+        if self._offsets.dtype.kind != "i" or self._offsets.ndim != 1 or not len(self._offsets):
+            raise DataError(folder / OFFSETS, "is no list of byte offsets", remedy="build the index again")
+        if int(self._offsets[-1]) != self._path.stat().st_size:
             raise DataError(self._path, "does not belong to its offsets", remedy="build the index again")
         self._file = os.open(self._path, os.O_RDONLY)
 
@@ -98,7 +100,10 @@ class PassageStore:
         start, end = int(self._offsets[row]), int(self._offsets[row + 1])
         try:
             values = json.loads(os.pread(self._file, end - start, start))
-            return Passage(values["id"], values["title"], values["text"], score)
+            passage = Passage(values["id"], values["title"], values["text"], score)
+            if not all(isinstance(value, str) for value in (passage.id, passage.title, passage.text)):
+                raise TypeError
+            return passage
         except (ValueError, KeyError, TypeError):
             remedy = "build the index again"
             raise DataError(self._path, "the row is not a passage", line=row + 1, remedy=remedy) from None
