@@ -34,10 +34,12 @@ from inference.config import InferConfig
 from inference.evaluate import evaluate
 from inference.inference import answer_all
 from steprag.agent.environment import Environment
+from steprag.agent.open import Agent, make_environment, open_agent
 from steprag.agent.profiles import load_profile
 from steprag.config import load_config
 from steprag.errors import StepFormatError
-from steprag.policy.client import Policy, open_policy
+from steprag.policy.client import Model, Policy, open_policy
+from steprag.policy.gate import Gate
 from steprag.runs import open_run
 from steprag.types import Message, Question, Sample
 
@@ -117,16 +119,17 @@ def config_of(url: str | None) -> InferConfig:
 
 def on_their_own(count: int, url: str | None) -> float:
     """Seconds of `steprag infer` over so many questions; of the policy in this process where there is no `url`."""
-    config, profile = config_of(url), load_profile("transcript")
+    config = config_of(url)
 
     @contextlib.asynccontextmanager
-    async def here() -> AsyncIterator[Varied]:
-        yield Varied()
+    async def here() -> AsyncIterator[Agent]:
+        environment = make_environment(load_profile("transcript"), Shelf(), config.episode)
+        yield Agent(environment, Model(Varied(), Gate(config.policy)))
 
-    opened = open_policy(config.policy, profile.grammar) if url else here()
+    opened = open_agent(config, Shelf()) if url else here()
     with tempfile.TemporaryDirectory() as folder, open_run(f"{folder}/r", "infer", identity={}, config={}) as run:
         start = time.perf_counter()
-        asyncio.run(answer_all(run, questions(count), config, profile, Shelf(), opened))
+        asyncio.run(answer_all(run, questions(count), config, opened))
         seconds = time.perf_counter() - start
         evaluate(run.path)
         return seconds

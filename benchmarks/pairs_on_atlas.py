@@ -29,9 +29,10 @@ from preference.config import PairsConfig, TreeRewardConfig
 from preference.pairs import build_pairs
 from preference.rewards import rewards
 from steprag import atlas
-from steprag.agent.environment import Environment, rollout
+from steprag.agent.environment import Environment
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.agent.profiles import load_profile
+from steprag.agent.rollout import episode_of, rollout
 from steprag.config import load_config
 from steprag.files import read_records, write_records
 from steprag.inputs import read_questions
@@ -47,7 +48,7 @@ RULES = {"published": PairsConfig(margin=0.01, errors=0, per_node=None), "stepra
 
 def configured(preset: str) -> GenerateConfig:
     keys = {"policy.adapter": "atlas-warmstart", "judge.adapter": "atlas-warmstart", "policy.max_tokens": 96}
-    return load_config(GenerateConfig, None, {**keys, "search.preset": preset, "search.depth": 7, "seed": 1})
+    return load_config(GenerateConfig, None, {**keys, "search.preset": preset, "episode.depth": 7, "seed": 1})
 
 
 async def state_at(tree: Tree, node: Node, environment: Environment) -> State:
@@ -77,7 +78,7 @@ class Worth:
 
     async def _play(self, tree: Tree, state: State, seed: int) -> float:
         async with self._gate.turn(0):
-            episode = await rollout(self._environment, self._policy, state, seed=1_000 * (seed + 1))
+            episode = await episode_of(rollout(self._environment, self._policy, state, seed=1_000 * (seed + 1)))
         return exact_match(episode.prediction, tree.question.golden_answers)
 
 
@@ -94,7 +95,7 @@ async def checked(pairs: list[tuple[Tree, Node, Node]], index: str, rollouts: in
     config = configured("default")
     profile = load_profile("transcript")
     async with aclosing(open_retriever(index)) as retriever, open_policy(config.policy, profile.grammar) as policy:
-        environment = Environment(profile, retriever, config.retriever.top_k, config.search.depth)
+        environment = Environment(profile, retriever, config.episode.top_k, config.episode.depth)
         worth = Worth(environment, policy, Gate(config.policy), rollouts)
         gaps = [await worth.gap(*pair) for pair in pairs]
     if len(gaps) < 2:

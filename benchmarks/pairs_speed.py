@@ -80,7 +80,7 @@ async def grown(number: int, nodes: int) -> Tree:
     keys = {"search.rollouts": 10**6, "search.contrast": None, "search.hopeless": None}
     config = load_config(GenerateConfig, None, {**keys, "seed": number})
     searcher = Searcher(
-        Environment(load_profile("transcript"), Shelf(), 3, config.search.depth), Writer(), None, config
+        Environment(load_profile("transcript"), Shelf(), 3, config.episode.depth), Writer(), None, config
     )
     asked = Question(f"q{number}", f"What is {_text(random.Random(number), 12)}?", (GOLDEN,), {"supporting_ids": ["7"]})
     growth = plant(asked, State(asked.question))

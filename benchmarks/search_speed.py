@@ -23,12 +23,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from data_generation.config import GenerateConfig
-from data_generation.generate import Engines, search_all
+from data_generation.generate import search_all
 from data_generation.growth import plant
 from data_generation.search import Searcher, run_wave
 from steprag.agent.environment import Environment
+from steprag.agent.open import Agent, make_environment
 from steprag.agent.profiles import load_profile
 from steprag.config import load_config
+from steprag.policy.client import Model
 from steprag.policy.gate import Gate
 from steprag.runs import open_run
 from steprag.types import Completion, Message, Passage, Question, Sample, State, Usage
@@ -99,13 +101,13 @@ def generate(policy: Latent, count: int, keys: dict[str, object]) -> float:
     config = load_config(GenerateConfig, None, {"search.rollouts": 8, "search.hopeless": None, **keys})
 
     @contextlib.asynccontextmanager
-    async def engines() -> AsyncIterator[Engines]:
-        gate = Gate(config.policy)
-        yield Engines(policy, gate, None, gate)
+    async def opened() -> AsyncIterator[Agent]:
+        environment = make_environment(load_profile("transcript"), Shelf(), config.episode)
+        yield Agent(environment, Model(policy, Gate(config.policy)))
 
     with tempfile.TemporaryDirectory() as folder, open_run(f"{folder}/r", "generate", identity={}, config={}) as run:
         start = time.perf_counter()
-        asyncio.run(search_all(run, questions(count), config, load_profile("transcript"), Shelf(), engines()))
+        asyncio.run(search_all(run, questions(count), config, opened()))
         return time.perf_counter() - start
 
 
@@ -114,7 +116,7 @@ async def grown(nodes: int) -> tuple[int, float]:
     keys = {
         "search.rollouts": 10**9,
         "search.children": 6,
-        "search.depth": 25,
+        "episode.depth": 25,
         "search.hopeless": None,
         "search.wave": 1,
     }

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from steprag.config import (
+    EpisodeConfig,
     JudgeConfig,
     PolicyConfig,
     Positive,
@@ -25,11 +26,11 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     # golden answer, nothing is played to its end, finished leaves are visited and judged again.
     "reasonrag": {
         "search": {
-            "rollouts": 64, "extra": 0, "children": 2, "siblings": 1, "depth": 7, "exploration": 1.414, "wave": 1,
+            "rollouts": 64, "extra": 0, "children": 2, "siblings": 1, "exploration": 1.414, "wave": 1,
             "play": False, "revisit": True, "contrast": None, "hopeless": None,
         },
         "reward": {"name": "judge", "gold": True},
-        "retriever": {"top_k": 3},
+        "episode": {"depth": 7, "top_k": 3},
     },
 }  # fmt: skip
 """What each preset sets; keys that the user gives win."""
@@ -51,7 +52,6 @@ class SearchConfig(Section):
     siblings: Positive | None = Field(default=None, description="children sampled in one request; none: all of them")
     play: bool = Field(default=True, description="play from a new child to an answer, step by step")
     revisit: bool = Field(default=False, description="visit finished leaves again (what the published loop does)")
-    depth: Positive = Field(default=7, description="steps in an episode at most; the last can only be an answer")
     exploration: float = Field(default=1.414, ge=0, description="UCT's constant c; greater visits the less known more")
     wave: Positive = Field(default=2, description="leaves of one tree in flight at once")
 
@@ -81,6 +81,7 @@ class GenerateConfig(StageConfig):
     judge: JudgeConfig = JudgeConfig()
     retriever: RetrieverConfig = RetrieverConfig()
     prompt: PromptConfig = PromptConfig()
+    episode: EpisodeConfig = EpisodeConfig()
     search: SearchConfig = SearchConfig()
     reward: RewardConfig = RewardConfig()
     tree: TreeLimits = TreeLimits()

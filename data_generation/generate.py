@@ -10,9 +10,7 @@ import argparse
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, aclosing
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +19,8 @@ from data_generation.growth import finished, plant
 from data_generation.rounds import Earlier
 from data_generation.search import Searcher, grow
 from indexes import open_retriever
-from steprag.agent.checkpoints import checked_profile
-from steprag.agent.environment import Environment
-from steprag.agent.judge import Judge, ScoreFormat, prompt_hash
-from steprag.agent.profiles import PromptProfile
-from steprag.agent.retriever import Retriever
+from steprag.agent.judge import Judge, prompt_hash
+from steprag.agent.open import Agent, environment_for, open_agent
 from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
 from steprag.batch.worklist import (
     SAMPLING,
@@ -42,14 +37,10 @@ from steprag.errors import PART_DONE, ConfigError, RequestError
 from steprag.files import existing, read_records
 from steprag.inputs import ids_identity, read_questions
 from steprag.policy.budget import Spending
-from steprag.policy.client import Policy, model_identity, open_policy
-from steprag.policy.gate import Gate
+from steprag.policy.client import model_identity
 from steprag.progress import say
 from steprag.runs import Run, open_run
 from steprag.types import Failure, Question, Tree, Usage
-
-SERVED = ("engine", "model", "adapter", "base_url", "api_key_env")
-"""Keys of policy and judge that decide who serves them; where all are equal, one engine and one gate serve both."""
 
 
 def main(argv: list[str]) -> int:
@@ -70,16 +61,6 @@ def main(argv: list[str]) -> int:
     return PART_DONE if failed else 0
 
 
-@dataclass(frozen=True)
-class Engines:
-    """The models of a run and the gates of their endpoints; one gate where they share an endpoint."""
-
-    policy: Policy
-    policy_gate: Gate
-    judge: Policy | None
-    judge_gate: Gate
-
-
 async def generate(
     config: GenerateConfig,
     questions_file: Path,
@@ -94,19 +75,20 @@ async def generate(
     """
     everything = read_questions(questions_file, dataset)
     questions = everything[: config.limit]
-    profile = checked_profile(config.prompt, config.policy)
-    if profile.words.search_first:
-        raise ConfigError(
-            f"profile {profile.name} searches before the first step: it is for steprag infer, not for trees"
-        )
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
-        identity = {**agent_identity(config, questions_file, profile, retriever), **search_identity(config)}
+        environment = environment_for(config, retriever)
+        if environment.profile.words.search_first:
+            raise ConfigError(f"profile {environment.profile.name} searches before the first step: it is for steprag"
+                              " infer, not for trees")  # fmt: skip
+        identity = {**agent_identity(config, questions_file, environment), **search_identity(config)}
         identity |= ids_identity(everything)
         if earlier is not None:
             identity["after"] = earlier.identity
         with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
-            run.save(grammar=profile.grammar.name)
-            await search_all(run, questions, config, profile, retriever, open_engines(config, profile), earlier)
+            run.save(grammar=environment.profile.grammar.name)
+            judge = config.judge if config.reward.judged else None
+            agent = open_agent(config, retriever, environment=environment, judge=judge)
+            await search_all(run, questions, config, agent, earlier)
             return note_failures(run, run.path / "trees.jsonl", _question_id)
 
 
@@ -114,12 +96,10 @@ async def search_all(
     run: Run,
     questions: list[Question],
     config: GenerateConfig,
-    profile: PromptProfile,
-    retriever: Retriever,
-    engines: AbstractAsyncContextManager[Engines],
+    opened: AbstractAsyncContextManager[Agent],
     earlier: Earlier | None = None,
 ) -> None:
-    """Searches the questions that have no tree yet. `engines` is entered only if there are some.
+    """Searches the questions that have no tree yet. `opened` is entered only if there are some.
 
     Leaving early (a limit, a refused key, Ctrl-C), it waits for the calls in flight, so that their replies are kept.
     """
@@ -131,14 +111,12 @@ async def search_all(
         tally.add(tree)
     try:
         if todo:
-            await retriever.ready()  # before the first paid call
-            async with engines as models, Journal(run.path / JOURNAL, spending) as journal:
+            async with opened as agent, Journal(run.path / JOURNAL, spending) as journal:
                 run.set(calls_lost=journal.lost)
-                same_model(run, policy=models.policy, judge=models.judge)
+                same_model(run, policy=agent.policy, judge=agent.judge)
 
                 async def search(question: Question) -> Tree | Failure:
-                    calls = journal.question(question)
-                    tree = await search_one(question, searcher_for(calls, config, profile, retriever, models))
+                    tree = await search_one(question, searcher_for(journal.question(question), config, agent))
                     if isinstance(tree, Tree):
                         tree = earlier.mark(tree) if earlier else tree
                         tally.add(tree)
@@ -161,32 +139,11 @@ def search_identity(config: GenerateConfig) -> dict[str, Any]:
     return identity
 
 
-@asynccontextmanager
-async def open_engines(config: GenerateConfig, profile: PromptProfile) -> AsyncIterator[Engines]:
-    """Policy and, where the reward needs one, judge; started and stopped with the block if they do not run already."""
-    gate, asked = Gate(config.policy), config.policy
-    shared = config.reward.judged and all(getattr(asked, key) == getattr(config.judge, key) for key in SERVED)
-    if shared:
-        asked = asked.model_copy(update={"context": max(asked.context, config.judge.context)})
-    async with open_policy(asked, profile.grammar) as policy:
-        if not config.reward.judged:
-            yield Engines(policy, gate, None, gate)
-            return
-        judging = policy.beside(config.judge, ScoreFormat()) if shared else open_policy(config.judge, ScoreFormat())
-        async with judging as judge:
-            yield Engines(policy, gate, judge, gate if shared else Gate(config.judge))
-
-
-def searcher_for(
-    calls: QuestionCalls, config: GenerateConfig, profile: PromptProfile, retriever: Retriever, engines: Engines
-) -> Searcher:
-    """What one question's search works with: the engines and the retriever behind the journal."""
-    environment = Environment(profile, calls.retriever(retriever), config.retriever.top_k, config.search.depth)
-    policy = calls.policy(engines.policy, "policy", engines.policy_gate)
-    judge = None
-    if engines.judge is not None:
-        judge = Judge(calls.policy(engines.judge, "judge", engines.judge_gate), config.reward.gold)
-    return Searcher(environment, policy, judge, config)
+def searcher_for(calls: QuestionCalls, config: GenerateConfig, agent: Agent) -> Searcher:
+    """What one question's search works with: the agent behind the journal."""
+    mine = calls.agent(agent)
+    judge = Judge(mine.judge.policy, config.reward.gold) if mine.judge else None
+    return Searcher(mine.environment, mine.policy.policy, judge, config)
 
 
 async def search_one(question: Question, searcher: Searcher) -> Tree | Failure:

@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
 def most_calls(config: GenerateConfig) -> int:
     """The calls that no tree exceeds: every iteration as deep as can be, and the judge's second tries."""
     search = config.search
-    steps = search.depth if search.play else 1
+    steps = config.episode.depth if search.play else 1
     asked = search.children if config.reward.judged else 0
     most = (search.rollouts + search.extra) * (steps + 2 * asked * (steps if search.play else 1))
     return min(most, config.tree.calls + search.wave * steps) if config.tree.calls else most

@@ -17,8 +17,8 @@ from data_generation.config import PRESETS, GenerateConfig
 from data_generation.generate import Tally, search_identity, search_one, summarise
 from data_generation.rounds import Earlier
 from data_generation.search import Searcher
-from steprag.agent.environment import Environment
 from steprag.agent.judge import Judge
+from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.batch.journal import JOURNAL, Journal, state_of
 from steprag.batch.worklist import FAILED
@@ -74,7 +74,7 @@ async def replay(
 
             async def rebuilt(question: Question) -> Tree | Failure:
                 source = Replay(journal, question.id, str(of["index"]))
-                environment = Environment(profile, source, config.retriever.top_k, config.search.depth)
+                environment = make_environment(profile, source, config.episode)
                 judge = Judge(source.policy("judge"), config.reward.gold) if config.reward.judged else None
                 tree = await search_one(question, Searcher(environment, source.policy("policy"), judge, config))
                 return earlier.mark(tree) if earlier and isinstance(tree, Tree) else tree

@@ -18,9 +18,10 @@ from typing import Any
 
 from indexes import open_retriever
 from steprag.agent.environment import Environment
+from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.cli import guarded
-from steprag.config import parse_arguments
+from steprag.config import EpisodeConfig, parse_arguments
 from steprag.errors import DataError, StepFormatError
 from steprag.files import existing, file_hash, read_records, write_records
 from steprag.inputs import read_passages
@@ -74,7 +75,8 @@ def main(argv: list[str]) -> int:
 async def work(given: argparse.Namespace, episodes: Path, corpus: Path) -> int:
     """Runs the stage; returns how many supervised steps it wrote."""
     async with aclosing(open_retriever(given.index)) as retriever:
-        environment = Environment(load_profile(given.profile), retriever, given.top_k, given.depth)
+        episode = EpisodeConfig(depth=given.depth, top_k=given.top_k)
+        environment = make_environment(load_profile(given.profile), retriever, episode)
         with open_run(given.out, "worked", identity=identity_of(given, episodes, environment), config={}) as run:
             rows = await replay_all(episodes, corpus, environment, given.seed, given.limit)
             write_records(run.path / "sft.train.jsonl", rows)

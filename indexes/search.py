@@ -41,15 +41,17 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag index search", description="Finds passages in an index folder.")
     parser.add_argument("--index", required=True, metavar="DIR|URL", help="index folder, or a service's URL")
     parser.add_argument("query", nargs="+", help="one or more queries")
-    parser.add_argument("--top_k", help="short for --retriever.top_k")
+    parser.add_argument("--top_k", type=int, default=3, help="passages a query brings [3]")
     parser.add_argument("--json", action="store_true", help="one JSON object a query")
     add_options(parser, SearchStageConfig)
     arguments = parse_arguments(parser, argv)
-    config = config_from(SearchStageConfig, arguments, retriever__top_k=arguments.top_k).retriever
+    config = config_from(SearchStageConfig, arguments).retriever
+    if arguments.top_k < 1:
+        raise ConfigError(f"--top_k is {arguments.top_k}; at least 1 passage must be asked for")
     if not all(query.strip() for query in arguments.query):
         raise ConfigError("give queries with text in them")
     retriever = open_retriever(arguments.index, config)
-    found = asyncio.run(search_all(retriever, arguments.query, config.top_k))
+    found = asyncio.run(search_all(retriever, arguments.query, arguments.top_k))
     for query, passages in zip(arguments.query, found, strict=True):
         if arguments.json:
             sys.stdout.write(dump_line({"query": query, "passages": [to_dict(p) for p in passages]}) + "\n")

@@ -28,8 +28,7 @@ from steprag.errors import PART_DONE, ConfigError, RequestError
 from steprag.files import existing, file_hash, read_records, write_json
 from steprag.metrics import exact_match
 from steprag.policy.budget import BudgetConfig, Spending
-from steprag.policy.client import Policy, model_identity, open_policy
-from steprag.policy.gate import Gate
+from steprag.policy.client import Policy, model_identity, open_model
 from steprag.runs import open_run, read_manifest
 from steprag.stats import share_interval
 from steprag.types import Failure, Message, Prediction, Question, Usage, Verdict
@@ -92,13 +91,12 @@ async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[s
         verdicts = opened.path / "verdicts.jsonl"
         todo = unfinished(questions, verdicts, row_id)
         if todo:
-            async with open_policy(config.judge, YesOrNo()) as policy, Journal(out / JOURNAL, spending) as journal:
+            async with open_model(config.judge, YesOrNo()) as model, Journal(out / JOURNAL, spending) as journal:
                 opened.set(calls_lost=journal.lost)
-                same_model(opened, judge=policy)
-                gate = Gate(config.judge)
+                same_model(opened, judge=model)
 
                 async def one(question: Question) -> Verdict | Failure:
-                    journalled = journal.question(question).policy(policy, "judge", gate)
+                    journalled = journal.question(question).policy(model.policy, "judge", model.gate)
                     return await verdict(predictions[question.id], journalled)
 
                 at_once, total = config.judge.concurrency, len(questions)

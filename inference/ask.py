@@ -6,22 +6,19 @@ import argparse
 import asyncio
 import sys
 from contextlib import aclosing
-from functools import partial
 from pathlib import Path
 
 from indexes import open_retriever
 from inference.config import InferConfig, add_infer_options, infer_config
 from inference.critic_choice import critic_of
-from steprag.agent.checkpoints import checked_profile
 from steprag.agent.critic import Critic
-from steprag.agent.environment import Environment, rollout
+from steprag.agent.open import environment_for, open_agent
+from steprag.agent.rollout import Taken, Turn, episode_of, rollout
 from steprag.batch.journal import Journal
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import PART_DONE, ConfigError
-from steprag.policy.client import open_policy
-from steprag.policy.gate import Gate
-from steprag.types import Episode, Passage, Question, State
+from steprag.types import Episode, Passage, Question
 
 SHOWN = 110
 """Characters of a passage."""
@@ -56,35 +53,34 @@ def check_keys(config: InferConfig) -> None:
 
 async def ask(question: str, index: str, config: InferConfig) -> Episode:
     """Plays the episode and writes each step to standard output. Raises PolicyError and RetrieverError."""
-    profile = checked_profile(config.prompt, config.policy)
-    critic = critic_of(config, profile)
-    choose = Critic(critic).choose if critic else None
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
-        environment = Environment(profile, retriever, config.retriever.top_k, config.search.depth)
-        await retriever.ready()
-        async with open_policy(config.policy, profile.grammar) as policy, Journal(IN_MEMORY) as journal:
-            calls = journal.question(Question("asked", question, ()))
-            return await rollout(
-                environment,
-                calls.policy(policy, "policy", Gate(config.policy)),
-                environment.start(question),
+        environment = environment_for(config, retriever)
+        critic = critic_of(config, environment.profile)
+        opened = open_agent(config, retriever, environment=environment)
+        async with opened as agent, Journal(IN_MEMORY) as journal:
+            mine = journal.question(Question("asked", question, ())).agent(agent)
+            turns = rollout(
+                mine.environment,
+                mine.policy.policy,
+                mine.environment.start(question),
                 seed=config.seed,
-                after_step=partial(show, environment),
                 candidates=config.candidates,
-                choose=choose,
+                choose=Critic(critic).choose if critic else None,
             )
+            return await episode_of(turns, show)
 
 
-def show(environment: Environment, state: State) -> None:
-    """Writes the last step, and below a query what it found."""
-    if state.steps:
-        step = state.steps[-1]
-        sys.stdout.write(f"{step.action:<9} {' '.join(step.text.split())}\n")
+def show(turn: Turn) -> None:
+    """Writes a step that was taken, and below a query what it found."""
+    if not isinstance(turn, Taken):
+        return
+    if turn.step:
+        sys.stdout.write(f"{turn.step.action:<9} {' '.join(turn.step.text.split())}\n")
     else:  # the profile searches with the question itself
-        sys.stdout.write(f"{'question':<9} {state.question}\n")
-    for rank, passage in enumerate(state.passages, 1):
+        sys.stdout.write(f"{'question':<9} {turn.state.question}\n")
+    for rank, passage in enumerate(turn.state.passages, 1):
         sys.stdout.write(f"{'':<9} {rank}. {_line(passage)}\n")
-    if environment.searched(state) and not state.passages:
+    if turn.searched and not turn.state.passages:
         sys.stdout.write(f"{'':<9} nothing found\n")
     sys.stdout.flush()
 

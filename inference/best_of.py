@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from inference.config import InferConfig
-from steprag.agent.environment import Choose, Environment, rollout
+from steprag.agent.environment import Environment
+from steprag.agent.rollout import Choose, episode_of, rollout
 from steprag.errors import ConfigError
 from steprag.metrics import normalise
 from steprag.policy.client import Policy
@@ -44,7 +45,8 @@ async def play(
     start = environment.start(question)
     seeds = [seed + SEEDS_APART * number for number in range(times)]
     return [
-        await rollout(environment, policy, start, seed=each, candidates=candidates, choose=choose) for each in seeds
+        await episode_of(rollout(environment, policy, start, seed=each, candidates=candidates, choose=choose))
+        for each in seeds
     ]
 
 

@@ -7,20 +7,16 @@ import argparse
 from pydantic import Field
 
 from steprag.config import (
+    EpisodeConfig,
     PolicyConfig,
     Positive,
     PromptConfig,
     RetrieverConfig,
-    Section,
     StageConfig,
     add_options,
     config_from,
 )
 from steprag.policy.budget import BudgetConfig
-
-
-class EpisodeConfig(Section):
-    depth: Positive = Field(default=7, description="steps in an episode at most; the last can only be an answer")
 
 
 class GreedyConfig(PolicyConfig):
@@ -31,7 +27,7 @@ class InferConfig(StageConfig):
     policy: GreedyConfig = GreedyConfig()
     retriever: RetrieverConfig = RetrieverConfig()
     prompt: PromptConfig = PromptConfig()
-    search: EpisodeConfig = EpisodeConfig()
+    episode: EpisodeConfig = EpisodeConfig()
     critic: str | None = Field(
         default=None, description="checkpoint of a step critic: it chooses among candidates and best_of"
     )

@@ -24,11 +24,10 @@ from inference.critic_choice import critic_of
 from inference.datasets import chosen_file, sampled
 from inference.evaluate import evaluate, table
 from inference.scores import HARNESS
-from steprag.agent.checkpoints import checked_profile
 from steprag.agent.critic import Critic
-from steprag.agent.environment import Choose, Environment
-from steprag.agent.profiles import PromptProfile
-from steprag.agent.retriever import Retriever
+from steprag.agent.environment import Environment
+from steprag.agent.open import Agent, environment_for, open_agent
+from steprag.agent.rollout import Choose
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import (
     agent_identity,
@@ -44,8 +43,7 @@ from steprag.config import parse_arguments
 from steprag.errors import PART_DONE, RequestError
 from steprag.inputs import ids_identity, read_questions
 from steprag.policy.budget import Spending
-from steprag.policy.client import Policy, open_policy
-from steprag.policy.gate import Gate
+from steprag.policy.client import Policy
 from steprag.runs import Run, open_run
 from steprag.types import Episode, Failure, Found, Prediction, Question, Usage
 
@@ -78,12 +76,12 @@ async def infer(
     check_sampling(config)
     everything = read_questions(questions_file, dataset)
     questions = sampled(everything, config.sample, config.seed)[: config.limit]
-    profile = checked_profile(config.prompt, config.policy)
-    critic = critic_of(config, profile)
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
+        environment = environment_for(config, retriever)
+        critic = critic_of(config, environment.profile)
         identity = {
-            **agent_identity(config, questions_file, profile, retriever),
-            **config.model_dump(include={"search", "seed", "limit"} | ({"best_of"} if config.best_of > 1 else set())),
+            **agent_identity(config, questions_file, environment),
+            **config.model_dump(include={"seed"} | ({"best_of"} if config.best_of > 1 else set())),
             **({"sample": config.sample} if config.sample else {}),
             "engine": config.policy.engine,  # each computes and quantises in its own way
             "harness": HARNESS,
@@ -93,9 +91,9 @@ async def infer(
             identity |= {"critic": critic.hash, "candidates": config.candidates}
         with open_run(out, "infer", identity=identity, config=config.model_dump()) as run:
             judge = Critic(critic) if critic else None
-            policy = open_policy(config.policy, profile.grammar)
+            agent = open_agent(config, retriever, environment=environment)
             run.save(asked=len(questions))
-            await answer_all(run, questions, config, profile, retriever, policy, judge)
+            await answer_all(run, questions, config, agent, judge)
             failed = note_failures(run, run.path / "predictions.jsonl", row_id)
             scores = evaluate(run.path)
             run.set(counts={key: scores[key] for key in ("questions", "answered", "failed")}, usage=scores["usage"])
@@ -106,32 +104,28 @@ async def answer_all(
     run: Run,
     questions: list[Question],
     config: InferConfig,
-    profile: PromptProfile,
-    retriever: Retriever,
-    opened: AbstractAsyncContextManager[Policy],
+    opened: AbstractAsyncContextManager[Agent],
     critic: Critic | None = None,
 ) -> None:
     """Answers the questions that have no prediction yet. `opened` is entered only if there are some."""
     predictions = run.path / "predictions.jsonl"
     todo = unfinished(questions, predictions, row_id)
-    spending, gate = Spending(config.budget, {"policy": config.policy.price}), Gate(config.policy)
+    spending = Spending(config.budget, {"policy": config.policy.price})
     if not todo:
         in_question_order(predictions, questions, row_id)
         return
     try:
-        await retriever.ready()  # before the first paid call
-        async with opened as policy, Journal(run.path / JOURNAL, spending) as journal:
+        async with opened as agent, Journal(run.path / JOURNAL, spending) as journal:
             run.set(calls_lost=journal.lost)
-            same_model(run, policy=policy)
+            same_model(run, policy=agent.policy)
 
             async def answer(question: Question) -> Prediction | Failure:
-                calls = journal.question(question)
-                world = calls.retriever(retriever)
+                mine = journal.question(question).agent(agent)
                 return await answer_one(
                     question,
                     config.seed,
-                    Environment(profile, world, config.retriever.top_k, config.search.depth),
-                    calls.policy(policy, "policy", gate),
+                    mine.environment,
+                    mine.policy.policy,
                     best_of=config.best_of,
                     critic=critic.score if critic else None,
                     candidates=config.candidates,

@@ -116,7 +116,7 @@ def check_direct(direct: Scored) -> None:
     if searched := sum(one.searches > 0 for one in direct.scores.values()):
         raise ConfigError(
             f"--direct searched for {searched} of its questions: over-search is told by a run that does not search "
-            "(--prompt.profile direct, or --search.depth 1)"
+            "(--prompt.profile direct, or --episode.depth 1)"
         )
 
 

@@ -10,10 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from steprag.agent.environment import Environment, rollout
+    from steprag.agent.environment import Environment
+    from steprag.agent.open import Agent, make_environment, open_agent
     from steprag.agent.profiles import PromptProfile, load_profile
     from steprag.agent.retriever import Retriever
-    from steprag.config import PolicyConfig, RetrieverConfig
+    from steprag.agent.rollout import episode_of, rollout
+    from steprag.config import EpisodeConfig, PolicyConfig, PromptConfig, RetrieverConfig
     from steprag.errors import StepragError
     from steprag.files import read_records, write_records
     from steprag.inputs import read_passages, read_questions
@@ -37,10 +39,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "steprag.agent.environment": ("Environment", "rollout"),
+    "steprag.agent.environment": ("Environment",),
+    "steprag.agent.open": ("Agent", "make_environment", "open_agent"),
     "steprag.agent.profiles": ("PromptProfile", "load_profile"),
     "steprag.agent.retriever": ("Retriever",),
-    "steprag.config": ("PolicyConfig", "RetrieverConfig"),
+    "steprag.agent.rollout": ("episode_of", "rollout"),
+    "steprag.config": ("EpisodeConfig", "PolicyConfig", "PromptConfig", "RetrieverConfig"),
     "steprag.errors": ("StepragError",),
     "steprag.files": ("read_records", "write_records"),
     "steprag.inputs": ("read_passages", "read_questions"),
@@ -53,9 +57,11 @@ _HOMES = {
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Agent",
     "Completion",
     "Environment",
     "Episode",
+    "EpisodeConfig",
     "Failure",
     "Message",
     "Node",
@@ -64,6 +70,7 @@ __all__ = [
     "Policy",
     "PolicyConfig",
     "Prediction",
+    "PromptConfig",
     "PromptProfile",
     "Question",
     "Retriever",
@@ -73,7 +80,10 @@ __all__ = [
     "StepragError",
     "Tree",
     "Usage",
+    "episode_of",
     "load_profile",
+    "make_environment",
+    "open_agent",
     "open_policy",
     "read_passages",
     "read_questions",

@@ -29,6 +29,9 @@ OPTION = "config:"
 RENAMED = {
     **{f"search.{key}": f"ann.{key}" for key in ("recall", "nlist", "nprobe", "code_bytes", "bits", "links", "ef")},
     "search.rescore": "ann.rescore",
+    "search.depth": "episode.depth",
+    "grpo.depth": "episode.depth",
+    "retriever.top_k": "episode.top_k",
 }
 """Keys that had another name: the old one is refused with the new one."""
 REMOTE = ("openai", "sglang")
@@ -119,8 +122,14 @@ class JudgeConfig(PolicyConfig):
     max_tokens: Positive = Field(default=16, description="longest reply, in tokens")
 
 
-class RetrieverConfig(Section):
+class EpisodeConfig(Section):
+    """What every episode is bound to, whoever plays it: a search, inference, a conversation, training."""
+
+    depth: Positive = Field(default=7, description="steps in an episode at most; the last can only be an answer")
     top_k: Positive = Field(default=3, description="passages a query brings")
+
+
+class RetrieverConfig(Section):
     mode: Literal["auto", "dense", "sparse", "hybrid"] = Field(
         default="auto", description="how passages are ranked; auto: hybrid where the index has both, else the one"
     )

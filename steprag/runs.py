@@ -24,6 +24,8 @@ from steprag.files import PARTIAL, Journal, read_json, write_json
 
 FORMAT = 1
 _REMEDY = "restore it from a copy of the run, or make the run again in an empty folder"
+MOVED = (("grpo", "depth"), ("search", "depth"), ("retriever", "top_k"))
+"""Sections and keys where manifests of earlier versions have what `episode` has now; later ones win."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,30 @@ def read_manifest(path: Path | str, *needed: str) -> dict[str, Any]:
     for key in ("identity", "config"):
         if not isinstance(manifest.get(key, {}), dict):
             raise DataError(file, f"{key}: expected an object, found {type(manifest[key]).__name__}", remedy=_REMEDY)
-    return manifest
+    return manifest | {key: _todays(manifest[key]) for key in ("identity", "config") if key in manifest}
+
+
+def _todays(part: Any) -> Any:
+    """An identity or configuration of any version in today's keys."""
+    if not isinstance(part, dict) or "episode" in part:
+        return part
+    episode = {
+        key: part[section][key]
+        for section, key in MOVED
+        if isinstance(part.get(section), dict) and key in part[section]
+    }
+    kept = {}
+    for section, values in part.items():
+        rest = values
+        if isinstance(values, dict):
+            rest = {key: value for key, value in values.items() if (section, key) not in MOVED}
+        if rest or not values:  # a section of which nothing is left goes
+            kept[section] = rest
+    if "harness" in kept:  # `limit` was in the identity of runs of `infer`: more questions were another run
+        kept.pop("limit", None)
+    if "replay_of" in kept:
+        kept["replay_of"] = _todays(kept["replay_of"])
+    return {**kept, "episode": episode} if episode else kept
 
 
 def has_ended(manifest: dict[str, Any], outcomes: int) -> bool:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from steprag.agent.environment import Environment, rollout
+from steprag.agent.environment import Environment
 from steprag.agent.profiles import PROFILES, load_profile
+from steprag.agent.rollout import episode_of, rollout
 from steprag.cli import main
 from steprag.errors import ConfigError
 from steprag.files import read_records, write_records
@@ -84,7 +85,7 @@ def test_passages_cannot_speak_for_the_agent() -> None:
 def test_an_episode_runs_to_its_answer() -> None:
     script = iter(SCRIPT)
     episode = asyncio.run(
-        rollout(environment(), ScriptedPolicy(lambda prompt, draw: next(script)), State(QUESTION), seed=1)
+        episode_of(rollout(environment(), ScriptedPolicy(lambda prompt, draw: next(script)), State(QUESTION), seed=1))
     )
     assert (episode.finish, episode.prediction) == ("answer", "lek")
     assert [step.action for step in episode.state.steps] == ["query", "evidence", "query", "evidence", "answer"]
@@ -102,7 +103,7 @@ def test_a_search_that_finds_nothing_is_a_search(
     profile: str, script: list[str], retrieved: tuple[tuple[()], ...]
 ) -> None:
     world, texts = Environment(load_profile(profile), DictRetriever(()), 2, 7), iter(script)
-    game = rollout(world, ScriptedPolicy(lambda prompt, draw: next(texts)), world.start(QUESTION), seed=1)
+    game = episode_of(rollout(world, ScriptedPolicy(lambda prompt, draw: next(texts)), world.start(QUESTION), seed=1))
     assert asyncio.run(game).retrieved == retrieved
 
 
@@ -111,7 +112,7 @@ def test_a_run_counts_searches_that_found_nothing(encoder: Path, tmp_path: Path)
     write_records(questions, [Question("q", QUESTION, ("lek",), {"supporting_facts": {"title": ["Tirana"]}})])
     texts = {"Read the passages.": evidence("None"), "Answer now.": answer("sol")}
     with serve(chat_reply(lambda prompt, draw: texts.get(prompt.rsplit("\n", 1)[-1], query("zzyzx")))) as endpoint:
-        more = ("--search.depth", "3", "--retriever.mode", "sparse")
+        more = ("--episode.depth", "3", "--retriever.mode", "sparse")
         assert main(["infer", *options(endpoint, questions, index, tmp_path / "run", *more)]) == 0
     (row,) = read_records(tmp_path / "run/predictions.jsonl", Prediction)
     assert row.passages == ((),)
@@ -121,7 +122,7 @@ def test_a_run_counts_searches_that_found_nothing(encoder: Path, tmp_path: Path)
 
 def test_a_broken_completion_ends_the_episode_with_its_reason() -> None:
     policy = ScriptedPolicy(lambda prompt, draw: "Who knows?")
-    episode = asyncio.run(rollout(environment(), policy, State(QUESTION), seed=1))
+    episode = asyncio.run(episode_of(rollout(environment(), policy, State(QUESTION), seed=1)))
     assert (episode.finish, episode.prediction, episode.refused) == ("no_action", None, "Who knows?")
 
 
@@ -137,7 +138,7 @@ def test_one_of_several_steps_is_chosen_at_each_turn() -> None:
         asked.append(tuple(step.content for step in steps))
         return len(steps) - 1
 
-    game = rollout(environment(depth=3), policy, State(QUESTION), seed=1, candidates=8, choose=last)
+    game = episode_of(rollout(environment(depth=3), policy, State(QUESTION), seed=1, candidates=8, choose=last))
     episode = asyncio.run(game)
     assert [sorted(contents) for contents in asked] == [["Peru", "Tirana capital"]]
     assert [step.content for step in episode.state.steps] == [asked[0][-1], "None", "lek"]
@@ -148,7 +149,7 @@ def test_an_episode_ends_where_every_candidate_is_broken() -> None:
     broken = ["Who knows?", "", query("a") + query("b")]
     policy = ScriptedPolicy(lambda prompt, draw: broken[draw % 3])
     first = asyncio.run(policy.sample((Message(role="user", content=""),), (), n=4, seed=5)).completions[0].text
-    episode = asyncio.run(rollout(environment(), policy, State(QUESTION), seed=5, candidates=4))
+    episode = asyncio.run(episode_of(rollout(environment(), policy, State(QUESTION), seed=5, candidates=4)))
     assert (episode.refused, len(episode.state.steps)) == (first, 0)
     assert episode.finish == {"": "empty", broken[0]: "no_action"}.get(first, "several_actions")
 
@@ -156,7 +157,7 @@ def test_an_episode_ends_where_every_candidate_is_broken() -> None:
 def test_at_the_depth_limit_only_an_answer_may_follow() -> None:
     policy = ScriptedPolicy(lambda p, d: {"Answer now.": answer("lek"), "Read the passages.": evidence("None")}.get(
         p.rsplit("\n", 1)[-1], query("Tirana")))  # fmt: skip
-    episode = asyncio.run(rollout(environment(depth=5), policy, State(QUESTION), seed=1))
+    episode = asyncio.run(episode_of(rollout(environment(depth=5), policy, State(QUESTION), seed=1)))
     assert [step.action for step in episode.state.steps] == ["query", "evidence", "query", "evidence", "answer"]
     assert policy.prompts[-1][1]["content"].endswith("\nAnswer now.")
 

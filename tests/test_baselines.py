@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from steprag.agent.environment import Environment, rollout
+from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
+from steprag.agent.rollout import episode_of, rollout
 from steprag.cli import main
 from steprag.files import read_records, write_records
 from steprag.runs import read_manifest
@@ -29,7 +30,7 @@ def played(name: str, *script: str, depth: int = 7) -> tuple[Episode, ScriptedPo
     steps = iter(script)
     policy, shelf = ScriptedPolicy(lambda prompt, draw: next(steps)), DictRetriever()
     world = Environment(load_profile(name), shelf, 2, depth)
-    return asyncio.run(rollout(world, policy, world.start(QUESTION), seed=0)), policy, shelf
+    return asyncio.run(episode_of(rollout(world, policy, world.start(QUESTION), seed=0))), policy, shelf
 
 
 def shown(messages: tuple[Message, ...]) -> list[tuple[str, str]]:
@@ -206,7 +207,7 @@ def test_a_baseline_runs_end_to_end(name: str, world_index: Path, tmp_path: Path
     calls = {"ircot": 2, "search-r1": 2}.get(name, 1)
     with serve(stopping(writer)) as endpoint:
         out = tmp_path / "run"
-        more = ("--prompt.profile", name, "--search.depth", "5")
+        more = ("--prompt.profile", name, "--episode.depth", "5")
         assert main(["infer", *options(endpoint, questions, world_index, out, *more)]) == 0
         assert len(endpoint.requests) == 3 * calls
         assert all(request["stop"][-1] == "</answer>" for request in endpoint.requests)

@@ -29,18 +29,18 @@ STAGES = ("indexes", "data_generation", "preference", "training", "inference")
 
 def test_precedence_is_option_environment_file_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "c.yaml"
-    file.write_text("search: {rollouts: 1, children: 1, depth: 3}\n")
+    file.write_text("search: {rollouts: 1, children: 1, wave: 3}\n")
     monkeypatch.setenv("STEPRAG_SEARCH__CHILDREN", "2")
     monkeypatch.setenv("STEPRAG_SEARCH__ROLLOUTS", "2")
     search = load_config(GenerateConfig, str(file), {"search.rollouts": "5"}).search
-    assert (search.rollouts, search.children, search.depth, search.exploration) == (5, 2, 3, 1.414)
+    assert (search.rollouts, search.children, search.wave, search.exploration) == (5, 2, 3, 1.414)
 
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"search.rolouts": 3}, "unknown key 'search.rolouts'; did you mean 'search.rollouts'?"),
     ({"serch.rollouts": 3}, "unknown key 'serch'; did you mean 'search'?"),
     ({"search.rollouts": "many"}, "search.rollouts: input should be a valid integer"),
-    ({"search.depth": 0}, "search.depth: input should be greater than or equal to 1, not 0"),
+    ({"episode.depth": 0}, "episode.depth: input should be greater than or equal to 1, not 0"),
     ({"policy.engine": "openai", "policy.top_k": 5}, "policy: top_k and min_p are for llamacpp, vllm and sglang"),
     ({"policy.engine": "sglang"}, "policy: engine sglang is not started here; give the base_url of one that runs"),
 ])  # fmt: skip
@@ -55,8 +55,8 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path: Path) -> None:
     file.write_text("search:\n  depth: [1\n")
     with pytest.raises(ConfigError, match=r"c\.yaml:\d: not YAML"):
         load_config(GenerateConfig, str(file))
-    file.write_text("search: {dept: 3}\n")
-    with pytest.raises(ConfigError, match=r"c\.yaml: unknown key 'search\.dept'; did you mean 'search\.depth'"):
+    file.write_text("episode: {dept: 3}\n")
+    with pytest.raises(ConfigError, match=r"c\.yaml: unknown key 'episode\.dept'; did you mean 'episode\.depth'"):
         load_config(GenerateConfig, str(file))
     with pytest.raises(ConfigError, match="not found"):
         load_config(GenerateConfig, str(tmp_path / "none.yaml"))
@@ -136,7 +136,7 @@ def test_a_section_means_one_thing_in_every_command() -> None:
         module, _, name = place.partition(":")
         for key, field in getattr(importlib.import_module(module), name).model_fields.items():
             kind = field.annotation
-            if isinstance(kind, type) and issubclass(kind, BaseModel) and key not in ("reward", "search"):
+            if isinstance(kind, type) and issubclass(kind, BaseModel) and key != "reward":
                 other = sections.setdefault(key, kind)
                 assert issubclass(kind, other) or issubclass(other, kind), (key, kind, other)
 

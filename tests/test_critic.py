@@ -142,7 +142,7 @@ def wavering(prompt: str, draw: int) -> str:
 
 def command(questions: Path, index: Path, url: str, out: Path, *more: str) -> list[str]:
     where = ["--questions", str(questions), "--index", str(index), "--out", str(out), "--base_url", url]
-    return ["infer", *where, "--model", "double", "--policy.engine", "openai", "--search.depth", "3", *more]
+    return ["infer", *where, "--model", "double", "--policy.engine", "openai", "--episode.depth", "3", *more]
 
 
 @pytest.fixture

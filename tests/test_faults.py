@@ -15,14 +15,13 @@ from pathlib import Path
 import pytest
 
 from data_generation.config import GenerateConfig
-from data_generation.generate import open_engines
-from steprag.agent.profiles import load_profile
+from steprag.agent.open import open_agent
 from steprag.config import load_config
 from steprag.errors import PolicyUnavailable
 from steprag.files import read_records
 from steprag.runs import read_manifest
 from steprag.types import Failure, Question, Tree
-from tests.fakes import QUESTION, Endpoint, beginner, chat_reply, listening
+from tests.fakes import QUESTION, DictRetriever, Endpoint, beginner, chat_reply, listening
 from tests.test_journal import generate_with
 
 SHARE = 0.4
@@ -124,7 +123,7 @@ def test_faults_are_data(tmp_path: Path, calls: int, retries: int) -> None:
             "policy.retries": retries, "policy.concurrency": 32,
         }  # fmt: skip
         config = load_config(GenerateConfig, None, keys)
-        generate_with(out, open_engines(config, load_profile("transcript")), keys, questions)
+        generate_with(out, open_agent(config, DictRetriever()), keys, questions)
         assert sum(seen.values()) >= calls
         assert set(FAULTS) < set(seen)
         done = [tree.question.id for tree in read_records(out / "trees.jsonl", Tree)]
@@ -161,7 +160,7 @@ def test_an_endpoint_that_goes_away_ends_the_run_and_costs_no_question(tmp_path:
                 "policy.retries": 2, "policy.concurrency": 4}  # fmt: skip
         config = load_config(GenerateConfig, None, keys)
         with pytest.raises(PolicyUnavailable, match=f"double at {address}/v1/: nothing answers .*Cannot connect"):
-            generate_with(tmp_path / "run", open_engines(config, load_profile("transcript")), keys, questions)
+            generate_with(tmp_path / "run", open_agent(config, DictRetriever()), keys, questions)
     assert read_manifest(tmp_path / "run")["spent"]["calls"] == 10
     assert not (tmp_path / "run" / "failures.jsonl").read_text()
 

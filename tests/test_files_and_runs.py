@@ -17,7 +17,7 @@ import pytest
 
 import steprag
 from steprag.errors import BudgetReached, ConfigError, DataError
-from steprag.files import Journal, write_records, written_whole
+from steprag.files import Journal, write_json, write_records, written_whole
 from steprag.inputs import passage_from_row, read_passages, read_questions
 from steprag.runs import open_run, read_manifest
 from steprag.types import Passage, Question
@@ -240,3 +240,18 @@ def test_a_killed_run_leaves_a_manifest_and_can_go_on(tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "r")["status"] == "running"
     with open_run(tmp_path / "r", "infer", identity={"a": 1}, config={}) as run:
         assert not run.finished
+
+
+def test_a_run_of_an_earlier_version_goes_on_under_todays_keys(tmp_path: Path) -> None:
+    """`episode` holds what stood in search, retriever and grpo; `limit` no longer makes another run of infer."""
+    old = {"index": "x", "search": {"rollouts": 4, "depth": 5}, "retriever": {"top_k": 2}, "limit": 9, "harness": 3}
+    today = {"index": "x", "search": {"rollouts": 4}, "episode": {"depth": 5, "top_k": 2}, "harness": 3}
+    manifest = {"stage": "infer", "identity": old, "config": old, "status": "interrupted", "started": "then"}
+    write_json(tmp_path / "manifest.json", manifest)
+    with open_run(tmp_path, "infer", identity=today, config={}) as run:
+        assert run.manifest["started"] == "then"
+    with (
+        pytest.raises(ConfigError, match=r"episode\.depth = 5, and is now asked for 6"),
+        open_run(tmp_path, "infer", identity={**today, "episode": {"depth": 6, "top_k": 2}}, config={}),
+    ):
+        pass

@@ -37,7 +37,7 @@ from training.episodes import Group, Sampling, StepRow, numbers_of, play, rows_o
 from training.train import main
 
 FAST = [
-    *("--stage", "grpo", "--threads", "1", "--warmup", "0", "--retriever.top_k", "1", "--grpo.depth", "5"),
+    *("--stage", "grpo", "--threads", "1", "--warmup", "0", "--episode.top_k", "1", "--episode.depth", "5"),
     *("--grpo.questions", "1", "--grpo.max_tokens", "40", "--scheduler", "constant_with_warmup"),
 ]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from steprag.agent.environment import rollout
+from steprag.agent.rollout import episode_of, rollout
 from steprag.errors import ConfigError
 from steprag.types import Episode, Passage, Question, State, Step, Usage
 from tests.fakes import WORLD, ScriptedPolicy, answer, evidence, query
@@ -87,7 +87,7 @@ def test_a_completion_that_is_no_step_scores_nothing(says: str) -> None:
     start = environment.start(QUESTION.question)
     prompt = "\n".join(message["content"] for message in environment.observe(start).messages)
     policy = ScriptedPolicy(lambda _, __: prompt if says == "the prompt" else says)
-    episode = asyncio.run(rollout(environment, policy, start, seed=0))
+    episode = asyncio.run(episode_of(rollout(environment, policy, start, seed=0)))
     scores = score([Played(QUESTION, episode, tokens=300, judged=1.0)], dict.fromkeys(REWARDS, 1.0))
     assert scores.terms == {name: [0.0] for name in REWARDS}
     assert scores.totals == [0.0]

@@ -20,15 +20,16 @@ from pathlib import Path
 import pytest
 
 from data_generation.config import GenerateConfig
-from data_generation.generate import Engines, search_all, search_identity
+from data_generation.generate import search_all, search_identity
 from data_generation.rounds import Earlier
+from steprag.agent.open import Agent, make_environment
 from steprag.agent.profiles import load_profile
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.cli import guarded, main
 from steprag.config import load_config
 from steprag.errors import BudgetReached, ConfigError, JournalError, PolicyRefused, RetrieverError
 from steprag.files import read_records
-from steprag.policy.client import Policy
+from steprag.policy.client import Model, Policy
 from steprag.policy.gate import Gate
 from steprag.runs import open_run, read_manifest
 from steprag.types import Failure, Message, Passage, Question, Sample, Tree
@@ -61,22 +62,21 @@ def generate(out: Path, policy: Policy, keys: Keys | None = None, questions: lis
     """What `steprag generate` does once its inputs are loaded, with a scripted policy in place of an endpoint."""
 
     @contextlib.asynccontextmanager
-    async def engines() -> AsyncIterator[Engines]:
+    async def opened() -> AsyncIterator[Agent]:
         config = load_config(GenerateConfig, None, {**SMALL, **(keys or {})})
-        gate = Gate(config.policy)
-        yield Engines(policy, gate, policy if config.reward.judged else None, gate)
+        environment = make_environment(load_profile("transcript"), retriever or DictRetriever(), config.episode)
+        model = Model(policy, Gate(config.policy))
+        yield Agent(environment, model, model if config.reward.judged else None)
 
-    generate_with(out, engines(), {**SMALL, **(keys or {})}, questions, retriever, Earlier(after) if after else None)
+    generate_with(out, opened(), {**SMALL, **(keys or {})}, questions, Earlier(after) if after else None)
 
 
-def generate_with(out: Path, engines: contextlib.AbstractAsyncContextManager[Engines], keys: Keys,
-                  questions: list[Question], retriever: DictRetriever | None = None,
-                  earlier: Earlier | None = None) -> None:  # fmt: skip
+def generate_with(out: Path, opened: contextlib.AbstractAsyncContextManager[Agent], keys: Keys,
+                  questions: list[Question], earlier: Earlier | None = None) -> None:  # fmt: skip
     config = load_config(GenerateConfig, None, keys)
     identity = {"index": "world", **search_identity(config), **({"after": earlier.identity} if earlier else {})}
     with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
-        world = retriever or DictRetriever()
-        asyncio.run(search_all(run, questions, config, load_profile("transcript"), world, engines, earlier))
+        asyncio.run(search_all(run, questions, config, opened, earlier))
 
 
 def killed(out: Path, log: Path, *, at_write: int | None = None, after: float | None = None) -> bool:

@@ -15,8 +15,9 @@ from preference.exchange.export import export
 from preference.exchange.formats import llamafactory_pair
 from preference.exchange.importing import main as import_main
 from preference.exchange.proguide import FIELDS, parse_user, to_row
-from steprag.agent.environment import Environment, rollout
+from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
+from steprag.agent.rollout import episode_of, rollout
 from steprag.cli import main
 from steprag.errors import DataError
 from steprag.files import read_records, write_records
@@ -226,7 +227,7 @@ def test_the_agent_shows_a_model_exactly_the_prompts_of_the_file(tmp_path: Path)
     policy = ScriptedPolicy(lambda prompt, draw: next(steps))
     shelf = DictRetriever(parsed(rows[1]["input"]).passages)
     world = Environment(profile, shelf, 2, 7)
-    episode = asyncio.run(rollout(world, policy, world.start(QUESTION), seed=0))
+    episode = asyncio.run(episode_of(rollout(world, policy, world.start(QUESTION), seed=0)))
     assert episode.prediction == "lek", "the grammar takes what such models write"
     shown = [[message["content"] for message in prompt] for prompt in policy.prompts]
     assert shown == [[row["instruction"], row["input"]] for row in rows]

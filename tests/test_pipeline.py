@@ -224,8 +224,8 @@ def test_another_configuration_does_not_touch_the_run(endpoint: Endpoint, questi
     out = tmp_path / "trees"
     assert main(["generate", *options(endpoint, questions, index, out)]) == 0
     before = (out / "trees.jsonl").read_bytes()
-    assert main(["generate", *options(endpoint, questions, index, out, "--search.depth", "5")]) == 2
-    assert "search.depth = 7, and is now asked for 5" in capsys.readouterr().err
+    assert main(["generate", *options(endpoint, questions, index, out, "--episode.depth", "5")]) == 2
+    assert "episode.depth = 7, and is now asked for 5" in capsys.readouterr().err
     assert (out / "trees.jsonl").read_bytes() == before
 
 
@@ -244,7 +244,7 @@ def test_a_run_that_is_refused_closes_its_retriever(
         monkeypatch.setattr(stage, "open_retriever", recorded)
     asked = [command, *options(endpoint, questions, index, tmp_path / "run")]
     assert main([*asked, "--limit", "1"]) == 0
-    assert main([*asked, "--limit", "1", "--search.depth", "5"]) == 2
+    assert main([*asked, "--limit", "1", "--episode.depth", "5"]) == 2
     assert len(opened) == 2
     for retriever in opened:
         with pytest.raises(RetrieverError, match="closed"):
@@ -389,7 +389,7 @@ def test_a_plan_from_a_few_questions_foretells_the_run(
     assert took["calls"]["took"] == spent["calls"]
     assert took["dollars"]["took"] == pytest.approx(spent["usd"])
     assert took["calls"]["off"] == pytest.approx(spent["calls"] / calls["amount"] - 1)
-    assert main(["plan", "--questions", str(questions), "--like", str(some), "--search.depth", "5"]) == 2
+    assert main(["plan", "--questions", str(questions), "--like", str(some), "--episode.depth", "5"]) == 2
     assert "another search.* configuration" in capsys.readouterr().err
 
 

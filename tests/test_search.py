@@ -27,15 +27,19 @@ from steprag.types import Message, Node, Question, Sample, State, Tree
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy, answer, evidence, query
 
 GOLDEN = Path(__file__).parent / "golden_tree.json"
-SEARCH = {"rollouts": 6, "extra": 0, "children": 3, "depth": 7}
+SEARCH = {"rollouts": 6, "extra": 0, "children": 3}
+
+
+def _key(name: str) -> str:
+    return f"episode.{name}" if name == "depth" else f"search.{name}"
+
+
 ASKED = Question("q1", QUESTION, ("lek", "Albanian lek"))
 
 
 def searcher(policy: Policy, seed: int = 3, **keys: object) -> Searcher:
-    config = load_config(
-        GenerateConfig, None, {**{f"search.{k}": v for k, v in {**SEARCH, **keys}.items()}, "seed": seed}
-    )
-    world = Environment(load_profile("transcript"), DictRetriever(), 3, config.search.depth)
+    config = load_config(GenerateConfig, None, {**{_key(k): v for k, v in {**SEARCH, **keys}.items()}, "seed": seed})
+    world = Environment(load_profile("transcript"), DictRetriever(), 3, config.episode.depth)
     return Searcher(world, policy, None, config)
 
 

@@ -35,7 +35,7 @@ class ScriptedJudge:
 
 def search(judge: ScriptedJudge, policy: ScriptedPolicy | None = None, **keys: object) -> Tree:
     config = load_config(GenerateConfig, None, {"seed": 3, **{k.replace("__", "."): v for k, v in keys.items()}})
-    world = Environment(load_profile("transcript"), DictRetriever(), config.retriever.top_k, config.search.depth)
+    world = Environment(load_profile("transcript"), DictRetriever(), config.episode.top_k, config.episode.depth)
     searcher = Searcher(world, policy or ScriptedPolicy(), Judge(judge, config.reward.gold), config)
     return asyncio.run(grow(plant(ASKED, State(QUESTION)), searcher))
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from steprag.config import JudgeConfig, Positive, PromptConfig, RetrieverConfig, Section, StageConfig
+from steprag.config import EpisodeConfig, JudgeConfig, Positive, PromptConfig, RetrieverConfig, Section, StageConfig
 
 Share = Annotated[float, Field(ge=0)]
 
@@ -50,7 +50,6 @@ class GrpoSection(Section):
     )
     questions: Positive = Field(default=8, description="questions whose episodes make one step")
     episodes: int = Field(default=8, ge=2, description="episodes a question: the group that advantages compare")
-    depth: Positive = Field(default=7, description="steps in an episode at most; the last can only be an answer")
     temperature: float = Field(default=1.0, gt=0, le=5, description="sampling temperature of the episodes")
     max_tokens: Positive = Field(default=128, description="longest completion, in tokens")
     scale: Literal["group", "none"] = Field(
@@ -104,6 +103,7 @@ class TrainConfig(StageConfig):
     dpo: DpoSection = DpoSection()
     critic: CriticSection = CriticSection()
     grpo: GrpoSection = GrpoSection()
+    episode: EpisodeConfig = EpisodeConfig()
     retriever: RetrieverConfig = RetrieverConfig()
     prompt: PromptConfig = PromptConfig()
     judge: JudgeConfig = JudgeConfig()
@@ -154,5 +154,5 @@ class TrainConfig(StageConfig):
 NEUTRAL = frozenset({"threads", "save_steps", "logging_steps", "report_to", "llamafactory"})
 """Keys that do not decide the result, so that an interrupted run may go on with others."""
 
-ONLINE = frozenset({"retriever", "prompt", "judge"})
+ONLINE = frozenset({"episode", "retriever", "prompt", "judge"})
 """Sections that, with `grpo`, only stage grpo reads. What of them decides its result is in `World.identity`."""

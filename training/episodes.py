@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from steprag.agent.environment import Environment, rollout
+from steprag.agent.environment import Environment
+from steprag.agent.rollout import episode_of, rollout
 from steprag.batch.concurrency import for_each
 from steprag.engines.tokens import prompt_tokens
 from steprag.types import Completion, Episode, Message, Question, Sample, State, Usage
@@ -161,7 +162,7 @@ async def play(
 
     async def one(player: Player) -> None:
         question, start = questions[player.number // size], seed + APART * player.number
-        episode = await rollout(environment, player, environment.start(question.question), seed=start)
+        episode = await episode_of(rollout(environment, player, environment.start(question.question), seed=start))
         batcher.leave()
         judged = None
         if judge and episode.prediction is not None:

@@ -12,6 +12,7 @@ from indexes import open_retriever
 from steprag.agent.checkpoints import profile_for
 from steprag.agent.environment import Environment
 from steprag.agent.judge import prompt_hash
+from steprag.agent.open import make_environment
 from steprag.batch.worklist import SAMPLING
 from steprag.engines.models import resolve_model
 from steprag.files import existing, file_hash
@@ -48,11 +49,11 @@ def open_world(questions_file: str, index: str, config: TrainConfig) -> Iterator
     identity = {
         "data": {"questions": file_hash(file), "index": retriever.fingerprint},
         "prompt": {"profile": profile.name, "hash": profile.hash},
-        "retriever": config.retriever.model_dump(include={"top_k"}),  # the index's fingerprint holds the rest
+        "episode": config.episode.model_dump(),
         "judge": _judge_identity(config),
     }
     try:
-        environment = Environment(profile, retriever, config.retriever.top_k, config.grpo.depth)
+        environment = make_environment(profile, retriever, config.episode)
         yield World(questions, environment, identity, (questions_file, index))
     finally:
         asyncio.run(retriever.aclose())

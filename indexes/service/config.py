@@ -27,6 +27,7 @@ class ServeConfig(StageConfig):
     threads: Positive | None = Field(default=None, description="cores that a batch uses; none: all")
     device: str = Field(default="cpu", description="where queries are encoded: cpu, cuda, or auto")
     batch: Positive = Field(default=MAX_BATCH, description="queries searched at once; 256 suits a GPU")
+    top_k: Positive = Field(default=3, description="passages a query brings where a request names no number")
     retriever: RetrieverConfig = RetrieverConfig()
     limits: LimitsConfig = LimitsConfig()
 

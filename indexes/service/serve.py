@@ -52,7 +52,7 @@ async def serve(folder: Path, config: ServeConfig) -> None:
         retriever = open_folder(folder, config.retriever, machine)
         loopback = is_loopback(config.host)
         mode = mode_of(folder, read_index_manifest(folder), config.retriever)
-        app = create_app(Served(retriever, mode, config.limits, config.retriever.top_k, token, loopback))
+        app = create_app(Served(retriever, mode, config.limits, config.top_k, token, loopback))
         address, port = listening.getsockname()[:2]
         url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
         sys.stdout.write(f"{url}\n")

@@ -6,17 +6,12 @@ will not see. The environment holds no state of its own: states are values, and 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from steprag.agent.profiles import PromptProfile
 from steprag.agent.retriever import Retriever
 from steprag.errors import StepFormatError
-from steprag.policy.client import Policy
-from steprag.types import Completion, Episode, Message, Passage, State, Step, Usage
-
-Choose = Callable[[tuple[Message, ...], tuple[Step, ...]], Awaitable[int]]
-"""Given a prompt and two or more different steps sampled from it, in that order: the place of the one to take."""
+from steprag.types import Completion, Message, Passage, State, Step
 
 
 @dataclass(frozen=True)
@@ -77,44 +72,6 @@ class Environment:
 
     def ended(self, state: State) -> bool:
         return bool(state.steps) and self.profile.grammar.action(state.steps[-1].action).terminal
-
-
-async def rollout(
-    environment: Environment,
-    policy: Policy,
-    state: State,
-    *,
-    seed: int,
-    after_step: Callable[[State], None] | None = None,
-    candidates: int = 1,
-    choose: Choose | None = None,
-) -> Episode:
-    """Plays from `state` to the end, one request a step; the k-th step samples with `seed + k`.
-
-    A request asks for `candidates` completions; `choose` says which of the steps among them is taken (without it, the
-    first). `after_step` is told each new state. Where every completion breaks the grammar, the episode ends with the
-    first one's reason. Raises PolicyError and RetrieverError.
-    """
-    usage = Usage()
-    state = await environment.opened(state)
-    retrieved = [state.passages] if environment.searched(state) else []
-    if retrieved and after_step:
-        after_step(state)
-    while not environment.ended(state):
-        observation = environment.observe(state)
-        place = seed + len(state.steps)
-        sample = await policy.sample(observation.messages, observation.allowed, n=candidates, seed=place)
-        usage += sample.usage
-        steps, refused = parse_all(environment, state, sample.completions)
-        if not steps:
-            return Episode(state, refused[0].reason, usage, tuple(retrieved), sample.completions[0].text)
-        step = steps[await choose(observation.messages, steps) if choose and len(steps) > 1 else 0]
-        state = await environment.apply(state, step)
-        if environment.searched(state):
-            retrieved.append(state.passages)
-        if after_step:
-            after_step(state)
-    return Episode(state, "answer", usage, tuple(retrieved))
 
 
 def parse_all(

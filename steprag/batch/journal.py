@@ -15,11 +15,13 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Awaitable, Callable, Container, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from steprag.agent.open import Agent
 from steprag.agent.retriever import Retriever
 from steprag.errors import JournalError, RequestError, StepragError
 from steprag.files import dump_line, from_dict
@@ -208,6 +210,12 @@ class QuestionCalls:
         self._journal, self._id = journal, question_id
         self._known = {} if fresh else dict(journal.calls_of(question_id))
         self._found = {} if fresh else journal.searches_of(question_id)
+
+    def agent(self, agent: Agent) -> Agent:
+        """The agent for this question: all that it asks and searches goes through the journal."""
+        judge = agent.judge and replace(agent.judge, policy=self.policy(agent.judge.policy, "judge", agent.judge.gate))
+        policy = replace(agent.policy, policy=self.policy(agent.policy.policy, "policy", agent.policy.gate))
+        return Agent(replace(agent.environment, retriever=self.retriever(agent.environment.retriever)), policy, judge)
 
     def policy(self, policy: Policy, role: str, gate: Gate) -> Policy:
         """`policy` behind the journal and its endpoint's gate."""

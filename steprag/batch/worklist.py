@@ -13,10 +13,9 @@ from collections.abc import Awaitable, Callable, Container
 from pathlib import Path
 from typing import Any, Protocol
 
-from steprag.agent.profiles import PromptProfile
-from steprag.agent.retriever import Retriever
+from steprag.agent.environment import Environment
+from steprag.agent.open import AgentConfig
 from steprag.batch.concurrency import for_each
-from steprag.config import PolicyConfig, PromptConfig, RetrieverConfig
 from steprag.errors import ConfigError
 from steprag.files import (
     Journal,
@@ -29,24 +28,13 @@ from steprag.files import (
     written_whole,
 )
 from steprag.policy.budget import Spending
-from steprag.policy.client import OpenAIPolicy, Policy, model_identity
+from steprag.policy.client import Model, OpenAIPolicy, model_identity
 from steprag.progress import Progress, say
 from steprag.runs import Run
 from steprag.types import Failure, Question, Usage
 
 FAILED = "failures.jsonl"
 SAMPLING = {"temperature", "top_p", "top_k", "min_p", "max_tokens", "constrained"}
-
-
-class AgentConfig(Protocol):
-    """The sections that decide what the agent is."""
-
-    @property
-    def policy(self) -> PolicyConfig: ...
-    @property
-    def retriever(self) -> RetrieverConfig: ...
-    @property
-    def prompt(self) -> PromptConfig: ...
 
 
 class Result(Protocol):
@@ -56,17 +44,16 @@ class Result(Protocol):
     def usage(self) -> Usage: ...
 
 
-def agent_identity(
-    config: AgentConfig, questions_file: Path, profile: PromptProfile, retriever: Retriever
-) -> dict[str, Any]:
+def agent_identity(config: AgentConfig, questions_file: Path, environment: Environment) -> dict[str, Any]:
     """What decides the results of a run, as far as policy, prompts, index and questions go."""
+    profile = environment.profile
     return {
         "questions": file_hash(questions_file),
-        "index": retriever.fingerprint,
+        "index": environment.retriever.fingerprint,
         "prompt": {"profile": profile.name, "hash": profile.hash},
         "grammar": profile.grammar.hash,
         "policy": {**model_identity(config.policy), **config.policy.model_dump(include=SAMPLING)},
-        "retriever": config.retriever.model_dump(include={"top_k"}),  # the index's fingerprint holds the rest
+        "episode": config.episode.model_dump(),
     }
 
 
@@ -129,13 +116,13 @@ async def work_off(
             watching.cancel()
 
 
-def same_model(run: Run, **policies: Policy | None) -> None:
+def same_model(run: Run, **models: Model | None) -> None:
     """Notes what the endpoints of these roles say that they serve, beside its name; raises ConfigError where one said
     something else when the run was begun. An endpoint that says nothing may serve anything.
     """
     known = dict(run.manifest.get("served", {}))
-    for role, policy in policies.items():
-        served = policy.served if isinstance(policy, OpenAIPolicy) else {}
+    for role, model in models.items():
+        served = model.policy.served if model and isinstance(model.policy, OpenAIPolicy) else {}
         if served and known.setdefault(role, served) != served:
             raise ConfigError(
                 f"{run.path} was begun with {known[role]} served as the {role}, which is now {served}; serve the same "

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from steprag.config import PolicyConfig
 from steprag.engines.models import resolve_model, sha256_of, weights_hash
 from steprag.engines.server import EngineSpec, serving
 from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavailable, StepragError
+from steprag.policy.gate import Gate
 from steprag.policy.replies import sample_of
 from steprag.types import Message, Sample
 
@@ -248,6 +250,21 @@ async def open_policy(config: PolicyConfig, grammar: OutputFormat) -> AsyncItera
         async with OpenAIPolicy(config, base_url, model, grammar) as policy:
             await policy.check()
             yield policy
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model behind an endpoint, and the gate through which that endpoint is asked."""
+
+    policy: Policy
+    gate: Gate
+
+
+@asynccontextmanager
+async def open_model(config: PolicyConfig, grammar: OutputFormat) -> AsyncIterator[Model]:
+    """`open_policy` with a gate of its own."""
+    async with open_policy(config, grammar) as policy:
+        yield Model(policy, Gate(config))
 
 
 def model_identity(config: PolicyConfig) -> dict[str, str]:

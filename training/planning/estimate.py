@@ -172,7 +172,7 @@ def _episodes_work(config: TrainConfig, shape: Shape, data: Data, passes: int) -
     """
     section = config.grpo
     together = min(section.episodes, config.batch_size) if section.share_prefix else 1
-    prompts = 1 - (1 - 1 / together) / min(section.depth, EPISODE_STEPS)
+    prompts = 1 - (1 - 1 / together) / min(config.episode.depth, EPISODE_STEPS)
     learnt = (passes + (1 if section.beta else 0)) * (prompts * data.prompt + data.answer)
     return 2 * (shape.linear + shape.words * shape.hidden) * data.rows * (data.prompt + data.answer + learnt)
 
@@ -182,7 +182,7 @@ def episodes(config: TrainConfig, questions: int | None) -> Data:
     file, None where `max_steps` says how many are played.
     """
     steps = config.max_steps or max(1, round(config.epochs * (questions or 0) / config.grpo.questions))
-    rows = steps * config.grpo.questions * config.grpo.episodes * min(config.grpo.depth, EPISODE_STEPS)
+    rows = steps * config.grpo.questions * config.grpo.episodes * min(config.episode.depth, EPISODE_STEPS)
     return replace(PUBLISHED, rows=rows)
 
 

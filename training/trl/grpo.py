@@ -26,7 +26,7 @@ from trl.trainer.utils import pad, use_adapter
 from steprag.agent.judge import Judge, ScoreFormat
 from steprag.errors import ConfigError
 from steprag.files import Journal
-from steprag.policy.client import open_policy
+from steprag.policy.client import open_model
 from steprag.policy.gate import Gate
 from steprag.types import Question, State
 from training.config import TrainConfig
@@ -218,8 +218,8 @@ def staged(job: Job) -> Iterator[Stage]:
         try:
             judge = None
             if "judge" in config.grpo.rewards:
-                policy = runner.run(stack.enter_async_context(open_policy(config.judge, ScoreFormat())))
-                judge = judged_by(Judge(policy, config.grpo.judge_gold), Gate(config.judge))
+                model = runner.run(stack.enter_async_context(open_model(config.judge, ScoreFormat())))
+                judge = judged_by(Judge(model.policy, config.grpo.judge_gold), model.gate)
             yield Stage(job, world, runner, judge)
         finally:
             runner.run(stack.aclose())
