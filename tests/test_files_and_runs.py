@@ -113,17 +113,17 @@ def test_a_journal_drops_a_torn_last_line(tmp_path: Path) -> None:
 
 def test_a_run_goes_on_with_the_same_configuration_only(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with open_run(run, "generate", identity={"search": {"depth": 7}}, config={}) as first:
+    with open_run(run, "generate", identity={"search": {"rollouts": 7}}, config={}) as first:
         first.set(counts={"trees": 1})
     manifest = read_manifest(run)
     assert (manifest["status"], manifest["counts"], manifest["format"]) == ("done", {"trees": 1}, 1)
     assert manifest["ended"] >= manifest["started"]
-    with open_run(run, "generate", identity={"search": {"depth": 7}}, config={}) as again:
+    with open_run(run, "generate", identity={"search": {"rollouts": 7}}, config={}) as again:
         assert again.finished
     before = (run / "manifest.json").read_bytes()
     with (
-        pytest.raises(ConfigError, match=r"search\.depth = 7, and is now asked for 5"),
-        open_run(run, "generate", identity={"search": {"depth": 5}}, config={}),
+        pytest.raises(ConfigError, match=r"search\.rollouts = 7, and is now asked for 5"),
+        open_run(run, "generate", identity={"search": {"rollouts": 5}}, config={}),
     ):
         pass
     with (
