@@ -53,11 +53,15 @@ class PriceConfig(Section):
 
 
 class RateConfig(Section):
+    """How fast requests may leave; more wait."""
+
     requests: Positive | None = Field(default=None, description="requests a minute at most")
     tokens: Positive | None = Field(default=None, description="prompt and completion tokens a minute at most")
 
 
 class PolicyConfig(Section):
+    """The model that writes steps: what serves it, how it samples, what it costs."""
+
     engine: Literal["openai", "vllm", "sglang", "llamacpp", "transformers"] = Field(
         default="llamacpp", description="what serves the model; openai stands for any compatible endpoint"
     )
@@ -130,6 +134,8 @@ class EpisodeConfig(Section):
 
 
 class RetrieverConfig(Section):
+    """How passages are found in an index, or asked for at a service."""
+
     mode: Literal["auto", "dense", "sparse", "hybrid"] = Field(
         default="auto", description="how passages are ranked; auto: hybrid where the index has both, else the one"
     )
@@ -154,6 +160,8 @@ class RetrieverConfig(Section):
 
 
 class PromptConfig(Section):
+    """The prompt profile and its worked examples."""
+
     profile: str = Field(default="transcript", description="prompt profile: a name in configs/prompts or a YAML file")
     examples: int = Field(default=0, ge=0, description="worked examples in the system prompt")
     unchecked: bool = Field(default=False, description="use a checkpoint with prompts that it was not trained on")

@@ -35,6 +35,7 @@ class Finding:
 
 
 def main(argv: list[str]) -> int:
+    """Prints the findings; 1 where one that the embedded default needs is missing."""
     parser = argparse.ArgumentParser(prog="steprag doctor", description="What this machine can do.")
     parser.add_argument("--json", action="store_true", help="findings as JSON on standard output")
     parser.add_argument("--full", action="store_true", help="also hash the embedded weights")

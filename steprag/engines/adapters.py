@@ -38,7 +38,7 @@ _TENSOR = re.compile(r"base_model\.model\.model\.layers\.(\d+)\.([\w.]+?)\.lora_
 
 
 @dataclass(frozen=True)
-class Shape:
+class BaseShape:
     """What the conversion must know of the base model: `heads` and `kv_heads` order the rows of q and k."""
 
     architecture: str
@@ -47,7 +47,7 @@ class Shape:
     hidden: int
 
 
-_EMBEDDED_SHAPE = Shape("llama", 9, 3, 576)  # the file is pinned; reading its header takes seconds
+_EMBEDDED_SHAPE = BaseShape("llama", 9, 3, 576)  # the file is pinned; reading its header takes seconds
 
 
 def gguf_adapter(folder: Path, base: ModelFiles | None = None) -> Path:
@@ -72,7 +72,7 @@ def lora_rank(folder: Path) -> int:
     return int(adapter_config(folder)["r"])
 
 
-def base_shape(base: ModelFiles) -> Shape:
+def base_shape(base: ModelFiles) -> BaseShape:
     """Architecture and head counts from a GGUF header or a `config.json`."""
     if base.embedded:
         return _EMBEDDED_SHAPE
@@ -98,20 +98,22 @@ def unpermute_rows(rows: np.ndarray, heads: int) -> np.ndarray:
     return rows.reshape(heads, rows.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(rows.shape)
 
 
-def _gguf_shape(path: Path) -> Shape:
+def _gguf_shape(path: Path) -> BaseShape:
     from gguf import GGUFReader
 
     fields = GGUFReader(path).fields
     architecture = str(fields["general.architecture"].contents())
     heads = fields[f"{architecture}.attention.head_count"].contents()
     kv_heads = fields[f"{architecture}.attention.head_count_kv"].contents()
-    return Shape(architecture, int(heads), int(kv_heads), int(fields[f"{architecture}.embedding_length"].contents()))
+    return BaseShape(
+        architecture, int(heads), int(kv_heads), int(fields[f"{architecture}.embedding_length"].contents())
+    )
 
 
-def _hf_shape(config: dict[str, Any]) -> Shape:
+def _hf_shape(config: dict[str, Any]) -> BaseShape:
     heads = int(config["num_attention_heads"])
     kv_heads = int(config.get("num_key_value_heads") or heads)
-    return Shape(str(config["model_type"]), heads, kv_heads, int(config["hidden_size"]))
+    return BaseShape(str(config["model_type"]), heads, kv_heads, int(config["hidden_size"]))
 
 
 def _refuse_what_gguf_cannot_say(folder: Path, config: dict[str, Any]) -> None:
@@ -131,14 +133,14 @@ def _refuse_what_gguf_cannot_say(folder: Path, config: dict[str, Any]) -> None:
         raise ConfigError(f"{folder} cannot become a GGUF adapter: {'; '.join(wrong)}. Serve it with another engine")
 
 
-def _key(folder: Path, shape: Shape) -> str:
+def _key(folder: Path, shape: BaseShape) -> str:
     digest = hashlib.sha256(f"{_FORMAT} {shape}".encode())
     for name in ("adapter_model.safetensors", "adapter_config.json"):
         digest.update((folder / name).read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _write(target: Path, folder: Path, config: dict[str, Any], shape: Shape) -> None:
+def _write(target: Path, folder: Path, config: dict[str, Any], shape: BaseShape) -> None:
     """Write the adapter whole or not at all."""
     from gguf import GGUFWriter
 
@@ -168,7 +170,7 @@ def _alpha(config: dict[str, Any]) -> float:
     return alpha * math.sqrt(config["r"]) if config.get("use_rslora") else alpha
 
 
-def _converted(folder: Path, shape: Shape) -> dict[str, np.ndarray]:
+def _converted(folder: Path, shape: BaseShape) -> dict[str, np.ndarray]:
     """GGUF name → tensor. float32, as trained: fp16 saves a few MB and would round what was trained."""
     from safetensors.torch import load_file
 
@@ -186,7 +188,7 @@ def _converted(folder: Path, shape: Shape) -> dict[str, np.ndarray]:
     return converted
 
 
-def _check_width(folder: Path, module: str, side: str, rows: np.ndarray, shape: Shape) -> None:
+def _check_width(folder: Path, module: str, side: str, rows: np.ndarray, shape: BaseShape) -> None:
     """The last chance to see an adapter of another base: llama.cpp's own complaint names tensors only."""
     if side == "A" and module == "self_attn.q_proj" and rows.shape[1] != shape.hidden:
         raise ConfigError(f"{folder} was made for a model of width {rows.shape[1]}, not {shape.hidden}")

@@ -43,7 +43,7 @@ class EngineSpec:
 
 
 @dataclass(frozen=True)
-class Command:
+class EngineCommand:
     """`argv` to run with `env` added; `url` is None where the child announces it itself."""
 
     argv: list[str]
@@ -52,9 +52,9 @@ class Command:
     env: dict[str, str] = field(default_factory=dict)
 
 
-def command(spec: EngineSpec) -> Command:
+def command(spec: EngineSpec) -> EngineCommand:
     """The command for `spec`; converts weights or adapter if this engine needs another format of them."""
-    builders: dict[str, Callable[[EngineSpec, ModelFiles], Command]] = {
+    builders: dict[str, Callable[[EngineSpec, ModelFiles], EngineCommand]] = {
         "llamacpp": _llamacpp,
         "transformers": _transformers,
         "vllm": _vllm,
@@ -64,7 +64,7 @@ def command(spec: EngineSpec) -> Command:
     return builders[spec.engine](spec, resolve_model(spec.model, spec.adapter))
 
 
-def _llamacpp(spec: EngineSpec, files: ModelFiles) -> Command:
+def _llamacpp(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
     from steprag.engines import requantise, weights
 
     need("xllamacpp")
@@ -81,10 +81,10 @@ def _llamacpp(spec: EngineSpec, files: ModelFiles) -> Command:
     if spec.api_key_env:
         argv += ["--api_key_env", spec.api_key_env]
     spin_briefly()
-    return Command(argv, files.label)
+    return EngineCommand(argv, files.label)
 
 
-def _transformers(spec: EngineSpec, files: ModelFiles) -> Command:
+def _transformers(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
     """transformers' own OpenAI-compatible server; CPU, CUDA or Metal, whatever torch finds.
 
     Slower than llama.cpp on a CPU by an order of magnitude, but serves any checkpoint in its own precision.
@@ -98,10 +98,10 @@ def _transformers(spec: EngineSpec, files: ModelFiles) -> Command:
     argv = [*_guarded(), sys.executable, "-m", "transformers.cli.transformers", "serve", str(model)]
     argv += ["--host", spec.host, "--port", str(port), "--no-trust-remote-code"]
     env = {"OMP_NUM_THREADS": str(spec.threads)} if spec.threads else {}
-    return Command(argv, str(model), _url(spec.host, port), env)
+    return EngineCommand(argv, str(model), _url(spec.host, port), env)
 
 
-def _vllm(spec: EngineSpec, files: ModelFiles) -> Command:
+def _vllm(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
     """vLLM from its own environment, on a GPU or, where its build is for CPUs, on those."""
     program = vllm_program()
     port = spec.port or free_port(spec.host)
@@ -113,7 +113,7 @@ def _vllm(spec: EngineSpec, files: ModelFiles) -> Command:
     argv += ["--enable-prefix-caching", "--enable-prompt-tokens-details"]
     env = {"VLLM_API_KEY": os.environ[spec.api_key_env]} if spec.api_key_env else {}
     env |= _vllm_cpu_settings(spec) if on_cpu else {}
-    return Command(argv, files.label, _url(spec.host, port), env)
+    return EngineCommand(argv, files.label, _url(spec.host, port), env)
 
 
 def _vllm_model(files: ModelFiles) -> tuple[str, list[str]]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from steprag.engines import launch
-from steprag.engines.launch import ENGINES, Command, EngineSpec
+from steprag.engines.launch import ENGINES, EngineCommand, EngineSpec
 from steprag.engines.models import cache_dir
 from steprag.errors import ConfigError, PolicyUnavailable
 
@@ -92,7 +92,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _start(command: Command, log_path: Path) -> subprocess.Popen[bytes]:
+def _start(command: EngineCommand, log_path: Path) -> subprocess.Popen[bytes]:
     with log_path.open("wb") as log:
         # A session of its own: Ctrl-C reaches the parent alone, which then stops the engine in order, and the
         # whole group can be killed. Standard input is the pipe that tells the child of our end (see `child`).
