@@ -80,7 +80,7 @@ def amounts_of(run: Path, config: GenerateConfig) -> dict[str, list[float]]:
     Raises ConfigError where the run was made by another recipe.
     """
     manifest = read_manifest(run, "config")
-    for section in ("search", "reward"):
+    for section in ("episode", "search", "reward"):
         if manifest["config"].get(section) != getattr(config, section).model_dump():
             raise ConfigError(f"{run} was made with another {section}.* configuration; a forecast needs the same")
     if not (run / JOURNAL).is_file():

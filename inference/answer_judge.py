@@ -141,7 +141,7 @@ def parse(reply: str) -> float | None:
     if text.startswith("{"):
         try:
             right = json.loads(text).get("right")
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # no JSON, a number of thousands of digits, nesting without end
             return None
         return float(right) if isinstance(right, bool) else None
     word = re.fullmatch(r"(yes|no)\.?", text, re.IGNORECASE)

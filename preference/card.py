@@ -118,7 +118,7 @@ def _generation(run: dict[str, Any], which: str) -> list[str]:
         if model := run.get(role):
             kept = ("model", "adapter", "temperature", "top_p", "top_k", "min_p", "max_tokens")
             shown[role] = _named({key: model[key] for key in kept if key in model})
-    shown |= {key: _named(run[key]) for key in ("search", "reward", "retriever") if key in run}
+    shown |= {key: _named(run[key]) for key in ("episode", "search", "reward", "retriever") if key in run}
     shown |= {"index": f"fingerprint {run['index']}"} if "index" in run else {}
     shown |= {"seed": str(run["seed"])} if "seed" in run else {}
     shown |= {"cost": _named(run["spent"])} if run.get("spent") else {}

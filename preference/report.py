@@ -19,7 +19,7 @@ FORMAT = 1
 def generation_facts(manifest: dict[str, Any]) -> dict[str, Any]:
     """What a generation run's manifest tells of the trees: models, search, seed, costs. Empty without a manifest."""
     identity = manifest.get("identity", {})
-    kept = ("policy", "judge", "search", "reward", "retriever", "prompt", "index", "questions", "seed")
+    kept = ("policy", "judge", "episode", "search", "reward", "retriever", "prompt", "index", "questions", "seed")
     facts = {key: identity[key] for key in kept if key in identity}
     return facts | {key: manifest[key] for key in ("spent", "calls_lost") if key in manifest}
 

@@ -27,7 +27,7 @@ from steprag.agent.profiles import load_profile
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.cli import guarded, main
 from steprag.config import load_config
-from steprag.errors import BudgetReached, ConfigError, JournalError, PolicyRefused, RetrieverError
+from steprag.errors import BudgetReached, ConfigError, DataError, JournalError, PolicyRefused, RetrieverError
 from steprag.files import read_records
 from steprag.policy.client import Model, Policy
 from steprag.policy.gate import Gate
@@ -400,3 +400,41 @@ def test_memory_does_not_grow_with_the_trees(tmp_path: Path) -> None:
             peaks.append(pool.apply(peak_memory, (tmp_path / str(trees), trees)))
     assert (tmp_path / "1000/trees.jsonl").stat().st_size > 9 * 2**20
     assert peaks[1] - peaks[0] < 6 * 1024
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE calls SET reply = 'nonsense'",
+        "UPDATE calls SET reply = '{}'",
+        "UPDATE calls SET reply = '[]'",
+        "UPDATE calls SET reply = '[[1, 2]]'",
+        "UPDATE calls SET reply = 7",
+        f"UPDATE calls SET reply = '{'[' * 50_000}'",
+        "UPDATE calls SET usage = '[1, 2, 3]'",
+        "UPDATE calls SET usage = '[1, -2, 3, 0]'",
+        f"UPDATE calls SET usage = '[1, {'9' * 400}, 3, 0]'",
+        "UPDATE searches SET found = '[[1]]'",
+        "DELETE FROM passages",
+        "UPDATE questions SET row = 'null'",
+    ],
+    ids=lambda damage: damage[:44],
+)
+def test_a_row_that_this_program_did_not_write_is_named_and_ends_no_start_in_a_traceback(
+    tmp_path: Path, damage: str
+) -> None:
+    run = tmp_path / "run"
+    generate(run, ScriptedPolicy(), questions=QUESTIONS[:1])
+    (run / "trees.jsonl").unlink()
+    with sqlite3.connect(run / JOURNAL) as db:
+        db.execute(damage)
+    with pytest.raises((JournalError, DataError), match=r"calls\.sqlite"):
+        generate(run, ScriptedPolicy(), questions=QUESTIONS[:1])
+        with sqlite3.connect(run / JOURNAL) as db:  # rows that a search does not read, a replay does
+            db.execute(damage)
+        asyncio.run(_replayed(run))
+
+
+async def _replayed(run: Path) -> None:
+    async with Journal(run / JOURNAL, reading=True) as journal:
+        journal.questions()

@@ -483,3 +483,55 @@ def test_an_encoder_that_does_not_load_ends_the_run_before_the_first_call(
     assert main([command, *options(endpoint, questions, index, tmp_path / "out")]) == 2
     assert str(mine) in capsys.readouterr().err.splitlines()[-1]
     assert len(endpoint.requests) == before
+
+
+def test_a_budget_of_calls_holds_exactly_whatever_is_in_flight(questions: Path, index: Path, tmp_path: Path) -> None:
+    answered = chat_reply()
+
+    def slow(request: dict[str, Any]) -> tuple[int, object]:
+        time.sleep(0.05)
+        return answered(request)
+
+    with serve(slow) as endpoint:
+        asked = ["infer", *options(endpoint, questions, index, tmp_path / "out", "--policy.concurrency", "4")]
+        for limit in (6, 11):
+            assert main([*asked, "--budget.calls", str(limit)]) == 4
+            assert len(endpoint.requests) == limit
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": -9_000, "completion_tokens": 5, "total_tokens": 0},
+        {"prompt_tokens": 10**400, "completion_tokens": 5, "total_tokens": 0},
+        {"prompt_tokens": 10, "completion_tokens": 10**400, "total_tokens": 0},
+        {"prompt_tokens": 0, "completion_tokens": 5, "total_tokens": 5, "prompt_tokens_details": {"cached_tokens": -7}},
+    ],
+)
+def test_usage_that_can_be_no_count_is_a_broken_reply_that_the_next_start_survives(
+    questions: Path, index: Path, tmp_path: Path, usage: dict[str, Any]
+) -> None:
+    answered, out = chat_reply(), tmp_path / "out"
+
+    def believed(request: dict[str, Any]) -> tuple[int, object]:
+        status, body = answered(request)
+        return status, {**body, "usage": usage}  # pyright: ignore
+
+    with serve(believed) as endpoint:
+        assert main(["infer", *options(endpoint, questions, index, out)]) == 3
+        assert {f.reason for f in read_records(out / "failures.jsonl", Failure)} == {"PolicyError"}
+    with serve(answered) as endpoint:
+        assert main(["infer", *options(endpoint, questions, index, out)]) == 0
+    assert all(value >= 0 for value in json.loads((out / "metrics.json").read_text())["usage"].values())
+
+
+def test_more_cached_tokens_than_prompt_tokens_end_no_run(questions: Path, index: Path, tmp_path: Path) -> None:
+    answered = chat_reply()
+
+    def odd(request: dict[str, Any]) -> tuple[int, object]:
+        details = {"prompt_tokens": 0, "completion_tokens": 5, "total_tokens": 5,
+                   "prompt_tokens_details": {"cached_tokens": 7}}  # fmt: skip
+        return 200, {**answered(request)[1], "usage": details}  # pyright: ignore
+
+    with serve(odd) as endpoint:
+        assert main(["infer", *options(endpoint, questions, index, tmp_path / "out")]) == 0

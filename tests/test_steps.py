@@ -127,3 +127,13 @@ def test_neutralised_text_holds_no_tag_and_no_control_token(text: str) -> None:
 
 def test_neutralising_leaves_plain_text_alone() -> None:
     assert neutralise("3 < 4 and 5 > 4; [1] a<b? 2<3") == "3 < 4 and 5 > 4; [1] a‹b? 2<3"
+
+
+def test_many_tags_that_stay_open_are_refused_in_linear_time() -> None:
+    """Searching them for a complete one took a minute for 160 KB."""
+    with pytest.raises(StepFormatError) as caught:
+        TRANSCRIPT.parse(Completion("<answer>" * 100_000, "stop"), ("answer",))
+    assert caught.value.reason == "no_action"
+    with pytest.raises(StepFormatError) as caught:
+        TRANSCRIPT.parse(Completion("</answer><answer><query>x</answer>", "stop"), ("answer",))
+    assert caught.value.reason == "several_actions"

@@ -10,6 +10,7 @@ import pytest
 from data_generation.config import GenerateConfig
 from data_generation.growth import plant
 from data_generation.search import Searcher, grow
+from inference.answer_judge import parse
 from steprag.agent.environment import Environment
 from steprag.agent.judge import Judge, ScoreFormat, parse_score
 from steprag.agent.profiles import load_profile
@@ -109,3 +110,9 @@ def test_queries_are_not_judged_for_their_tags() -> None:
 def test_a_judge_that_is_named_in_part_is_still_greedy() -> None:
     judge = load_config(GenerateConfig, None, {"judge.model": "gpt-4o"}).judge
     assert (judge.model, judge.temperature, judge.max_tokens) == ("gpt-4o", 0.0, 16)
+
+
+@pytest.mark.parametrize("reply", ['{"score":' + "[" * 100_000, '{"score":' + "9" * 5_000 + "}"])
+def test_a_judges_reply_that_no_parser_takes_is_no_score(reply: str) -> None:
+    assert parse_score(reply) is None
+    assert parse(reply) is None

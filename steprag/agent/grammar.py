@@ -130,11 +130,12 @@ class Grammar:
         if CONTROL_TOKEN.search(text):
             raise StepFormatError("control_token", text)
         tags = self._tag.findall(text)
-        match = self._complete.search(text)
+        if len(tags) > 2 and _one_is_closed(tags):
+            raise StepFormatError("several_actions", f"{len(tags)} tags")
+        # Asked of two tags alone: on many that stay open the search would be quadratic in their number.
+        match = self._complete.search(text) if len(tags) == 2 else None
         if match is None:
             raise StepFormatError("no_action", text)
-        if len(tags) != 2:
-            raise StepFormatError("several_actions", f"{len(tags)} tags")
         return self._step(text, match, allowed)
 
     def _step(self, text: str, match: re.Match[str], allowed: tuple[str, ...]) -> Step:
@@ -209,6 +210,16 @@ class Grammar:
     def _complete(self) -> re.Pattern[str]:
         names = "|".join(map(re.escape, self._by_name))
         return re.compile(rf"<(?P<name>{names})>(?P<content>.*?)</(?P=name)>", re.DOTALL)
+
+
+def _one_is_closed(tags: list[str]) -> bool:
+    """Whether an opening tag is followed by its closing one."""
+    opened: set[str] = set()
+    for tag in tags:
+        if tag.startswith("</") and tag.replace("/", "", 1) in opened:
+            return True
+        opened.add(tag)
+    return False
 
 
 def _escaped(text: str) -> str:

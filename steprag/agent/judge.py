@@ -91,7 +91,7 @@ def parse_score(reply: str) -> float | None:
     if text.startswith("{"):
         try:
             value = json.loads(text)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # no JSON, a number of thousands of digits, nesting without end
             return None
         number = value.get("score") if set(value) == {"score"} else None
         return number / 100 if type(number) is int and 0 <= number <= 100 else None

@@ -19,7 +19,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, StrictStr, TypeAdapter, ValidationError
 
 from steprag.agent.open import Agent
 from steprag.agent.retriever import Retriever
@@ -28,7 +30,7 @@ from steprag.files import dump_line, from_dict
 from steprag.policy.budget import Spending
 from steprag.policy.client import Policy
 from steprag.policy.gate import Gate
-from steprag.types import Completion, Message, Passage, Question, Sample, Usage
+from steprag.types import COUNTABLE, Completion, Message, Passage, Question, Sample, Usage
 
 JOURNAL = "calls.sqlite"
 """Its name in a run folder."""
@@ -45,6 +47,13 @@ CREATE TABLE IF NOT EXISTS lost(id INTEGER PRIMARY KEY, question TEXT, role TEXT
 # A call without a reply was in flight when the process died.
 
 _THIS = "question = ? AND role = ? AND state = ? AND seed = ? AND n = ?"
+
+_REMEDY = "the journal is damaged or not this program's: restore it, or move it away to start afresh"
+_Count = Annotated[int, Field(strict=True, ge=0, le=COUNTABLE)]
+_OBJECT = TypeAdapter(dict[str, Any])
+_REPLY = TypeAdapter(Annotated[list[tuple[StrictStr, StrictStr]], Field(min_length=1)])
+_USAGE = TypeAdapter(tuple[_Count, _Count, _Count, _Count])
+_FOUND = TypeAdapter(list[tuple[StrictStr, float | None]])
 
 CallKey = tuple[str, str, int, int]
 """Role, state, seed, n."""
@@ -76,6 +85,7 @@ class Journal:
             raise _translated(error, path) from None
         if not reading:
             self._bury_lost()
+        self.spending.lost = self.lost
         self._questions: set[str] = set()
         self.roles: set[str] = set()
         """Of the calls that were finished when it was opened."""
@@ -97,12 +107,15 @@ class Journal:
     def questions(self) -> list[Question]:
         """Every question that was begun, in that order."""
         rows = self._rows("SELECT row FROM questions ORDER BY rowid")
-        return [from_dict(Question, json.loads(row), self.path, place) for place, (row,) in enumerate(rows, 1)]
+        return [
+            from_dict(Question, self._read(_OBJECT, row, f"question {place}"), self.path, place)
+            for place, (row,) in enumerate(rows, 1)
+        ]
 
     def usage(self) -> Iterator[tuple[str, str, Usage]]:
         """Question id, role and usage of every finished call."""
         for question_id, role, usage in self._rows("SELECT question, role, usage FROM calls WHERE usage IS NOT NULL"):
-            yield question_id, role, Usage(*json.loads(usage))
+            yield question_id, role, Usage(*self._read(_USAGE, usage, f"the usage of a call of {question_id}"))
 
     @property
     def lost(self) -> int:
@@ -116,10 +129,14 @@ class Journal:
     def calls_of(self, question_id: str) -> list[tuple[CallKey, Sample]]:
         """A question's finished calls in the order in which they were sent."""
         query = "SELECT role, state, seed, n, reply, usage FROM calls WHERE question = ? AND reply NOT NULL ORDER BY id"
+        what = f"a reply to {question_id}"
         return [
             (
                 (role, state, seed, n),
-                Sample(tuple(Completion(*c) for c in json.loads(reply)), Usage(*json.loads(usage))),
+                Sample(
+                    tuple(Completion(*each) for each in self._read(_REPLY, reply, what)),
+                    Usage(*self._read(_USAGE, usage, what)),
+                ),
             )
             for role, state, seed, n, reply, usage in self._rows(query, question_id)
         ]
@@ -128,13 +145,24 @@ class Journal:
         """A question's finished searches: query and top_k to passages."""
         query = "SELECT query, top_k, found FROM searches WHERE question = ?"
         return {
-            (text, top_k): tuple(self._passage(*found) for found in json.loads(row))
+            (text, top_k): tuple(
+                self._passage(*found) for found in self._read(_FOUND, row, f"a search of {question_id}")
+            )
             for text, top_k, row in self._rows(query, question_id)
         }
 
     def _passage(self, passage_id: str, score: float | None) -> Passage:
-        title, text = self._rows("SELECT title, text FROM passages WHERE id = ?", passage_id)[0]
-        return Passage(passage_id, title, text, score)
+        rows = self._rows("SELECT title, text FROM passages WHERE id = ?", passage_id)
+        if not rows or not all(isinstance(value, str) for value in rows[0]):
+            raise JournalError(f"{self.path}: passage {passage_id} is missing or no text; {_REMEDY}")
+        return Passage(passage_id, *rows[0], score)
+
+    def _read(self, kind: TypeAdapter[Any], text: object, what: str) -> Any:
+        """A JSON column. Raises JournalError, with what it is of, where it is not what this program wrote."""
+        try:
+            return kind.validate_json(text if isinstance(text, str) else repr(text))
+        except ValidationError as error:
+            raise JournalError(f"{self.path}: {what}: {error.errors()[0]['msg'].lower()}; {_REMEDY}") from None
 
     def sent(self, question_id: str, key: CallKey) -> None:
         self._write("INSERT INTO calls(question, role, state, seed, n) VALUES (?, ?, ?, ?, ?)", question_id, *key)
@@ -234,18 +262,22 @@ class QuestionCalls:
         async with gate.turn(chars):
             if self._journal.closing:
                 raise self._journal.fatal or asyncio.CancelledError
-            self._journal.spending.check()
-            self._journal.sent(self._id, key)
-            try:
-                sample = await request()
-            except StepragError as error:
-                self._journal.failed(self._id, key)
-                if not isinstance(error, RequestError):  # no other request can succeed: send none that waits
-                    self._journal.closing, self._journal.fatal = True, error
-                raise
-            self._journal.replied(self._id, key, sample)
+            with self._journal.spending.request():
+                sample = await self._sent(key, request)
             gate.settle(chars, sample.usage)
             return sample
+
+    async def _sent(self, key: CallKey, request: Request) -> Sample:
+        self._journal.sent(self._id, key)
+        try:
+            sample = await request()
+        except StepragError as error:
+            self._journal.failed(self._id, key)
+            if not isinstance(error, RequestError):  # no other request can succeed: send none that waits
+                self._journal.closing, self._journal.fatal = True, error
+            raise
+        self._journal.replied(self._id, key, sample)
+        return sample
 
     async def search(self, query: str, top_k: int, retriever: Retriever) -> tuple[Passage, ...]:
         """The passages of a search: from the journal, or searched now and journalled."""

@@ -136,7 +136,7 @@ def _notes(failed: Counter[str], spending: Spending) -> str:
     spent = spending.usage
     notes = [f"{count} {reason}" for reason, count in sorted(failed.items())] or ["0 failed"]
     notes.append(f"{spent.calls:,} calls, {spent.prompt_tokens + spent.completion_tokens:,} tokens")
-    if spent.cached_tokens:
+    if spent.cached_tokens and spent.prompt_tokens:
         notes.append(f"{spent.cached_tokens / spent.prompt_tokens:.0%} of prompts cached")
     if spending.usd:
         notes.append(f"${spending.usd:.2f}")
@@ -150,8 +150,11 @@ def in_question_order(file: Path, questions: list[Question], question_id: Callab
     if not file.exists():
         return
     drop_torn_line(file)  # a full disk may have ended the run
-    places = {key: (start, length) for key, start, length in lines_of(file, question_id)}
+    lines = list(lines_of(file, question_id))
+    places = {key: (start, length) for key, start, length in lines}
     asked = [question.id for question in questions if question.id in places]
+    if list(dict.fromkeys((*asked, *places))) == [key for key, _, _ in lines]:
+        return
     with file.open("rb") as stream, written_whole(file, "wb") as ordered:
         for key in dict.fromkeys((*asked, *places)):
             offset, length = places[key]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from pydantic import Field
 
@@ -15,7 +16,9 @@ from steprag.types import Usage
 class BudgetConfig(Section):
     usd: float | None = Field(default=None, gt=0, description="dollars a run may cost, at policy.price and judge.price")
     tokens: Positive | None = Field(default=None, description="prompt and completion tokens a run may use")
-    calls: Positive | None = Field(default=None, description="requests a run may make, earlier parts of it included")
+    calls: Positive | None = Field(
+        default=None, description="requests a run may make, exactly; earlier parts of it included"
+    )
     minutes: float | None = Field(
         default=None, gt=0, description="minutes until this process stops; start it again to go on"
     )
@@ -29,11 +32,16 @@ def dollars(usage: Usage, price: PriceConfig) -> float:
 
 
 class Spending:
-    """Counts a run's use against its budget. `prices` by role ("policy", "judge")."""
+    """Counts a run's use against its budget. `prices` by role ("policy", "judge").
+
+    Calls hold exactly: those in flight count, and so do those that were in flight when an earlier part was killed.
+    Tokens and dollars are known when a reply is there, so the requests in flight then may go beyond those limits.
+    """
 
     def __init__(self, budget: BudgetConfig | None = None, prices: Mapping[str, PriceConfig] | None = None) -> None:
         self._budget, self._prices = budget or BudgetConfig(), prices or {}
         self.usage, self.usd, self._start = Usage(), 0.0, time.monotonic()
+        self.in_flight = self.lost = 0
         if self._budget.usd is not None and not any(p.prompt or p.completion for p in self._prices.values()):
             raise ConfigError("budget.usd is set but no price: give policy.price.prompt and policy.price.completion")
 
@@ -45,12 +53,22 @@ class Spending:
         """Calls, tokens and dollars, as a manifest says what a run has cost, failed questions included."""
         return {**vars(self.usage), "usd": round(self.usd, 6)}
 
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """The block in which one request is made. Raises BudgetReached, before it begins, where none is allowed."""
+        self.check()
+        self.in_flight += 1
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+
     def check(self) -> None:
         """Raises BudgetReached where a further request is not allowed."""
         spent = {
             "usd": self.usd,
             "tokens": self.usage.prompt_tokens + self.usage.completion_tokens,
-            "calls": self.usage.calls,
+            "calls": self.usage.calls + self.in_flight + self.lost,
             "minutes": (time.monotonic() - self._start) / 60,
         }
         for name, limit in self._budget.model_dump().items():

@@ -7,15 +7,19 @@ from openai.types.chat.chat_completion import Choice
 from pydantic import ValidationError
 
 from steprag.files import as_utf8
-from steprag.types import Completion, Sample, Usage
+from steprag.types import COUNTABLE, Completion, Sample, Usage
 
+LONGEST = 1 << 20
+"""Characters of a completion: a longer one is no answer to a request that bounds its tokens."""
 STOP_REASONS = {"vllm": "stop_reason", "sglang": "matched_stop"}
 """Where engines name the stop string that ended a completion; null or a token's number where none did."""
 
 
 def sample_of(reply: object, stop: tuple[str, ...], begun: str, engine: str) -> Sample | None:
-    """The reply as a sample; None where it is not one (the package does not validate what endpoints send). `stop` holds
-    the closing tags at which completions end, `begun` is the assistant's message that they write on.
+    """The reply as a sample; None where it is not one: the package does not validate what endpoints send.
+
+    Nor is one whose usage is negative or beyond 2^53, or with a completion of more than `LONGEST` characters. `stop`
+    holds the closing tags at which completions end, `begun` is the assistant's message that they write on.
 
     llama.cpp repeats the message that it wrote on; a completion is what is new. Of several completions it reports the
     tokens of the first alone.
@@ -24,10 +28,19 @@ def sample_of(reply: object, stop: tuple[str, ...], begun: str, engine: str) -> 
         checked = ChatCompletion.model_validate(reply)
     except ValidationError:
         return None
-    if not checked.choices:
+    if not checked.choices or not _is_sane(checked):
         return None
     completions = tuple(_completion(choice, stop, begun, engine) for choice in checked.choices)
     return Sample(completions, _usage(checked, 1.0 if engine != "llamacpp" else _times_the_first(completions)))
+
+
+def _is_sane(reply: ChatCompletion) -> bool:
+    """Whether its counts can be counts and its texts are no longer than `LONGEST`: the rest is believed."""
+    counts = [reply.usage.prompt_tokens, reply.usage.completion_tokens] if reply.usage else []
+    if reply.usage and reply.usage.prompt_tokens_details:
+        counts.append(reply.usage.prompt_tokens_details.cached_tokens or 0)
+    texts = (choice.message.content or "" for choice in reply.choices)
+    return all(0 <= count <= COUNTABLE for count in counts) and all(len(text) <= LONGEST for text in texts)
 
 
 def _completion(choice: Choice, stop: tuple[str, ...], begun: str, engine: str) -> Completion:
@@ -64,4 +77,5 @@ def _usage(reply: ChatCompletion, times: float) -> Usage:
         return Usage(calls=1)
     details = reply.usage.prompt_tokens_details
     cached = (details.cached_tokens or 0) if details else 0
-    return Usage(1, reply.usage.prompt_tokens, round(times * reply.usage.completion_tokens), cached)
+    prompt = reply.usage.prompt_tokens
+    return Usage(1, prompt, round(times * reply.usage.completion_tokens), min(cached, prompt))
