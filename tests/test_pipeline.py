@@ -390,7 +390,7 @@ def test_a_plan_from_a_few_questions_foretells_the_run(
     assert took["dollars"]["took"] == pytest.approx(spent["usd"])
     assert took["calls"]["off"] == pytest.approx(spent["calls"] / calls["amount"] - 1)
     assert main(["plan", "--questions", str(questions), "--like", str(some), "--episode.depth", "5"]) == 2
-    assert "another search.* configuration" in capsys.readouterr().err
+    assert "another episode.* configuration" in capsys.readouterr().err
 
 
 def test_a_night_between_two_starts_is_no_time_at_work(
