@@ -40,7 +40,7 @@ class Searcher:
 
 
 @dataclass(eq=False)
-class Job:
+class Flight:
     """One leaf in flight. `created` in order of sampling; `valued`: branches whose reward is to be backed up."""
 
     leaf: Branch
@@ -85,14 +85,14 @@ def verdict(growth: Growth, search: SearchConfig, limits: TreeLimits) -> str | N
 async def run_wave(growth: Growth, searcher: Searcher) -> None:
     """Selects leaves, explores them at the same time, and lands them in order."""
     search = searcher.config.search
-    jobs: list[Job] = []
+    jobs: list[Flight] = []
     for _ in range(search.wave):
         leaf = select(growth, search.exploration)
         if leaf is None:
             break
         leaf.busy = True
         mark_pending(leaf, 1)
-        jobs.append(Job(leaf))
+        jobs.append(Flight(leaf))
     outcomes = await asyncio.gather(*(explore(job, growth, searcher) for job in jobs), return_exceptions=True)
     for job in jobs:
         land(job, growth, searcher)
@@ -111,7 +111,7 @@ def _to_root(branch: Branch | None) -> list[Branch]:
     return path
 
 
-async def explore(job: Job, growth: Growth, searcher: Searcher) -> None:
+async def explore(job: Flight, growth: Growth, searcher: Searcher) -> None:
     """Samples the leaf's children, plays one to its end, and values what came out.
 
     Where a replay's journal has no more calls, the job ends there; the answers that it came to count.
@@ -129,7 +129,7 @@ async def explore(job: Job, growth: Growth, searcher: Searcher) -> None:
             job.valued = _outcomes(answers, searcher)
 
 
-async def expand(job: Job, parent: Branch, growth: Growth, searcher: Searcher) -> list[Branch]:
+async def expand(job: Flight, parent: Branch, growth: Growth, searcher: Searcher) -> list[Branch]:
     """Samples children of `parent` in one request and returns the new ones.
 
     A completion equal to a sibling (same action, same normalised content) is merged into it, before its query is
@@ -213,7 +213,7 @@ def _branch(
     return Branch(made, state, parent, full=terminal, closed=terminal and not searcher.config.search.revisit)
 
 
-async def _value(job: Job, first: list[Branch], growth: Growth, searcher: Searcher) -> None:
+async def _value(job: Flight, first: list[Branch], growth: Growth, searcher: Searcher) -> None:
     """Scores the new answers and, where the recipe has a judge, what it is asked about, all at once.
 
     Where nothing is played, the judge scores the leaf's new children (the published rule); else the answers.
@@ -243,7 +243,7 @@ async def _value(job: Job, first: list[Branch], growth: Growth, searcher: Search
         job.valued.append((branch, reward))
 
 
-def _answers(job: Job, growth: Growth) -> list[Branch]:
+def _answers(job: Flight, growth: Growth) -> list[Branch]:
     """The answers among what the job created, scored."""
     for branch in job.created:
         if branch.node.terminal and branch.node.failure is None:
@@ -260,7 +260,7 @@ def _outcome(answer: Branch, alpha: float) -> float:
     return discounted(answer.node.prediction_f1 or 0.0, answer.node.depth, alpha)
 
 
-def land(job: Job, growth: Growth, searcher: Searcher) -> None:
+def land(job: Flight, growth: Growth, searcher: Searcher) -> None:
     """Numbers what the job created, backs its rewards up, and closes what is done."""
     mark_pending(job.leaf, -1)
     growth.iterations += 1

@@ -23,7 +23,7 @@ from indexes.corpora.readers import open_source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EncoderSpec
 from indexes.manifest import INDEX, CorpusFacts, IndexFacts, identity
-from indexes.sealing import Begun, Result, seal
+from indexes.sealing import Begun, Sealed, seal
 from indexes.vectors.index_types import ADOPTED, read_faiss
 from indexes.whole_folder import building, link
 from steprag.cli import guarded
@@ -67,7 +67,7 @@ def adopt_index(faiss_file: Path, corpus: str, out: Path, config: IndexConfig) -
         link(faiss_file, folder / INDEX)
         kind = type_of(index)
         facts = IndexFacts(kind, {} if kind == "flat" else {"class": type(index).__name__})
-        result = Result(
+        result = Sealed(
             identity=identity(corpus_hash, spec, facts),
             encoder=spec,
             corpus=CorpusFacts(corpus, corpus_hash, taken.rows, taken.skipped),

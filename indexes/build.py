@@ -25,7 +25,7 @@ from indexes.addons.links import FOLDER as LINKS
 from indexes.addons.links import add_links
 from indexes.config import IndexConfig, chosen_encoder
 from indexes.corpora.passage_store import OFFSETS, PASSAGES
-from indexes.corpora.read_corpus import SKIPPED, Taken, take_in
+from indexes.corpora.read_corpus import SKIPPED, Intake, take_in
 from indexes.corpora.readers import open_source
 from indexes.corpora.source import Source
 from indexes.encoding.embed import Encoder
@@ -43,7 +43,7 @@ from indexes.manifest import (
     identity,
     read_index_manifest,
 )
-from indexes.sealing import INTAKE, Begun, Result, seal
+from indexes.sealing import INTAKE, Begun, Sealed, seal
 from indexes.vectors.index_types import build_type, check_type, requested
 from indexes.vectors.recall import make_probe
 from indexes.vectors.vector_file import VECTORS, VectorFile
@@ -122,7 +122,7 @@ def _build(order: _Order, out: Path, replaced: bool, vectors_from: Path | None) 
     with building(out, state) as folder:
         taken = _given(order, folder, giver) if giver else _taken_in(order, folder)
         facts, measured = _indexed(order, folder, taken) if order.spec.dense else (IndexFacts(SPARSE, {}), {})
-        result = Result(
+        result = Sealed(
             identity=order.wanted,
             encoder=order.spec,
             corpus=CorpusFacts(order.source.name, order.wanted["corpus"], taken.rows, taken.skipped),
@@ -177,10 +177,10 @@ def _check_giver(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], 
             raise ConfigError(f"{folder} holds vectors encoded in {here}; {remedy}")
 
 
-def _taken_in(order: _Order, folder: Path) -> Taken:
+def _taken_in(order: _Order, folder: Path) -> Intake:
     """Passages of the corpus and their vectors, as far as they are not there already."""
     if (folder / INTAKE).is_file():
-        taken = Taken(**json.loads((folder / INTAKE).read_text(encoding="utf-8")))
+        taken = Intake(**json.loads((folder / INTAKE).read_text(encoding="utf-8")))
     else:
         taken = take_in(order.source, folder, order.config.max_skipped)
         write_json(folder / INTAKE, dataclasses.asdict(taken))
@@ -205,7 +205,7 @@ def _encode(order: _Order, folder: Path, rows: int) -> None:
     encode_shards(work, config.device.split(",") * config.processes)
 
 
-def _indexed(order: _Order, folder: Path, taken: Taken) -> tuple[IndexFacts, dict[str, Any]]:
+def _indexed(order: _Order, folder: Path, taken: Intake) -> tuple[IndexFacts, dict[str, Any]]:
     """Builds the index of the wanted type from the vectors; returns its parameters and what was measured of it."""
     config = order.config
     vectors = VectorFile(folder / VECTORS, taken.rows, order.spec.dimension)
@@ -217,7 +217,7 @@ def _indexed(order: _Order, folder: Path, taken: Taken) -> tuple[IndexFacts, dic
     return facts, dataclasses.asdict(measured)
 
 
-def _given(order: _Order, folder: Path, giver: Path) -> Taken:
+def _given(order: _Order, folder: Path, giver: Path) -> Intake:
     """Passages and vectors of another index of the same corpus and encoder, under a second name."""
     manifest = read_index_manifest(giver)
     _check_giver(giver, manifest, order.wanted, "its vectors are of no use here")
@@ -232,7 +232,7 @@ def _given(order: _Order, folder: Path, giver: Path) -> Taken:
         shutil.copytree(giver / name, folder / name, copy_function=link, dirs_exist_ok=True)
     if VECTORS not in manifest.files:
         _halved(giver, manifest, folder)
-    return Taken(rows, manifest.corpus.skipped)
+    return Intake(rows, manifest.corpus.skipped)
 
 
 def _halved(giver: Path, manifest: IndexManifest, folder: Path) -> None:

@@ -52,7 +52,7 @@ OTHER_BYTES = 600
 
 
 @dataclass(frozen=True)
-class Line:
+class TypePlan:
     """What a type takes: bytes, seconds of building the index from its vectors, recall@10 where it was measured."""
 
     type: str
@@ -64,7 +64,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Machine:
+class Room:
     memory: int
     disk: int
     cores: int
@@ -97,7 +97,7 @@ def sizes(name: str, dimension: int, ann: AnnConfig) -> tuple[float, float]:
     return 2.0 * dimension + own, 2.0 * dimension if name in ("flat-fp16", "gpu-flat") else own
 
 
-def plan(rows: int, dimension: int, ann: AnnConfig, machine: Machine, *, timed: bool = True) -> list[Line]:
+def plan(rows: int, dimension: int, ann: AnnConfig, machine: Room, *, timed: bool = True) -> list[TypePlan]:
     """A line for every type, those for a GPU last."""
     flops = _flops() if timed else 0.0
     lines = []
@@ -108,19 +108,19 @@ def plan(rows: int, dimension: int, ann: AnnConfig, machine: Machine, *, timed: 
         held = int(rows * memory) + centroids
         seconds = None if kind.gpu or not timed else _seconds(name, rows, dimension, ann, flops)
         fits = not kind.gpu and whole <= machine.disk and held <= machine.memory // 2
-        lines.append(Line(name, whole, held, seconds, EXPECTED.get(name), fits))
+        lines.append(TypePlan(name, whole, held, seconds, EXPECTED.get(name), fits))
     return lines
 
 
-def bm25_line(rows: int, machine: Machine, trial: Trial | None) -> Line:
+def bm25_line(rows: int, machine: Room, trial: Trial | None) -> TypePlan:
     """What BM25 takes beside the vectors or without them: 8 bytes a posting, and 4 a passage for a search's scores."""
     postings = rows * (trial.postings if trial else POSTINGS)
     disk, memory = int(8 * postings + OTHER_BYTES * rows), int(8 * postings + 4 * rows)
     fits = disk <= machine.disk and memory <= machine.memory // 2
-    return Line(SPARSE, disk, memory, rows * trial.seconds if trial else None, None, fits)
+    return TypePlan(SPARSE, disk, memory, rows * trial.seconds if trial else None, None, fits)
 
 
-def recommend(lines: list[Line], rows: int, dimension: int) -> str | None:
+def recommend(lines: list[TypePlan], rows: int, dimension: int) -> str | None:
     """The simplest type that fits: exact while a search reads little, then the fastest that memory allows."""
     fitting = {line.type for line in lines if line.fits}
     order = ["flat"] if rows * dimension * 4 <= SCANNED else []
@@ -161,9 +161,9 @@ def _flops() -> float:
     return 4 * 2 * 768**3 / (time.perf_counter() - start)
 
 
-def machine_here(out: Path) -> Machine:
+def machine_here(out: Path) -> Room:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Machine(memory, shutil.disk_usage(out).free, usable_cores())
+    return Room(memory, shutil.disk_usage(out).free, usable_cores())
 
 
 def _beginning(source: Source, passages: int) -> list[Passage]:
@@ -230,7 +230,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _table(report: dict[str, Any], lines: list[Line]) -> str:
+def _table(report: dict[str, Any], lines: list[TypePlan]) -> str:
     machine = report["machine"]
     about = "" if report["counted"] else "about "
     vectors = f"of {report['dimension']} dimensions" if report["dimension"] else "without vectors"

@@ -39,7 +39,7 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Result:
+class Sealed:
     """What a build knows of its index, beside the files in its folder."""
 
     identity: dict[str, Any]
@@ -50,7 +50,7 @@ class Result:
     origin: str = BUILT
 
 
-def seal(folder: Path, result: Result, config: IndexConfig, begun: Begun) -> IndexManifest:
+def seal(folder: Path, result: Sealed, config: IndexConfig, begun: Begun) -> IndexManifest:
     """Hashes the folder's files and writes the manifest, with which the folder is an index; returns it as written."""
     for scaffold in (MARKS, INTAKE):
         (folder / scaffold).unlink(missing_ok=True)

@@ -216,7 +216,7 @@ def write_records(path: Path, records: Iterable[object]) -> int:
     return count
 
 
-class Journal:
+class LineJournal:
     """A JSON Lines file that grows line by line and survives a kill: a torn last line is dropped when it is opened
     again.
     """
@@ -237,7 +237,7 @@ class Journal:
     def close(self) -> None:
         self._stream.close()
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> LineJournal:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from steprag.errors import ConfigError
-from steprag.inputs import Asked, dataset_of
+from steprag.inputs import WithId, dataset_of
 from steprag.metrics import normalise
 from steprag.types import Found
 
@@ -43,7 +43,7 @@ class Gold:
         return min(1.0, count / (1 if self.any_is_enough else len(self.titles or self.ids)))
 
 
-def gold_of(asked: Asked) -> Gold | None:
+def gold_of(asked: WithId) -> Gold | None:
     """A question's gold passages; None where nobody marked any. Raises ConfigError where the marks are no lists."""
     metadata = asked.metadata
     try:
@@ -59,7 +59,7 @@ def gold_of(asked: Asked) -> Gold | None:
     return Gold(titles, ids, is_popqa(asked) or "gold_rule" in metadata)
 
 
-def is_popqa(asked: Asked) -> bool:
+def is_popqa(asked: WithId) -> bool:
     """Whether a question is PopQA's, where each marked passage answers alone and which has no train split."""
     return "popqa" in (dataset_of(asked) or "").lower()
 

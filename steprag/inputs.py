@@ -19,7 +19,7 @@ _PER_FILE = re.compile(rf"(?:(?:{'|'.join(SPLITS)})[-_])?\d+")
 _FIRST_WORD = re.compile(r"[A-Za-z]\w*?(?=[-_])")
 
 
-class Asked(Protocol):
+class WithId(Protocol):
     """A question, or a record that carries a question's own fields: what tells its data set and its gold passages."""
 
     @property
@@ -88,7 +88,7 @@ def ids_identity(questions: Iterable[Question]) -> dict[str, Any]:
     return {"datasets": names} if names else {}
 
 
-def dataset_of(asked: Asked) -> str | None:
+def dataset_of(asked: WithId) -> str | None:
     """The data set of a question: as `read_questions` noted it, else as the metadata says (`dataset`, `source`), else
     the word before the first hyphen of an id like `atlas-train-0001`. None where nothing tells.
     """

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 import steprag
 from steprag.errors import BudgetReached, ConfigError, DataError, StepragError
-from steprag.files import PARTIAL, Journal, read_json, write_json
+from steprag.files import PARTIAL, LineJournal, read_json, write_json
 
 FORMAT = 1
 _REMEDY = "restore it from a copy of the run, or make the run again in an empty folder"
@@ -34,7 +34,7 @@ class Run:
 
     path: Path
     manifest: dict[str, Any]
-    metrics: Journal
+    metrics: LineJournal
 
     def note(self, **values: Any) -> None:
         """Appends a line to `metrics.jsonl`."""
@@ -69,7 +69,7 @@ def open_run(path: Path | str, stage: str, *, identity: dict[str, Any], config: 
             leftover.unlink()
         manifest = _manifest(path, stage, identity, config)
         write_json(path / "manifest.json", manifest)
-        with Journal(path / "metrics.jsonl", synced=False) as metrics:
+        with LineJournal(path / "metrics.jsonl", synced=False) as metrics:
             run = Run(path, manifest, metrics)
             yield from _closing(run)
 

@@ -17,7 +17,7 @@ import pytest
 
 import steprag
 from steprag.errors import BudgetReached, ConfigError, DataError
-from steprag.files import Journal, write_json, write_records, written_whole
+from steprag.files import LineJournal, write_json, write_records, written_whole
 from steprag.inputs import passage_from_row, read_passages, read_questions
 from steprag.runs import open_run, read_manifest
 from steprag.types import Passage, Question
@@ -103,11 +103,11 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_journal_drops_a_torn_last_line(tmp_path: Path) -> None:
     file = tmp_path / "j.jsonl"
     file.write_text('{"a":1}\n{"a":2}\n{"a":')
-    with Journal(file) as journal:
+    with LineJournal(file) as journal:
         journal.append({"a": 3})
     assert [json.loads(line) for line in file.read_text().splitlines()] == [{"a": 1}, {"a": 2}, {"a": 3}]
     file.write_text("x" * 200_000)
-    Journal(file).close()
+    LineJournal(file).close()
     assert file.read_text() == ""
 
 

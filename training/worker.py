@@ -21,7 +21,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from steprag.engines.models import resolve_model
 from steprag.engines.tokens import load_tokenizer
-from steprag.files import Journal, read_json, write_json
+from steprag.files import LineJournal, read_json, write_json
 from steprag.runs import Run
 from training.config import TrainConfig
 from training.job import Job
@@ -68,7 +68,7 @@ def _job(config: TrainConfig, work: Path, run: Run, world: World | None) -> Job:
 def _run(path: Path, rank: int) -> Iterator[Run]:
     """The run as the back end sees it. Its manifest is empty: what the back end sets is handed back."""
     manifest: dict[str, Any] = {}
-    with Journal(path / "metrics.jsonl" if rank == 0 else Path(os.devnull), synced=False) as metrics:
+    with LineJournal(path / "metrics.jsonl" if rank == 0 else Path(os.devnull), synced=False) as metrics:
         yield Run(path, manifest, metrics)
 
 

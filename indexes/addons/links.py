@@ -18,7 +18,7 @@ import numpy as np
 from indexes.addons.addon import add_sidecar, open_sidecar
 from indexes.corpora.passage_store import PassageStore
 from indexes.manifest import IndexManifest
-from indexes.retrieval.searchers import POOL, Asked, Ranking, Searcher, named, ordered, unit
+from indexes.retrieval.searchers import POOL, Asked, Ranking, RowSearcher, named, ordered, unit
 from steprag.config import Section
 from steprag.errors import DataError
 from steprag.progress import Progress
@@ -101,7 +101,7 @@ class LinkedSearcher:
     passage that gives most.
     """
 
-    def __init__(self, base: Searcher, folder: Path, index: IndexManifest, gain: float) -> None:
+    def __init__(self, base: RowSearcher, folder: Path, index: IndexManifest, gain: float) -> None:
         """Maps the files after checking them. Raises ConfigError or DataError."""
         sidecar = open_sidecar(folder, index, FOLDER)
         self._base, self._gain = base, gain

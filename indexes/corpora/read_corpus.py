@@ -35,7 +35,7 @@ _SEEN = np.dtype([("hash", "<u8"), ("row", "<i8"), ("file", "<i4"), ("line", "<i
 
 
 @dataclass(frozen=True)
-class Taken:
+class Intake:
     """What an intake found: `rows` passages stand in the store, `skipped` counts what was left out, by kind."""
 
     rows: int
@@ -75,7 +75,7 @@ class _Skipping:
             raise DataError(*self.first[0], remedy=remedy)
 
 
-def take_in(source: Source, folder: Path, max_skipped: float) -> Taken:
+def take_in(source: Source, folder: Path, max_skipped: float) -> Intake:
     """Writes the passage store into `folder`, and `skipped.jsonl` where something was left out.
 
     Raises DataError where more than the share `max_skipped` of the lines is no passage, or where none is.
@@ -98,7 +98,7 @@ def take_in(source: Source, folder: Path, max_skipped: float) -> Taken:
     skipping.show()
     if not skipping.counts:
         (folder / SKIPPED).unlink()
-    return Taken(rows, dict(skipping.counts))
+    return Intake(rows, dict(skipping.counts))
 
 
 def _passages(source: Source, skipping: _Skipping, shares: Path) -> Iterator[Passage]:

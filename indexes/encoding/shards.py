@@ -23,7 +23,7 @@ from indexes.encoding.encoders import EncoderSpec
 from indexes.encoding.runtimes import Backend
 from indexes.vectors.vector_file import VECTORS, VectorFile
 from steprag.errors import StepragError
-from steprag.files import Journal, read_rows
+from steprag.files import LineJournal, read_rows
 from steprag.progress import Progress, say
 
 MARKS = "vectors.done.jsonl"
@@ -73,7 +73,7 @@ def encode_shards(work: Work, devices: list[str]) -> int:
         run = _here if len(devices) == 1 else _in_processes
         with (
             Progress("encode", work.rows, "passages", ready) as progress,
-            Journal(work.folder / MARKS) as marks,
+            LineJournal(work.folder / MARKS) as marks,
         ):
             for mark in run(work, missing, devices, progress):
                 marks.append(mark)
@@ -87,7 +87,7 @@ def _finished(work: Work) -> set[int]:
         marks.unlink(missing_ok=True)
         VectorFile.create(path, work.rows, work.spec.dimension)
         return set()
-    with Journal(marks):  # drops a line that a kill tore
+    with LineJournal(marks):  # drops a line that a kill tore
         pass
     vectors = VectorFile(path, work.rows, work.spec.dimension)
     marked = [Mark(row["shard"], row["sha256"]) for _, row in read_rows(marks)]

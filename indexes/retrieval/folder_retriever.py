@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from indexes.corpora.passage_store import PassageStore
 from indexes.retrieval.cache import QueryCache
-from indexes.retrieval.searchers import Asked, Searcher, asked_of
+from indexes.retrieval.searchers import Asked, RowSearcher, asked_of
 from steprag.errors import RetrieverError
 from steprag.types import Passage
 
@@ -45,7 +45,7 @@ class FolderRetriever:
 
     def __init__(
         self,
-        searcher: Searcher,
+        searcher: RowSearcher,
         store: PassageStore,
         *,
         cache: QueryCache | None = None,

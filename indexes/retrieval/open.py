@@ -17,7 +17,7 @@ from indexes.retrieval.cache import QueryCache
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.remote import RemoteRetriever
 from indexes.retrieval.rerank import CrossEncoder, RerankedSearcher
-from indexes.retrieval.searchers import DenseSearcher, HybridSearcher, Searcher, VectorIndex
+from indexes.retrieval.searchers import DenseSearcher, HybridSearcher, RowSearcher, VectorIndex
 from indexes.vectors.index_types import open_index
 from steprag.agent.retriever import Retriever
 from steprag.config import RetrieverConfig
@@ -68,10 +68,10 @@ def open_folder(path: str | Path, config: RetrieverConfig, machine: Machine | No
 
 def _searcher(
     folder: Path, manifest: IndexManifest, store: PassageStore, config: RetrieverConfig, machine: Machine
-) -> Searcher:
+) -> RowSearcher:
     """What the configuration asks for: the mode's ranking, read again by a cross-encoder where one is named."""
     mode = mode_of(folder, manifest, config)
-    parts: list[Searcher] = []
+    parts: list[RowSearcher] = []
     if mode in ("dense", "hybrid"):
         parts.append(_dense(folder, manifest, store, machine))
     if mode in ("sparse", "hybrid"):

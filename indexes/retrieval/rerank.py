@@ -14,7 +14,7 @@ import numpy as np
 
 from indexes.corpora.passage_store import PassageStore, passage_text
 from indexes.encoding.encoders import find_encoder
-from indexes.retrieval.searchers import Asked, Ranking, Searcher, named, ranking
+from indexes.retrieval.searchers import Asked, Ranking, RowSearcher, named, ranking
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError
 from steprag.files import file_hash
@@ -66,7 +66,7 @@ class CrossEncoder:
 class RerankedSearcher:
     """The first `candidates` of another ranking (top_k, where that is more) in the cross-encoder's order."""
 
-    def __init__(self, base: Searcher, store: PassageStore, model: PairScorer, candidates: int) -> None:
+    def __init__(self, base: RowSearcher, store: PassageStore, model: PairScorer, candidates: int) -> None:
         self._base, self._store, self._model, self._candidates = base, store, model, candidates
         self.fingerprint = named("rerank", base.fingerprint, model.hash, candidates)
 

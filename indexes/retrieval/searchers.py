@@ -42,7 +42,7 @@ class VectorIndex(Protocol):
         ...
 
 
-class Searcher(Protocol):
+class RowSearcher(Protocol):
     """Ranks rows. Used by one thread; equal fingerprints give equal rankings."""
 
     @property
@@ -110,7 +110,7 @@ def best_rows(scores: np.ndarray, top_k: int) -> Ranking:
 class HybridSearcher:
     """Several rankings as one; the weights say how much each counts."""
 
-    def __init__(self, parts: Sequence[Searcher], weights: Sequence[float], fusion: str = "scores") -> None:
+    def __init__(self, parts: Sequence[RowSearcher], weights: Sequence[float], fusion: str = "scores") -> None:
         """`fusion`: scores (`fuse_scores`) or rrf (`fuse_ranks`)."""
         self._parts, self._weights = tuple(parts), tuple(weights)
         self._fuse = {"scores": fuse_scores, "rrf": fuse_ranks}[fusion]

@@ -155,7 +155,8 @@ class Journal:
         rows = self._rows("SELECT title, text FROM passages WHERE id = ?", passage_id)
         if not rows or not all(isinstance(value, str) for value in rows[0]):
             raise JournalError(f"{self.path}: passage {passage_id} is missing or no text; {_REMEDY}")
-        return Passage(passage_id, *rows[0], score)
+        title, text = rows[0]
+        return Passage(passage_id, title, text, score)
 
     def _read(self, kind: TypeAdapter[Any], text: object, what: str) -> Any:
         """A JSON column. Raises JournalError, with what it is of, where it is not what this program wrote."""

@@ -18,7 +18,7 @@ from steprag.agent.open import AgentConfig
 from steprag.batch.concurrency import for_each
 from steprag.errors import ConfigError
 from steprag.files import (
-    Journal,
+    LineJournal,
     drop_torn_line,
     file_hash,
     ids_in,
@@ -85,8 +85,8 @@ async def work_off(
     label, failed = run.manifest["stage"], Counter[str]()
     run.note(event="begun")
     with (
-        Journal(file) as results,
-        Journal(run.path / FAILED) as failures,
+        LineJournal(file) as results,
+        LineJournal(run.path / FAILED) as failures,
         Progress(label, total, "questions", total - len(todo)) as progress,
     ):
 

@@ -25,7 +25,7 @@ from trl.trainer.utils import pad, use_adapter
 
 from steprag.agent.judge import Judge, ScoreFormat
 from steprag.errors import ConfigError
-from steprag.files import Journal
+from steprag.files import LineJournal
 from steprag.policy.client import open_model
 from steprag.policy.gate import Gate
 from steprag.types import Question, State
@@ -49,7 +49,7 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
     Of several processes each plays its share of the questions; then all learn from all rows, dealt out in batches.
     """
 
-    stage: Stage
+    stage: GrpoStage
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """Plays, and adds up the gradients of all rows. Without a row no weight has a gradient, and none moves."""
@@ -160,7 +160,7 @@ def _ended(ids: list[int], ends: list[int]) -> list[int]:
     return ids[: end + 1]
 
 
-class Stage:
+class GrpoStage:
     """What episodes need beside the weights: the world, and one event loop for retriever and judge."""
 
     def __init__(self, job: Job, world: World, runner: asyncio.Runner, judge: Judged | None) -> None:
@@ -184,7 +184,7 @@ class Stage:
 
     def note(self, step: int, groups: Sequence[Group]) -> None:
         """Writes the episodes of a step down."""
-        with Journal(self.job.run.path / EPISODES) as journal:
+        with LineJournal(self.job.run.path / EPISODES) as journal:
             for group in groups:
                 for line in _lines(step, group):
                     journal.append(line)
@@ -207,7 +207,7 @@ def _lines(step: int, group: Group) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def staged(job: Job) -> Iterator[Stage]:
+def staged(job: Job) -> Iterator[GrpoStage]:
     """The stage of a run; closes the retriever, and the judge's engine where it started one, with the block."""
     world, config = job.world, job.config
     if world is None:
@@ -220,7 +220,7 @@ def staged(job: Job) -> Iterator[Stage]:
             if "judge" in config.grpo.rewards:
                 model = runner.run(stack.enter_async_context(open_model(config.judge, ScoreFormat())))
                 judge = judged_by(Judge(model.policy, config.grpo.judge_gold), model.gate)
-            yield Stage(job, world, runner, judge)
+            yield GrpoStage(job, world, runner, judge)
         finally:
             runner.run(stack.aclose())
 
@@ -250,7 +250,7 @@ def train(job: Job) -> Outcome:
     return outcome
 
 
-def build(policy: Any, stage: Stage) -> EpisodeGRPOTrainer:
+def build(policy: Any, stage: GrpoStage) -> EpisodeGRPOTrainer:
     """The trainer, its questions in the order of training."""
     config = stage.job.config
     section, order = config.grpo, question_order(config, len(stage.world.questions))

@@ -10,8 +10,8 @@ from pathlib import Path
 from steprag.atlas import DATA
 from steprag.atlas.builder.contrasts import borders, comparison, yes_no
 from steprag.atlas.builder.episodes import rows as worked
-from steprag.atlas.builder.model import World, plain
-from steprag.atlas.builder.questions import Question, bridge, one_hop
+from steprag.atlas.builder.model import AtlasWorld, plain
+from steprag.atlas.builder.questions import QuestionRow, bridge, one_hop
 from steprag.atlas.builder.splits import assign, choose
 from steprag.atlas.builder.world import build_world
 
@@ -39,13 +39,13 @@ def check_packages() -> None:
             raise WrongPackage(f"Atlas is built with {name} {wanted}, but {found} is installed")
 
 
-def corpus_rows(world: World) -> list[dict[str, object]]:
+def corpus_rows(world: AtlasWorld) -> list[dict[str, object]]:
     return [
         {"id": str(row), "contents": f'"{passage.title}"\n{passage.text}'} for row, passage in enumerate(world.passages)
     ]
 
 
-def question_row(question: Question, split: str, order: int) -> dict[str, object]:
+def question_row(question: QuestionRow, split: str, order: int) -> dict[str, object]:
     return {
         "id": f"atlas-{split}-{order:04d}",
         "question": question.text,
@@ -60,7 +60,7 @@ def question_row(question: Question, split: str, order: int) -> dict[str, object
     }
 
 
-def check(world: World, question: Question) -> None:
+def check(world: AtlasWorld, question: QuestionRow) -> None:
     """Raises AssertionError where a golden answer does not stand in a gold passage."""
     gold = [world.passages[row] for row in question.rows]
     if question.kind == "comparison":
@@ -98,7 +98,7 @@ def build(folder: Path) -> None:
         write(folder / f"{split}.jsonl", split_rows(split, questions))
 
 
-def split_rows(split: str, questions: list[Question]) -> Sequence[dict[str, object]]:
+def split_rows(split: str, questions: list[QuestionRow]) -> Sequence[dict[str, object]]:
     if split != "warmstart":
         return [question_row(question, split, order) for order, question in enumerate(questions, 1)]
     return [

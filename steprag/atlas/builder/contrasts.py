@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from steprag.atlas.builder.model import Entity, World, pick, plain, sentence_case
-from steprag.atlas.builder.questions import Question, hop_for, said, shares_words
+from steprag.atlas.builder.model import AtlasWorld, Entity, pick, plain, sentence_case
+from steprag.atlas.builder.questions import QuestionRow, hop_for, said, shares_words
 from steprag.atlas.builder.questions_elements import ALL
 
 Wordings = tuple[tuple[str, str], ...]  # the question with {a} and {b}; "more" or "less"
@@ -104,7 +104,7 @@ CLAIM: dict[tuple[str, str], tuple[str, ...]] = {
 }
 
 
-def _by_split(world: World, kind: str, relation: str, split_of: Mapping[str, str]) -> list[list[Entity]]:
+def _by_split(world: AtlasWorld, kind: str, relation: str, split_of: Mapping[str, str]) -> list[list[Entity]]:
     found: dict[str, list[Entity]] = defaultdict(list)
     for entity in world.entities.values():
         if entity.kind == kind and world.stated(entity.key, relation):
@@ -128,7 +128,7 @@ def _likeness(first: Entity, second: Entity) -> int:
     )
 
 
-def comparison(world: World, split_of: Mapping[str, str]) -> Iterator[Question]:
+def comparison(world: AtlasWorld, split_of: Mapping[str, str]) -> Iterator[QuestionRow]:
     for (kind, relation), wordings in COMPARE.items():
         for entities in _by_split(world, kind, relation, split_of):
             for entity in entities:
@@ -146,7 +146,7 @@ def _gap(relation: str, first: float, second: float) -> bool:
     return 1.25 * low <= high <= 12 * low if relation != "number" else high > low + 3
 
 
-def _compared(world: World, first: Entity, second: Entity, relation: str, wordings: Wordings) -> Question:
+def _compared(world: AtlasWorld, first: Entity, second: Entity, relation: str, wordings: Wordings) -> QuestionRow:
     kind = first.kind
     wording, wanted = pick(wordings, first.key, second.key, relation)
     ranked = sorted((first, second), key=lambda entity: entity.facts[relation].number or 0.0)
@@ -165,10 +165,10 @@ def _compared(world: World, first: Entity, second: Entity, relation: str, wordin
     )
     text = wording.format(a=first.label, b=second.label)
     groups = frozenset({first.group, second.group})
-    return Question(text, answers, "comparison", (f"{kind}.{relation}",), hops, groups, told)
+    return QuestionRow(text, answers, "comparison", (f"{kind}.{relation}",), hops, groups, told)
 
 
-def yes_no(world: World, split_of: Mapping[str, str]) -> Iterator[Question]:
+def yes_no(world: AtlasWorld, split_of: Mapping[str, str]) -> Iterator[QuestionRow]:
     for (kind, relation), wordings in SAME.items():
         for entities in _by_split(world, kind, relation, split_of):
             for entity in entities:
@@ -188,7 +188,7 @@ def yes_no(world: World, split_of: Mapping[str, str]) -> Iterator[Question]:
                     yield _claimed(world, entity, other, relation, wordings)
 
 
-def borders(world: World) -> Iterator[Question]:
+def borders(world: AtlasWorld) -> Iterator[QuestionRow]:
     """Whether two countries share a land border, asked where the passage lists all neighbours."""
     countries = [entity for entity in world.entities.values() if entity.kind == "country"]
     wordings = (
@@ -208,10 +208,10 @@ def borders(world: World) -> Iterator[Question]:
             text = pick(wordings, entity.key, other.key).format(a=entity.label, b=other.label)
             told = f"{sentence_case(other.name)} is {'' if true else 'not '}among the land neighbours of {entity.label}"
             answer = ("yes" if true else "no",)
-            yield Question(text, answer, "yes-no", ("country.neighbours",), (hop,), frozenset({entity.group}), told)
+            yield QuestionRow(text, answer, "yes-no", ("country.neighbours",), (hop,), frozenset({entity.group}), told)
 
 
-def _agreeing(world: World, first: Entity, second: Entity, relation: str, wordings: Sequence[str]) -> Question:
+def _agreeing(world: AtlasWorld, first: Entity, second: Entity, relation: str, wordings: Sequence[str]) -> QuestionRow:
     ask = ALL[first.kind, relation]
     hops = tuple(hop_for(world, entity, relation, ask, entity.label) for entity in (first, second))
     same = plain(first.facts[relation].text) == plain(second.facts[relation].text)
@@ -223,10 +223,10 @@ def _agreeing(world: World, first: Entity, second: Entity, relation: str, wordin
         else f"One is {found[0]} and the other {found[1]}, so they differ"
     )
     groups = frozenset({first.group, second.group})
-    return Question(text, ("yes" if same else "no",), "yes-no", (f"{first.kind}.{relation}",), hops, groups, told)
+    return QuestionRow(text, ("yes" if same else "no",), "yes-no", (f"{first.kind}.{relation}",), hops, groups, told)
 
 
-def _claimed(world: World, entity: Entity, source: Entity, relation: str, wordings: Sequence[str]) -> Question:
+def _claimed(world: AtlasWorld, entity: Entity, source: Entity, relation: str, wordings: Sequence[str]) -> QuestionRow:
     ask = ALL[entity.kind, relation]
     claim, real = source.facts[relation].text, entity.facts[relation].text
     text = pick(wordings, entity.key, source.key).format(x=entity.label, v=claim)
@@ -238,4 +238,4 @@ def _claimed(world: World, entity: Entity, source: Entity, relation: str, wordin
         else f"{sentence_case(hop.need)} is {real}, not {claim}"
     )
     relations = (f"{entity.kind}.{relation}",)
-    return Question(text, ("yes" if true else "no",), "yes-no", relations, (hop,), frozenset({entity.group}), told)
+    return QuestionRow(text, ("yes" if true else "no",), "yes-no", relations, (hop,), frozenset({entity.group}), told)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from steprag.atlas.builder.model import pick, sentence_case
-from steprag.atlas.builder.questions import Hop, Question
+from steprag.atlas.builder.questions import Hop, QuestionRow
 
 Step = dict[str, object]
 # Few and short: a small model learns what to ask for, not how to chat, and every word costs time in every episode.
@@ -27,7 +27,7 @@ def _evidence(hop: Hop | None) -> Step:
     }
 
 
-def _clumsy(question: Question) -> str:
+def _clumsy(question: QuestionRow) -> str:
     """The question's own words squeezed into a search: it names both hops and so finds neither well."""
     words = [
         word
@@ -37,7 +37,7 @@ def _clumsy(question: Question) -> str:
     return " ".join(words[:9]).rstrip(",")
 
 
-def steps_of(question: Question, misses: bool) -> list[Step]:
+def steps_of(question: QuestionRow, misses: bool) -> list[Step]:
     """Query and evidence for every hop, and the answer; with `misses` the first search fails and is repeated better."""
     key = question.text
     first = question.hops[0]
@@ -57,7 +57,7 @@ def steps_of(question: Question, misses: bool) -> list[Step]:
     return steps
 
 
-def _second_thought(question: Question, hop: Hop) -> str:
+def _second_thought(question: QuestionRow, hop: Hop) -> str:
     first = question.hops[0]
     if question.kind in ("comparison", "yes-no"):
         return OTHER.format(need=hop.need)
@@ -65,7 +65,7 @@ def _second_thought(question: Question, hop: Hop) -> str:
     return NEXT.format(Known=known, found=first.found, need=hop.need)
 
 
-def rows(questions: list[Question]) -> Iterator[tuple[Question, list[Step]]]:
+def rows(questions: list[QuestionRow]) -> Iterator[tuple[QuestionRow, list[Step]]]:
     """Every question with its steps; about one in eight begins with a search that misses."""
     for order, question in enumerate(questions):
         yield question, steps_of(question, misses=order % 8 == 3)

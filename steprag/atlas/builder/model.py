@@ -65,7 +65,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Passage:
+class AtlasPassage:
     """A titled run of lines about one entity."""
 
     entity: str
@@ -86,11 +86,11 @@ class Passage:
 
 
 @dataclass(frozen=True)
-class World:
+class AtlasWorld:
     """All entities by key, all passages in corpus order, and where each fact stands: (entity, relation) → row."""
 
     entities: Mapping[str, Entity]
-    passages: tuple[Passage, ...]
+    passages: tuple[AtlasPassage, ...]
     rows: Mapping[tuple[str, str], int]
 
     def value(self, entity: str, relation: str) -> Value:

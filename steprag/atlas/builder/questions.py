@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from steprag.atlas.builder.model import Entity, Value, World, pick, plain, sentence_case
+from steprag.atlas.builder.model import AtlasWorld, Entity, Value, pick, plain, sentence_case
 from steprag.atlas.builder.questions_elements import ALL
 from steprag.atlas.builder.questions_geography import Ask
 
@@ -21,7 +21,7 @@ class Hop:
 
 
 @dataclass(frozen=True)
-class Question:
+class QuestionRow:
     """A question with its answers (the first stands in a gold passage) and the hops that lead there.
 
     `told` says in a few words why the answer follows; `groups` are the entity groups of the gold passages.
@@ -69,14 +69,14 @@ def given_away(answer: str, text: str) -> bool:
     return f" {bare} " in f" {asked} " or (len(bare) > 3 and bare in asked)
 
 
-def askable(world: World, entity: Entity, relation: str) -> bool:
+def askable(world: AtlasWorld, entity: Entity, relation: str) -> bool:
     """Whether the fact stands in a passage and has a single answer."""
     if not world.stated(entity.key, relation):
         return False
     return not (entity.kind == "person" and relation == "find0" and "alone" not in entity.facts)
 
 
-def hop_for(world: World, entity: Entity, relation: str, ask: Ask, subject: str) -> Hop:
+def hop_for(world: AtlasWorld, entity: Entity, relation: str, ask: Ask, subject: str) -> Hop:
     return Hop(
         fill(ask.need, entity, subject),
         tuple(fill(query, entity, subject) for query in ask.queries),
@@ -86,7 +86,7 @@ def hop_for(world: World, entity: Entity, relation: str, ask: Ask, subject: str)
     )
 
 
-def one_hop(world: World) -> Iterator[Question]:
+def one_hop(world: AtlasWorld) -> Iterator[QuestionRow]:
     for entity in world.entities.values():
         for (kind, relation), ask in ALL.items():
             if kind != entity.kind or not ask.questions or not askable(world, entity, relation):
@@ -98,7 +98,7 @@ def one_hop(world: World) -> Iterator[Question]:
                 continue
             hop = hop_for(world, entity, relation, ask, entity.label)
             told = f"{sentence_case(hop.need)} is {said(value)}"
-            yield Question(
+            yield QuestionRow(
                 text, answers_of(value), "one-hop", (f"{kind}.{relation}",), (hop,), frozenset({entity.group}), told
             )
 
@@ -113,7 +113,7 @@ class _Lead:
     group: str
 
 
-def _leads(world: World) -> Iterator[tuple[Entity, _Lead]]:
+def _leads(world: AtlasWorld) -> Iterator[tuple[Entity, _Lead]]:
     unique = Counter(
         (entity.kind, relation, plain(fact.text))
         for entity in world.entities.values()
@@ -137,13 +137,13 @@ def _leads(world: World) -> Iterator[tuple[Entity, _Lead]]:
                     yield entity, _Lead(words, back, f"of {kind}.{relation}", entity.group)
 
 
-def _inverse_hop(world: World, entity: Entity, relation: str, words: str) -> Hop:
+def _inverse_hop(world: AtlasWorld, entity: Entity, relation: str, words: str) -> Hop:
     bare = words.removeprefix("the ")
     queries = (bare, f"Which is {words}?")
     return Hop(words, queries, world.evidence(entity.key, relation), world.rows[entity.key, relation], entity.label)
 
 
-def _base_leads(world: World) -> Iterator[tuple[Entity, _Lead]]:
+def _base_leads(world: AtlasWorld) -> Iterator[tuple[Entity, _Lead]]:
     """ "The country whose currency is the lek": only where one country has money of that name."""
     for entity in world.entities.values():
         base = entity.facts.get("base")
@@ -161,7 +161,7 @@ def _base_leads(world: World) -> Iterator[tuple[Entity, _Lead]]:
             )
 
 
-def bridge(world: World) -> Iterator[Question]:
+def bridge(world: AtlasWorld) -> Iterator[QuestionRow]:
     for entity, lead in (*_leads(world), *_base_leads(world)):
         for (kind, relation), ask in ALL.items():
             if kind != entity.kind or not ask.questions or not askable(world, entity, relation):
@@ -180,11 +180,11 @@ def bridge(world: World) -> Iterator[Question]:
             told = f"{sentence_case(hop.need)} is {said(value)}"
             groups = frozenset({entity.group, lead.group})
             relations = (lead.relation, f"{kind}.{relation}")
-            yield Question(text, answers_of(value), "bridge", relations, (lead.hop, hop), groups, told, entity.title)
+            yield QuestionRow(text, answers_of(value), "bridge", relations, (lead.hop, hop), groups, told, entity.title)
     yield from _other_elements(world)
 
 
-def _other_elements(world: World) -> Iterator[Question]:
+def _other_elements(world: AtlasWorld) -> Iterator[QuestionRow]:
     """Which other element is credited to the discoverer of …?"""
     ask = ALL["element", "discoverer"]
     for entity in world.entities.values():
@@ -201,7 +201,7 @@ def _other_elements(world: World) -> Iterator[Question]:
         need = f"the other element of {person.name}"
         queries = (f"elements discovered by {person.name}", f"What else did {person.name} discover?")
         second = Hop(need, queries, world.evidence(person.key, "find1"), world.rows[person.key, "find1"], other.text)
-        yield Question(
+        yield QuestionRow(
             pick(wording, entity.key).format(x=entity.name),
             (other.text,),
             "bridge",

@@ -5,8 +5,8 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from steprag.atlas.builder.model import World, plain
-from steprag.atlas.builder.questions import Question
+from steprag.atlas.builder.model import AtlasWorld, plain
+from steprag.atlas.builder.questions import QuestionRow
 
 SEED = 20
 SHARES = {"train": 0.37, "dev": 0.14, "test": 0.23, "warmstart": 0.26}
@@ -39,7 +39,7 @@ DULL = frozenset(
 )
 
 
-def assign(world: World) -> dict[str, str]:
+def assign(world: AtlasWorld) -> dict[str, str]:
     """Each entity group's split; large and small groups of every kind are dealt out in the shares of `SHARES`."""
     sizes = Counter(entity.group for entity in world.entities.values())
     by_kind: dict[str, list[str]] = defaultdict(list)
@@ -59,7 +59,7 @@ def assign(world: World) -> dict[str, str]:
     return split_of
 
 
-def _home(question: Question, split_of: Mapping[str, str]) -> str | None:
+def _home(question: QuestionRow, split_of: Mapping[str, str]) -> str | None:
     splits = {split_of[group] for group in question.groups}
     return splits.pop() if len(splits) == 1 else None
 
@@ -74,7 +74,7 @@ class _Limits:
         self.texts: set[str] = set()
         self.most = max(2, math.floor(TOP_ANSWER * total))
 
-    def allow(self, question: Question) -> bool:
+    def allow(self, question: QuestionRow) -> bool:
         answer = plain(question.answers[0])
         if plain(question.text) in self.texts:
             return False
@@ -85,7 +85,7 @@ class _Limits:
             return False
         return all(self.rows[question.kind, row] < PER_ROW for row in question.rows)
 
-    def take(self, question: Question) -> None:
+    def take(self, question: QuestionRow) -> None:
         self.texts.add(plain(question.text))
         self.answers[plain(question.answers[0])] += 1
         self.rows.update((question.kind, row) for row in question.rows)
@@ -93,12 +93,12 @@ class _Limits:
             self.bridges[question.bridge] += 1
 
 
-def _rounds(candidates: Iterable[Question], rng: random.Random) -> list[Question]:
+def _rounds(candidates: Iterable[QuestionRow], rng: random.Random) -> list[QuestionRow]:
     """The candidates so ordered that the relations take turns; dull relations come once in three rounds."""
-    by_pattern: dict[tuple[str, ...], list[Question]] = defaultdict(list)
+    by_pattern: dict[tuple[str, ...], list[QuestionRow]] = defaultdict(list)
     for question in candidates:
         by_pattern[question.relations].append(question)
-    placed: list[tuple[float, float, Question]] = []
+    placed: list[tuple[float, float, QuestionRow]] = []
     for pattern in sorted(by_pattern):
         questions = sorted(by_pattern[pattern], key=lambda question: question.text)
         rng.shuffle(questions)
@@ -108,17 +108,17 @@ def _rounds(candidates: Iterable[Question], rng: random.Random) -> list[Question
     return [question for _, _, question in sorted(placed, key=lambda item: item[:2])]
 
 
-def choose(questions: Sequence[Question], split_of: Mapping[str, str]) -> dict[str, list[Question]]:
+def choose(questions: Sequence[QuestionRow], split_of: Mapping[str, str]) -> dict[str, list[QuestionRow]]:
     """The kept questions of every split, in the order of `QUOTAS` and within the limits."""
-    pool: dict[tuple[str, str], list[Question]] = defaultdict(list)
+    pool: dict[tuple[str, str], list[QuestionRow]] = defaultdict(list)
     for question in questions:
         if home := _home(question, split_of):
             pool[home, question.kind].append(question)
-    kept: dict[str, list[Question]] = {}
+    kept: dict[str, list[QuestionRow]] = {}
     for split, quotas in QUOTAS.items():
         rng = random.Random(f"{SEED}-{split}")
         limits = _Limits(sum(quotas.values()))
-        found: list[Question] = []
+        found: list[QuestionRow] = []
         for kind, quota in quotas.items():
             halves: Counter[str] = Counter()
             count = 0

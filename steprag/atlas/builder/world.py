@@ -9,11 +9,11 @@ from steprag.atlas.builder.countries import load_countries
 from steprag.atlas.builder.elements import load_matter
 from steprag.atlas.builder.languages import load_currencies, load_languages
 from steprag.atlas.builder.model import (
+    AtlasPassage,
+    AtlasWorld,
     Entity,
     Line,
-    Passage,
     Value,
-    World,
     listing,
     pick,
     plain,
@@ -158,7 +158,7 @@ def _line(entity: Entity, pattern: Pattern, at: int) -> Line:
     return Line(filled, tuple(relations.split()), leans)
 
 
-def _passage(entity: Entity, title: str, slots: Iterable[Slot], stated: set[str]) -> Passage:
+def _passage(entity: Entity, title: str, slots: Iterable[Slot], stated: set[str]) -> AtlasPassage:
     """The passage of these slots; each relation is told once over all passages of the entity (`stated` grows)."""
     lines: list[Line] = []
     for slot in slots:
@@ -176,13 +176,13 @@ def _passage(entity: Entity, title: str, slots: Iterable[Slot], stated: set[str]
         chosen = pick([pattern for pattern in able if pattern[0] == best], entity.key, title, slot[0][0])
         lines.append(_line(entity, chosen, len(lines)))
         stated.update(lines[-1].relations)
-    return Passage(entity.key, title, tuple(lines))
+    return AtlasPassage(entity.key, title, tuple(lines))
 
 
-def build_world() -> World:
+def build_world() -> AtlasWorld:
     """The whole world; a hash shuffles the passages, so that what belongs together does not stand together."""
     entities = load_entities()
-    passages: list[Passage] = []
+    passages: list[AtlasPassage] = []
     for entity in entities.values():
         stated: set[str] = set()
         for pattern, slots in _layouts(entity):
@@ -203,4 +203,4 @@ def build_world() -> World:
         for line in passage.lines
         for relation in line.relations
     }
-    return World(entities, tuple(passages), rows)
+    return AtlasWorld(entities, tuple(passages), rows)
