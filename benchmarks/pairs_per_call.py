@@ -20,7 +20,7 @@ from functools import cache
 
 from data_generation.config import GenerateConfig
 from data_generation.growth import plant
-from data_generation.search import Searcher, grow
+from data_generation.search import grow, make_searcher
 from preference.config import PairsConfig, TreeRewardConfig
 from preference.pairs import build_pairs
 from preference.rewards import rewards
@@ -110,7 +110,7 @@ class Nothing:
 async def searched(preset: str, number: int) -> Tree:
     config = load_config(GenerateConfig, None, {"search.preset": preset, "seed": 1})
     judge = Judge(NoisyJudge(), gold=False) if config.reward.judged else None
-    searcher = Searcher(Environment(load_profile("transcript"), Nothing(), 1, DEPTH), Skilled(), judge, config)
+    searcher = make_searcher(Environment(load_profile("transcript"), Nothing(), 1, DEPTH), Skilled(), judge, config)
     question = Question(f"q{number}", f"Question {number}?", ("gold",))
     return await grow(plant(question, State(question.question)), searcher)
 

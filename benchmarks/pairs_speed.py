@@ -23,7 +23,7 @@ from pathlib import Path
 
 from data_generation.config import GenerateConfig
 from data_generation.growth import finished, plant
-from data_generation.search import Searcher, run_wave
+from data_generation.search import make_searcher, run_wave
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.config import load_config
@@ -79,7 +79,7 @@ async def grown(number: int, nodes: int) -> Tree:
     """A tree of `nodes` nodes; the search goes on until it has them, and the last wave is cut."""
     keys = {"search.rollouts": 10**6, "search.contrast": None, "search.hopeless": None}
     config = load_config(GenerateConfig, None, {**keys, "seed": number})
-    searcher = Searcher(
+    searcher = make_searcher(
         Environment(load_profile("transcript"), Shelf(), 3, config.episode.depth), Writer(), None, config
     )
     asked = Question(f"q{number}", f"What is {_text(random.Random(number), 12)}?", (GOLDEN,), {"supporting_ids": ["7"]})

@@ -25,7 +25,7 @@ from functools import partial
 from data_generation.config import GenerateConfig
 from data_generation.generate import search_all
 from data_generation.growth import plant
-from data_generation.search import Searcher, run_wave
+from data_generation.search import make_searcher, run_wave
 from steprag.agent.environment import Environment
 from steprag.agent.open import Agent, make_environment
 from steprag.agent.profiles import load_profile
@@ -121,7 +121,7 @@ async def grown(nodes: int) -> tuple[int, float]:
         "search.wave": 1,
     }
     config = load_config(GenerateConfig, None, keys)
-    searcher = Searcher(Environment(load_profile("transcript"), Shelf(), 3, 25), Latent(), None, config)
+    searcher = make_searcher(Environment(load_profile("transcript"), Shelf(), 3, 25), Latent(), None, config)
     growth = plant(questions(1)[0], State("What is thing 0 next to?"))
     start = time.perf_counter()
     while len(growth.branches) < nodes and not growth.root.closed:

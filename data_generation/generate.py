@@ -17,7 +17,7 @@ from typing import Any
 from data_generation.config import GenerateConfig
 from data_generation.growth import finished, plant
 from data_generation.rounds import Earlier
-from data_generation.search import Searcher, grow
+from data_generation.search import Searcher, grow, make_searcher
 from indexes import open_retriever
 from steprag.agent.judge import Judge, prompt_hash
 from steprag.agent.open import Agent, environment_for, open_agent
@@ -143,7 +143,7 @@ def searcher_for(calls: QuestionCalls, config: GenerateConfig, agent: Agent) -> 
     """What one question's search works with: the agent behind the journal."""
     mine = calls.agent(agent)
     judge = Judge(mine.judge.policy, config.reward.gold) if mine.judge else None
-    return Searcher(mine.environment, mine.policy.policy, judge, config)
+    return make_searcher(mine.environment, mine.policy.policy, judge, config)
 
 
 async def search_one(question: Question, searcher: Searcher) -> Tree | Failure:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from steprag.types import TREE_FORMAT, Node, Question, State, Tree, Usage
@@ -70,6 +72,10 @@ def plant(question: Question, state: State) -> Growth:
     return growth
 
 
+Rule = Callable[[Branch], float]
+"""Selection: how worthwhile a visit to a child is; the greatest is visited, the first of equals."""
+
+
 def uct(branch: Branch, exploration: float) -> float:
     """Q + c·√(ln (N + O)_parent / (N + O)), with O the visits in flight (WU-UCT, arXiv 1810.11755).
 
@@ -83,8 +89,15 @@ def uct(branch: Branch, exploration: float) -> float:
     return mean + exploration * math.sqrt(math.log(max(1, parent.visits + parent.pending)) / seen)
 
 
-def select(growth: Growth, exploration: float) -> Branch | None:
-    """The branch to expand next: from the root, down the best free child, to the first that is not full.
+def seed_of(seed: int, question_id: str, branch: Branch) -> int:
+    """Depends on the steps that led to the branch and on how often it was sampled, never on node ids or timing."""
+    path = "\0".join(step.text for step in branch.state.steps)
+    text = f"{seed}\0{question_id}\0{branch.sampled}\0{path}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1
+
+
+def select(growth: Growth, rule: Rule) -> Branch | None:
+    """The branch to expand next: from the root, down the free child that `rule` prefers, to the first that is not full.
 
     None where everything is closed, or busy in this wave.
     """
@@ -94,7 +107,7 @@ def select(growth: Growth, exploration: float) -> Branch | None:
             return branch
         free = [child for child in branch.children if not (child.closed or child.busy)]
         if free:
-            branch = max(free, key=lambda child: uct(child, exploration))  # the first of equals
+            branch = max(free, key=rule)  # the first of equals
         elif branch.node.terminal:  # only where finished leaves are visited again
             return branch
         else:

@@ -16,7 +16,7 @@ from typing import Any
 from data_generation.config import PRESETS, GenerateConfig
 from data_generation.generate import Tally, search_identity, search_one, summarise
 from data_generation.rounds import Earlier
-from data_generation.search import Searcher
+from data_generation.search import make_searcher
 from steprag.agent.judge import Judge
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
@@ -76,7 +76,7 @@ async def replay(
                 source = Replay(journal, question.id, str(of["index"]))
                 environment = make_environment(profile, source, config.episode)
                 judge = Judge(source.policy("judge"), config.reward.gold) if config.reward.judged else None
-                tree = await search_one(question, Searcher(environment, source.policy("policy"), judge, config))
+                tree = await search_one(question, make_searcher(environment, source.policy("policy"), judge, config))
                 return earlier.mark(tree) if earlier and isinstance(tree, Tree) else tree
 
             files, tally = (run.path / "trees.jsonl", run.path / FAILED), Tally()

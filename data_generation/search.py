@@ -1,8 +1,8 @@
 """Monte Carlo tree search for one question, in waves.
 
-A wave (`grow` shows the loop) selects up to `search.wave` leaves by UCT, counting those in flight, lets each job
-`explore` its leaf at the same time as the others, and lands the jobs in the order of selection. A job only touches
-what is below its own leaf, so neither the tree nor its node ids depend on which reply comes first.
+A wave (`grow` shows the loop) selects up to `search.wave` leaves by its rule (UCT), counting those in flight, lets
+each job `explore` its leaf at the same time as the others, and lands the jobs in the order of selection. A job only
+touches what is below its own leaf, so neither the tree nor its node ids depend on which reply comes first.
 
 A job samples the leaf's children, `siblings` in one request, and plays the first open one on to an answer, a request a
 step; everything that was sampled stays in the tree.
@@ -11,18 +11,17 @@ step; everything that was sampled stays in the tree.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from data_generation.config import GenerateConfig, SearchConfig, TreeLimits
-from data_generation.growth import Branch, Growth, backup, finished, mark_pending, select, settle
+from data_generation.growth import Branch, Growth, Rule, backup, finished, mark_pending, seed_of, select, settle, uct
+from data_generation.values import VALUES, Fresh, Value, outcomes
 from steprag.agent.environment import Environment
 from steprag.agent.judge import Judge
 from steprag.errors import NotJournalled, StepFormatError
 from steprag.metrics import f1, normalise
 from steprag.policy.client import Policy
-from steprag.tree import discounted
 from steprag.types import Completion, Found, Node, State, Step, Tree, Usage
 
 RIGHT = 0.5
@@ -31,12 +30,19 @@ RIGHT = 0.5
 
 @dataclass(frozen=True)
 class Searcher:
-    """What a search works with; `judge` is there where the recipe's reward asks one."""
+    """What a search works with. `rule` says which child is visited next, `value` what new nodes are worth."""
 
     environment: Environment
     policy: Policy
-    judge: Judge | None
+    rule: Rule
+    value: Value
     config: GenerateConfig
+
+
+def make_searcher(environment: Environment, policy: Policy, judge: Judge | None, config: GenerateConfig) -> Searcher:
+    """The search that a recipe describes: UCT, and the value that `reward.name` names."""
+    rule = partial(uct, exploration=config.search.exploration)
+    return Searcher(environment, policy, rule, VALUES[config.reward.name](config, judge), config)
 
 
 @dataclass(eq=False)
@@ -87,7 +93,7 @@ async def run_wave(growth: Growth, searcher: Searcher) -> None:
     search = searcher.config.search
     jobs: list[Flight] = []
     for _ in range(search.wave):
-        leaf = select(growth, search.exploration)
+        leaf = select(growth, searcher.rule)
         if leaf is None:
             break
         leaf.busy = True
@@ -125,8 +131,8 @@ async def explore(job: Flight, growth: Growth, searcher: Searcher) -> None:
     except NotJournalled:
         job.leaf.full = growth.short = True
         answers = _answers(job, growth)
-        if searcher.judge is None:
-            job.valued = _outcomes(answers, searcher)
+        if not searcher.config.reward.judged:
+            job.valued = outcomes(answers, searcher.config.reward.alpha)
 
 
 async def expand(job: Flight, parent: Branch, growth: Growth, searcher: Searcher) -> list[Branch]:
@@ -138,7 +144,7 @@ async def expand(job: Flight, parent: Branch, growth: Growth, searcher: Searcher
     search, environment = searcher.config.search, searcher.environment
     width = min(search.siblings or search.children, search.children - parent.sampled)
     observation = environment.observe(parent.state)
-    seed = _seed(searcher.config.seed, growth.question.id, parent)
+    seed = seed_of(searcher.config.seed, growth.question.id, parent)
     parent.sampled += width
     parent.full = parent.sampled >= search.children
     try:
@@ -158,13 +164,6 @@ async def expand(job: Flight, parent: Branch, growth: Growth, searcher: Searcher
     parent.children += fresh
     job.created += fresh
     return fresh
-
-
-def _seed(seed: int, question_id: str, branch: Branch) -> int:
-    """Depends on the steps that led to the branch and on how often it was sampled, never on node ids or timing."""
-    path = "\0".join(step.text for step in branch.state.steps)
-    text = f"{seed}\0{question_id}\0{branch.sampled}\0{path}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1
 
 
 def _parsed(state: State, completion: Completion, environment: Environment) -> Step | StepFormatError:
@@ -214,33 +213,10 @@ def _branch(
 
 
 async def _value(job: Flight, first: list[Branch], growth: Growth, searcher: Searcher) -> None:
-    """Scores the new answers and, where the recipe has a judge, what it is asked about, all at once.
-
-    Where nothing is played, the judge scores the leaf's new children (the published rule); else the answers.
-    """
-    config, answers = searcher.config, _answers(job, growth)
-    asked = answers if config.search.play else [branch for branch in first if branch.node.failure is None]
-    judge = searcher.judge
-    if judge is None:
-        job.valued = _outcomes(answers, searcher)
-        return
-    verdicts = await asyncio.gather(
-        *(
-            judge.score(
-                growth.question, branch.state, seed=_seed(config.seed, growth.question.id, branch) + branch.visits
-            )
-            for branch in asked
-        )
-    )
-    for branch, judged in zip(asked, verdicts, strict=True):
-        job.usage += judged.usage
-        branch.node = replace(branch.node, judge={"score": judged.score, "text": judged.text})
-        if judged.score is None:  # no score is not a score of zero
-            continue
-        reward = judged.score
-        if config.reward.name == "mixed" and branch.node.prediction_f1 is not None:
-            reward = (1 - config.reward.weight) * _outcome(branch, config.reward.alpha) + config.reward.weight * reward
-        job.valued.append((branch, reward))
+    """Has the new nodes valued."""
+    children = [branch for branch in first if branch.node.failure is None]
+    job.valued, usage = await searcher.value(growth.question, Fresh(children, _answers(job, growth)))
+    job.usage += usage
 
 
 def _answers(job: Flight, growth: Growth) -> list[Branch]:
@@ -250,14 +226,6 @@ def _answers(job: Flight, growth: Growth) -> list[Branch]:
             score = f1(branch.node.content, growth.question.golden_answers)
             branch.node = replace(branch.node, prediction_f1=score)
     return [branch for branch in job.created if branch.node.prediction_f1 is not None]
-
-
-def _outcomes(answers: list[Branch], searcher: Searcher) -> list[tuple[Branch, float]]:
-    return [(branch, _outcome(branch, searcher.config.reward.alpha)) for branch in answers]
-
-
-def _outcome(answer: Branch, alpha: float) -> float:
-    return discounted(answer.node.prediction_f1 or 0.0, answer.node.depth, alpha)
 
 
 def land(job: Flight, growth: Growth, searcher: Searcher) -> None:

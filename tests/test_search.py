@@ -8,6 +8,7 @@ import json
 import random
 import weakref
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from data_generation.config import GenerateConfig
 from data_generation.generate import search_one
 from data_generation.growth import Branch, Growth, backup, mark_pending, plant, select, uct
-from data_generation.search import Searcher, grow
+from data_generation.search import Searcher, grow, make_searcher
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.config import load_config
@@ -40,7 +41,7 @@ ASKED = Question("q1", QUESTION, ("lek", "Albanian lek"))
 def searcher(policy: Policy, seed: int = 3, **keys: object) -> Searcher:
     config = load_config(GenerateConfig, None, {**{_key(k): v for k, v in {**SEARCH, **keys}.items()}, "seed": seed})
     world = Environment(load_profile("transcript"), DictRetriever(), 3, config.episode.depth)
-    return Searcher(world, policy, None, config)
+    return make_searcher(world, policy, None, config)
 
 
 def planted() -> Growth:
@@ -121,14 +122,14 @@ def test_uct_prefers_the_unvisited_then_value_then_the_less_known() -> None:
     for child, rewards in ((first, (1.0, 0.5, 0.0)), (second, (0.5, 0.0, 0.0))):
         for reward in rewards:
             backup(child, reward)
-    assert select(growth, 1.414) is third
+    assert select(growth, partial(uct, exploration=1.414)) is third
     third.closed = True
-    assert select(growth, 1.414) is first
+    assert select(growth, partial(uct, exploration=1.414)) is first
     for _ in range(297):
         backup(first, 0.5)
     assert uct(second, 1.414) > uct(first, 1.414)
     root.closed = True
-    assert select(growth, 1.414) is None
+    assert select(growth, partial(uct, exploration=1.414)) is None
 
 
 def test_a_leaf_in_flight_counts_as_visited() -> None:
@@ -140,12 +141,12 @@ def test_a_leaf_in_flight_counts_as_visited() -> None:
         child.full = True
         _child(growth, child)
         backup(child, 0.5)
-    leaf = select(growth, 1.414)
+    leaf = select(growth, partial(uct, exploration=1.414))
     assert leaf is not None
     assert leaf.parent is first
     mark_pending(leaf, 1)
     leaf.busy = True
-    other = select(growth, 1.414)
+    other = select(growth, partial(uct, exploration=1.414))
     assert other is not None
     assert other.parent is second
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from data_generation.config import GenerateConfig
-from data_generation.growth import plant
-from data_generation.search import Searcher, grow
+from data_generation.growth import Branch, plant
+from data_generation.search import Searcher, grow, make_searcher
+from data_generation.values import Fresh, Valued
 from inference.answer_judge import parse
 from steprag.agent.environment import Environment
 from steprag.agent.judge import Judge, ScoreFormat, parse_score
@@ -37,7 +38,7 @@ class ScriptedJudge:
 def search(judge: ScriptedJudge, policy: ScriptedPolicy | None = None, **keys: object) -> Tree:
     config = load_config(GenerateConfig, None, {"seed": 3, **{k.replace("__", "."): v for k, v in keys.items()}})
     world = Environment(load_profile("transcript"), DictRetriever(), config.episode.top_k, config.episode.depth)
-    searcher = Searcher(world, policy or ScriptedPolicy(), Judge(judge, config.reward.gold), config)
+    searcher = make_searcher(world, policy or ScriptedPolicy(), Judge(judge, config.reward.gold), config)
     return asyncio.run(grow(plant(ASKED, State(QUESTION)), searcher))
 
 
@@ -116,3 +117,22 @@ def test_a_judge_that_is_named_in_part_is_still_greedy() -> None:
 def test_a_judges_reply_that_no_parser_takes_is_no_score(reply: str) -> None:
     assert parse_score(reply) is None
     assert parse(reply) is None
+
+
+def test_another_rule_and_another_value_need_no_branch_in_the_search() -> None:
+    """mctx's way: both are functions that the search is given. Here: the last child first, every answer worth 1."""
+    config = load_config(GenerateConfig, None, {"search.rollouts": 12, "search.contrast": None, "search.wave": 1})
+    world = Environment(load_profile("transcript"), DictRetriever(), config.episode.top_k, config.episode.depth)
+    visited: list[Branch] = []
+
+    def newest(branch: Branch) -> float:
+        visited.append(branch)
+        return float(branch.id)
+
+    async def all_right(question: Question, fresh: Fresh) -> Valued:
+        return [(branch, 1.0) for branch in fresh.answers], Usage()
+
+    growth = plant(ASKED, world.start(QUESTION))
+    tree = asyncio.run(grow(growth, Searcher(world, ScriptedPolicy(), newest, all_right, config)))
+    assert visited
+    assert {node.value for node in tree.nodes if node.visits} == {1.0}
