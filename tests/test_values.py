@@ -121,7 +121,7 @@ def test_a_judges_reply_that_no_parser_takes_is_no_score(reply: str) -> None:
 
 def test_another_rule_and_another_value_need_no_branch_in_the_search() -> None:
     """mctx's way: both are functions that the search is given. Here: the last child first, every answer worth 1."""
-    config = load_config(GenerateConfig, None, {"search.rollouts": 12, "search.contrast": None, "search.wave": 1})
+    config = load_config(GenerateConfig, None, {"search.rollouts": 12, "search.contrast": None, "seed": 3})
     world = Environment(load_profile("transcript"), DictRetriever(), config.episode.top_k, config.episode.depth)
     visited: list[Branch] = []
 
