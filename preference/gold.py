@@ -10,15 +10,15 @@ from steprag.types import Tree
 def gold_recall(tree: Tree, grammar: Grammar) -> list[float | None]:
     """For every node by id, the share of the gold passages that the episode has by then; None for other steps.
 
-    A step that retrieves counts what the searches so far have found. A step that keeps (evidence: it neither retrieves
-    nor ends the episode) counts, of these, the passages whose title the kept text so far mentions: a proxy, since trees
-    hold no passage texts. None everywhere without gold.
+    A step that retrieves counts what the searches so far have found. A step that keeps (`Action.keeps`) counts, of
+    these, the passages whose title the kept text so far mentions: a proxy, since trees hold no passage texts. None
+    everywhere without gold.
     """
     gold = gold_of(tree.question)
     if gold is None:
         return [None] * len(tree.nodes)
     retrieving = {action.name for action in grammar.actions if action.retrieves}
-    keeping = {action.name for action in grammar.actions if not (action.retrieves or action.terminal)}
+    keeping = {action.name for action in grammar.actions if action.keeps}
     found: list[dict[str, str]] = []  # by node: mark → title of the gold passages found so far
     kept: list[frozenset[str]] = []  # by node: marks that the evidence so far mentions
     recall: list[float | None] = []

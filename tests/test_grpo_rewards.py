@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from steprag.agent.grammar import START, Action
+from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
 from steprag.agent.rollout import episode_of, rollout
 from steprag.errors import ConfigError
 from steprag.types import Episode, Passage, Question, State, Step, Usage
@@ -26,7 +28,7 @@ def played(*steps: str, found: tuple[Passage, ...] = (), refused: str | None = N
     retrieved = tuple(found for step in taken if step.action == "query")
     finish = "answer" if refused is None else "no_action"
     episode = Episode(State(QUESTION.question, taken), finish, Usage(), retrieved, refused)
-    return replace(Played(QUESTION, episode, tokens=40), **values)  # pyright: ignore[reportArgumentType]
+    return replace(Played(QUESTION, episode, TRANSCRIPT, tokens=40), **values)  # pyright: ignore[reportArgumentType]
 
 
 def _step(text: str) -> Step:
@@ -80,6 +82,19 @@ def test_without_gold_passages_recall_and_evidence_say_nothing() -> None:
     assert plain["recall"] is plain["evidence"] is None
 
 
+def test_evidence_is_what_a_step_keeps_whatever_its_action_is_called() -> None:
+    renamed = replace(
+        TRANSCRIPT,
+        name="renamed",
+        actions=(Action("find", "", retrieves=True), Action("note", ""), Action("say", "", terminal=True)),
+        transitions={START: ("find",), "find": ("note",), "note": ("say",)},
+    )
+    steps = [Step("find", "", "Tirana"), Step("note", "", "Tirana is a capital."), Step("say", "", "lek")]
+    episode = Episode(State(QUESTION.question, tuple(steps)), "answer", Usage(), ((TIRANA,),))
+    assert REWARDS["evidence"](Played(QUESTION, episode, renamed, tokens=40)) == 0.5
+    assert REWARDS["evidence"](Played(QUESTION, episode, GRAMMARS["search-r1"], tokens=40)) is None, "it keeps nothing"
+
+
 @pytest.mark.parametrize("says", ["", "the prompt", "nonsense without end"])
 def test_a_completion_that_is_no_step_scores_nothing(says: str) -> None:
     """Empty, the whole prompt said again with all its tags and leads, or noise: 0 in every term."""
@@ -88,7 +103,7 @@ def test_a_completion_that_is_no_step_scores_nothing(says: str) -> None:
     prompt = "\n".join(message["content"] for message in environment.observe(start).messages)
     policy = ScriptedPolicy(lambda _, __: prompt if says == "the prompt" else says)
     episode = asyncio.run(episode_of(rollout(environment, policy, start, seed=0)))
-    scores = score([Played(QUESTION, episode, tokens=300, judged=1.0)], dict.fromkeys(REWARDS, 1.0))
+    scores = score([Played(QUESTION, episode, TRANSCRIPT, tokens=300, judged=1.0)], dict.fromkeys(REWARDS, 1.0))
     assert scores.terms == {name: [0.0] for name in REWARDS}
     assert scores.totals == [0.0]
 

@@ -168,7 +168,7 @@ async def play(
         if judge and episode.prediction is not None:
             judged = await judge(question, episode.state, start)
         tokens = sum(len(turn.completion) for turn in player.turns)
-        played[player.number] = Played(question, episode, tokens, judged)
+        played[player.number] = Played(question, episode, environment.profile.grammar, tokens, judged)
 
     await for_each(players, one, at_once=len(players))
     return [
@@ -206,7 +206,7 @@ def numbers_of(groups: Sequence[Group]) -> dict[str, float]:
     numbers = {
         "reward": mean([total for group in groups for total in group.totals]),
         "groups_dropped": mean([float(group.advantages is None) for group in groups]),
-        "episodes/answered": mean([float(episode.finish == "answer") for episode in episodes]),
+        "episodes/answered": mean([float(episode.prediction is not None) for episode in episodes]),
         "episodes/steps": mean([float(len(episode.state.steps)) for episode in episodes]),
         "episodes/searches": mean([float(len(episode.retrieved)) for episode in episodes]),
         "episodes/tokens": sum(len(turn.completion) for turn in turns) / len(episodes),

@@ -13,6 +13,7 @@ from functools import cache
 from statistics import mean, stdev
 from typing import Any
 
+from steprag.agent.grammar import Grammar
 from steprag.config import nearest
 from steprag.errors import ConfigError
 from steprag.gold import gold_of, mentions, subject
@@ -26,13 +27,14 @@ SAME = 1e-6
 
 @dataclass(frozen=True)
 class Played:
-    """A finished episode as rewards see it. `tokens`: how many the policy sampled, over all its completions.
+    """A finished episode as rewards see it: `grammar` says what its actions do, `tokens` how many the policy sampled.
 
     `judged` is the judge's score of the answer, 0 to 1; None where no judge was asked or its replies held no score.
     """
 
     question: Question
     episode: Episode
+    grammar: Grammar
     tokens: int
     judged: float | None = None
 
@@ -79,15 +81,17 @@ def format_kept(played: Played) -> float:
 
 
 def evidence(played: Played) -> float | None:
-    """The share of the gold passages that were found and whose subject the evidence names; None without gold.
+    """The share of the gold passages that were found and whose subject the kept text names.
 
-    A proxy, the same as in `preference.gold`: it asks for the title's words, not for the fact.
+    Kept is what the steps say whose action keeps (`Action.keeps`). None without gold, and for a grammar without such
+    actions. A proxy, the same as in `preference.gold`: it asks for the title's words, not for the fact.
     """
     gold = gold_of(played.question)
-    if gold is None:
+    keeping = {action.name for action in played.grammar.actions if action.keeps}
+    if gold is None or not keeping:
         return None
     found = {mark: subject(p.title) for p in _found(played) if (mark := gold.matches(p)) is not None}
-    kept = "\n".join(step.content for step in played.episode.state.steps if step.action == "evidence")
+    kept = "\n".join(step.content for step in played.episode.state.steps if step.action in keeping)
     return gold.share(sum(mentions(kept, found.values())))
 
 

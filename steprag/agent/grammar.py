@@ -64,6 +64,11 @@ class Action:
     content_chars: int = 400
 
     @property
+    def keeps(self) -> bool:
+        """Whether its content is a note for the rest of the episode: it neither retrieves nor ends the episode."""
+        return not (self.retrieves or self.terminal)
+
+    @property
     def opening(self) -> str:
         return f"<{self.name}>"
 
