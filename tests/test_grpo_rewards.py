@@ -86,7 +86,7 @@ def test_evidence_is_what_a_step_keeps_whatever_its_action_is_called() -> None:
     renamed = replace(
         TRANSCRIPT,
         name="renamed",
-        actions=(Action("find", "", retrieves=True), Action("note", ""), Action("say", "", terminal=True)),
+        actions=(Action("find", "", effect="call"), Action("note", ""), Action("say", "", effect="end")),
         transitions={START: ("find",), "find": ("note",), "note": ("say",)},
     )
     steps = [Step("find", "", "Tirana"), Step("note", "", "Tirana is a capital."), Step("say", "", "lek")]

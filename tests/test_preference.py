@@ -136,7 +136,7 @@ def test_metrics_are_chosen_without_touching_the_tree() -> None:
 
 OTHER_NAMES = Grammar(
     "other-names",
-    (Action("search", "", retrieves=True), Action("note", ""), Action("reply", "", terminal=True)),
+    (Action("search", "", effect="call"), Action("note", ""), Action("reply", "", effect="end")),
     {START: ("search", "reply"), "search": ("note",), "note": ("search", "reply")},
 )
 

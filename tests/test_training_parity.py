@@ -15,8 +15,8 @@ from steprag.errors import ConfigError, TrainingError
 from steprag.runs import read_manifest
 from tests.models import make_tokenizer
 from tests.training_parts import QWEN2_5, SMOLLM2, messages, pair_row, reply, step_row, train, write
-from training.parity import check_parity
-from training.rows import Row, TokenRow, read_file, tokenise
+from training.parity import check_parity, checked_tokens
+from training.rows import Row, TokenRow, read_file
 
 TEMPLATES = {"Qwen2.5": QWEN2_5, "SmolLM2": SMOLLM2}
 
@@ -43,7 +43,7 @@ def test_both_trainers_see_what_inference_sends(tokenizer: Any, rows: list[Row])
     from training.llamafactory import _pair_columns
     from training.trl.dpo import as_dataset
 
-    tokens = tokenise(rows, tokenizer, 1000)
+    tokens = checked_tokens(rows, tokenizer, 1000)
     for row, made, seen in zip(rows, tokens, as_dataset(tokens), strict=True):
         text = tokenizer.apply_chat_template(list(row.prompt), tokenize=False, add_generation_prompt=True)
         sent = tokenizer.encode(text, add_special_tokens=False)
@@ -57,7 +57,7 @@ def test_both_trainers_see_what_inference_sends(tokenizer: Any, rows: list[Row])
 
 
 def test_the_first_differing_tokens_are_shown(tokenizer: Any, rows: list[Row]) -> None:
-    tokens = tokenise(rows, tokenizer, 1000)
+    tokens = checked_tokens(rows, tokenizer, 1000)
     wrong = list(tokens)
     wrong[5] = replace(tokens[5], prompt=[*tokens[5].prompt[:-1], tokenizer.pad_token_id])
     with pytest.raises(TrainingError, match=r"row 6: .*differ from token \d+ on.*<\|endoftext\|>.*inference sends"):
@@ -75,7 +75,7 @@ def test_the_first_differing_tokens_are_shown(tokenizer: Any, rows: list[Row]) -
 def test_completions_must_end_as_inference_ends_them(
     tokenizer: Any, rows: list[Row], change: Any, complaint: str
 ) -> None:
-    tokens = tokenise(rows, tokenizer, 1000)
+    tokens = checked_tokens(rows, tokenizer, 1000)
     chosen, rejected = tokens[1].completions
     tokens[1] = TokenRow(tokens[1].prompt, (chosen, change(rejected, tokenizer)))
     with pytest.raises(TrainingError, match=complaint):
@@ -87,7 +87,7 @@ def test_a_template_that_trims_a_reply_stops_the_run(tmp_path: Path) -> None:
     tokenizer = make_tokenizer(tmp_path, ["words and more words"], template)
     path = write(tmp_path / "pairs.jsonl", [{**pair_row(1), "chosen": reply(" starts with a space")}])
     with pytest.raises(TrainingError, match="row 1: the completion is not what was sampled"):
-        tokenise(read_file(path, "dpo"), tokenizer, 1000)
+        checked_tokens(read_file(path, "dpo"), tokenizer, 1000)
 
 
 def test_a_template_that_changes_the_prompt_stops_the_run(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_template_that_changes_the_prompt_stops_the_run(tmp_path: Path) -> Non
     tokenizer = make_tokenizer(tmp_path, ["words and more words"], template)
     path = write(tmp_path / "pairs.jsonl", [pair_row(1)])
     with pytest.raises(ConfigError, match="renders a prompt differently"):
-        tokenise(read_file(path, "dpo"), tokenizer, 1000)
+        checked_tokens(read_file(path, "dpo"), tokenizer, 1000)
 
 
 def continued(number: int) -> list[dict[str, str]]:
@@ -107,7 +107,7 @@ def continued(number: int) -> list[dict[str, str]]:
 def test_a_message_that_the_assistant_continues_is_trained_as_it_is_sent(tokenizer: Any, tmp_path: Path) -> None:
     made = [{**pair_row(n), "prompt": continued(n)} for n in range(4)]
     rows = read_file(write(tmp_path / "pairs.jsonl", made), "dpo")
-    tokens = tokenise(rows, tokenizer, 1000)
+    tokens = checked_tokens(rows, tokenizer, 1000)
     for row, seen in zip(rows, tokens, strict=True):
         opened = tokenizer.apply_chat_template(list(row.prompt[:-1]), tokenize=False, add_generation_prompt=True)
         sent = tokenizer.encode(opened + row.prompt[-1]["content"], add_special_tokens=False)

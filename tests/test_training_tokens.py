@@ -9,7 +9,8 @@ import pytest
 
 from tests.training_parts import messages, step_row
 from training.config import DpoSection, LoraSection, TrainConfig
-from training.rows import read_file, row_order, tokenise
+from training.parity import checked_tokens
+from training.rows import read_file, row_order
 
 
 def test_rows_learn_the_step_and_the_end_of_turn_once(tiny: Path, pairs: Path) -> None:
@@ -18,7 +19,7 @@ def test_rows_learn_the_step_and_the_end_of_turn_once(tiny: Path, pairs: Path) -
     from training.trl.sft import as_dataset
 
     tokenizer = AutoTokenizer.from_pretrained(tiny)
-    (row, *_) = tokenise(read_file(pairs / "sft.train.jsonl", "sft"), tokenizer, 512)
+    (row, *_) = checked_tokens(read_file(pairs / "sft.train.jsonl", "sft"), tokenizer, 512)
     data = as_dataset([row])[0]
     learnt = [token for token, label in zip(data["input_ids"], data["labels"], strict=True) if label != -100]
     assert tokenizer.decode(learnt) == step_row(0)["completion"][0]["content"] + "<|im_end|>"
@@ -33,9 +34,9 @@ def test_long_rows_are_left_out_whole(tiny: Path, pairs: Path) -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(tiny)
     rows = read_file(pairs / "pairs.train.jsonl", "dpo")
-    lengths = [row.length for row in tokenise(rows, tokenizer, 10_000)]
+    lengths = [row.length for row in checked_tokens(rows, tokenizer, 10_000)]
     limit = sorted(lengths)[8]
-    assert [row.length for row in tokenise(rows, tokenizer, limit)] == [n for n in lengths if n <= limit]
+    assert [row.length for row in checked_tokens(rows, tokenizer, limit)] == [n for n in lengths if n <= limit]
 
 
 def test_order_covers_every_row_each_epoch_with_little_padding() -> None:

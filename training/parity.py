@@ -12,15 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from steprag.errors import TrainingError
 from steprag.types import Message
+from training.rows import Row, TokenRow, tokenise
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from training.rows import Row, TokenRow
-
 BATCH = 256
 SHOWN = 6
 """Tokens shown on either side of a difference."""
+
+
+def checked_tokens(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, max_length: int) -> list[TokenRow]:
+    """The rows of at most `max_length` tokens; the others are left out, never cut. All are checked (`check_parity`)."""
+    made = tokenise(rows, tokenizer)
+    check_parity(rows, made, tokenizer)
+    return [row for row in made if row.length <= max_length]
 
 
 def check_parity(rows: Sequence[Row], tokens: Sequence[TokenRow], tokenizer: PreTrainedTokenizerBase) -> None:

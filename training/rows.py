@@ -18,7 +18,6 @@ from steprag.errors import ConfigError, DataError
 from steprag.files import from_dict, read_rows
 from steprag.types import Message, Pair, StepLabel, Trajectory
 from training.config import TrainConfig
-from training.parity import check_parity
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -131,11 +130,9 @@ def _reply(messages: tuple[Message, ...], field: str, path: Path, line: int) -> 
     return messages[0]
 
 
-def tokenise(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, max_length: int) -> list[TokenRow]:
-    """The rows of at most `max_length` tokens; the others are left out, never cut. Checks the parity of all of them."""
-    made = [_tokens(row, tokenizer) for row in rows]
-    check_parity(rows, made, tokenizer)
-    return [row for row in made if row.length <= max_length]
+def tokenise(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> list[TokenRow]:
+    """Every row in tokens, in order."""
+    return [_tokens(row, tokenizer) for row in rows]
 
 
 def _tokens(row: Row, tokenizer: PreTrainedTokenizerBase) -> TokenRow:

@@ -33,8 +33,9 @@ from training.checks import check_recipe, check_room, check_smoothing, check_tem
 from training.config import NEUTRAL, ONLINE, TrainConfig
 from training.job import Job
 from training.model import check_adapter
+from training.parity import checked_tokens
 from training.plots import draw
-from training.rows import Row, TokenRow, data_files, read_file, read_training, tokenise
+from training.rows import Row, TokenRow, data_files, read_file, read_training
 from training.world import World, open_world
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     counts = {"questions": len(inputs.world.questions)} if inputs.world else {}
     if inputs.world is None:
         rows = _fitting(inputs.rows, tokenizer, config)
-        job = replace(job, rows=rows, held_out=tokenise(inputs.held_out, tokenizer, config.max_length))
+        job = replace(job, rows=rows, held_out=checked_tokens(inputs.held_out, tokenizer, config.max_length))
         left_out = len(inputs.rows) - len(rows)
         counts = {"rows": len(rows), "rows_left_out": left_out, "tokens_an_epoch": sum(row.tokens for row in rows)}
     name = "training.processes" if config.processes > 1 else BACK_ENDS[config.trainer, config.stage]
@@ -177,7 +178,7 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
 
 def _fitting(rows: list[Row], tokenizer: PreTrainedTokenizerBase, config: TrainConfig) -> list[TokenRow]:
     """The rows in tokens, without those that are too long, which is said."""
-    made = tokenise(rows, tokenizer, config.max_length)
+    made = checked_tokens(rows, tokenizer, config.max_length)
     if not made:
         raise ConfigError(f"no row has at most {config.max_length} tokens; raise max_length")
     if left_out := len(rows) - len(made):

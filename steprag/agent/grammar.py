@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from steprag.errors import StepFormatError
 from steprag.types import Completion, Step
@@ -47,26 +48,39 @@ def neutralise(text: str) -> str:
     return _TAG_LIKE.sub(lambda match: "‹" if match.group() == "<" else "(", text)
 
 
+Effect = Literal["push", "call", "end"]
+"""What a step does: it is kept (push), its content is searched (call), or it ends the episode (end)."""
+
+
 @dataclass(frozen=True)
 class Action:
     """One kind of step: `[thought] lead <tag> content </tag>`. `lead` may be empty.
 
-    `retrieves`: its content is a query to the retriever. `terminal`: it ends the episode. `thought`: constrained
+    `thought`: constrained
     output leaves room for free words before the lead (the parser always does). `content_chars` bounds the content in
     constrained output, in characters; the parser sets no bound.
     """
 
     name: str
     lead: str
-    retrieves: bool = False
-    terminal: bool = False
+    effect: Effect = "push"
     thought: bool = True
     content_chars: int = 400
 
     @property
+    def retrieves(self) -> bool:
+        """Whether its content is a query to the retriever."""
+        return self.effect == "call"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether it ends the episode."""
+        return self.effect == "end"
+
+    @property
     def keeps(self) -> bool:
-        """Whether its content is a note for the rest of the episode: it neither retrieves nor ends the episode."""
-        return not (self.retrieves or self.terminal)
+        """Whether its content is a note for the rest of the episode."""
+        return self.effect == "push"
 
     @property
     def opening(self) -> str:

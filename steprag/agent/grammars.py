@@ -9,9 +9,9 @@ from steprag.agent.grammar import START, Action, Grammar
 TRANSCRIPT = Grammar(
     name="transcript",
     actions=(
-        Action("query", "So the next query is", retrieves=True),
+        Action("query", "So the next query is", effect="call"),
         Action("evidence", "Based on the query, the relevant evidence is", thought=False),
-        Action("answer", "So the answer is", terminal=True),
+        Action("answer", "So the answer is", effect="end"),
     ),
     transitions={START: ("query", "answer"), "query": ("evidence",), "evidence": ("query", "answer")},
 )
@@ -25,7 +25,7 @@ SHORT = 100
 
 DIRECT = Grammar(
     name="direct",
-    actions=(Action("answer", "", terminal=True, thought=False, content_chars=SHORT),),
+    actions=(Action("answer", "", effect="end", thought=False, content_chars=SHORT),),
     transitions={START: ("answer",)},
     lenient=True,
     stops=True,
@@ -35,7 +35,7 @@ DIRECT = Grammar(
 COT = replace(
     DIRECT,
     name="cot",
-    actions=(Action("answer", "So the answer is", terminal=True, content_chars=SHORT),),
+    actions=(Action("answer", "So the answer is", effect="end", content_chars=SHORT),),
     thought_chars=1200,
 )
 """A chain of thought, then the answer."""
@@ -43,8 +43,8 @@ COT = replace(
 IRCOT = Grammar(
     name="ircot",
     actions=(
-        Action("reason", "", retrieves=True, thought=False),
-        Action("answer", "So the answer is", terminal=True, thought=False, content_chars=SHORT),
+        Action("reason", "", effect="call", thought=False),
+        Action("answer", "So the answer is", effect="end", thought=False, content_chars=SHORT),
     ),
     transitions={START: ("reason", "answer"), "reason": ("reason", "answer")},
     lenient=True,
@@ -54,7 +54,7 @@ IRCOT = Grammar(
 
 SEARCH_R1 = Grammar(
     name="search-r1",
-    actions=(Action("search", "", retrieves=True), Action("answer", "", terminal=True)),
+    actions=(Action("search", "", effect="call"), Action("answer", "", effect="end")),
     transitions={START: ("search", "answer"), "search": ("search", "answer")},
     thought_chars=1500,
     lenient=True,
