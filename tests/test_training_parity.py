@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 
+from steprag.cli import main
 from steprag.errors import ConfigError, TrainingError
+from steprag.files import write_records
 from steprag.runs import read_manifest
+from steprag.types import Question
+from tests.fakes import QUESTION, chat_reply, options, serve
 from tests.models import make_tokenizer
-from tests.training_parts import QWEN2_5, SMOLLM2, messages, pair_row, reply, step_row, train, write
+from tests.training_parts import QWEN2_5, SMOLLM2, lines, messages, pair_row, reply, step_row, train, write
 from training.parity import check_parity, checked_tokens
 from training.rows import Row, TokenRow, read_file
 
@@ -119,14 +123,25 @@ def test_a_message_that_the_assistant_continues_is_trained_as_it_is_sent(tokeniz
         check_parity(rows, [tokens[0], replace(tokens[1], prompt=closed), *tokens[2:]], tokenizer)
 
 
-@pytest.mark.parametrize("stage", ["sft", "dpo"])
-def test_rows_of_a_continued_message_train(tiny: Path, tmp_path: Path, stage: str) -> None:
-    name, row = ("sft", step_row) if stage == "sft" else ("pairs", pair_row)
-    rows = [{**row(n), "prompt": continued(n)} for n in range(8)]
-    (tmp_path / "pairs").mkdir()
-    write(tmp_path / "pairs" / f"{name}.train.jsonl", rows)
-    assert train(tiny, tmp_path / "pairs", tmp_path / "out", stage, "--max_steps", "2") == 0
-    assert read_manifest(tmp_path / "out")["rows"] == 8
+def search_r1(prompt: str, draw: int) -> str:
+    """A policy of middling skill: searches well or badly, then answers rightly or wrongly."""
+    tirana, albania = (f"<think>So.</think>\n<search> {asked} </search>" for asked in ("Tirana", "Albania prices"))
+    lek, sol = (f"<think>So.</think>\n<answer> {said} </answer>" for said in ("lek", "sol"))
+    return ([lek, sol, lek] if "Doc 1(Title" in prompt else [tirana, albania, sol])[draw % 3]
+
+
+def test_trees_of_a_continued_prompt_become_pairs_that_train(tiny: Path, world_index: Path, tmp_path: Path) -> None:
+    questions, run, pairs = (tmp_path / name for name in ("questions.jsonl", "run", "pairs"))
+    write_records(questions, [Question(f"q{n}", f"{QUESTION} ({n})", ("lek",)) for n in range(4)])
+    with serve(chat_reply(search_r1)) as endpoint:
+        assert main(["generate", *options(endpoint, questions, world_index, run, "--prompt.profile", "search-r1")]) == 0
+    assert main(["pairs", "--trees", str(run), "--out", str(pairs), "--validation", "0"]) == 0
+    for stage, file in (("sft", "sft.train.jsonl"), ("dpo", "pairs.train.jsonl")):
+        made, out = lines(pairs / file), tmp_path / stage
+        assert {row["prompt"][-1]["role"] for row in made} == {"user", "assistant"}
+        assert train(tiny, pairs, out, stage, "--max_steps", "2", "--max_length", "2000") == 0
+        manifest = read_manifest(out)
+        assert (manifest["rows"], manifest["prompt"]["profile"]) == (len(made), "search-r1")
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
