@@ -1,12 +1,16 @@
-"""The tour of the library runs as it stands in the docs."""
+"""StepRAG as a library: the names that `import steprag` offers, and the tour in the docs that runs as it stands."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import steprag
 
 TOUR = Path(__file__).parent.parent / "docs" / "tour.md"
 
@@ -26,3 +30,20 @@ def test_the_blocks_of_the_tour_run_in_order(capsys: pytest.CaptureFixture[str])
     assert names["tree"].usage.calls >= 5
     sent = {str(node.messages) for node in names["tree"].nodes if node.messages}
     assert all(str(pair.prompt) in sent for pair in names["pairs"])
+
+
+def test_the_librarys_names_are_there_and_nothing_is_imported_before_they_are_used() -> None:
+    assert [name for name in steprag.__all__ if not hasattr(steprag, name)] == []
+    assert set(steprag.__all__) == set(steprag._MODULES), "a name of __all__ has no home"
+    assert {name for name in steprag.__all__ if name not in dir(steprag)} == set()
+    code = (
+        "import sys, steprag\n"
+        "assert {n for n in sys.modules if n.startswith('steprag')} == {'steprag'}, sys.modules.keys()\n"
+        "steprag.Question('q', 'Who?', ('x',), {})\n"
+        "from steprag import *\n"
+        "assert not {'torch', 'faiss', 'transformers'} & set(sys.modules)\n"
+        "try: steprag.Qestion\n"
+        "except AttributeError as error: print(error)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.stdout == "module 'steprag' has no attribute 'Qestion'\n", ended.stderr
