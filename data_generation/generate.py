@@ -19,8 +19,9 @@ from data_generation.growth import finished, plant
 from data_generation.rounds import Earlier
 from data_generation.search import Searcher, grow, make_searcher
 from indexes import open_retriever
+from steprag.agent.checkpoints import checked_profile
 from steprag.agent.judge import Judge, prompt_hash
-from steprag.agent.open import Agent, environment_for, open_agent
+from steprag.agent.open import Agent, make_environment, open_agent
 from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
 from steprag.batch.worklist import (
     SAMPLING,
@@ -75,17 +76,19 @@ async def generate(
     """
     everything = read_questions(questions_file, dataset)
     questions = everything[: config.limit]
+    profile = checked_profile(config.prompt, config.policy)
+    if profile.words.search_first:
+        raise ConfigError(
+            f"profile {profile.name} searches before the first step: it is for steprag infer, not for trees"
+        )
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
-        environment = environment_for(config, retriever)
-        if environment.profile.words.search_first:
-            raise ConfigError(f"profile {environment.profile.name} searches before the first step: it is for steprag"
-                              " infer, not for trees")  # fmt: skip
+        environment = make_environment(profile, retriever, config.episode)
         identity = {**agent_identity(config, questions_file, environment), **search_identity(config)}
         identity |= ids_identity(everything)
         if earlier is not None:
             identity["after"] = earlier.identity
         with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
-            run.save(grammar=environment.profile.grammar.name)
+            run.save(grammar=profile.grammar.name)
             judge = config.judge if config.reward.judged else None
             agent = open_agent(config, retriever, environment=environment, judge=judge)
             await search_all(run, questions, config, agent, earlier)

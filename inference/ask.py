@@ -11,8 +11,9 @@ from pathlib import Path
 from indexes import open_retriever
 from inference.config import InferConfig, add_infer_options, infer_config
 from inference.critic_choice import critic_of
+from steprag.agent.checkpoints import checked_profile
 from steprag.agent.critic import Critic
-from steprag.agent.open import environment_for, open_agent
+from steprag.agent.open import make_environment, open_agent
 from steprag.agent.rollout import Taken, Turn, episode_of, rollout
 from steprag.batch.journal import Journal
 from steprag.cli import guarded
@@ -53,9 +54,10 @@ def check_keys(config: InferConfig) -> None:
 
 async def ask(question: str, index: str, config: InferConfig) -> Episode:
     """Plays the episode and writes each step to standard output. Raises PolicyError and RetrieverError."""
+    profile = checked_profile(config.prompt, config.policy)
+    critic = critic_of(config, profile)
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
-        environment = environment_for(config, retriever)
-        critic = critic_of(config, environment.profile)
+        environment = make_environment(profile, retriever, config.episode)
         opened = open_agent(config, retriever, environment=environment)
         async with opened as agent, Journal(IN_MEMORY) as journal:
             mine = journal.question(Question("asked", question, ())).agent(agent)

@@ -24,9 +24,10 @@ from inference.critic_choice import critic_of
 from inference.datasets import chosen_file, sampled
 from inference.evaluate import evaluate, table
 from inference.scores import HARNESS
+from steprag.agent.checkpoints import checked_profile
 from steprag.agent.critic import Critic
 from steprag.agent.environment import Environment
-from steprag.agent.open import Agent, environment_for, open_agent
+from steprag.agent.open import Agent, make_environment, open_agent
 from steprag.agent.rollout import Choose
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import (
@@ -76,9 +77,10 @@ async def infer(
     check_sampling(config)
     everything = read_questions(questions_file, dataset)
     questions = sampled(everything, config.sample, config.seed)[: config.limit]
+    profile = checked_profile(config.prompt, config.policy)
+    critic = critic_of(config, profile)
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
-        environment = environment_for(config, retriever)
-        critic = critic_of(config, environment.profile)
+        environment = make_environment(profile, retriever, config.episode)
         identity = {
             **agent_identity(config, questions_file, environment),
             **config.model_dump(include={"seed"} | ({"best_of"} if config.best_of > 1 else set())),

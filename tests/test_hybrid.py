@@ -205,7 +205,7 @@ def test_every_mode_has_a_fingerprint_of_its_own(pristine: Path) -> None:
     ]
     prints = [fingerprint(pristine, **mode) for mode in modes]
     assert len(set(prints)) == len(modes)
-    assert fingerprint(pristine, mode="hybrid", top_k=9) == prints[2]
+    assert fingerprint(pristine, mode="hybrid", timeout=9.0) == prints[2]
 
 
 # --- links ----------------------------------------------------------------------------------------------------------

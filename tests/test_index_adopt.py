@@ -142,7 +142,7 @@ def test_what_bm25_takes_as_planned_and_as_built(corpus: Path, tmp_path: Path) -
 def test_plan_recommends_what_memory_and_disk_allow() -> None:
     rows, dimension = 21_015_324, 768
     for memory, disk, wanted in ((128, 200, "ivf-sq8"), (16, 200, "rabitq"), (2, 200, None), (128, 20, None)):
-        machine = indexes.plan.Machine(memory * 2**30, disk * 2**30, 4)
+        machine = indexes.plan.Room(memory * 2**30, disk * 2**30, 4)
         lines = indexes.plan.plan(rows, dimension, small(Path("x")).ann, machine, timed=False)
         assert indexes.plan.recommend(lines, rows, dimension) == wanted
         flat = next(line for line in lines if line.type == "flat")

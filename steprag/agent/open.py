@@ -49,14 +49,6 @@ def make_environment(profile: PromptProfile, retriever: Retriever, episode: Epis
     return Environment(profile, retriever, episode.top_k, episode.depth)
 
 
-def environment_for(config: AgentConfig, retriever: Retriever) -> Environment:
-    """The agent's world, its prompts held against what the policy was trained on. Starts nothing.
-
-    Raises ConfigError (`checked_profile`).
-    """
-    return make_environment(checked_profile(config.prompt, config.policy), retriever, config.episode)
-
-
 @asynccontextmanager
 async def open_agent(
     config: AgentConfig,
@@ -67,10 +59,11 @@ async def open_agent(
 ) -> AsyncIterator[Agent]:
     """The agent that `config` describes. Engines that do not run yet are started, and stopped with the block.
 
-    `environment`: the one that `environment_for` gave, where a caller has it already. Waits for the retriever, so that
+    `environment`: where a caller has made it already, prompts checked. Waits for the retriever, so that
     nothing is paid for an index that does not load. Raises ConfigError, DataError, PolicyUnavailable, PolicyRefused.
     """
-    environment = environment or environment_for(config, retriever)
+    if environment is None:
+        environment = make_environment(checked_profile(config.prompt, config.policy), retriever, config.episode)
     await retriever.ready()
     grammar, asked = environment.profile.grammar, config.policy
     if judge is None:
