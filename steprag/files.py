@@ -263,11 +263,13 @@ def drop_torn_line(path: Path) -> None:
 
 
 def lines_of(path: Path, key: Callable[[dict[str, Any]], str]) -> Iterator[tuple[str, int, int]]:
-    """For every line of a plain JSON Lines file what `key` gives, its byte offset and its length."""
-    start = 0
+    """For every line of a plain JSON Lines file that is not blank what `key` gives, its byte offset and its length."""
+    start, rows = 0, read_rows(path)
     with path.open("rb") as stream:
-        for line, (_, row) in zip(stream, read_rows(path), strict=True):
-            yield key(row), start, len(line)
+        for line in stream:
+            if line.strip():
+                _, row = next(rows)
+                yield key(row), start, len(line)
             start += len(line)
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import steprag
 from steprag.errors import BudgetReached, ConfigError, DataError
-from steprag.files import LineJournal, write_json, write_records, written_whole
+from steprag.files import LineJournal, lines_of, write_json, write_records, written_whole
 from steprag.inputs import passage_from_row, read_passages, read_questions
 from steprag.runs import open_run, read_manifest
 from steprag.types import Passage, Question
@@ -255,3 +255,9 @@ def test_a_run_of_an_earlier_version_goes_on_under_todays_keys(tmp_path: Path) -
         open_run(tmp_path, "infer", identity={**today, "episode": {"depth": 6, "top_k": 2}}, config={}),
     ):
         pass
+
+
+def test_a_blank_line_in_a_results_file_is_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "predictions.jsonl"
+    file.write_text('{"id":"a"}\n\n{"id":"b"}\n')
+    assert list(lines_of(file, lambda row: row["id"])) == [("a", 0, 11), ("b", 12, 11)]
