@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections import Counter
 from contextlib import AbstractAsyncContextManager, aclosing
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,16 @@ from data_generation.config import GenerateConfig
 from data_generation.growth import finished, plant
 from data_generation.rounds import Earlier
 from data_generation.search import Searcher, grow, make_searcher
+from data_generation.tally import TREES, summarise
 from indexes import open_retriever
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.judge import Judge, prompt_hash
 from steprag.agent.open import Agent, make_environment, open_agent
 from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
+from steprag.batch.results import Results
 from steprag.batch.worklist import (
     SAMPLING,
     agent_identity,
-    in_question_order,
     note_failures,
     same_model,
     unfinished,
@@ -35,13 +35,12 @@ from steprag.batch.worklist import (
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import PART_DONE, ConfigError, RequestError
-from steprag.files import existing, read_records
+from steprag.files import existing
 from steprag.inputs import ids_identity, read_questions
 from steprag.policy.budget import Spending
 from steprag.policy.client import model_identity
-from steprag.progress import say
 from steprag.runs import Run, open_run
-from steprag.types import Failure, Question, Tree, Usage
+from steprag.types import Failure, Question, Tree
 
 
 def main(argv: list[str]) -> int:
@@ -91,8 +90,8 @@ async def generate(
             run.save(grammar=profile.grammar.name)
             judge = config.judge if config.reward.judged else None
             agent = open_agent(config, retriever, environment=environment, judge=judge)
-            await search_all(run, questions, config, agent, earlier)
-            return note_failures(run, run.path / "trees.jsonl", _question_id)
+            trees = await search_all(run, questions, config, agent, earlier)
+            return note_failures(run, trees)
 
 
 async def search_all(
@@ -101,17 +100,14 @@ async def search_all(
     config: GenerateConfig,
     opened: AbstractAsyncContextManager[Agent],
     earlier: Earlier | None = None,
-) -> None:
-    """Searches the questions that have no tree yet. `opened` is entered only if there are some.
+) -> Results[Tree]:
+    """Searches the questions that have no tree yet; returns all trees. `opened` is entered only if some are missing.
 
     Leaving early (a limit, a refused key, Ctrl-C), it waits for the calls in flight, so that their replies are kept.
     """
-    trees = run.path / "trees.jsonl"
-    todo = unfinished(questions, trees, _question_id)
+    trees = Results(run.path / "trees.jsonl", TREES)
+    todo = unfinished(questions, trees)
     spending = Spending(config.budget, {"policy": config.policy.price, "judge": config.judge.price})
-    tally = Tally()
-    for tree in read_records(trees, Tree) if trees.exists() else ():
-        tally.add(tree)
     try:
         if todo:
             async with opened as agent, Journal(run.path / JOURNAL, spending) as journal:
@@ -120,17 +116,15 @@ async def search_all(
 
                 async def search(question: Question) -> Tree | Failure:
                     tree = await search_one(question, searcher_for(journal.question(question), config, agent))
-                    if isinstance(tree, Tree):
-                        tree = earlier.mark(tree) if earlier else tree
-                        tally.add(tree)
-                    return tree
+                    return earlier.mark(tree) if earlier and isinstance(tree, Tree) else tree
 
-                at_once = config.trees_at_once or 2 * config.policy.concurrency
-                await work_off(run, todo, search, file=trees, at_once=at_once, total=len(questions), spending=spending,
+                at_once, total = config.trees_at_once or 2 * config.policy.concurrency, len(questions)
+                await work_off(run, todo, search, results=trees, at_once=at_once, total=total, spending=spending,
                                begun=journal.begun)  # fmt: skip
     finally:
-        in_question_order(trees, questions, _question_id)
-        summarise(run, tally, spending)
+        trees.put_in_order(question.id for question in questions)
+        summarise(run, trees.counts(), spending)
+    return trees
 
 
 def search_identity(config: GenerateConfig) -> dict[str, Any]:
@@ -158,48 +152,6 @@ async def search_one(question: Question, searcher: Searcher) -> Tree | Failure:
         return Failure(question.id, type(error).__name__, str(error), finished(growth, "failed"))
     finally:
         growth.take_apart()
-
-
-def _question_id(row: dict[str, Any]) -> str:
-    return row["question"]["id"]
-
-
-class Tally:
-    """What the trees of a run hold; counted as they are finished, for reading many of them again takes long."""
-
-    def __init__(self) -> None:
-        self.counts = {"trees": 0, "nodes": 0, "known": 0, "refused_steps": 0, "solved": 0, "mixed": 0}
-        self.ended: Counter[str] = Counter()
-        self.usage = Usage()
-
-    def add(self, tree: Tree) -> None:
-        scores = [node.prediction_f1 for node in tree.nodes if node.prediction_f1 is not None]
-        self.counts["trees"] += 1
-        self.counts["nodes"] += len(tree.nodes)
-        self.counts["known"] += len(tree.known or ())
-        self.counts["refused_steps"] += sum(node.failure is not None for node in tree.nodes)
-        self.counts["solved"] += any(score == 1.0 for score in scores)
-        self.counts["mixed"] += bool(scores) and max(scores) > min(scores)
-        self.ended[tree.status] += 1
-        self.usage += tree.usage
-
-
-def summarise(run: Run, tally: Tally, spending: Spending) -> None:
-    """Writes the counts into the manifest and says what the trees hold."""
-    counts, ended, usage = tally.counts, tally.ended, tally.usage
-    run.set(counts=counts, ended_by=dict(sorted(ended.items())), usage=vars(usage))
-    if spending.usage.calls:
-        run.set(spent=spending.summary())
-    known = f" ({counts['known']} known from earlier runs)" if counts["known"] else ""
-    cost = f", ${spending.usd:.2f}" if spending.usd else ""
-    say(
-        f"generate: {counts['trees']} trees ({counts['solved']} solved, {counts['mixed']} with answers of both kinds), "
-        f"{counts['nodes']} nodes{known}, {usage.calls} calls, "
-        f"{usage.prompt_tokens:,} prompt and {usage.completion_tokens:,} completion tokens{cost}"
-    )
-    if counts["trees"]:
-        listed = ", ".join(f"{name} {count}" for name, count in ended.most_common())
-        say(f"generate: ended by {listed}; next: steprag pairs --trees {run.path}")
 
 
 if __name__ == "__main__":

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from data_generation.config import GenerateConfig
+from data_generation.tally import TREES
 from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.results import places_of
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import existing, ids_in, read_rows
+from steprag.files import existing, read_rows
 from steprag.inputs import read_questions
 from steprag.policy.budget import Spending
 from steprag.runs import read_manifest
@@ -85,7 +87,7 @@ def amounts_of(run: Path, config: GenerateConfig) -> dict[str, list[float]]:
             raise ConfigError(f"{run} was made with another {section}.* configuration; a forecast needs the same")
     if not (run / JOURNAL).is_file():
         raise ConfigError(f"{run} has no journal ({JOURNAL}); what it cost is not known")
-    done = ids_in(run / "trees.jsonl", lambda row: row["question"]["id"])
+    done = {place.id for place in places_of(run / "trees.jsonl", TREES)}
     prices = {"policy": config.policy.price, "judge": config.judge.price}
     spent = {question_id: Spending(prices=prices) for question_id in sorted(done)}
     for question_id, role, used in Journal(run / JOURNAL, reading=True).usage():

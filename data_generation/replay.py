@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from data_generation.config import PRESETS, GenerateConfig
-from data_generation.generate import Tally, search_identity, search_one, summarise
+from data_generation.generate import search_identity, search_one
 from data_generation.rounds import Earlier
 from data_generation.search import make_searcher
+from data_generation.tally import summarise, tree_counts
 from steprag.agent.judge import Judge
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.batch.journal import JOURNAL, Journal, state_of
+from steprag.batch.results import index_of
 from steprag.batch.worklist import FAILED
 from steprag.cli import guarded
 from steprag.config import add_options, load_config, options_from, parse_arguments
@@ -79,14 +81,15 @@ async def replay(
                 tree = await search_one(question, make_searcher(environment, source.policy("policy"), judge, config))
                 return earlier.mark(tree) if earlier and isinstance(tree, Tree) else tree
 
-            files, tally = (run.path / "trees.jsonl", run.path / FAILED), Tally()
-            with written_whole(files[0]) as trees, written_whole(files[1]) as failures:
+            file, counts = run.path / "trees.jsonl", []
+            index_of(file).unlink(missing_ok=True)
+            with written_whole(file) as trees, written_whole(run.path / FAILED) as failures:
                 for question in journal.questions()[: config.limit]:
                     result = await rebuilt(question)
                     (trees if isinstance(result, Tree) else failures).write(dump_line(result) + "\n")
                     if isinstance(result, Tree):
-                        tally.add(result)
-            summarise(run, tally, journal.spending)
+                        counts.append(tree_counts(result))
+            summarise(run, counts, journal.spending)
     return 0
 
 

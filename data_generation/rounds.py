@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from data_generation.tally import TREES
+from steprag.batch.results import Place, places_of, read_at
 from steprag.errors import ConfigError
-from steprag.files import existing, file_hash, from_dict, lines_of
+from steprag.files import existing, file_hash
 from steprag.metrics import normalise
 from steprag.types import Node, Question, Tree
 
@@ -20,12 +21,12 @@ class Earlier:
 
     def __init__(self, runs: Sequence[Path]) -> None:
         self._files = [existing(run, "earlier run") / "trees.jsonl" for run in runs]
-        self._places: dict[str, list[tuple[Path, int, int]]] = defaultdict(list)  # file, line and its first byte
+        self._places: dict[str, list[tuple[Path, Place]]] = defaultdict(list)
         for file in self._files:
             if not file.is_file():
                 raise ConfigError(f"{file.parent} has no trees.jsonl; --after takes run folders of steprag generate")
-            for line, (question_id, start, _) in enumerate(lines_of(file, lambda row: row["question"]["id"]), 1):
-                self._places[question_id].append((file, line, start))
+            for place in places_of(file, TREES):
+                self._places[place.id].append((file, place))
 
     @property
     def identity(self) -> list[str]:
@@ -43,12 +44,8 @@ class Earlier:
 
     def _trees(self, question: Question) -> list[Tree]:
         """The question's trees; runs of earlier versions have its id without the data set."""
-        trees = []
         names = dict.fromkeys((question.id, question.id.removeprefix(f"{question.dataset}/")))
-        for file, line, start in (place for name in names for place in self._places.get(name, ())):
-            with file.open("rb") as stream:
-                stream.seek(start)
-                trees.append(from_dict(Tree, json.loads(stream.readline()), file, line))
+        trees = [read_at(place, file, Tree) for name in names for file, place in self._places.get(name, ())]
         return [tree for tree in trees if tree.question.question == question.question]
 
 

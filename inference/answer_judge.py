@@ -21,7 +21,8 @@ from steprag.agent.grammar import neutralise
 from steprag.agent.judge import asked
 from steprag.agent.profiles import fill
 from steprag.batch.journal import JOURNAL, Journal
-from steprag.batch.worklist import SAMPLING, in_question_order, note_failures, row_id, same_model, unfinished, work_off
+from steprag.batch.results import ResultKind, Results
+from steprag.batch.worklist import SAMPLING, note_failures, same_model, unfinished, work_off
 from steprag.cli import guarded
 from steprag.config import JudgeConfig, StageConfig, add_options, config_from, parse_arguments
 from steprag.errors import PART_DONE, ConfigError, RequestError
@@ -34,6 +35,7 @@ from steprag.stats import share_interval
 from steprag.types import Failure, Message, Prediction, Question, Usage, Verdict
 from steprag.yaml_files import read_yaml
 
+VERDICTS = ResultKind(Verdict, lambda verdict: verdict.id)
 PROMPT = Path(__file__).parent.parent / "configs" / "judge" / "answer.yaml"
 
 
@@ -88,8 +90,8 @@ async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[s
     }
     spending = Spending(config.budget, {"judge": config.judge.price})
     with open_run(out, "judge", identity=identity, config=config.model_dump()) as opened:
-        verdicts = opened.path / "verdicts.jsonl"
-        todo = unfinished(questions, verdicts, row_id)
+        verdicts = Results(opened.path / "verdicts.jsonl", VERDICTS)
+        todo = unfinished(questions, verdicts)
         if todo:
             async with open_model(config.judge, YesOrNo()) as model, Journal(out / JOURNAL, spending) as journal:
                 opened.set(calls_lost=journal.lost)
@@ -100,11 +102,11 @@ async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[s
                     return await verdict(predictions[question.id], journalled)
 
                 at_once, total = config.judge.concurrency, len(questions)
-                await work_off(opened, todo, one, file=verdicts, at_once=at_once, total=total, spending=spending,
+                await work_off(opened, todo, one, results=verdicts, at_once=at_once, total=total, spending=spending,
                                begun=journal.begun)  # fmt: skip
-        in_question_order(verdicts, questions, row_id)
-        failed = note_failures(opened, verdicts, row_id)
-        scores = scored(predictions, list(read_records(verdicts, Verdict)), failed)
+        verdicts.put_in_order(question.id for question in questions)
+        failed = note_failures(opened, verdicts)
+        scores = scored(predictions, list(read_records(verdicts.path, Verdict)), failed)
         scores |= {"identity": identity, "predictions_of": played}
         write_json(out / "metrics.json", scores)
         opened.set(usage=scores["usage"])

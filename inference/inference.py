@@ -30,11 +30,10 @@ from steprag.agent.environment import Environment
 from steprag.agent.open import Agent, make_environment, open_agent
 from steprag.agent.rollout import Choose
 from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.results import ResultKind, Results
 from steprag.batch.worklist import (
     agent_identity,
-    in_question_order,
     note_failures,
-    row_id,
     same_model,
     unfinished,
     work_off,
@@ -47,6 +46,8 @@ from steprag.policy.budget import Spending
 from steprag.policy.client import Policy
 from steprag.runs import Run, open_run
 from steprag.types import Episode, Failure, Found, Prediction, Question, Usage
+
+PREDICTIONS = ResultKind(Prediction, lambda prediction: prediction.id)
 
 
 def main(argv: list[str]) -> int:
@@ -95,8 +96,8 @@ async def infer(
             judge = Critic(critic) if critic else None
             agent = open_agent(config, retriever, environment=environment)
             run.save(asked=len(questions))
-            await answer_all(run, questions, config, agent, judge)
-            failed = note_failures(run, run.path / "predictions.jsonl", row_id)
+            predictions = await answer_all(run, questions, config, agent, judge)
+            failed = note_failures(run, predictions)
             scores = evaluate(run.path)
             run.set(counts={key: scores[key] for key in ("questions", "answered", "failed")}, usage=scores["usage"])
     return scores, failed
@@ -108,14 +109,14 @@ async def answer_all(
     config: InferConfig,
     opened: AbstractAsyncContextManager[Agent],
     critic: Critic | None = None,
-) -> None:
-    """Answers the questions that have no prediction yet. `opened` is entered only if there are some."""
-    predictions = run.path / "predictions.jsonl"
-    todo = unfinished(questions, predictions, row_id)
+) -> Results[Prediction]:
+    """Answers the questions that have no prediction yet; returns all. `opened` is entered only if some are missing."""
+    predictions = Results(run.path / "predictions.jsonl", PREDICTIONS)
+    todo = unfinished(questions, predictions)
     spending = Spending(config.budget, {"policy": config.policy.price})
     if not todo:
-        in_question_order(predictions, questions, row_id)
-        return
+        predictions.put_in_order(question.id for question in questions)
+        return predictions
     try:
         async with opened as agent, Journal(run.path / JOURNAL, spending) as journal:
             run.set(calls_lost=journal.lost)
@@ -136,12 +137,13 @@ async def answer_all(
 
             at_once, total, begun = config.policy.concurrency, len(questions), journal.begun
             await work_off(
-                run, todo, answer, file=predictions, at_once=at_once, total=total, spending=spending, begun=begun
+                run, todo, answer, results=predictions, at_once=at_once, total=total, spending=spending, begun=begun
             )
     finally:
         if spending.usage.calls:  # none are known of before the journal is open
             run.set(spent=spending.summary())
-        in_question_order(predictions, questions, row_id)
+        predictions.put_in_order(question.id for question in questions)
+    return predictions
 
 
 async def answer_one(

@@ -9,7 +9,7 @@ import json
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -225,16 +225,19 @@ class LineJournal:
         """`synced`: lines also outlive a power failure; without, they only outlive the process."""
         self.path, self._synced = path, synced
         drop_torn_line(path)
-        self._stream = path.open("a", encoding="utf-8")
+        self._stream = path.open("ab")
 
-    def append(self, record: object) -> None:
-        """Writes the record as one line and hands it to the system before it returns."""
-        self._stream.write(dump_line(record) + "\n")
+    def append(self, record: object) -> int:
+        """Writes the record as one line and hands it to the system before it returns; how many bytes the line has."""
+        line = f"{dump_line(record)}\n".encode()
+        self._stream.write(line)
         self._stream.flush()
         if self._synced:
             os.fsync(self._stream.fileno())
+        return len(line)
 
     def close(self) -> None:
+        """Closes the file; nothing can be appended any more."""
         self._stream.close()
 
     def __enter__(self) -> LineJournal:
@@ -262,17 +265,15 @@ def drop_torn_line(path: Path) -> None:
             stream.truncate(end)
 
 
-def lines_of(path: Path, key: Callable[[dict[str, Any]], str]) -> Iterator[tuple[str, int, int]]:
-    """For every line of a plain JSON Lines file that is not blank what `key` gives, its byte offset and its length."""
+def lines_of(path: Path) -> Iterator[tuple[int, Any, int, int]]:
+    """Number, JSON, byte offset and length in bytes of every line of a plain JSON Lines file that is not blank.
+
+    Numbers start at 1 and count blank lines; the length includes the newline.
+    """
     start, rows = 0, read_rows(path)
     with path.open("rb") as stream:
-        for line in stream:
+        for number, line in enumerate(stream, 1):
             if line.strip():
                 _, row = next(rows)
-                yield key(row), start, len(line)
+                yield number, row, start, len(line)
             start += len(line)
-
-
-def ids_in(path: Path, key: Callable[[dict[str, Any]], str]) -> set[str]:
-    """What `key` gives for every line of a JSON Lines file; empty where there is no such file."""
-    return {key(row) for _, row in read_rows(path)} if path.exists() else set()

@@ -260,4 +260,4 @@ def test_a_run_of_an_earlier_version_goes_on_under_todays_keys(tmp_path: Path) -
 def test_a_blank_line_in_a_results_file_is_passed_over(tmp_path: Path) -> None:
     file = tmp_path / "predictions.jsonl"
     file.write_text('{"id":"a"}\n\n{"id":"b"}\n')
-    assert list(lines_of(file, lambda row: row["id"])) == [("a", 0, 11), ("b", 12, 11)]
+    assert list(lines_of(file)) == [(1, {"id": "a"}, 0, 11), (3, {"id": "b"}, 12, 11)]

@@ -16,17 +16,9 @@ from typing import Any, Protocol
 from steprag.agent.environment import Environment
 from steprag.agent.open import AgentConfig
 from steprag.batch.concurrency import for_each
+from steprag.batch.results import Results
 from steprag.errors import ConfigError
-from steprag.files import (
-    LineJournal,
-    drop_torn_line,
-    file_hash,
-    ids_in,
-    lines_of,
-    read_rows,
-    write_records,
-    written_whole,
-)
+from steprag.files import LineJournal, drop_torn_line, file_hash, read_rows, write_records
 from steprag.policy.budget import Spending
 from steprag.policy.client import Model, OpenAIPolicy, model_identity
 from steprag.progress import Progress, say
@@ -38,10 +30,12 @@ SAMPLING = {"temperature", "top_p", "top_k", "min_p", "max_tokens", "constrained
 
 
 class Result(Protocol):
-    """A tree or a prediction."""
+    """A tree, a prediction or a verdict."""
 
     @property
-    def usage(self) -> Usage: ...
+    def usage(self) -> Usage:
+        """What its calls took."""
+        ...
 
 
 def agent_identity(config: AgentConfig, questions_file: Path, environment: Environment) -> dict[str, Any]:
@@ -57,13 +51,11 @@ def agent_identity(config: AgentConfig, questions_file: Path, environment: Envir
     }
 
 
-def unfinished(questions: list[Question], file: Path, question_id: Callable[[dict[str, Any]], str]) -> list[Question]:
-    """The questions that have no line in `file`; `question_id` finds the id in a line."""
-    drop_torn_line(file)
-    done = ids_in(file, question_id)
-    if done:
-        say(f"{file.name}: {len(done)} questions are there already")
-    return [question for question in questions if question.id not in done]
+def unfinished(questions: list[Question], results: Results[Any]) -> list[Question]:
+    """The questions that have no result yet."""
+    if len(results):
+        say(f"{results.path.name}: {len(results)} questions are there already")
+    return [question for question in questions if question.id not in results]
 
 
 async def work_off(
@@ -71,13 +63,15 @@ async def work_off(
     todo: list[Question],
     work: Callable[[Question], Awaitable[Result | Failure]],
     *,
-    file: Path,
+    results: Results[Any],
     at_once: int,
     total: int,
     spending: Spending,
     begun: Container[str] = (),
 ) -> None:
-    """Appends `work(question)` to `file`, or to failures.jsonl, for every question; `total` counts finished ones too.
+    """Appends `work(question)` to `results`, or to failures.jsonl, for every question of `todo`.
+
+    `total` counts the finished questions too.
 
     Ids in `begun` have calls from an earlier start: their seconds are noted as those of a part. Earlier failures stay
     in failures.jsonl (`note_failures` leaves the last of each question that has no result).
@@ -85,7 +79,7 @@ async def work_off(
     label, failed = run.manifest["stage"], Counter[str]()
     run.note(event="begun")
     with (
-        LineJournal(file) as results,
+        results.appending() as keep,
         LineJournal(run.path / FAILED) as failures,
         Progress(label, total, "questions", total - len(todo)) as progress,
     ):
@@ -100,7 +94,7 @@ async def work_off(
                 failed[result.reason] += 1
                 run.note(event="failure", reason=result.reason, **took)
             else:
-                results.append(result)
+                keep(result)
                 run.note(event="done", **took, **vars(result.usage))
             progress.advance(notes=_notes(failed, spending))
 
@@ -143,45 +137,20 @@ def _notes(failed: Counter[str], spending: Spending) -> str:
     return ", ".join(notes)
 
 
-def in_question_order(file: Path, questions: list[Question], question_id: Callable[[dict[str, Any]], str]) -> None:
-    """Puts the lines of a finished file into the order of the questions, so that equal runs give equal files. Lines of
-    other questions, of a run with a higher limit, stay behind them.
-    """
-    if not file.exists():
-        return
-    drop_torn_line(file)  # a full disk may have ended the run
-    lines = list(lines_of(file, question_id))
-    places = {key: (start, length) for key, start, length in lines}
-    asked = [question.id for question in questions if question.id in places]
-    if list(dict.fromkeys((*asked, *places))) == [key for key, _, _ in lines]:
-        return
-    with file.open("rb") as stream, written_whole(file, "wb") as ordered:
-        for key in dict.fromkeys((*asked, *places)):
-            offset, length = places[key]
-            stream.seek(offset)
-            ordered.write(stream.read(length))
-
-
-def row_id(row: dict[str, Any]) -> str:
-    """The question's id in a line that has it as its own: predictions, verdicts, failures."""
-    return row["id"]
-
-
 def failures_in(folder: Path) -> dict[str, dict[str, Any]]:
     """The last failure of every question of a run folder that failed once, by its id; some may have a result since."""
     file = folder / FAILED
     if not file.exists():
         return {}
-    return {row_id(row): row for _, row in read_rows(file)}
+    return {row["id"]: row for _, row in read_rows(file)}
 
 
-def note_failures(run: Run, results: Path, question_id: Callable[[dict[str, Any]], str]) -> int:
+def note_failures(run: Run, results: Results[Any]) -> int:
     """Leaves the failures of questions without a result and counts them; where there are some, marks the run as partial
     and says so.
     """
-    done = ids_in(results, question_id)
     drop_torn_line(run.path / FAILED)
-    failed = [row for key, row in failures_in(run.path).items() if key not in done]
+    failed = [row for key, row in failures_in(run.path).items() if key not in results]
     write_records(run.path / FAILED, failed)
     if failed:
         run.set(status="partial")

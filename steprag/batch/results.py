@@ -1,0 +1,166 @@
+"""A run's results, one JSON line each, and their index.
+
+`trees.jsonl.index` stands beside `trees.jsonl`. It says of every result which question it is of, where its line stands
+and what the run counts of it. A start reads the index and not the results, which may be gigabytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from steprag.errors import DataError
+from steprag.files import LineJournal, drop_torn_line, from_dict, lines_of, read_records, write_records, written_whole
+
+Record = TypeVar("Record")
+VERSION = 1
+"""Of the index; raised when what a kind counts changes, so that older ones are made anew."""
+
+
+def nothing(_: object) -> dict[str, Any]:
+    """Counts of a result of which nothing is counted."""
+    return {}
+
+
+@dataclass(frozen=True)
+class ResultKind(Generic[Record]):
+    """What a results file holds: its records, the question that each is of, and what is counted of each."""
+
+    record: type[Record]
+    id_of: Callable[[Record], str]
+    counts: Callable[[Record], dict[str, Any]] = nothing
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a result stands: line from 1, first byte from 0, bytes with the newline; and its counts."""
+
+    id: str
+    line: int
+    start: int
+    length: int
+    counts: dict[str, Any] = field(default_factory=dict)
+    version: int = 0
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def index_of(path: Path) -> Path:
+    """The index of a results file."""
+    return path.with_name(f"{path.name}.index")
+
+
+def places_of(path: Path, kind: ResultKind[Any]) -> list[Place]:
+    """The place of every result of a file, in the order of its lines; from its index where that holds, else read.
+
+    Writes nothing, so the file may be another run's. Raises DataError with the line of a result that is none.
+    """
+    return _indexed(path) or _read(path, kind)
+
+
+def read_at(place: Place, path: Path, cls: type[Record]) -> Record:
+    """The one result at that place of its file."""
+    with path.open("rb") as stream:
+        stream.seek(place.start)
+        return from_dict(cls, json.loads(stream.read(place.length)), path, place.line)
+
+
+class Results(Generic[Record]):
+    """The results of a run that is open: what is there, and one more at a time.
+
+    Of several lines of one question the last one counts.
+    """
+
+    def __init__(self, path: Path, kind: ResultKind[Record]) -> None:
+        """Reads the index, and makes it anew where it is missing or the results were changed by something else."""
+        self.path, self._kind = path, kind
+        drop_torn_line(path)
+        self._lines = _indexed(path)
+        if not self._lines:
+            self._lines = _read(path, kind)
+            self._write_index()
+        self._by_question = {place.id: place for place in self._lines}
+
+    def __contains__(self, question_id: object) -> bool:
+        return question_id in self._by_question
+
+    def __len__(self) -> int:
+        return len(self._by_question)
+
+    def counts(self) -> Iterator[dict[str, Any]]:
+        """What is counted of every result."""
+        return (place.counts for place in self._by_question.values())
+
+    @contextmanager
+    def appending(self) -> Iterator[Callable[[Record], None]]:
+        """A function that appends a result: it is on the disk when the function returns, and then in the index."""
+        with LineJournal(self.path) as lines, LineJournal(index_of(self.path), synced=False) as index:
+
+            def append(result: Record) -> None:
+                start, line = self.path.stat().st_size, self._lines[-1].line + 1 if self._lines else 1
+                place = _place(result, self._kind, line, start, lines.append(result))
+                self._lines.append(place)
+                self._by_question[place.id] = place
+                index.append(place)
+
+            yield append
+
+    def put_in_order(self, question_ids: Iterable[str]) -> None:
+        """Puts the lines into the order of the questions, so that equal runs give equal files. Results of other
+        questions, of a run with a higher limit, stay behind them.
+        """
+        drop_torn_line(self.path)  # a full disk may have ended the run
+        places = self._by_question
+        found = [places[key] for key in dict.fromkeys((*question_ids, *places)) if key in places]
+        ordered = list(_moved(found))
+        if ordered == self._lines:
+            return
+        index_of(self.path).unlink(missing_ok=True)  # it must never outlive the order that it describes
+        with self.path.open("rb") as stream, written_whole(self.path, "wb") as file:
+            for place in found:
+                stream.seek(place.start)
+                file.write(stream.read(place.length))
+        self._lines, self._by_question = ordered, {place.id: place for place in ordered}
+        self._write_index()
+
+    def _write_index(self) -> None:
+        if self._lines:
+            write_records(index_of(self.path), self._lines)
+        else:
+            index_of(self.path).unlink(missing_ok=True)
+
+
+def _read(path: Path, kind: ResultKind[Any]) -> list[Place]:
+    rows = lines_of(path) if path.exists() else ()
+    return [
+        _place(from_dict(kind.record, row, path, line), kind, line, start, length) for line, row, start, length in rows
+    ]
+
+
+def _place(record: Any, kind: ResultKind[Any], line: int, start: int, length: int) -> Place:
+    return Place(kind.id_of(record), line, start, length, kind.counts(record), VERSION)
+
+
+def _moved(places: list[Place]) -> Iterator[Place]:
+    """The places of the same results one behind the other."""
+    start = 0
+    for line, place in enumerate(places, 1):
+        yield Place(place.id, line, start, place.length, place.counts, place.version)
+        start += place.length
+
+
+def _indexed(path: Path) -> list[Place]:
+    """What the index says, if it holds; none where it is missing, older than the results, torn or not of their size."""
+    index = index_of(path)
+    if not (path.exists() and index.exists()) or index.stat().st_mtime_ns < path.stat().st_mtime_ns:
+        return []
+    try:
+        places = list(read_records(index, Place))
+    except DataError:  # torn by a kill, or not ours: the results say all that it says
+        return []
+    ends = places[-1].start + places[-1].length if places else 0
+    held = ends == path.stat().st_size and all(place.version == VERSION for place in places)
+    return places if held else []
