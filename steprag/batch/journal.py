@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import sqlite3
 from collections.abc import Awaitable, Callable, Container, Iterator
 from dataclasses import replace
 from functools import partial
@@ -25,6 +24,7 @@ from pydantic import Field, StrictStr, TypeAdapter, ValidationError
 
 from steprag.agent.open import Agent
 from steprag.agent.retriever import Retriever
+from steprag.batch.database import Database
 from steprag.errors import JournalError, RequestError, StepragError
 from steprag.files import dump_line, from_dict
 from steprag.policy.budget import Spending
@@ -34,18 +34,6 @@ from steprag.types import COUNTABLE, Completion, Message, Passage, Question, Sam
 
 JOURNAL = "calls.sqlite"
 """Its name in a run folder."""
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS calls(
-    id INTEGER PRIMARY KEY, question TEXT, role TEXT, state TEXT, seed INTEGER, n INTEGER, reply TEXT, usage TEXT,
-    UNIQUE(question, role, state, seed, n));
-CREATE TABLE IF NOT EXISTS searches(
-    question TEXT, query TEXT, top_k INTEGER, found TEXT, PRIMARY KEY(question, query, top_k)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS passages(id TEXT PRIMARY KEY, title TEXT, text TEXT) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS questions(id TEXT PRIMARY KEY, row TEXT);
-CREATE TABLE IF NOT EXISTS lost(id INTEGER PRIMARY KEY, question TEXT, role TEXT);
-"""
-# A call without a reply was in flight when the process died.
-
 _THIS = "question = ? AND role = ? AND state = ? AND seed = ? AND n = ?"
 
 _REMEDY = "the journal is damaged or not this program's: restore it, or move it away to start afresh"
@@ -79,10 +67,7 @@ class Journal:
         self.closing = False
         self.fatal: StepragError | None = None
         """Why no request can succeed any more."""
-        try:
-            self._db = _connected_to_read(path) if reading else _connected(path)
-        except sqlite3.Error as error:
-            raise _translated(error, path) from None
+        self._db = Database(path, reading=reading)
         if not reading:
             self._bury_lost()
         self.spending.lost = self.lost
@@ -101,12 +86,12 @@ class Journal:
 
     def question(self, question: Question) -> QuestionCalls:
         """The finished calls of one question, and the way to make more."""
-        self._write("INSERT OR IGNORE INTO questions VALUES (?, ?)", question.id, dump_line(question))
+        self._db.write("INSERT OR IGNORE INTO questions VALUES (?, ?)", question.id, dump_line(question))
         return QuestionCalls(self, question.id, fresh=question.id not in self._questions)
 
     def questions(self) -> list[Question]:
         """Every question that was begun, in that order."""
-        rows = self._rows("SELECT row FROM questions ORDER BY rowid")
+        rows = self._db.rows("SELECT row FROM questions ORDER BY rowid")
         return [
             from_dict(Question, self._read(_OBJECT, row, f"question {place}"), self.path, place)
             for place, (row,) in enumerate(rows, 1)
@@ -114,17 +99,19 @@ class Journal:
 
     def usage(self) -> Iterator[tuple[str, str, Usage]]:
         """Question id, role and usage of every finished call."""
-        for question_id, role, usage in self._rows("SELECT question, role, usage FROM calls WHERE usage IS NOT NULL"):
+        for question_id, role, usage in self._db.rows(
+            "SELECT question, role, usage FROM calls WHERE usage IS NOT NULL"
+        ):
             yield question_id, role, Usage(*self._read(_USAGE, usage, f"the usage of a call of {question_id}"))
 
     @property
     def lost(self) -> int:
         """Calls that were in flight whenever a run of this folder was killed: perhaps paid, never answered."""
-        return self._rows("SELECT COUNT(*) FROM lost")[0][0]
+        return self._db.rows("SELECT COUNT(*) FROM lost")[0][0]
 
     def _bury_lost(self) -> None:
-        self._write("INSERT INTO lost(question, role) SELECT question, role FROM calls WHERE reply IS NULL")
-        self._write("DELETE FROM calls WHERE reply IS NULL")
+        self._db.write("INSERT INTO lost(question, role) SELECT question, role FROM calls WHERE reply IS NULL")
+        self._db.write("DELETE FROM calls WHERE reply IS NULL")
 
     def calls_of(self, question_id: str) -> list[tuple[CallKey, Sample]]:
         """A question's finished calls in the order in which they were sent."""
@@ -138,7 +125,7 @@ class Journal:
                     Usage(*self._read(_USAGE, usage, what)),
                 ),
             )
-            for role, state, seed, n, reply, usage in self._rows(query, question_id)
+            for role, state, seed, n, reply, usage in self._db.rows(query, question_id)
         ]
 
     def searches_of(self, question_id: str) -> dict[tuple[str, int], tuple[Passage, ...]]:
@@ -148,11 +135,11 @@ class Journal:
             (text, top_k): tuple(
                 self._passage(*found) for found in self._read(_FOUND, row, f"a search of {question_id}")
             )
-            for text, top_k, row in self._rows(query, question_id)
+            for text, top_k, row in self._db.rows(query, question_id)
         }
 
     def _passage(self, passage_id: str, score: float | None) -> Passage:
-        rows = self._rows("SELECT title, text FROM passages WHERE id = ?", passage_id)
+        rows = self._db.rows("SELECT title, text FROM passages WHERE id = ?", passage_id)
         if not rows or not all(isinstance(value, str) for value in rows[0]):
             raise JournalError(f"{self.path}: passage {passage_id} is missing or no text; {_REMEDY}")
         title, text = rows[0]
@@ -166,37 +153,28 @@ class Journal:
             raise JournalError(f"{self.path}: {what}: {error.errors()[0]['msg'].lower()}; {_REMEDY}") from None
 
     def sent(self, question_id: str, key: CallKey) -> None:
-        self._write("INSERT INTO calls(question, role, state, seed, n) VALUES (?, ?, ?, ?, ?)", question_id, *key)
+        """A call is about to leave: until `replied` or `failed` it counts as one that a kill may lose."""
+        self._db.write("INSERT INTO calls(question, role, state, seed, n) VALUES (?, ?, ?, ?, ?)", question_id, *key)
 
     def failed(self, question_id: str, key: CallKey) -> None:
         """The endpoint answered that it will not: nothing to keep."""
-        self._write(f"DELETE FROM calls WHERE {_THIS}", question_id, *key)
+        self._db.write(f"DELETE FROM calls WHERE {_THIS}", question_id, *key)
 
     def replied(self, question_id: str, key: CallKey, sample: Sample) -> None:
+        """The reply to a call is there; it is on the disk when this returns, and its cost is counted."""
         reply = json.dumps([[c.text, c.finish] for c in sample.completions], ensure_ascii=False)
         usage = json.dumps(list(vars(sample.usage).values()))
-        self._write(f"UPDATE calls SET reply = ?, usage = ? WHERE {_THIS}", reply, usage, question_id, *key)
+        self._db.write(f"UPDATE calls SET reply = ?, usage = ? WHERE {_THIS}", reply, usage, question_id, *key)
         self.spending.add(key[0], sample.usage)
 
     def searched(self, question_id: str, query: str, top_k: int, passages: tuple[Passage, ...]) -> None:
-        self._write("BEGIN")
+        """A search has found these passages, best first; each passage's text is kept once in the file."""
+        self._db.write("BEGIN")
         for passage in passages:
-            self._write("INSERT OR IGNORE INTO passages VALUES (?, ?, ?)", passage.id, passage.title, passage.text)
+            self._db.write("INSERT OR IGNORE INTO passages VALUES (?, ?, ?)", passage.id, passage.title, passage.text)
         found = json.dumps([[passage.id, passage.score] for passage in passages])
-        self._write("INSERT OR REPLACE INTO searches VALUES (?, ?, ?, ?)", question_id, query, top_k, found)
-        self._write("COMMIT")
-
-    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        try:
-            return self._db.execute(query, values).fetchall()
-        except sqlite3.Error as error:
-            raise _translated(error, self.path) from None
-
-    def _write(self, statement: str, *values: object) -> None:
-        try:
-            self._db.execute(statement, values)
-        except sqlite3.Error as error:
-            raise _translated(error, self.path) from None
+        self._db.write("INSERT OR REPLACE INTO searches VALUES (?, ?, ?, ?)", question_id, query, top_k, found)
+        self._db.write("COMMIT")
 
     async def __aenter__(self) -> Journal:
         return self
@@ -207,29 +185,6 @@ class Journal:
         self.closing = True
         await asyncio.gather(*self.in_flight, return_exceptions=True)
         self._db.close()
-
-
-def _translated(error: sqlite3.Error, path: Path) -> JournalError:
-    name = getattr(error, "sqlite_errorname", "")
-    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-        return JournalError(f"{path}: {error}; move it away to start afresh")
-    if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
-        return JournalError(f"{path}: {error}; make room and run again: what is in it is kept")
-    return JournalError(f"{path}: {error}")
-
-
-def _connected(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, isolation_level=None)
-    db.execute("PRAGMA journal_mode=WAL")
-    db.execute("PRAGMA synchronous=NORMAL")
-    db.executescript(SCHEMA)
-    return db
-
-
-def _connected_to_read(path: Path) -> sqlite3.Connection:
-    """Without a -wal file nobody writes, and the file can be read even where nothing may be written beside it."""
-    still = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
-    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{still}", uri=True, isolation_level=None)
 
 
 class QuestionCalls:
@@ -251,6 +206,7 @@ class QuestionCalls:
         return _JournalledPolicy(self, policy, role, gate)
 
     def retriever(self, retriever: Retriever) -> Retriever:
+        """`retriever` behind the journal: a search that was made is not made again."""
         return _JournalledRetriever(self, retriever)
 
     async def sample(self, key: CallKey, gate: Gate, chars: int, request: Request) -> Sample:

@@ -1,0 +1,73 @@
+"""The SQLite file of a journal: how it is opened, and what its errors mean to whoever runs the program."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from steprag.errors import JournalError
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS calls(
+    id INTEGER PRIMARY KEY, question TEXT, role TEXT, state TEXT, seed INTEGER, n INTEGER, reply TEXT, usage TEXT,
+    UNIQUE(question, role, state, seed, n));
+CREATE TABLE IF NOT EXISTS searches(
+    question TEXT, query TEXT, top_k INTEGER, found TEXT, PRIMARY KEY(question, query, top_k)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS passages(id TEXT PRIMARY KEY, title TEXT, text TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS questions(id TEXT PRIMARY KEY, row TEXT);
+CREATE TABLE IF NOT EXISTS lost(id INTEGER PRIMARY KEY, question TEXT, role TEXT);
+"""
+# A call without a reply was in flight when the process died.
+
+
+class Database:
+    """The open file. Every statement raises JournalError where the file cannot be read or written."""
+
+    def __init__(self, path: Path, *, reading: bool) -> None:
+        self._path = path
+        try:
+            self._db = _connected_to_read(path) if reading else _connected(path)
+        except sqlite3.Error as error:
+            raise _translated(error, path) from None
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """All rows that a query finds."""
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise _translated(error, self._path) from None
+
+    def write(self, statement: str, *values: object) -> None:
+        """Runs a statement; it is committed when this returns, or with the COMMIT of its transaction."""
+        try:
+            self._db.execute(statement, values)
+        except sqlite3.Error as error:
+            raise _translated(error, self._path) from None
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._db.close()
+
+
+def _translated(error: sqlite3.Error, path: Path) -> JournalError:
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+        return JournalError(f"{path}: {error}; move it away to start afresh")
+    if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
+        return JournalError(f"{path}: {error}; make room and run again: what is in it is kept")
+    return JournalError(f"{path}: {error}")
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=NORMAL")
+    db.executescript(SCHEMA)
+    return db
+
+
+def _connected_to_read(path: Path) -> sqlite3.Connection:
+    """Without a -wal file nobody writes, and the file can be read even where nothing may be written beside it."""
+    still = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
+    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{still}", uri=True, isolation_level=None)
