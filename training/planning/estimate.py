@@ -1,4 +1,4 @@
-"""What a training run takes, from arithmetic: bytes a device, disk, floating-point operations.
+"""What a training run takes, from arithmetic: bytes a device, and disk.
 
 Mixed-precision accounting as in ZeRO (arXiv 1910.02054): a trained weight costs 16 bytes (weight and gradient in 2 + 2
 or 4 + 4 bytes, the rest for the master copy and Adam's two moments). Activations count the inputs that each linear
@@ -22,25 +22,19 @@ NF4_BYTES = 0.5 + 0.127 / 8
 RUNTIME_GIB = 1.0
 SPARE = 1.1
 """Allocators keep blocks that fit nothing."""
-EPISODE_STEPS = 4
-"""Steps of a mean episode, as in the run on Atlas that docs/training.md tells of."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """What is trained on: rows, and tokens of a mean prompt and a mean answer; `longest` is prompt and answer.
-
-    Of grpo, a row is a completion.
-    """
+    """What is trained on: rows, tokens of a mean answer, and of the longest prompt and answer together."""
 
     rows: int
-    prompt: float
     answer: float
     longest: int
 
 
-PUBLISHED = Data(rows=13289, prompt=440, answer=40, longest=2390)
-"""RAG_ProGuide: 13,289 pairs, prompt and answer 478 tokens at the median, 2,390 at most."""
+PUBLISHED = Data(rows=13289, answer=40, longest=2390)
+"""RAG_ProGuide: 13,289 pairs, prompt and answer 2,390 tokens at most."""
 
 
 @dataclass(frozen=True)
@@ -146,53 +140,6 @@ def _logit_bytes(config: TrainConfig, shape: Shape, tokens: float) -> float:
     if config.trainer == "trl":
         return 256 * shape.words * 8
     return tokens * shape.words * 10
-
-
-def work(config: TrainConfig, shape: Shape, data: Data) -> float:
-    """Floating-point operations of the whole run.
-
-    Two a weight and token forward; backward as many for the activations and, where weights are trained, again for
-    those; checkpointing runs forward once more; the reference once for each row.
-    """
-    passes = 2 + (1 if config.finetuning == "full" else 0) + (1 if config.gradient_checkpointing else 0)
-    if config.stage == "grpo":
-        return _episodes_work(config, shape, data, passes)
-    rows = data.rows * config.epochs
-    if config.max_steps:
-        rows = config.max_steps * config.step_rows
-    tokens = rows * _tokens(config, data.prompt + data.answer, data.answer) / config.batch_size
-    reference = 1 if config.stage == "dpo" else 0
-    head = 0 if config.stage == "critic" else shape.words * shape.hidden
-    return 2 * (shape.linear + head) * tokens * (passes + reference)
-
-
-def _episodes_work(config: TrainConfig, shape: Shape, data: Data, passes: int) -> float:
-    """Every completion is sampled, its prompt read anew, and learnt; a question's first prompt is that of its whole
-    group, and shared within a batch.
-    """
-    section = config.grpo
-    together = min(section.episodes, config.batch_size) if section.share_prefix else 1
-    prompts = 1 - (1 - 1 / together) / min(config.episode.depth, EPISODE_STEPS)
-    learnt = (passes + (1 if section.beta else 0)) * (prompts * data.prompt + data.answer)
-    return 2 * (shape.linear + shape.words * shape.hidden) * data.rows * (data.prompt + data.answer + learnt)
-
-
-def episodes(config: TrainConfig, questions: int | None) -> Data:
-    """What a run of grpo learns from: completions of the size of the published ones. `questions` are those of the
-    file, None where `max_steps` says how many are played.
-    """
-    steps = config.max_steps or max(1, round(config.epochs * (questions or 0) / config.grpo.questions))
-    rows = steps * config.grpo.questions * config.grpo.episodes * min(config.episode.depth, EPISODE_STEPS)
-    return replace(PUBLISHED, rows=rows)
-
-
-def traffic(config: TrainConfig, shape: Shape, data: Data) -> float:
-    """Bytes that sampling reads on one device: all weights for every token, up to the longest completion of a batch."""
-    if config.stage != "grpo":
-        return 0.0
-    batches = data.rows / (config.grpo.questions * config.grpo.episodes)
-    width = 2 if config.bf16 and config.finetuning == "lora" else 4
-    return batches * config.grpo.max_tokens * shape.parameters * width
 
 
 def checkpoint_bytes(config: TrainConfig, shape: Shape) -> float:

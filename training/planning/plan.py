@@ -1,7 +1,6 @@
-"""`steprag plan train`: memory, disk and hours of a training run before it starts; refuses what cannot fit.
+"""`steprag plan train`: memory and disk of a training run before it starts; refuses what cannot fit.
 
-All figures are estimates from arithmetic (`training.planning.estimate`), not yet compared with a GPU; the hours also
-assume how much of a device's peak training and sampling reach.
+All figures are estimates from arithmetic (`training.planning.estimate`), not yet compared with a GPU.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,49 +21,42 @@ from steprag.engines.models import resolve_model
 from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError
 from steprag.files import existing
-from steprag.inputs import read_questions
 from training.checks import check_keys
 from training.config import TrainConfig
-from training.planning.estimate import GIB, PUBLISHED, Data, checkpoint_bytes, episodes, memory, traffic, work
+from training.planning.estimate import GIB, PUBLISHED, Data, checkpoint_bytes, memory
 from training.planning.shapes import Shape, shape_of
 from training.rows import data_files, read_training
 
 RECIPES = Path(__file__).parents[2] / "configs" / "training"
-SHARE_OF_PEAK = 0.35
-"""Of a GPU's dense bf16 peak, and of its memory's; training of this kind reaches 0.3 to 0.5 with long batches, less
-with short ones."""
 CHARACTERS_A_TOKEN = 4
 
 
 @dataclass(frozen=True)
 class Device:
-    """`gib` of memory, `tflops` dense at peak (bf16 for GPUs), `gbs`: gigabytes a second from memory."""
+    """`gib` of memory."""
 
     name: str
     gib: float
-    tflops: float
-    gbs: float
 
 
 DEVICES = {
-    "t4": Device("T4", 16, 65, 320),
-    "l4": Device("L4", 24, 121, 300),
-    "a10": Device("A10", 24, 125, 600),
-    "3090": Device("RTX 3090", 24, 71, 936),
-    "4090": Device("RTX 4090", 24, 165, 1008),
-    "a6000": Device("RTX A6000", 48, 155, 768),
-    "l40s": Device("L40S", 48, 362, 864),
-    "a100": Device("A100 80 GB", 80, 312, 2039),
-    "h100": Device("H100 80 GB", 80, 989, 3350),
-    "h200": Device("H200", 141, 989, 4800),
+    "t4": Device("T4", 16),
+    "l4": Device("L4", 24),
+    "a10": Device("A10", 24),
+    "3090": Device("RTX 3090", 24),
+    "4090": Device("RTX 4090", 24),
+    "a6000": Device("RTX A6000", 48),
+    "l40s": Device("L40S", 48),
+    "a100": Device("A100 80 GB", 80),
+    "h100": Device("H100 80 GB", 80),
+    "h200": Device("H200", 141),
 }
-"""From the makers' data sheets: memory, bf16 (T4: fp16) without sparsity, bandwidth."""
+"""From the makers' data sheets."""
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="steprag plan train", description="Memory, disk and hours of a training run.")
+    parser = argparse.ArgumentParser(prog="steprag plan train", description="Memory and disk of a training run.")
     parser.add_argument("--pairs", metavar="DIR", help="pairs to train on [sizes of the published RAG_ProGuide]")
-    parser.add_argument("--questions", metavar="FILE", help="grpo: questions to play [as many as max_steps needs]")
     parser.add_argument("--device", choices=[*DEVICES, "cpu"], help="[the GPU that is here, else the processor]")
     parser.add_argument("--devices", type=int, metavar="N", help="how many of them [the recipe's processes]")
     parser.add_argument("--json", action="store_true", help="the plan as JSON")
@@ -90,36 +80,27 @@ def main(argv: list[str]) -> int:
 
 
 def _data(given: argparse.Namespace, config: TrainConfig) -> Data:
-    """What is trained on. Raises ConfigError for a source that the stage does not read, or lacks."""
-    if config.stage != "grpo":
-        if given.questions:
-            raise ConfigError(f"--questions: stage {config.stage} learns from --pairs; leave it out")
-        return measure(Path(given.pairs), config) if given.pairs else PUBLISHED
-    if given.pairs:
-        raise ConfigError("--pairs: stage grpo learns from its own episodes; give --questions, or max_steps")
-    if not given.questions and not config.max_steps:
-        raise ConfigError("stage grpo: the hours hang on how many questions are played; give --questions, or max_steps")
-    return episodes(
-        config, len(read_questions(existing(given.questions, "question file"))) if given.questions else None
-    )
+    """What is trained on. Raises ConfigError for pairs that the stage does not read."""
+    if not given.pairs:
+        return PUBLISHED
+    if config.stage == "grpo":
+        raise ConfigError("--pairs: stage grpo learns from its own episodes; leave it out")
+    return measure(Path(given.pairs), config)
 
 
 def plan(config: TrainConfig, shape: Shape, data: Data, device: Device, devices: int) -> dict[str, Any]:
     """The plan as plain values; memory in GiB a device."""
     parts = memory(config, shape, data, devices)
-    computing = work(config, shape, data) / (device.tflops * 1e12 * devices)
-    sampling = traffic(config, shape, data) / (device.gbs * 1e9)
     return {
         "model": config.model,
         "parameters": shape.parameters,
         "device": f"{devices} x {device.name}" if devices > 1 else device.name,
-        "rows": data.rows,
+        "rows": None if config.stage == "grpo" else data.rows,
         "memory": {name: round(value, 2) for name, value in asdict(parts).items()},
         "memory_total": round(parts.total, 1),
         "memory_there": round(device.gib, 1),
         "fits": parts.total <= device.gib,
         "disk": round(checkpoint_bytes(config, shape) / GIB, 1),
-        "hours": round((computing + sampling) / SHARE_OF_PEAK / 3600, 2),
     }
 
 
@@ -147,7 +128,7 @@ def measure(folder: Path, config: TrainConfig) -> Data:
     prompts = [sum(len(message["content"]) for message in row.prompt) / CHARACTERS_A_TOKEN for row in rows]
     answers = [max(len(reply["content"]) for reply in row.completions) / CHARACTERS_A_TOKEN for row in rows]
     longest = max(prompt + answer for prompt, answer in zip(prompts, answers, strict=True))
-    return Data(len(rows), sum(prompts) / len(rows), sum(answers) / len(rows), round(longest))
+    return Data(len(rows), sum(answers) / len(rows), round(longest))
 
 
 def here() -> Device:
@@ -160,43 +141,22 @@ def here() -> Device:
     if not found:
         return processor()
     name, mebibytes = found.splitlines()[0].rsplit(",", 1)
-    known = [device for key, device in DEVICES.items() if key in name.lower().replace(" ", "")]
-    known = [*known, Device(name, 0, 100, 500)]
-    return Device(name, int(mebibytes) / 1024, known[0].tflops, known[0].gbs)
+    return Device(name, int(mebibytes) / 1024)
 
 
 def processor() -> Device:
-    """This machine's cores: their speed from a product of two matrices in float32, their memory's from a copy."""
-    import numpy as np
-
-    size = 1024
-    matrix, much = np.ones((size, size), dtype=np.float32), np.ones(2**24, dtype=np.float32)
-    tflops = 2 * size**3 / _fastest(lambda: matrix @ matrix) / 1e12
-    gbs = 2 * much.nbytes / _fastest(much.copy) / 1e9
-    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
-    return Device(f"{usable_cores()} cores", gib, tflops, gbs)
-
-
-def _fastest(work: Callable[[], object]) -> float:
-    """Seconds of the fastest of eight runs."""
-    taken = []
-    for _ in range(8):
-        start = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - start)
-    return min(taken)
+    """This machine's cores, with all its memory."""
+    return Device(f"{usable_cores()} cores", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB)
 
 
 def _table(report: dict[str, Any]) -> str:
     parts = ", ".join(f"{name} {value:.1f}" for name, value in report["memory"].items() if value >= 0.05)
-    hours = report["hours"]
-    took = f"{60 * hours:.0f} minutes" if hours < 2 else f"{hours:.1f} hours"
+    rows = f"rows     {report['rows']:,}\n" if report["rows"] is not None else ""
     return (
         f"model    {report['model']}, {report['parameters']:,} parameters\n"
-        f"rows     {report['rows']:,}\n"
+        f"{rows}"
         f"memory   {report['memory_total']} GiB of {report['memory_there']} on each of {report['device']} ({parts})\n"
         f"disk     {report['disk']} GiB for checkpoints\n"
-        f"time     about {took}, should {SHARE_OF_PEAK:.0%} of the peak be reached\n"
     )
 
 
