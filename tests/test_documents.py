@@ -1,0 +1,86 @@
+"""What the documents name exists: links, files, commands and their options. Their lines are short."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from steprag.cli import COMMANDS, main
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+ROOMS = "steprag|indexes|data_generation|preference|training|inference|configs|scripts|benchmarks|tests|docs"
+FILE = re.compile(rf"(?<![\w./])(?:{ROOMS})/[\w./-]+\.(?:py|yaml|sh|md|jsonl|gz|json)\b")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def heading_names(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def shell_lines(page: Path) -> list[str]:
+    """The indented `steprag …` lines, each with what a backslash goes on with, without comments."""
+    text = re.sub(r" \\\n\s+", " ", page.read_text(encoding="utf-8"))
+    lines = re.findall(r"^    (?:\$ )?steprag (.+)$", text, re.MULTILINE)
+    return [re.split(r"\s#\s", line)[0] for line in lines]
+
+
+@cache
+def known_options(command: str) -> frozenset[str]:
+    import contextlib
+    import io
+
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        main([*command.split(), "--help"])
+    return frozenset(re.findall(r"--[\w.]+", said.getvalue()))
+
+
+def command_of(line: str) -> str | None:
+    return next((c.words for c in COMMANDS if f"{line} ".startswith(f"{c.words} ")), None)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lines_are_short(page: Path) -> None:
+    long = [n for n, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1) if len(line) > 120]
+    assert not long, f"{page.name}: lines {long} have more than 120 characters"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_files_are_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in LINK.findall(text):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), f"{page.name}: {target}"
+        assert not anchor or anchor in heading_names(linked), f"{page.name}: {target}"
+    missing = [name for name in FILE.findall(text) if "/X." not in name and not (ROOT / name).exists()]
+    assert not missing, f"{page.name}: {missing}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_have_the_options_that_are_shown(page: Path) -> None:
+    for line in shell_lines(page):
+        command = command_of(line)
+        if command is None:
+            assert line.startswith(("COMMAND", "policy ", "demo", "--")), f"{page.name}: steprag {line}"
+            continue
+        words = f"policy {line.split()[1]}" if command == "policy" and len(line.split()) > 1 else command
+        unknown = set(re.findall(r"(?<![^\s\[(])--[\w.]+", line)) - known_options(words)
+        assert not unknown, f"{page.name}: steprag {line}: {sorted(unknown)}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_keys_that_are_named_exist(page: Path) -> None:
+    known = {option for c in COMMANDS if c.words != "policy" for option in known_options(c.words)}
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    named = set(re.findall(r"`--([a-z_]+\.[a-z_0-9.]+?)[ `.]", text))
+    unknown = sorted(name for name in named if f"--{name}" not in known)
+    assert not unknown, f"{page.name}: {unknown}"
