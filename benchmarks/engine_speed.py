@@ -15,10 +15,10 @@ import time
 
 from steprag import atlas
 from steprag.agent.grammars import TRANSCRIPT
-from steprag.config import PolicyConfig
 from steprag.engines.launch import ENGINES
 from steprag.inputs import read_passages, read_questions
 from steprag.policy.client import Policy, open_policy
+from steprag.sections import PolicyConfig
 from steprag.types import Message, Usage
 
 PASSAGES = 6

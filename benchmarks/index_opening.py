@@ -21,7 +21,8 @@ from benchmarks.index_types import resident
 from benchmarks.intake_memory import Hashing, write
 from indexes import open_retriever
 from indexes.build import IndexConfig, build_index
-from steprag.config import RetrieverConfig, load_config
+from steprag.config import load_config
+from steprag.sections import RetrieverConfig
 
 
 def opened(folder: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from indexes import open_retriever
 from indexes.evaluate import evaluate, read_judged
-from steprag.config import RetrieverConfig
+from steprag.sections import RetrieverConfig
 
 SETS = ("2wikimultihopqa", "hotpotqa", "musique", "popqa")
 MODES: dict[str, dict[str, Any]] = {

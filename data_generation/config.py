@@ -6,18 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from steprag.config import (
-    EpisodeConfig,
-    JudgeConfig,
-    PolicyConfig,
-    Positive,
-    PromptConfig,
-    RetrieverConfig,
-    Section,
-    StageConfig,
-    with_preset,
-)
+from steprag.config import StageConfig, with_preset
 from steprag.policy.budget import BudgetConfig
+from steprag.sections import EpisodeConfig, JudgeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig, Section
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "default": {},

@@ -21,12 +21,13 @@ from steprag.agent.environment import Environment
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.cli import guarded
-from steprag.config import EpisodeConfig, parse_arguments
+from steprag.config import parse_arguments
 from steprag.errors import DataError, StepFormatError
 from steprag.files import existing, file_hash, read_records, write_records
 from steprag.inputs import read_passages
 from steprag.progress import say
 from steprag.runs import open_run
+from steprag.sections import EpisodeConfig
 from steprag.types import Completion, Message, Passage, State, Trajectory
 
 SOURCE = "worked"

@@ -11,7 +11,8 @@ from indexes.addons.bm25 import Bm25Config
 from indexes.encoding.embed import Dtype
 from indexes.encoding.encoders import EMBEDDED, NO_ENCODER, NONE, EncoderSpec, Overrides, find_encoder, read_spec
 from indexes.encoding.runtimes import Backend
-from steprag.config import Positive, Section, StageConfig
+from steprag.config import StageConfig
+from steprag.sections import Positive, Section
 
 TypeName = Literal["flat", "flat-fp16", "ivf-sq8", "ivf-pq", "hnsw-sq8", "rabitq", "gpu-flat", "gpu-cagra"]
 

@@ -17,9 +17,10 @@ from pydantic import Field
 from indexes.retrieval.open import open_retriever
 from steprag.agent.retriever import Retriever
 from steprag.cli import guarded
-from steprag.config import Positive, RetrieverConfig, StageConfig, add_options, config_from, parse_arguments
+from steprag.config import StageConfig, add_options, config_from, parse_arguments
 from steprag.errors import DataError
 from steprag.files import existing, from_dict, read_rows
+from steprag.sections import Positive, RetrieverConfig
 from steprag.stats import mean_interval
 from steprag.types import Question
 

@@ -12,9 +12,10 @@ from contextlib import aclosing
 from indexes.retrieval.open import open_retriever
 from steprag.agent.retriever import Retriever
 from steprag.cli import guarded
-from steprag.config import RetrieverConfig, StageConfig, add_options, config_from, parse_arguments
+from steprag.config import StageConfig, add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
 from steprag.files import dump_line, to_dict
+from steprag.sections import RetrieverConfig
 from steprag.types import Passage
 
 

@@ -24,13 +24,14 @@ from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import ResultKind, Results
 from steprag.batch.worklist import SAMPLING, note_failures, same_model, unfinished, work_off
 from steprag.cli import guarded
-from steprag.config import JudgeConfig, StageConfig, add_options, config_from, parse_arguments
+from steprag.config import StageConfig, add_options, config_from, parse_arguments
 from steprag.errors import PART_DONE, ConfigError, RequestError
 from steprag.files import existing, file_hash, read_records, write_json
 from steprag.metrics import exact_match
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.client import Policy, model_identity, open_model
 from steprag.runs import open_run, read_manifest
+from steprag.sections import JudgeConfig
 from steprag.stats import share_interval
 from steprag.types import Failure, Message, Prediction, Question, Usage, Verdict
 from steprag.yaml_files import read_yaml

@@ -6,17 +6,9 @@ import argparse
 
 from pydantic import Field
 
-from steprag.config import (
-    EpisodeConfig,
-    PolicyConfig,
-    Positive,
-    PromptConfig,
-    RetrieverConfig,
-    StageConfig,
-    add_options,
-    config_from,
-)
+from steprag.config import StageConfig, add_options, config_from
 from steprag.policy.budget import BudgetConfig
+from steprag.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
 
 
 class GreedyConfig(PolicyConfig):

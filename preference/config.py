@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from steprag.config import Positive, Section, StageConfig, with_preset
+from steprag.config import StageConfig, with_preset
+from steprag.sections import Positive, Section
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},

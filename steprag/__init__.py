@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from steprag.agent.profiles import PromptProfile, load_profile
     from steprag.agent.retriever import Retriever
     from steprag.agent.rollout import episode_of, rollout
-    from steprag.config import EpisodeConfig, PolicyConfig, PromptConfig, RetrieverConfig
     from steprag.errors import StepragError
     from steprag.files import read_records, write_records
     from steprag.inputs import read_passages, read_questions
     from steprag.policy.client import Policy, open_policy
+    from steprag.sections import EpisodeConfig, PolicyConfig, PromptConfig, RetrieverConfig
     from steprag.types import (
         Completion,
         Episode,
@@ -44,7 +44,7 @@ _HOMES = {
     "steprag.agent.profiles": ("PromptProfile", "load_profile"),
     "steprag.agent.retriever": ("Retriever",),
     "steprag.agent.rollout": ("episode_of", "rollout"),
-    "steprag.config": ("EpisodeConfig", "PolicyConfig", "PromptConfig", "RetrieverConfig"),
+    "steprag.sections": ("EpisodeConfig", "PolicyConfig", "PromptConfig", "RetrieverConfig"),
     "steprag.errors": ("StepragError",),
     "steprag.files": ("read_records", "write_records"),
     "steprag.inputs": ("read_passages", "read_questions"),

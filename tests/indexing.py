@@ -13,7 +13,8 @@ import indexes.search
 from indexes import open_retriever
 from indexes.build import IndexConfig
 from steprag.cli import guarded
-from steprag.config import RetrieverConfig, load_config
+from steprag.config import load_config
+from steprag.sections import RetrieverConfig
 from steprag.types import Passage
 
 PASSAGES = [

@@ -23,7 +23,6 @@ import pytest
 from steprag.agent.grammar import START
 from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
 from steprag.agent.judge import ScoreFormat
-from steprag.config import PolicyConfig
 from steprag.engines import EMBEDDED, Endpoint, EngineSpec, embedded_gguf, resolve_model, serving
 from steprag.engines.adapters import gguf_adapter, permute_rows, unpermute_rows
 from steprag.engines.launch import command, vllm_program
@@ -33,6 +32,7 @@ from steprag.engines.server import check_reachable
 from steprag.engines.weights import hf_weights, merged_folder, transformers_folder
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable
 from steprag.policy.client import OpenAIPolicy, OutputFormat, open_policy
+from steprag.sections import PolicyConfig
 from steprag.types import Message, Sample
 from tests.models import TEMPLATE, make_tokenizer
 

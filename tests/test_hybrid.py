@@ -25,8 +25,8 @@ from indexes.retrieval.cache import QueryCache
 from indexes.retrieval.rerank import RerankedSearcher
 from indexes.retrieval.searchers import Asked, HybridSearcher, Ranking, fuse_ranks, fuse_scores
 from steprag.cli import guarded
-from steprag.config import RetrieverConfig
 from steprag.errors import ConfigError, DataError
+from steprag.sections import RetrieverConfig
 from steprag.types import Passage
 from tests.indexing import fingerprint, hybrid_index, small
 

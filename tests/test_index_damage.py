@@ -15,8 +15,8 @@ import indexes.manifest
 from indexes import open_retriever
 from indexes.build import IndexConfig, build_index
 from indexes.corpora.passage_store import PassageStore, write_passages
-from steprag.config import RetrieverConfig
 from steprag.errors import ConfigError, DataError, StepragError
+from steprag.sections import RetrieverConfig
 from steprag.types import Passage
 from tests.indexing import PASSAGES, ask, edit_manifest, fingerprint, small, write_corpus
 from tests.models import make_encoder

@@ -16,8 +16,8 @@ from indexes.build import build_index
 from indexes.manifest import read_index_manifest
 from indexes.retrieval.open import mode_of
 from steprag.cli import guarded
-from steprag.config import RetrieverConfig
 from steprag.errors import ConfigError, DataError
+from steprag.sections import RetrieverConfig
 from tests.indexing import PASSAGES, ask, fingerprint, hybrid_index, small, write_corpus
 
 NONE = Path("none")

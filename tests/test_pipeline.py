@@ -20,11 +20,11 @@ from indexes import open_retriever
 from indexes.build import build_index
 from steprag.agent.retriever import Retriever
 from steprag.cli import main
-from steprag.config import RetrieverConfig
 from steprag.errors import RetrieverError
 from steprag.files import read_records, write_records
 from steprag.metrics import normalise
 from steprag.runs import read_manifest
+from steprag.sections import RetrieverConfig
 from steprag.types import Failure, Message, Pair, Prediction, Question, Trajectory, Tree
 from tests.fakes import QUESTION, WORLD, Endpoint, answer, beginner, chat_reply, listening, options, serve
 from tests.indexing import small

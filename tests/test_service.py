@@ -26,8 +26,8 @@ from indexes.service.api import Served, create_app
 from indexes.service.config import LimitsConfig
 from indexes.service.serve import service_token
 from steprag.cli import guarded
-from steprag.config import RetrieverConfig
 from steprag.errors import ConfigError, RetrieverError
+from steprag.sections import RetrieverConfig
 from steprag.types import Passage
 from tests import fakes
 from tests.indexing import hybrid_index

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from steprag.config import EpisodeConfig, JudgeConfig, Positive, PromptConfig, RetrieverConfig, Section, StageConfig
+from steprag.config import StageConfig
+from steprag.sections import EpisodeConfig, JudgeConfig, Positive, PromptConfig, RetrieverConfig, Section
 
 Share = Annotated[float, Field(ge=0)]
 

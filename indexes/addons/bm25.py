@@ -21,9 +21,9 @@ from indexes.addons.postings import Counted, count_terms, write_arrays
 from indexes.corpora.passage_store import PassageStore
 from indexes.manifest import IndexManifest
 from indexes.retrieval.searchers import Asked, Ranking, best_rows
-from steprag.config import Positive, Section
 from steprag.errors import ConfigError
 from steprag.progress import Progress
+from steprag.sections import Positive, Section
 from steprag.types import Passage
 
 FOLDER = "bm25"

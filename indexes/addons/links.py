@@ -19,9 +19,9 @@ from indexes.addons.addon import add_sidecar, open_sidecar
 from indexes.corpora.passage_store import PassageStore
 from indexes.manifest import IndexManifest
 from indexes.retrieval.searchers import POOL, Asked, Ranking, RowSearcher, named, ordered, unit
-from steprag.config import Section
 from steprag.errors import DataError
 from steprag.progress import Progress
+from steprag.sections import Section
 
 FOLDER = "links"
 SOURCES = 5

@@ -20,9 +20,9 @@ from indexes.retrieval.rerank import CrossEncoder, RerankedSearcher
 from indexes.retrieval.searchers import DenseSearcher, HybridSearcher, RowSearcher, VectorIndex
 from indexes.vectors.index_types import open_index
 from steprag.agent.retriever import Retriever
-from steprag.config import RetrieverConfig
 from steprag.errors import ConfigError, DataError, StepragError
 from steprag.files import existing
+from steprag.sections import RetrieverConfig
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any
 import httpx2
 
 from indexes.retrieval.searchers import asked_of, named
-from steprag.config import RetrieverConfig
 from steprag.errors import ConfigError, DataError, RetrieverError
 from steprag.inputs import passage_from_row
 from steprag.progress import say
+from steprag.sections import RetrieverConfig
 from steprag.types import Passage
 
 FINGERPRINT = "X-StepRAG-Index"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from indexes.retrieval.folder_retriever import MAX_BATCH
-from steprag.config import Positive, RetrieverConfig, Section, StageConfig
+from steprag.config import StageConfig
+from steprag.sections import Positive, RetrieverConfig, Section
 
 
 class LimitsConfig(Section):

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from steprag.agent.profiles import PromptProfile, load_profile
-from steprag.config import PolicyConfig, PromptConfig
 from steprag.engines.models import ModelFiles, resolve_model, weights_hash
 from steprag.errors import ConfigError
 from steprag.files import read_json
 from steprag.progress import say
+from steprag.sections import PolicyConfig, PromptConfig
 
 
 def checked_profile(prompt: PromptConfig, policy: PolicyConfig) -> PromptProfile:

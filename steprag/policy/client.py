@@ -18,12 +18,12 @@ from typing import Any, Protocol
 import aiohttp
 import openai
 
-from steprag.config import PolicyConfig
 from steprag.engines.models import resolve_model, sha256_of, weights_hash
 from steprag.engines.server import EngineSpec, serving
 from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavailable, StepragError
 from steprag.policy.gate import Gate
 from steprag.policy.replies import sample_of
+from steprag.sections import PolicyConfig
 from steprag.types import Message, Sample
 
 
