@@ -28,7 +28,8 @@ from steprag.inputs import read_passages
 from steprag.progress import say
 from steprag.runs import open_run
 from steprag.sections import EpisodeConfig
-from steprag.types import Completion, Message, Passage, State, Trajectory
+from steprag.training_rows import Trajectory
+from steprag.types import Completion, Message, Passage, State
 
 SOURCE = "worked"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from indexes.build import Built, report_of
+from indexes.built import Built, report_of
 from indexes.check import cosine_rows
 from indexes.config import IndexConfig, chosen_encoder
 from indexes.corpora.passage_store import PassageStore, passage_text

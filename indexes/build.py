@@ -23,6 +23,7 @@ from indexes.addons.bm25 import FOLDER as BM25
 from indexes.addons.bm25 import add_bm25
 from indexes.addons.links import FOLDER as LINKS
 from indexes.addons.links import add_links
+from indexes.built import Built, report_of
 from indexes.config import IndexConfig, chosen_encoder
 from indexes.corpora.passage_store import OFFSETS, PASSAGES
 from indexes.corpora.read_corpus import SKIPPED, Intake, take_in
@@ -58,16 +59,6 @@ from steprag.progress import say
 QUERIES = 500
 """Questions that are measured at most."""
 PLAIN = {"dtype": "float32", "backend": "torch"}
-
-
-@dataclass(frozen=True)
-class Built:
-    """An index folder, whether it was there already, and which add-ons (bm25, links) this build gave it."""
-
-    path: Path
-    manifest: IndexManifest
-    reused: bool
-    added: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -255,26 +246,6 @@ def _questions(order: _Order) -> np.ndarray | None:
     questions = [question.question for question in read_questions(order.config.queries)]
     picked = np.random.default_rng(0).permutation(len(questions))[:QUERIES]
     return Encoder(order.encoder_folder, order.spec).encode_queries([questions[row] for row in picked])
-
-
-def report_of(built: Built) -> dict[str, Any]:
-    """What `index build` prints: the index, what decides its results, what was measured, its bytes without add-ons."""
-    manifest = built.manifest
-    return {
-        "index": str(built.path),
-        "reused": built.reused,
-        "passages": manifest.corpus.rows,
-        "skipped": sum(manifest.corpus.skipped.values()),
-        "encoder": manifest.encoder.name,
-        "dimension": manifest.encoder.dimension,
-        "fingerprint": manifest.fingerprint,
-        "seconds": manifest.seconds,
-        **dataclasses.asdict(manifest.index),
-        **manifest.measured,
-        "bytes": sum(facts.bytes for facts in manifest.files.values()),
-        "bm25": (built.path / BM25).exists(),
-        "links": (built.path / LINKS).exists(),
-    }
 
 
 def main(argv: list[str]) -> int:

@@ -18,7 +18,8 @@ from preference.filters import ContentOf
 from preference.pairs import same_words
 from preference.rule_counts import Funnel
 from steprag.files import PARTIAL, dump_line
-from steprag.types import Message, Pair
+from steprag.training_rows import Pair
+from steprag.types import Message
 
 COLUMNS = {"chosen": "Q", "rejected": "Q", "cell": "I", "split": "B", "margin": "d", "tokens": "I",
            "chosen_length": "I", "rejected_length": "I"}  # fmt: skip

@@ -11,7 +11,8 @@ from preference.config import FilterConfig
 from steprag.agent.grammar import Grammar
 from steprag.errors import StepFormatError
 from steprag.metrics import normalise
-from steprag.types import Completion, Message, Pair
+from steprag.training_rows import Pair
+from steprag.types import Completion, Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from preference.pairs import SOURCE, prompts
 from preference.rewards import Rewards
+from steprag.training_rows import Ranking, StepLabel
 from steprag.tree import as_reply
-from steprag.types import Ranking, StepLabel, Tree
+from steprag.types import Tree
 
 
 def build_labels(tree: Tree, tree_hash: str, rewards: Rewards) -> list[StepLabel]:

@@ -11,8 +11,9 @@ from preference.config import PairsConfig
 from preference.rewards import Estimate, Rewards
 from preference.rule_counts import Funnel
 from steprag.metrics import normalise
+from steprag.training_rows import Pair
 from steprag.tree import as_reply, children_of
-from steprag.types import Node, Pair, Tree
+from steprag.types import Node, Tree
 
 SOURCE = "search"
 

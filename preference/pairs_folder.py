@@ -17,7 +17,8 @@ from steprag.agent.grammar import Grammar
 from steprag.errors import ConfigError
 from steprag.files import dump_line, written_whole
 from steprag.inputs import dataset_of
-from steprag.types import Node, Pair, Question, Ranking, StepLabel, Trajectory, Tree
+from steprag.training_rows import Pair, Ranking, StepLabel, Trajectory
+from steprag.types import Node, Question, Tree
 
 SPLITS = ("train", "val")
 KINDS = {Trajectory: "sft", StepLabel: "steps", Ranking: "rankings"}

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from preference.config import SftConfig
 from preference.pairs import SOURCE
 from preference.rewards import Rewards
+from steprag.training_rows import Trajectory
 from steprag.tree import as_reply, path_to
-from steprag.types import Node, Trajectory, Tree
+from steprag.types import Node, Tree
 
 
 def build_trajectories(

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from steprag.inputs import read_passages, read_questions
     from steprag.policy.client import Policy, open_policy
     from steprag.sections import EpisodeConfig, PolicyConfig, PromptConfig, RetrieverConfig
+    from steprag.training_rows import Pair
     from steprag.types import (
         Completion,
         Episode,
         Failure,
         Message,
         Node,
-        Pair,
         Passage,
         Prediction,
         Question,
@@ -49,8 +49,9 @@ _HOMES = {
     "steprag.files": ("read_records", "write_records"),
     "steprag.inputs": ("read_passages", "read_questions"),
     "steprag.policy.client": ("Policy", "open_policy"),
+    "steprag.training_rows": ("Pair",),
     "steprag.types": (
-        *("Completion", "Episode", "Failure", "Message", "Node", "Pair", "Passage", "Prediction", "Question"),
+        *("Completion", "Episode", "Failure", "Message", "Node", "Passage", "Prediction", "Question"),
         *("State", "Step", "Tree", "Usage"),
     ),
 }

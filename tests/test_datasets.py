@@ -20,7 +20,8 @@ from steprag.errors import ConfigError, DataError
 from steprag.files import dump_line, from_dict, read_lines, read_records, write_records
 from steprag.inputs import read_questions
 from steprag.runs import read_manifest
-from steprag.types import Pair, Prediction, Question, State, Tree
+from steprag.training_rows import Pair
+from steprag.types import Prediction, Question, State, Tree
 from tests.fakes import QUESTION, WORLD, Endpoint, answer, chat_reply, evidence, listening, options, query, serve
 from tests.indexing import write_corpus
 

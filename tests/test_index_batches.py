@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexes.build import Built
+from indexes.built import Built
 from indexes.corpora.passage_store import PassageStore, write_passages
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.searchers import DenseSearcher, VectorIndex

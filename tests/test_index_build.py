@@ -9,7 +9,8 @@ import pytest
 
 import indexes.build
 import indexes.search
-from indexes.build import Built, build_index
+from indexes.build import build_index
+from indexes.built import Built
 from steprag.cli import guarded
 from steprag.errors import ConfigError
 from steprag.inputs import read_passages

@@ -22,7 +22,8 @@ from steprag.cli import main
 from steprag.errors import DataError
 from steprag.files import read_records, write_records
 from steprag.runs import read_manifest
-from steprag.types import Message, Pair, Question, State, Trajectory
+from steprag.training_rows import Pair, Trajectory
+from steprag.types import Message, Question, State
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy, query
 from tests.test_pair_filters import PROMPT, pair
 

@@ -25,7 +25,8 @@ from steprag.files import read_records, write_records
 from steprag.metrics import normalise
 from steprag.runs import read_manifest
 from steprag.sections import RetrieverConfig
-from steprag.types import Failure, Message, Pair, Prediction, Question, Trajectory, Tree
+from steprag.training_rows import Pair, Trajectory
+from steprag.types import Failure, Message, Prediction, Question, Tree
 from tests.fakes import QUESTION, WORLD, Endpoint, answer, beginner, chat_reply, listening, options, serve
 from tests.indexing import small
 

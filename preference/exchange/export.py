@@ -17,7 +17,7 @@ from steprag.config import parse_arguments
 from steprag.errors import ConfigError, DataError
 from steprag.files import dump_line, existing, from_dict, read_rows, write_json, written_whole
 from steprag.progress import say
-from steprag.types import Pair, Trajectory
+from steprag.training_rows import Pair, Trajectory
 
 FORMATS = ("llamafactory", "openai", "verl", "proguide")
 PARQUET_ROWS = 2000

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from steprag.types import Message, Pair, Trajectory
+from steprag.training_rows import Pair, Trajectory
+from steprag.types import Message
 
 _SHAREGPT = {"user": "human", "assistant": "gpt"}
 

@@ -36,7 +36,8 @@ from steprag.files import dump_line, existing, file_hash, line_hash, written_who
 from steprag.metrics import normalise
 from steprag.progress import say
 from steprag.runs import open_run
-from steprag.types import Message, Pair, Question
+from steprag.training_rows import Pair
+from steprag.types import Message, Question
 
 SOURCE = "RAG_ProGuide"
 PROFILE = "rag_proguide.yaml"

@@ -17,7 +17,8 @@ import yaml
 from steprag.agent.grammars import PROGUIDE
 from steprag.errors import DataError
 from steprag.files import file_hash
-from steprag.types import Pair, Passage, State, Step
+from steprag.training_rows import Pair
+from steprag.types import Passage, State, Step
 
 FIELDS = ("instruction", "input", "prompt", "chosen", "rejected", "chosen_action_type", "chosen_content",
           "rejected_action_type", "rejected_content", "layer")  # fmt: skip

@@ -21,7 +21,7 @@ from steprag.files import read_json, read_records, write_json
 from steprag.progress import say
 from steprag.runs import read_manifest
 from steprag.stats import shown
-from steprag.types import Pair
+from steprag.training_rows import Pair
 
 
 def main(argv: list[str]) -> int:

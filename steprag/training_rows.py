@@ -1,0 +1,101 @@
+"""The rows that training learns from, made of trees: Pair, Trajectory, StepLabel and Ranking.
+
+They are frozen plain data in JSON Lines files, as the records of `steprag.types` are; `extra` keeps foreign fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from steprag.types import Message
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A preference: from one prompt, `chosen` is better than `rejected`. TRL's conversational form and where it comes
+    from.
+
+    `tree` is the hash of the tree's line in `trees.jsonl` (`steprag.files.line_hash`). What an imported file does not
+    tell (tree, nodes, rewards, visits) is None. `margin_error` is the standard error of the margin where the reward has
+    one; `label_smoothing`, where asked for, the chance that the preference is the other way round, by visits.
+    """
+
+    prompt: tuple[Message, ...]
+    chosen: tuple[Message, ...]
+    rejected: tuple[Message, ...]
+    question_id: str
+    tree: str | None
+    chosen_node: int | None
+    rejected_node: int | None
+    action: str
+    rejected_action: str
+    depth: int
+    chosen_reward: float | None
+    rejected_reward: float | None
+    margin: float | None
+    chosen_visits: int | None
+    rejected_visits: int | None
+    source: str
+    golden_answers: tuple[str, ...] = ()
+    margin_error: float | None = None
+    label_smoothing: float | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One step of a worked or found episode, as supervised training takes it: a prompt and the completion to learn.
+
+    From a tree it carries the same provenance as a pair; `outcome` is what the episode's answer was worth.
+    """
+
+    prompt: tuple[Message, ...]
+    completion: tuple[Message, ...]
+    question_id: str
+    action: str
+    depth: int
+    source: str
+    tree: str | None = None
+    node: int | None = None
+    outcome: float | None = None
+    golden_answers: tuple[str, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StepLabel:
+    """A step and what it was worth, as a critic (process reward model) learns it. `error` is the standard error."""
+
+    prompt: tuple[Message, ...]
+    completion: tuple[Message, ...]
+    value: float
+    error: float | None
+    question_id: str
+    tree: str
+    node: int
+    action: str
+    depth: int
+    visits: int
+    source: str
+    golden_answers: tuple[str, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """All rewarded siblings of one prompt, best first; the lists run in step with one another."""
+
+    prompt: tuple[Message, ...]
+    completions: tuple[tuple[Message, ...], ...]
+    rewards: tuple[float, ...]
+    errors: tuple[float | None, ...]
+    question_id: str
+    tree: str
+    nodes: tuple[int, ...]
+    actions: tuple[str, ...]
+    depth: int
+    visits: tuple[int, ...]
+    source: str
+    golden_answers: tuple[str, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
