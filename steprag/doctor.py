@@ -20,6 +20,7 @@ from steprag.engines.launch import vllm_program
 from steprag.engines.models import cache_dir, embedded_encoder, embedded_gguf, verify
 from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError
+from steprag.extras import EXTRAS, missing_of, remedy
 from steprag.runs import code_version
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "sentence-transformers", "faiss-cpu", "xllamacpp", "openai")
@@ -40,7 +41,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="findings as JSON on standard output")
     parser.add_argument("--full", action="store_true", help="also hash the embedded weights")
     given = parse_arguments(parser, argv)
-    findings = [*_machine(), *_packages(), *_models(given.full), *_keys()]
+    findings = [*_machine(), *_packages(), *map(_extra, EXTRAS), *_models(given.full), *_keys()]
     if given.json:
         sys.stdout.write(json.dumps([asdict(finding) for finding in findings], indent=2) + "\n")
     else:
@@ -79,6 +80,14 @@ def _package(name: str) -> Finding:
         return Finding(name, "ok", version(name))
     except PackageNotFoundError:
         return Finding(name, "missing", "run: bash scripts/setup.sh")
+
+
+def _extra(name: str) -> Finding:
+    """An extra of the install: whole, or what it lacks and the command that brings it."""
+    lacking = missing_of(name)
+    if not lacking:
+        return Finding(f"extra {name}", "ok", "installed")
+    return Finding(f"extra {name}", "note", f"without {', '.join(lacking)}; for it: {remedy(name)}")
 
 
 def _models(full: bool) -> list[Finding]:

@@ -32,6 +32,11 @@ def extra_of(package: str, command: str = "") -> str | None:
     return next((extra for extra in names if extra in command.split()), names[0] if names else None)
 
 
+def missing_of(extra: str) -> list[str]:
+    """Import names that the extra would bring and that are not installed."""
+    return [package for package in EXTRAS[extra] if importlib.util.find_spec(package) is None]
+
+
 def need(package: str) -> None:
     """Raises ModuleNotFoundError unless `package` is installed; for what another process will import."""
     if importlib.util.find_spec(package) is None:

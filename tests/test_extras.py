@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from steprag.cli import main
 from steprag.extras import EXTRAS, extra_of
 from steprag.files import write_records
 from steprag.types import Question
@@ -160,3 +161,14 @@ def test_a_light_environment_runs_the_stages(tmp_path: Path) -> None:
     assert installed.returncode == 0, installed.stderr
     assert run(python, "-c", "import torch").returncode == 1
     check_the_stages(lambda *argv: run(str(tmp_path / "venv" / "bin" / "steprag"), *argv), tmp_path)
+
+
+def test_the_doctor_names_the_extras_and_what_each_lacks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(EXTRAS, "plots", ("no_such_package", "json"))
+    assert main(["doctor"]) == 0
+    lines = {line.split(maxsplit=3)[2]: line for line in capsys.readouterr().out.splitlines() if " extra " in line}
+    assert lines.keys() == EXTRAS.keys()
+    assert "without no_such_package; for it: pip install -e '.[plots]'" in lines["plots"]
+    assert lines["train"].startswith("ok")

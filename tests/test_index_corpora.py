@@ -184,7 +184,6 @@ A list. [[Category:Metals]]</text></revision></page>
 
 
 def test_a_wikipedia_dump_becomes_passages_of_100_words(tmp_path: Path) -> None:
-    pytest.importorskip("mwxml")
     dump = tmp_path / "w-pages-articles.xml.bz2"
     packed = bz2.compress((DUMP % " ".join(f"w{n}" for n in range(200))).encode())
     dump.write_bytes(packed)

@@ -1,4 +1,4 @@
-"""Encoders in ONNX Runtime and OpenVINO beside PyTorch, and what is refused. The real ones run where installed."""
+"""Encoders in ONNX Runtime and OpenVINO beside PyTorch, and what is refused."""
 
 from __future__ import annotations
 
@@ -39,8 +39,6 @@ def test_backends_are_for_float32(encoder: Path, values: dict[str, str], monkeyp
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_another_runtime_gives_the_vectors_of_torch(backend: runtimes.Backend, encoder: Path, tmp_path: Path) -> None:
-    for package in runtimes.PACKAGES[backend]:
-        pytest.importorskip(package)
     spec, texts = read_spec(str(encoder), encoder, Overrides()), [text for _, _, text in PASSAGES]
     texts += ["short", " ".join(texts) * 2]  # other lengths and batches than the export saw
     plain, other = (Encoder(encoder, spec, backend=name).encode_passages(texts) for name in ("torch", backend))
