@@ -28,6 +28,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 class SearchConfig(Section):
+    """How a tree grows: iterations, children, when it stops. Depth and top_k are the episode's."""
+
     preset: Literal["default", "reasonrag", "fast"] = Field(
         default="default", description="a set of search and reward keys; keys given beside it win"
     )
@@ -48,6 +50,8 @@ class SearchConfig(Section):
 
 
 class RewardConfig(Section):
+    """What a finished leaf is worth while its tree grows, from 0 to 1."""
+
     name: Literal["spre", "judge", "mixed"] = Field(
         default="spre", description="spre: the answer's F1 × alpha^steps; judge: a model's score; mixed: both"
     )
@@ -57,6 +61,7 @@ class RewardConfig(Section):
 
     @property
     def judged(self) -> bool:
+        """Whether a judge is asked, which costs requests."""
         return self.name != "spre"
 
 
@@ -68,6 +73,8 @@ class TreeLimits(Section):
 
 
 class GenerateConfig(StageConfig):
+    """`steprag generate`. A preset's keys stand below those that are given."""
+
     policy: PolicyConfig = PolicyConfig()
     judge: JudgeConfig = JudgeConfig()
     retriever: RetrieverConfig = RetrieverConfig()

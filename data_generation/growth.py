@@ -50,6 +50,7 @@ class Growth:
 
     @property
     def root(self) -> Branch:
+        """The branch of the question itself, without a step."""
         return self.branches[0]
 
     def number(self, branch: Branch) -> None:

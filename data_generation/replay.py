@@ -66,6 +66,11 @@ def _config(given: argparse.Namespace, made_with: dict[str, Any]) -> GenerateCon
 async def replay(
     config: GenerateConfig, folder: Path, of: dict[str, object], out: Path, earlier: Earlier | None = None
 ) -> int:
+    """Writes the run folder `out` from the calls of `folder`'s journal; returns the exit code.
+
+    `of` is that run's identity, `earlier` its `--after`. Raises ConfigError where the
+    reward wants a judge and the journal has no call of one.
+    """
     profile = load_profile(config.prompt.profile, config.prompt.examples)
     identity = {**of, **search_identity(config), "replay_of": of}
     with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
@@ -111,12 +116,15 @@ class Replay:
         self._found = journal.searches_of(question_id)
 
     def policy(self, role: str) -> Policy:
+        """The policy of that role (policy or judge); both draw on the same journal."""
         return _ReplayPolicy(self._samples, role)
 
     async def ready(self) -> None:
+        """Nothing is to be loaded."""
         return None
 
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+        """The journal's passages of the query. Raises NotJournalled where it was not made with that `top_k`."""
         if (query, top_k) not in self._found:
             raise NotJournalled(f"the journal has no search for {query!r} with top_k {top_k}")
         return self._found[query, top_k]

@@ -87,6 +87,7 @@ async def work(given: argparse.Namespace, episodes: Path, corpus: Path) -> int:
 
 
 def identity_of(given: argparse.Namespace, episodes: Path, environment: Environment) -> dict[str, Any]:
+    """All that decides the rows: a folder begun with another identity is refused."""
     return {
         "episodes": file_hash(episodes),
         "limit": given.limit,
@@ -99,6 +100,7 @@ def identity_of(given: argparse.Namespace, episodes: Path, environment: Environm
 
 
 def prompt_of(environment: Environment) -> dict[str, str]:
+    """The profile's name and hash, as the manifest keeps them; training compares them with inference."""
     return {"profile": environment.profile.name, "hash": environment.profile.hash}
 
 

@@ -95,6 +95,7 @@ def fingerprint(encoder: EncoderSpec, index: IndexFacts, passages_sha256: str) -
 
 
 def file_facts(path: Path) -> FileFacts:
+    """A file's size, SHA-256 and sample hash; reads the whole file."""
     return FileFacts(path.stat().st_size, file_hash(path), sample_hash(path))
 
 
@@ -127,7 +128,9 @@ class Listed(Protocol):
     """A manifest that lists files."""
 
     @property
-    def files(self) -> dict[str, FileFacts]: ...
+    def files(self) -> dict[str, FileFacts]:
+        """Facts by the file's path within the folder."""
+        ...
 
 
 def check_files(folder: Path, manifest: Listed, *, full: bool = False) -> None:

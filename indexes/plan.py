@@ -65,6 +65,8 @@ class TypePlan:
 
 @dataclass(frozen=True)
 class Room:
+    """What a machine has: bytes of memory, bytes free on the disk, cores."""
+
     memory: int
     disk: int
     cores: int
@@ -162,6 +164,7 @@ def _flops() -> float:
 
 
 def machine_here(out: Path) -> Room:
+    """This machine: its whole memory, what is free on the disk of `out`, and the cores that may be used."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Room(memory, shutil.disk_usage(out).free, usable_cores())
 

@@ -41,6 +41,8 @@ PROMPT = Path(__file__).parent.parent / "configs" / "judge" / "answer.yaml"
 
 
 class AnswerJudgeConfig(StageConfig):
+    """`steprag judge`: the judge and its budget."""
+
     judge: JudgeConfig = JudgeConfig()
     budget: BudgetConfig = BudgetConfig()
 
@@ -52,12 +54,15 @@ class YesOrNo:
     stop: tuple[str, ...] = ()
 
     def gbnf(self, allowed: tuple[str, ...]) -> str:
+        """llama.cpp's grammar of the two words; `allowed` changes nothing."""
         return 'root ::= "yes" | "no"\n'
 
     def regex(self, allowed: tuple[str, ...]) -> str:
+        """The regular expression of the two words; `allowed` changes nothing."""
         return "yes|no"
 
     def schema(self, allowed: tuple[str, ...]) -> dict[str, Any] | None:
+        """The JSON schema `{"right": true or false}`."""
         properties = {"right": {"type": "boolean"}}
         return {"type": "object", "properties": properties, "required": ["right"], "additionalProperties": False}
 
@@ -126,6 +131,7 @@ async def verdict(prediction: Prediction, policy: Policy) -> Verdict | Failure:
 
 
 def render(prediction: Prediction, answer: str) -> tuple[Message, ...]:
+    """The judge's prompt: question, golden answers and `answer`. Question and answer are neutralised: they are data."""
     words = _words()
     golden = " / ".join(prediction.golden_answers)
     question, said = neutralise(prediction.question), neutralise(answer)

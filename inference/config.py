@@ -12,10 +12,14 @@ from steprag.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig
 
 
 class GreedyConfig(PolicyConfig):
+    """The policy of inference: greedy unless a temperature is given."""
+
     temperature: float = Field(default=0.0, ge=0, le=5, description="sampling temperature; 0 is greedy")
 
 
 class InferConfig(StageConfig):
+    """`steprag infer` and `steprag ask`."""
+
     policy: GreedyConfig = GreedyConfig()
     retriever: RetrieverConfig = RetrieverConfig()
     prompt: PromptConfig = PromptConfig()

@@ -13,6 +13,8 @@ Share = Annotated[float, Field(ge=0)]
 
 
 class LoraSection(Section):
+    """Adapters of low rank (LoRA, arXiv 2106.09685), where finetuning is lora."""
+
     rank: Positive = Field(default=8, description="rank of the two matrices added to each linear layer")
     alpha: Positive = Field(default=16, description="scale of what LoRA adds, divided by the rank")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout before the added matrices")
@@ -21,6 +23,8 @@ class LoraSection(Section):
 
 
 class DpoSection(Section):
+    """Stage dpo (arXiv 2305.18290): the loss over pairs, and how prompts are shared."""
+
     beta: float = Field(default=0.1, gt=0, description="how closely the policy is held to its reference")
     loss: tuple[str, ...] = Field(default=("sigmoid",), description="TRL's preference losses, summed")
     loss_weights: tuple[float, ...] | None = Field(
@@ -39,12 +43,16 @@ class DpoSection(Section):
 
 
 class CriticSection(Section):
+    """Stage critic: a head that predicts a step's value, from 0 to 1."""
+
     loss: Literal["bce", "mse"] = Field(
         default="bce", description="of a step's value: cross-entropy of its odds, or the squared error"
     )
 
 
 class GrpoSection(Section):
+    """Stage grpo (arXiv 2402.03300): episodes of the model's own, rewarded and compared within a question."""
+
     rewards: dict[str, float] = Field(
         default={"f1": 1.0, "format": 0.1},
         description="reward: weight, of em, f1, rouge, judge, format, evidence, recall, cost, length; 0 only logs it",
@@ -65,6 +73,8 @@ class GrpoSection(Section):
 
 
 class LlamaFactorySection(Section):
+    """Where LLaMA-Factory is, where trainer is llamafactory."""
+
     executable: str = Field(
         default=".venv-llamafactory/bin/llamafactory-cli",
         description="its command; scripts/setup_llamafactory.sh makes the environment",

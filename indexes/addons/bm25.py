@@ -142,6 +142,7 @@ class Bm25Searcher:
         """Nothing takes long: the scores are mapped, the vocabulary is read at opening."""
 
     def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+        """At most `top_k` rows a query, by BM25 score above 0; equal scores by row."""
         return [self._rank(query, top_k) for query, top_k in asked]
 
     def _rank(self, query: str, top_k: int) -> Ranking:

@@ -115,9 +115,11 @@ class LinkedSearcher:
             ) from None
 
     def load(self) -> None:
+        """Loads the ranking below; the links are mapped already."""
         self._base.load()
 
     def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+        """The ranking below, at least POOL deep, with what links gain added; scores are brought to 0…1 before."""
         found = self._base.search([(query, max(top_k, POOL)) for query, top_k in asked])
         return [self._linked(unit(ranked))[:top_k] for ranked, (_, top_k) in zip(found, asked, strict=True)]
 

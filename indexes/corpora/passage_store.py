@@ -113,6 +113,7 @@ class PassageStore:
         return [passage_text(self.read(row)) for row in rows]
 
     def close(self) -> None:
+        """Closes the passages' file; a second call does nothing."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

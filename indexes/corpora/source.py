@@ -40,6 +40,7 @@ class Source:
     items: Callable[[], Iterator[Item]]
 
     def place(self, file: int, line: int) -> str:
+        """An item's place as messages name it: FILE:LINE, lines from 1."""
         return f"{self.files[file]}:{line}"
 
 

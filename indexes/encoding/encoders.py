@@ -93,7 +93,9 @@ COMPARED = ("weight_hash", "dimension", "pooling", "normalise", "query_prefix", 
 class TextEncoder(Protocol):
     """What the retriever asks of an encoder."""
 
-    def encode_queries(self, texts: Sequence[str]) -> np.ndarray: ...
+    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
+        """(len(texts), dimension) float32 vectors, in the order of the texts, with the query prefix."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -43,10 +43,12 @@ class Work:
     backend: Backend = "torch"
 
     def range(self, shard: int) -> tuple[int, int]:
+        """The shard's rows: the first, and the one after the last."""
         return shard * self.shard_rows, min(self.rows, (shard + 1) * self.shard_rows)
 
     @property
     def shards(self) -> int:
+        """How many shards there are; the last may be shorter."""
         return -(-self.rows // self.shard_rows)
 
 

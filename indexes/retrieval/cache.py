@@ -55,4 +55,5 @@ class QueryCache:
         self._file.execute("COMMIT")
 
     def close(self) -> None:
+        """Closes the SQLite file; what `put` kept is on the disk already."""
         self._file.close()

@@ -72,6 +72,7 @@ class FolderRetriever:
 
     @property
     def fingerprint(self) -> str:
+        """16 hex digits of the index and of how it is searched: part of a run's identity."""
         return self._searcher.fingerprint
 
     @property
@@ -97,6 +98,7 @@ class FolderRetriever:
 
     @property
     def passages(self) -> int:
+        """How many passages the index holds."""
         return len(self._store)
 
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:

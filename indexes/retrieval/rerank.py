@@ -25,7 +25,9 @@ class PairScorer(Protocol):
 
     hash: str
 
-    def load(self) -> None: ...
+    def load(self) -> None:
+        """Loads the weights, in the thread that will score."""
+        ...
 
     def score(self, query: str, texts: Sequence[str]) -> np.ndarray:
         """(len(texts),) scores, greater is better."""
@@ -44,6 +46,7 @@ class CrossEncoder:
         self.hash = hashlib.sha256("".join(file_hash(file) for file in files).encode()).hexdigest()
 
     def load(self) -> None:
+        """Loads safetensors weights from this machine alone; no code of the model's is run."""
         with one_load():
             import torch
             from sentence_transformers import CrossEncoder as Model
@@ -59,6 +62,7 @@ class CrossEncoder:
             )
 
     def score(self, query: str, texts: Sequence[str]) -> np.ndarray:
+        """(len(texts),) logits, not squeezed to 0…1; greater is better."""
         pairs = [(query, text) for text in texts]
         return np.asarray(self._model.predict(pairs, show_progress_bar=False, convert_to_numpy=True))
 
@@ -71,10 +75,12 @@ class RerankedSearcher:
         self.fingerprint = named("rerank", base.fingerprint, model.hash, candidates)
 
     def load(self) -> None:
+        """Loads the ranking below, then the cross-encoder."""
         self._base.load()
         self._model.load()
 
     def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+        """At most `top_k` rows a query, with the cross-encoder's scores."""
         found = self._base.search([(query, max(top_k, self._candidates)) for query, top_k in asked])
         return [rerank(query, first, self._store, self._model)[:top_k]
                 for (query, top_k), first in zip(asked, found, strict=True)]  # fmt: skip

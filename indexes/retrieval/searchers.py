@@ -46,7 +46,9 @@ class RowSearcher(Protocol):
     """Ranks rows. Used by one thread; equal fingerprints give equal rankings."""
 
     @property
-    def fingerprint(self) -> str: ...
+    def fingerprint(self) -> str:
+        """16 hex digits of all that decides the rankings."""
+        ...
 
     def load(self) -> None:
         """Loads what takes long (weights), once, in the thread that will search."""
@@ -80,9 +82,11 @@ class DenseSearcher:
         self._encoder: TextEncoder | None = None
 
     def load(self) -> None:
+        """Loads the encoder, once."""
         self._encoder = self._encoder or self._load_encoder()
 
     def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+        """At most `top_k` rows a query, by cosine. A query that stands twice is encoded once."""
         self.load()
         assert self._encoder is not None
         texts = list(dict.fromkeys(query for query, _ in asked))
@@ -117,10 +121,12 @@ class HybridSearcher:
         self.fingerprint = named(fusion, RRF_K, POOL, [part.fingerprint for part in parts], self._weights)
 
     def load(self) -> None:
+        """Loads every part, in order."""
         for part in self._parts:
             part.load()
 
     def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+        """At most `top_k` rows a query, fused from the first POOL of each part or more."""
         pools = [(query, max(top_k, POOL)) for query, top_k in asked]
         found = [part.search(pools) for part in self._parts]
         return [self._fuse(rankings, self._weights)[:top_k]

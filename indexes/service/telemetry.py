@@ -37,9 +37,11 @@ class Telemetry:
 
     @property
     def content_type(self) -> str:
+        """The content type of `text`."""
         return CONTENT_TYPE_LATEST
 
     def text(self) -> bytes:
+        """All counters in Prometheus's text format."""
         return generate_latest(self._registry)
 
     @contextmanager
@@ -54,6 +56,7 @@ class Telemetry:
 
     @contextmanager
     def timed(self, path: str) -> Iterator[None]:
+        """Adds the seconds that the block takes to the route's histogram, also where it raises."""
         start = time.perf_counter()
         try:
             yield
@@ -61,6 +64,7 @@ class Telemetry:
             self._seconds.labels(_route(path)).observe(time.perf_counter() - start)
 
     def answered(self, path: str, status: int) -> None:
+        """Counts a reply by route and HTTP status."""
         self._requests.labels(_route(path), str(status)).inc()
 
 

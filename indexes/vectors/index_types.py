@@ -51,6 +51,7 @@ class IndexType:
 
     @property
     def exact(self) -> bool:
+        """Whether every search finds the true nearest vectors (recall 1)."""
         return self.factory is None and self.name != "gpu-cagra"
 
 
@@ -88,11 +89,19 @@ class Manifest(Protocol):
     """What `open_index` reads of an index's manifest."""
 
     @property
-    def index(self) -> IndexFacts: ...
+    def index(self) -> IndexFacts:
+        """The type and its parameters."""
+        ...
+
     @property
-    def encoder(self) -> Any: ...
+    def encoder(self) -> Any:
+        """Its `dimension` is the vectors'."""
+        ...
+
     @property
-    def corpus(self) -> Any: ...
+    def corpus(self) -> Any:
+        """Its `rows` are the vectors'."""
+        ...
 
 
 class Rescored:

@@ -141,6 +141,7 @@ class ProfileFinder:
         self._quoted = [0, 0]
 
     def add(self, system: str, shown: Shown) -> None:
+        """Counts a row's system prompt for its turn, and how its titles are quoted."""
         counts = self.systems[shown.turn]
         counts[system] = counts.get(system, 0) + 1
         if shown.state.passages:

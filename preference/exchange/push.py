@@ -17,14 +17,26 @@ KEPT_BACK = ["metrics.jsonl", "refused.jsonl"]
 class Hub(Protocol):
     """The two calls that are made of `huggingface_hub.HfApi`."""
 
-    def create_repo(self, repo_id: str, *, repo_type: str, private: bool, exist_ok: bool) -> Any: ...
+    def create_repo(self, repo_id: str, *, repo_type: str, private: bool, exist_ok: bool) -> Any:
+        """Makes the repository, or leaves one that is there."""
+        ...
+
     def upload_folder(
-        self, *, repo_id: str, repo_type: str, folder_path: str, allow_patterns: list[str], ignore_patterns: list[str],
+        self,
+        *,
+        repo_id: str,
+        repo_type: str,
+        folder_path: str,
+        allow_patterns: list[str],
+        ignore_patterns: list[str],
         commit_message: str,
-    ) -> Any: ...  # fmt: skip
+    ) -> Any:
+        """Sends the folder's matching files in one commit."""
+        ...
 
 
 def add_push_option(parser: argparse.ArgumentParser) -> None:
+    """Adds `--push REPO` and `--public`, which `push_if_asked` reads."""
     parser.add_argument("--push", metavar="REPO", help="publish as OWNER/NAME on the hub; needs HF_TOKEN [off]")
     parser.add_argument("--public", action="store_true", help="with --push: a public repository, not a private one")
 

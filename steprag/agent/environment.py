@@ -34,6 +34,7 @@ class Environment:
     depth: int
 
     def start(self, question: str) -> State:
+        """The state of a question before its first step; `opened` adds what the question itself finds."""
         return State(question)
 
     async def opened(self, state: State) -> State:
@@ -71,6 +72,7 @@ class Environment:
         return self.profile.grammar.action(state.steps[-1].action).retrieves
 
     def ended(self, state: State) -> bool:
+        """Whether the last step ends the episode (an answer, in the base grammar). The depth is not looked at."""
         return bool(state.steps) and self.profile.grammar.action(state.steps[-1].action).terminal
 
 

@@ -84,10 +84,12 @@ class Action:
 
     @property
     def opening(self) -> str:
+        """The tag before the content, such as `<query>`."""
         return f"<{self.name}>"
 
     @property
     def closing(self) -> str:
+        """The tag after the content, such as `</query>`."""
         return f"</{self.name}>"
 
     @property
@@ -127,6 +129,7 @@ class Grammar:
         return hashlib.sha256(json.dumps([*facts, *flags], sort_keys=True).encode()).hexdigest()[:16]
 
     def action(self, name: str) -> Action:
+        """The action of that name. Raises KeyError where the grammar has none."""
         return self._by_name[name]
 
     def allowed(self, steps: tuple[Step, ...], depth: int) -> tuple[str, ...]:

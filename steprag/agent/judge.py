@@ -29,12 +29,15 @@ class ScoreFormat:
     stop: tuple[str, ...] = ()
 
     def gbnf(self, allowed: tuple[str, ...]) -> str:
+        """llama.cpp's grammar of the number; `allowed` changes nothing."""
         return 'root ::= "100" | [1-9] [0-9]? | "0"\n'
 
     def regex(self, allowed: tuple[str, ...]) -> str:
+        """The regular expression of the number; `allowed` changes nothing."""
         return "100|[1-9][0-9]?|0"
 
     def schema(self, allowed: tuple[str, ...]) -> dict[str, Any] | None:
+        """The JSON schema `{"score": 0…100}`, for endpoints that constrain by schema alone."""
         return {
             "type": "object",
             "properties": {"score": {"type": "integer", "minimum": 0, "maximum": 100}},
@@ -113,4 +116,5 @@ def _words() -> dict[str, str]:
 
 
 def prompt_hash() -> str:
+    """16 hex digits of the judge's prompt file: part of a run's identity."""
     return file_hash(PROMPT)[:16]

@@ -28,11 +28,19 @@ class AgentConfig(Protocol):
     """The sections that decide what the agent is."""
 
     @property
-    def policy(self) -> PolicyConfig: ...
+    def policy(self) -> PolicyConfig:
+        """The model that writes steps: who serves it, and how it samples."""
+        ...
+
     @property
-    def prompt(self) -> PromptConfig: ...
+    def prompt(self) -> PromptConfig:
+        """The prompt profile, and how many worked examples it shows."""
+        ...
+
     @property
-    def episode(self) -> EpisodeConfig: ...
+    def episode(self) -> EpisodeConfig:
+        """Depth in steps, and passages a query."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -214,10 +214,12 @@ def train(out: Path, name: str, kind: str, *, pairs: str, adapter: str, steps: i
 
 
 def fast() -> tuple[str, ...]:
+    """Options that train in bfloat16, where this processor has instructions for it."""
     return ("--bf16", "true") if fast_dtype() == "bfloat16" else ()
 
 
 def recipe(kind: str) -> Path:
+    """The Atlas recipe of that kind (sft or dpo)."""
     return RECIPES / f"training/atlas-{kind}.yaml"
 
 
@@ -231,6 +233,7 @@ def one_pass(pairs: Path, kind: str) -> int:
 
 
 def sft_steps(pairs: Path, sizes: Sizes, rounds: int) -> int:
+    """Steps of supervised training: as many a round as the sizes say, SFT_PASSES over the rows at most."""
     return min(rounds * sizes.sft_steps, SFT_PASSES * one_pass(pairs, "sft"))
 
 
@@ -256,6 +259,7 @@ def score_elsewhere(proof: Proof, book: StageBook) -> None:
 
 
 def answers(proof: Proof, contender: Contender, *questions: str, index: Path, limit: int) -> Stage:
+    """Inference of a contender on the first `limit` questions; `questions` are the options that name them."""
     return stage(
         contender.run, "infer", *proof.served, *contender.options, *questions,
         config=RECIPES / "inference/demo.yaml", index=index, limit=limit,

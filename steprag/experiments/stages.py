@@ -51,6 +51,7 @@ class Stage:
 
     @property
     def argv(self) -> list[str]:
+        """The arguments after `steprag`."""
         return [*self.command.split(), *self.options]
 
     @property

@@ -14,6 +14,8 @@ from steprag.types import Usage
 
 
 class BudgetConfig(Section):
+    """What a run may use, each key None for no limit; `Spending` holds a run to it."""
+
     usd: float | None = Field(default=None, gt=0, description="dollars a run may cost, at policy.price and judge.price")
     tokens: Positive | None = Field(default=None, description="prompt and completion tokens a run may use")
     calls: Positive | None = Field(
@@ -46,6 +48,7 @@ class Spending:
             raise ConfigError("budget.usd is set but no price: give policy.price.prompt and policy.price.completion")
 
     def add(self, role: str, usage: Usage) -> None:
+        """Counts what a reply cost. A role without a price costs no dollars; its calls and tokens count."""
         self.usage += usage
         self.usd += dollars(usage, self._prices.get(role, PriceConfig()))
 

@@ -46,8 +46,14 @@ class OutputFormat(Protocol):
         """Closing tags at which a completion is stopped; none where it ends by itself."""
         ...
 
-    def gbnf(self, allowed: tuple[str, ...]) -> str: ...
-    def regex(self, allowed: tuple[str, ...]) -> str: ...
+    def gbnf(self, allowed: tuple[str, ...]) -> str:
+        """llama.cpp's grammar, whose start symbol is `root`."""
+        ...
+
+    def regex(self, allowed: tuple[str, ...]) -> str:
+        """A regular expression that the whole completion matches."""
+        ...
+
     def schema(self, allowed: tuple[str, ...]) -> dict[str, Any] | None:
         """A JSON schema, or None where the format is not JSON."""
         ...
@@ -106,6 +112,10 @@ class OpenAIPolicy:
             self.served = served.get(self._model, {})
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        """As `Policy.sample`.
+
+        A reply that makes no sense is asked for again, `policy.retries` times at most and 0.5 to 8 seconds apart.
+        """
         request = self._request(messages, allowed, n, seed)
         for attempt in range(self._config.retries + 1):
             if attempt:

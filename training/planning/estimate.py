@@ -51,6 +51,7 @@ class Memory:
 
     @property
     def total(self) -> float:
+        """GiB of all parts, with a tenth more for what the allocator cannot use."""
         return SPARE * sum(getattr(self, field.name) for field in fields(self))
 
 

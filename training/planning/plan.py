@@ -55,6 +55,7 @@ DEVICES = {
 
 
 def main(argv: list[str]) -> int:
+    """Prints the plan; then raises ConfigError, with the nearest recipe that fits, where the device has too little."""
     parser = argparse.ArgumentParser(prog="steprag plan train", description="Memory and disk of a training run.")
     parser.add_argument("--pairs", metavar="DIR", help="pairs to train on [sizes of the published RAG_ProGuide]")
     parser.add_argument("--device", choices=[*DEVICES, "cpu"], help="[the GPU that is here, else the processor]")

@@ -106,15 +106,18 @@ class Watch(TrainerCallback):
         self.seconds = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Opens the bar, at the step of the checkpoint that training goes on from."""
         self._bar = Progress(self._config.stage, state.max_steps, "steps", done=state.global_step)
         self._start = time.monotonic()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        """Notes the numbers by step; the trainer's closing summary is left out."""
         numbers = {key: value for key, value in (logs or {}).items() if isinstance(value, (int, float))}
         if "train_runtime" not in numbers:
             self._run.note(step=state.global_step, seconds=round(time.monotonic() - self._start, 2), **numbers)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Moves the bar; asks the trainer to stop where `minutes` are over."""
         told = "reward" if self._config.stage == "grpo" else "loss"
         last = next((entry[told] for entry in reversed(state.log_history) if told in entry), None)
         if self._bar:
@@ -128,6 +131,7 @@ class Watch(TrainerCallback):
         return bool(broadcast_object_list([self.seconds > limit])[0])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Closes the bar."""
         if self._bar:
             self._bar.__exit__(None, None, None)
 

@@ -74,6 +74,7 @@ class AtlasPassage:
 
     @property
     def text(self) -> str:
+        """All lines, with a space between."""
         return " ".join(line.text for line in self.lines)
 
     def evidence(self, relation: str) -> str:
@@ -94,12 +95,15 @@ class AtlasWorld:
     rows: Mapping[tuple[str, str], int]
 
     def value(self, entity: str, relation: str) -> Value:
+        """The fact. Raises KeyError where the entity has no such relation."""
         return self.entities[entity].facts[relation]
 
     def stated(self, entity: str, relation: str) -> bool:
+        """Whether a passage states the fact."""
         return (entity, relation) in self.rows
 
     def evidence(self, entity: str, relation: str) -> str:
+        """The sentences that state the fact, verbatim. Raises KeyError where none does."""
         return self.passages[self.rows[entity, relation]].evidence(relation)
 
 
@@ -120,10 +124,12 @@ def with_article(name: str) -> str:
 
 
 def sentence_case(text: str) -> str:
+    """The text with its first letter as a capital; the rest stays."""
     return text[:1].upper() + text[1:]
 
 
 def possessive(name: str) -> str:
+    """The name with 's, or with an apostrophe alone after an s."""
     return f"{name}'" if name.endswith("s") else f"{name}'s"
 
 

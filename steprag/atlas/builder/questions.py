@@ -38,6 +38,7 @@ class QuestionRow:
 
     @property
     def rows(self) -> tuple[int, ...]:
+        """Corpus rows of the passages that the hops need, each once, in the order of the hops."""
         return tuple(dict.fromkeys(hop.row for hop in self.hops))
 
 
@@ -53,6 +54,7 @@ def said(value: Value) -> str:
 
 
 def answers_of(value: Value) -> tuple[str, ...]:
+    """The golden answers of a value: without its article, as it is written, its other names."""
     bare = value.text.removeprefix("the ")
     return tuple(dict.fromkeys((bare, value.text, *value.aliases)))
 
@@ -77,6 +79,7 @@ def askable(world: AtlasWorld, entity: Entity, relation: str) -> bool:
 
 
 def hop_for(world: AtlasWorld, entity: Entity, relation: str, ask: Ask, subject: str) -> Hop:
+    """One look-up: what is needed, queries for it, its evidence, the passage's row and the value."""
     return Hop(
         fill(ask.need, entity, subject),
         tuple(fill(query, entity, subject) for query in ask.queries),
@@ -87,6 +90,7 @@ def hop_for(world: AtlasWorld, entity: Entity, relation: str, ask: Ask, subject:
 
 
 def one_hop(world: AtlasWorld) -> Iterator[QuestionRow]:
+    """A question for every askable fact whose answer the wording does not give away."""
     for entity in world.entities.values():
         for (kind, relation), ask in ALL.items():
             if kind != entity.kind or not ask.questions or not askable(world, entity, relation):
