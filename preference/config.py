@@ -24,18 +24,18 @@ PRESETS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """What each preset sets; keys that the user gives win."""
 
-Part = Literal["spre", "best_leaf", "first_answer", "judge", "gold", "reasonrag"]
+Part = Literal["spre", "best_leaf", "first_answer", "judge", "gold", "cover", "reasonrag"]
 Product = Literal["pairs", "sft", "steps", "rankings"]
 
 
 class TreeRewardConfig(Section):
     """What a step of a finished tree is worth (`preference.rewards`)."""
 
-    name: Literal["spre", "best_leaf", "first_answer", "judge", "gold", "reasonrag", "mixed"] = Field(
+    name: Literal[Part, "mixed"] = Field(
         default="spre",
         description="spre: mean over the answers below of metric × alpha^steps; best_leaf: the best of them; "
-        "first_answer: the first; judge: its scores; gold: gold-evidence recall; reasonrag: the published recursion; "
-        "mixed: see mix",
+        "first_answer: the first; judge: its scores; gold: gold-evidence recall; cover: the golden answer was met; "
+        "reasonrag: the published recursion; mixed: see mix",
     )
     metric: Literal["f1", "em", "f1_with_articles"] = Field(default="f1", description="what an answer is worth")
     alpha: float = Field(default=0.9, gt=0, le=1, description="discount a step")

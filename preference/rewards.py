@@ -1,8 +1,8 @@
 """Rewards of a finished tree: for every node, how good it was to go there. Nothing is written into the tree.
 
-A reward is a function of a tree and a `TreeRewardConfig`, listed by name in `REWARDS`; `gold` and `mixed` also take the
-grammar. It gives an `Estimate` for every node by id, None where it says nothing (a refused completion is not a wrong
-answer).
+A reward is a function of a tree and a `TreeRewardConfig`, listed by name in `REWARDS`; `gold`, `cover` and `mixed` also
+take the grammar. It gives an `Estimate` for every node by id, None where it says nothing (a refused completion is not a
+wrong answer).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from preference.config import TreeRewardConfig
+from preference.cover import golden_met
 from preference.gold import gold_recall
 from steprag.agent.grammar import Grammar
 from steprag.metrics import exact_match, f1_with_articles
@@ -41,7 +42,9 @@ def rewards(tree: Tree, config: TreeRewardConfig, grammar: Grammar) -> Rewards:
 
 
 def _named(name: str, tree: Tree, config: TreeRewardConfig, grammar: Grammar) -> Rewards:
-    return gold(tree, grammar) if name == "gold" else REWARDS[name](tree, config)
+    if name == "gold":
+        return gold(tree, grammar)
+    return cover(tree, config, grammar) if name == "cover" else REWARDS[name](tree, config)
 
 
 def outcomes(tree: Tree, config: TreeRewardConfig) -> list[float | None]:
@@ -178,6 +181,19 @@ def judge(tree: Tree, config: TreeRewardConfig) -> Rewards:
 def gold(tree: Tree, grammar: Grammar) -> Rewards:
     """Gold-evidence recall of the steps that search or keep (`preference.gold`)."""
     return [None if share is None else Estimate(share, 0.0, "gold") for share in gold_recall(tree, grammar)]
+
+
+def cover(tree: Tree, config: TreeRewardConfig, grammar: Grammar) -> Rewards:
+    """Whether the golden answer was met (`preference.cover`), 1 or 0, and for answers the outcome; × alpha^steps.
+
+    None everywhere on questions that can be guessed from their own words.
+    """
+    values = [None if met is None else discounted(float(met), node.depth, config.alpha)
+              for node, met in zip(tree.nodes, golden_met(tree, grammar), strict=True)]  # fmt: skip
+    if any(value is not None for value in values):
+        answers = outcomes(tree, config)
+        values = [answer if value is None else value for value, answer in zip(values, answers, strict=True)]
+    return [None if value is None else Estimate(value, 0.0, "cover") for value in values]
 
 
 def mixed(tree: Tree, config: TreeRewardConfig, grammar: Grammar) -> Rewards:

@@ -35,7 +35,7 @@ PLAIN = ("--filters.duplicates", "false", "--card.plots", "false")
 
 
 def node(identity: int, parent: int | None, action: str | None, f1: float | None = None, **more: object) -> Node:
-    depth = {None: 0, 0: 1, 1: 2, 2: 2, 4: 3}[parent] if parent is not None else 0
+    depth = {None: 0, 0: 1, 1: 2, 2: 2, 4: 3, 5: 3}[parent] if parent is not None else 0
     texts = {"text": f"text {identity}", "content": f"c {identity}"}
     values = {"prediction_f1": f1, "terminal": f1 is not None, "visits": 1}
     return Node(id=identity, parent=parent, depth=depth, action=action, **{**texts, **values, **more})
@@ -168,6 +168,51 @@ def test_gold_recall_follows_the_episode(metadata: dict[str, object], recall: li
     grown = replace(tree(), nodes=nodes, question=Question("q", "?", ("a",), metadata))
     assert values(rewards(grown, TreeRewardConfig(name="gold"), TRANSCRIPT)) == recall
     assert values(rewards(_renamed(grown), TreeRewardConfig(name="gold"), OTHER_NAMES)) == recall
+
+
+def shown(text: str) -> tuple[Message, ...]:
+    return (*PROMPT[:1], Message(role="user", content=text))
+
+
+def covered(question: str, *golden: str) -> Tree:
+    """query 1 finds the lek and names nothing, query 2 names the lek and finds Lima, query 3 was not gone on from.
+
+    Below query 1: evidence 4 without the lek, evidence 5 with it, and below that a query, an answer and a refused step.
+    """
+    nodes = (
+        node(0, None, None, messages=shown(question)),
+        node(1, 0, "query", text="look", messages=shown(f"{question} look Passages: Prices are in the lek.")),
+        node(
+            2,
+            0,
+            "query",
+            text="is it the lek",
+            messages=shown(f"{question} is it the lek Passages: Lima lies in Peru."),
+        ),
+        node(3, 0, "query"),
+        node(4, 1, "evidence", content="Prices."),
+        node(5, 1, "evidence", content="Prices are in the Lek!", messages=shown("…")),
+        node(6, 5, "query", messages=shown("…")),
+        node(7, 5, "answer", 0.0, content="Lima"),
+        node(8, 5, None, failure="no_action", terminal=True),
+    )
+    return replace(tree(), nodes=nodes, question=Question("q", question, golden))
+
+
+def test_cover_says_where_the_golden_answer_was_met() -> None:
+    grown = covered("Which currency?", "Albanian lek", "lek")
+    cover = TreeRewardConfig(name="cover", alpha=1.0)
+    assert values(rewards(grown, cover, TRANSCRIPT)) == [None, 1.0, 0.0, None, 0.0, 1.0, 1.0, 0.0, None]
+    assert values(rewards(_renamed(grown), cover, OTHER_NAMES)) == values(rewards(grown, cover, TRANSCRIPT))
+    pairs = build_pairs(grown, "h", rewards(grown, cover, TRANSCRIPT), PairsConfig())
+    assert [(p.chosen_node, p.rejected_node) for p in pairs] == [(1, 2), (5, 4), (6, 7)]
+    assert values(rewards(grown, cover.model_copy(update={"alpha": 0.5}), TRANSCRIPT))[4:7] == [0.0, 0.25, 0.125]
+
+
+@pytest.mark.parametrize(("question", "golden"), [("Is it the sol or the lek?", "lek"), ("Is it in Peru?", "no")])
+def test_cover_is_silent_where_the_answer_can_be_guessed(question: str, golden: str) -> None:
+    found = rewards(covered(question, golden), TreeRewardConfig(name="cover"), TRANSCRIPT)
+    assert found == [None] * 9
 
 
 def test_pairs_are_siblings_with_a_margin() -> None:

@@ -1,0 +1,210 @@
+"""How many pairs a reward makes of Atlas' trees, and how many of them are right by the gold facts.
+
+    python benchmarks/label_accuracy.py [--trees FILE …] [--rewards spre cover …] [--json]
+
+Nothing is searched and no model is asked. Pairs are made by the rules of `steprag pairs` (margin 0.1, more than a
+standard error, no discount, no cap), with the filters of the proof (`repeating`, `unread`). Each pair is then judged by
+what no reward of this benchmark but `gold` reads, the gold chain of the question:
+
+- two queries: the better one finds a gold passage more that the episode had not seen;
+- two evidence steps: the better one adds a gold fact more, which stands in the passages that were shown. The facts are
+  the bridge entity and the golden answer;
+- a query and an answer: the query, where the facts for the answer are not held yet; else the answer, if it is right;
+- two answers are not judged: their truth is what the rewards read.
+
+Where neither is better the pair is undecided. Only open questions are counted (bridge, one-hop): the facts that a
+comparison or a yes-no question needs are not in Atlas' metadata. `cover` reads the golden answer too, so its evidence
+pairs are right by construction. Intervals: 95 %, percentile bootstrap over trees.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from preference.build import read_trees
+from preference.config import FilterConfig, PairsConfig, TreeRewardConfig
+from preference.filters import content_reader, step_checks
+from preference.pairs import build_pairs
+from preference.rewards import rewards
+from steprag import atlas
+from steprag.agent.grammars import TRANSCRIPT
+from steprag.inputs import read_passages
+from steprag.metrics import exact_match, normalise
+from steprag.tree import children_of
+from steprag.types import Question, Tree
+
+OPEN = ("bridge", "one-hop")
+ACTIONS = ("query", "evidence", "query or answer")
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A passage and the words of which one must be kept from it, normalised."""
+
+    passage: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the episode has at a node: passages seen, facts held (by place), the words of the last search's passages."""
+
+    seen: frozenset[str] = frozenset()
+    facts: frozenset[int] = frozenset()
+    shown: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The pairs of one reward: `right` of `decided`, by what the steps do.
+
+    `calls`: of the search, for one right query or evidence pair. `covered`: the share of the nodes with two children or
+    more that gave a pair.
+    """
+
+    reward: str
+    pairs: int
+    decided: dict[str, int]
+    right: dict[str, int]
+    interval: dict[str, tuple[float, float] | None]
+    calls: float | None
+    covered: float
+
+
+def words(text: str) -> str:
+    return f" {normalise(text)} "
+
+
+def facts_of(question: Question) -> list[Fact]:
+    """The facts that an open question needs, in order."""
+    golden = tuple(map(words, question.golden_answers))
+    ids = question.metadata["supporting_ids"]
+    if question.metadata["type"] == "one-hop":
+        return [Fact(ids[0], golden)]
+    bridge = question.metadata["bridge"].removesuffix(" language")
+    return [Fact(ids[0], (words(bridge),)), Fact(ids[1], golden)]
+
+
+def annotated(tree: Tree, texts: dict[str, str]) -> tuple[list[Known], list[int]]:
+    """For every node what the episode knows there, and what the step itself added: gold passages or facts."""
+    facts = facts_of(tree.question)
+    known: list[Known] = []
+    added: list[int] = []
+    for node in tree.nodes:
+        before = known[node.parent] if node.parent is not None else Known()
+        after, new = Known(before.seen, before.facts), 0
+        if node.action == "query" and node.failure is None:
+            found = {passage.id for passage in node.passages}
+            new = sum(fact.passage in found - before.seen for fact in facts)
+            after = Known(before.seen | found, before.facts, words(" ".join(texts[name] for name in sorted(found))))
+        elif node.action == "evidence" and node.failure is None:
+            said = words(node.content or "")
+            now = {i for i, fact in enumerate(facts) if any(w in said and w in before.shown for w in fact.words)}
+            new, after = len(now - before.facts), Known(before.seen, before.facts | now)
+        known.append(after)
+        added.append(new)
+    return known, added
+
+
+def better(tree: Tree, one: int, other: int, known: list[Known], added: list[int]) -> int:
+    """1 where the first of two siblings is truly better, -1 where the second is, 0 where the facts do not tell."""
+    nodes = tree.nodes
+    actions = nodes[one].action, nodes[other].action
+    if actions[0] == actions[1] and actions[0] != "answer":
+        return (added[one] > added[other]) - (added[one] < added[other])
+    if set(actions) != {"query", "answer"}:
+        return 0
+    search_first = 1 if actions[0] == "query" else -1
+    answer = nodes[one if actions[0] == "answer" else other]
+    last = len(facts_of(tree.question)) - 1
+    if last not in known[answer.parent or 0].facts:
+        return search_first
+    return -search_first if exact_match(answer.content, tree.question.golden_answers) == 1.0 else 0
+
+
+def judged(tree: Tree, reward: TreeRewardConfig, texts: dict[str, str]) -> Iterator[tuple[str, int, int]]:
+    """For every pair that the reward makes: what the steps do, the truth, and the node that they go on from."""
+    content = content_reader(TRANSCRIPT)
+    checks = step_checks(FilterConfig(repeating=True, unread=True), TRANSCRIPT, content)
+    known, added = annotated(tree, texts)
+    for pair in build_pairs(tree, "", rewards(tree, reward, TRANSCRIPT), PairsConfig(per_node=None)):
+        if not all(check.passes(pair.prompt, pair.chosen[-1]["content"], pair.action) for check in checks):
+            continue
+        kind = pair.action if pair.action == pair.rejected_action else "query or answer"
+        truth = better(tree, pair.chosen_node, pair.rejected_node, known, added)
+        yield kind, truth, tree.nodes[pair.chosen_node].parent or 0
+
+
+def measure(name: str, trees: list[Tree], texts: dict[str, str]) -> Row:
+    """All trees' pairs by one reward."""
+    reward = TreeRewardConfig.model_validate({"name": name, "alpha": 1.0})
+    total, decided, right, covered, expanded = 0, Counter[str](), Counter[str](), 0, 0
+    by_tree: dict[str, list[tuple[int, int]]] = defaultdict(list)  # kind → (right, decided) of each tree
+    for tree in trees:
+        found = list(judged(tree, reward, texts))
+        total += len(found)
+        covered += len({parent for _, _, parent in found})
+        expanded += sum(len(children) > 1 for children in children_of(tree))
+        for kind in ACTIONS:
+            truths = [truth for what, truth, _ in found if what == kind and truth]
+            decided[kind] += len(truths)
+            right[kind] += truths.count(1)
+            by_tree[kind].append((truths.count(1), len(truths)))
+    worked = right["query"] + right["evidence"]
+    calls = sum(tree.usage.calls for tree in trees)
+    return Row(name, total, dict(decided), dict(right), {kind: interval(by_tree[kind]) for kind in ACTIONS},
+               calls / worked if worked else None, covered / expanded)  # fmt: skip
+
+
+def interval(trees: list[tuple[int, int]]) -> tuple[float, float] | None:
+    """Of the share of right pairs, resampling trees; None without a decided pair."""
+    counts = np.array(trees)
+    if not counts[:, 1].sum():
+        return None
+    drawn = counts[np.random.default_rng(0).integers(len(counts), size=(2000, len(counts)))].sum(axis=1)
+    shares = drawn[:, 0][drawn[:, 1] > 0] / drawn[:, 1][drawn[:, 1] > 0]
+    low, high = np.percentile(shares, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def shown(row: Row, kind: str) -> str:
+    if not row.decided[kind]:
+        return "0"
+    low, high = row.interval[kind] or (0.0, 1.0)
+    share = 100 * row.right[kind] / row.decided[kind]
+    return f"{row.right[kind]} of {row.decided[kind]}: {share:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--trees", nargs="+", type=Path, default=[atlas.DATA / "trees.jsonl.gz"], metavar="FILE")
+    parser.add_argument("--rewards", nargs="+", default=["spre", "best_leaf", "first_answer", "cover", "gold"])
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    trees = [tree for tree, _ in read_trees(*given.trees) if tree.question.metadata.get("type") in OPEN]
+    texts = {passage.id: f"{passage.title}: {passage.text}" for passage in read_passages(atlas.path("corpus"))}
+    rows = [measure(name, trees, texts) for name in given.rewards]
+    if given.json:
+        sys.stdout.write(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+        return
+    calls = sum(tree.usage.calls for tree in trees)
+    lines = [f"{len(trees)} trees of open questions, {calls:,} calls", "",
+             "| reward | pairs | query | evidence | query or answer | calls a right query or evidence pair | covered |",
+             "|---|---|---|---|---|---|---|"]  # fmt: skip
+    for row in rows:
+        cells = [row.reward, str(row.pairs), *(shown(row, kind) for kind in ACTIONS)]
+        cells += [f"{row.calls:.1f}" if row.calls else "none", f"{100 * row.covered:.0f} %"]
+        lines.append(f"| {' | '.join(cells)} |")
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Where an episode has met the golden answer, word for word: a label that asks no model and plays no rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from steprag.agent.grammar import Grammar
+from steprag.metrics import guessable, normalise
+from steprag.tree import path_to
+from steprag.types import Node, Tree
+
+
+def golden_met(tree: Tree, grammar: Grammar) -> list[bool | None]:
+    """For every node by id, whether the golden answer stands in what the step found or the episode has kept by then.
+
+    A step that keeps (`Action.keeps`): a golden answer stands in the kept text so far. A step that retrieves: it stands
+    there or in the passages found. Trees hold no passage texts, so these are read in the prompt of the step below; None
+    where nothing was asked below. None for all other steps, and everywhere on questions whose answer can be guessed
+    (`guessable`), because words prove nothing there. Words are compared whole and normalised.
+    """
+    golden = [f" {normalise(answer)} " for answer in tree.question.golden_answers]
+    if guessable(tree.question.question, tree.question.golden_answers):
+        return [None] * len(tree.nodes)
+    retrieving = {action.name for action in grammar.actions if action.retrieves}
+    keeping = {action.name for action in grammar.actions if action.keeps}
+    kept: list[bool] = []  # by node: whether the episode has kept it by then
+    met: list[bool | None] = []
+    for node in tree.nodes:  # parents come before their children
+        here = node.parent is not None and kept[node.parent]
+        here = here or (node.action in keeping and _holds(node.content or "", golden))
+        found = None
+        if node.action in keeping and node.failure is None:
+            found = here
+        elif node.action in retrieving and node.messages is not None:
+            found = here or _holds(_passages(tree, node), golden)
+        kept.append(here)
+        met.append(found)
+    return met
+
+
+def _passages(tree: Tree, node: Node) -> str:
+    """The prompt that the node's children saw, without the steps that the policy wrote."""
+    text = "\n".join(message["content"] for message in node.messages or ())
+    for step in path_to(tree, node)[1:]:
+        text = text.replace(step.text, " ")
+    return text
+
+
+def _holds(text: str, golden: Iterable[str]) -> bool:
+    words = f" {normalise(text)} "
+    return any(answer in words for answer in golden)
