@@ -25,8 +25,8 @@ from steprag.batch.journal import JOURNAL, Journal, state_of
 from steprag.batch.results import index_of
 from steprag.batch.worklist import FAILED
 from steprag.cli import guarded
-from steprag.config import add_options, load_config, options_from, parse_arguments
-from steprag.errors import ConfigError, NotJournalled
+from steprag.config import add_options, leaves, load_config, options_from, parse_arguments
+from steprag.errors import ConfigError, DataError, NotJournalled
 from steprag.files import dump_line, existing, written_whole
 from steprag.policy.client import Policy
 from steprag.runs import open_run, read_manifest
@@ -47,6 +47,9 @@ def main(argv: list[str]) -> int:
     earlier = Earlier([Path(run) for run in given.after]) if given.after else None
     if (earlier and earlier.identity) != manifest["identity"].get("after"):
         raise ConfigError(f"{folder} marked what earlier runs hold; give --after with the same runs as it was given")
+    for section in {name.split(".")[0] for name, _ in leaves(GenerateConfig) if "." in name}:
+        if not isinstance(manifest["config"].get(section, {}), dict):
+            raise DataError(folder / "manifest.json", f"config.{section}: expected an object", remedy="restore it")
     config = _config(given, manifest["config"])
     return asyncio.run(replay(config, folder, manifest["identity"], Path(given.out), earlier))
 
@@ -55,9 +58,9 @@ def _config(given: argparse.Namespace, made_with: dict[str, Any]) -> GenerateCon
     """The run's own configuration below what is asked for now; a preset asked for now goes before the run's keys."""
     options = options_from(given)
     preset = load_config(GenerateConfig, given.config, options).search.preset
-    set_anew = PRESETS[preset] if preset != made_with["search"]["preset"] else {}
+    set_anew = PRESETS[preset] if preset != made_with.get("search", {}).get("preset", "default") else {}
     below = {
-        section: {key: value for key, value in made_with[section].items() if key not in keys}
+        section: {key: value for key, value in made_with.get(section, {}).items() if key not in keys}
         for section, keys in set_anew.items()
     }
     return load_config(GenerateConfig, given.config, options, {**made_with, **below})

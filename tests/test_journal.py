@@ -28,7 +28,7 @@ from steprag.batch.journal import JOURNAL, Journal
 from steprag.cli import guarded, main
 from steprag.config import load_config
 from steprag.errors import BudgetReached, ConfigError, DataError, JournalError, PolicyRefused, RetrieverError
-from steprag.files import read_records
+from steprag.files import read_records, write_json
 from steprag.policy.client import Model, Policy
 from steprag.policy.gate import Gate
 from steprag.runs import open_run, read_manifest
@@ -327,6 +327,24 @@ def test_a_replay_puts_what_is_asked_now_before_what_the_run_was_made_with(
     assert read_manifest(tmp_path / "fast")["config"]["search"]["rollouts"] == 4
     assert main([*command, str(tmp_path / "judged"), "--reward.name", "judge"]) == 2
     assert "has no call of a judge" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("search", "preset", "code"),
+    [(None, "default", 0), (None, "fast", 0), ("deep", "default", 2), (["x"], "fast", 2)],
+)
+def test_a_replay_of_a_run_whose_configuration_is_damaged_is_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], search: object, preset: str, code: int
+) -> None:
+    generate(tmp_path / "run", ScriptedPolicy())
+    manifest = read_manifest(tmp_path / "run")
+    manifest["config"] = {**manifest["config"], "search": search}
+    if search is None:
+        del manifest["config"]["search"]
+    write_json(tmp_path / "run/manifest.json", manifest)
+    command = ["replay", "--trees", str(tmp_path / "run"), "--out", str(tmp_path / "again"), "--search.preset", preset]
+    assert main(command) == code
+    assert ("manifest.json: config.search: expected an object" in capsys.readouterr().err) == (code == 2)
 
 
 def test_a_replay_counts_every_answer_that_was_paid_for(tmp_path: Path) -> None:
