@@ -16,22 +16,33 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from indexes import open_retriever
 from steprag.agent.environment import Environment
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.cli import guarded
-from steprag.config import parse_arguments
+from steprag.config import StageConfig, add_options, config_from, parse_arguments
 from steprag.errors import DataError, StepFormatError
 from steprag.files import existing, file_hash, read_records, write_records
 from steprag.inputs import read_passages
 from steprag.progress import say
 from steprag.runs import open_run
-from steprag.sections import EpisodeConfig
+from steprag.sections import EpisodeConfig, Positive, PromptConfig
 from steprag.training_rows import Trajectory
 from steprag.types import Completion, Message, Passage, State
 
 SOURCE = "worked"
+
+
+class WorkedConfig(StageConfig):
+    """`steprag worked`."""
+
+    prompt: PromptConfig = PromptConfig()
+    episode: EpisodeConfig = EpisodeConfig()
+    limit: Positive | None = Field(default=None, description="use the first so many episodes only")
+    seed: int = Field(default=0, description="decides where a gold passage goes that the search missed")
 
 
 @dataclass(frozen=True)
@@ -58,44 +69,41 @@ class WorkedEpisode:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag worked", description="Worked episodes to supervised steps.")
     parser.add_argument("--episodes", required=True, metavar="FILE", help="worked episodes, JSON Lines")
-    parser.add_argument("--limit", type=int, metavar="N", help="the first so many episodes alone")
     parser.add_argument("--corpus", required=True, metavar="FILE", help="the corpus that their gold passages are in")
     parser.add_argument("--index", required=True, metavar="DIR", help="index of that corpus")
     parser.add_argument("--out", required=True, metavar="DIR", help="run folder; gets sft.train.jsonl")
-    parser.add_argument("--profile", default="transcript", help="prompt profile [transcript]")
-    parser.add_argument("--top_k", type=int, default=3, help="passages a query brings [3]")
-    parser.add_argument("--depth", type=int, default=7, help="steps in an episode at most [7]")
-    parser.add_argument("--seed", type=int, default=0, help="where a gold passage goes that the search missed [0]")
+    add_options(parser, WorkedConfig)
     given = parse_arguments(parser, argv)
+    config = config_from(WorkedConfig, given)
     episodes = existing(given.episodes, "file of worked episodes")
     corpus = existing(given.corpus, "corpus")
-    rows = asyncio.run(work(given, episodes, corpus))
+    rows = asyncio.run(work(config, episodes, corpus, given.index, Path(given.out)))
     say(f"worked: {rows} supervised steps in {given.out}")
     return 0
 
 
-async def work(given: argparse.Namespace, episodes: Path, corpus: Path) -> int:
+async def work(config: WorkedConfig, episodes: Path, corpus: Path, index: str, out: Path) -> int:
     """Runs the stage; returns how many supervised steps it wrote."""
-    async with aclosing(open_retriever(given.index)) as retriever:
-        episode = EpisodeConfig(depth=given.depth, top_k=given.top_k)
-        environment = make_environment(load_profile(given.profile), retriever, episode)
-        with open_run(given.out, "worked", identity=identity_of(given, episodes, environment), config={}) as run:
-            rows = await replay_all(episodes, corpus, environment, given.seed, given.limit)
+    profile = load_profile(config.prompt.profile, config.prompt.examples)
+    async with aclosing(open_retriever(index)) as retriever:
+        environment = make_environment(profile, retriever, config.episode)
+        identity = identity_of(config, episodes, environment)
+        with open_run(out, "worked", identity=identity, config=config.model_dump()) as run:
+            rows = await replay_all(episodes, corpus, environment, config.seed, config.limit)
             write_records(run.path / "sft.train.jsonl", rows)
             run.set(counts={"steps": len(rows)}, prompt=prompt_of(environment))
     return len(rows)
 
 
-def identity_of(given: argparse.Namespace, episodes: Path, environment: Environment) -> dict[str, Any]:
-    """All that decides the rows: a folder begun with another identity is refused."""
+def identity_of(config: WorkedConfig, episodes: Path, environment: Environment) -> dict[str, Any]:
+    """What decides the rows."""
     return {
         "episodes": file_hash(episodes),
-        "limit": given.limit,
+        "limit": config.limit,
         "index": environment.retriever.fingerprint,
         "prompt": prompt_of(environment),
-        "top_k": given.top_k,
-        "depth": given.depth,
-        "seed": given.seed,
+        **config.episode.model_dump(),
+        "seed": config.seed,
     }
 
 

@@ -65,6 +65,7 @@ CONFIGS = (
     "indexes.search:SearchStageConfig",
     "indexes.service.config:ServeConfig",
     "data_generation.config:GenerateConfig",
+    "data_generation.worked:WorkedConfig",
     "preference.config:PairsStageConfig",
     "preference.config:LeakageStageConfig",
     "training.config:TrainConfig",

@@ -284,3 +284,11 @@ def test_a_class_name_stands_once() -> None:
     names = Counter(node.name for path in paths for node in ast.walk(ast.parse(path.read_text()))
                     if isinstance(node, ast.ClassDef))  # fmt: skip
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_worked_takes_the_episode_as_every_command_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["worked", *(f"--{name}={tmp_path}" for name in ("episodes", "corpus", "index", "out"))]
+    assert main([*command, "--depth", "5"]) == 2
+    assert "unknown option '--depth'; did you mean '--episode.depth'?" in capsys.readouterr().err
+    assert main([*command, "--episode.depth", "0"]) == 2
+    assert "episode.depth: input should be greater than or equal to 1" in capsys.readouterr().err
