@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
+import signal
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -84,3 +88,39 @@ def test_keys_that_are_named_exist(page: Path) -> None:
     named = set(re.findall(r"`--([a-z_]+\.[a-z_0-9.]+?)[ `.]", text))
     unknown = sorted(name for name in named if f"--{name}" not in known)
     assert not unknown, f"{page.name}: {unknown}"
+
+
+SMALLER = {"--limit": "2", "--max_steps": "1", "--port": "0"}
+"""Values that stand in for the README's, so that its commands take minutes less."""
+
+
+def made_smaller(line: str) -> list[str]:
+    words = shlex.split(line)
+    return [SMALLER.get(before, word) for before, word in zip(["", *words], words, strict=False)]
+
+
+def serves_and_stops(command: list[str], folder: Path) -> None:
+    """Starts a server, waits until it says where it listens, and ends it as Ctrl-C does."""
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+        assert server.stdout is not None
+        said = next((line for line in server.stdout if "http://127.0.0.1:" in line), None)
+        server.send_signal(signal.SIGINT)
+        server.communicate(timeout=60)
+    assert said, command
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_commands_of_the_readme_run_one_after_the_other(tmp_path: Path) -> None:
+    for name in ("steprag", "configs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    lines = shell_lines(ROOT / "README.md")
+    lines.sort(key=lambda line: not line.startswith("index build"))  # the page shows a question first
+    assert len(lines) > 10
+    for line in lines:
+        command = [sys.executable, "-m", "steprag.cli", *made_smaller(line)]
+        if line.startswith(("index serve", "policy serve")):
+            serves_and_stops(command, tmp_path)
+        else:
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+            assert done.returncode == 0, f"steprag {line}\n{done.stderr[-2000:]}"
