@@ -2,9 +2,10 @@
 
     python benchmarks/label_accuracy.py [--trees FILE …] [--rewards spre cover …] [--json]
 
-Nothing is searched and no model is asked. Pairs are made by the rules of `steprag pairs` (margin 0.1, more than a
-standard error, no discount, no cap), with the filters of the proof (`repeating`, `unread`). Each pair is then judged by
-what no reward of this benchmark but `gold` reads, the gold chain of the question:
+Nothing is searched and no model is asked; `gain` needs trees with beliefs (`steprag belief`). Pairs are made by the
+rules of `steprag pairs` (margin 0.1, more than a standard error, no discount, no cap), with the filters of the proof
+(`repeating`, `unread`). Each pair is then judged by what no reward of this benchmark but `gold` reads, the gold chain
+of the question:
 
 - two queries: the better one finds a gold passage more that the episode had not seen;
 - two evidence steps: the better one adds a gold fact more, which stands in the passages that were shown. The facts are
@@ -66,8 +67,8 @@ class Known:
 class Row:
     """The pairs of one reward: `right` of `decided`, by what the steps do.
 
-    `calls`: of the search, for one right query or evidence pair. `covered`: the share of the nodes with two children or
-    more that gave a pair.
+    `calls`: of the search, for one right query or evidence pair; `scores`: requests for beliefs beside them, in
+    all. `covered`: the share of the nodes with two children or more that gave a pair.
     """
 
     reward: str
@@ -76,6 +77,7 @@ class Row:
     right: dict[str, int]
     interval: dict[str, tuple[float, float] | None]
     calls: float | None
+    scores: int
     covered: float
 
 
@@ -160,8 +162,9 @@ def measure(name: str, trees: list[Tree], texts: dict[str, str]) -> Row:
             by_tree[kind].append((truths.count(1), len(truths)))
     worked = right["query"] + right["evidence"]
     calls = sum(tree.usage.calls for tree in trees)
+    scores = sum(node.belief.usage.calls for tree in trees for node in tree.nodes if node.belief)
     return Row(name, total, dict(decided), dict(right), {kind: interval(by_tree[kind]) for kind in ACTIONS},
-               calls / worked if worked else None, covered / expanded)  # fmt: skip
+               calls / worked if worked else None, scores if name == "gain" else 0, covered / expanded)  # fmt: skip
 
 
 def interval(trees: list[tuple[int, int]]) -> tuple[float, float] | None:
@@ -197,11 +200,12 @@ def main() -> None:
         return
     calls = sum(tree.usage.calls for tree in trees)
     lines = [f"{len(trees)} trees of open questions, {calls:,} calls", "",
-             "| reward | pairs | query | evidence | query or answer | calls a right query or evidence pair | covered |",
-             "|---|---|---|---|---|---|---|"]  # fmt: skip
+             "| reward | pairs | query | evidence | query or answer | calls a right query or evidence pair "
+             "| scores | covered |",
+             "|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for row in rows:
         cells = [row.reward, str(row.pairs), *(shown(row, kind) for kind in ACTIONS)]
-        cells += [f"{row.calls:.1f}" if row.calls else "none", f"{100 * row.covered:.0f} %"]
+        cells += [f"{row.calls:.1f}" if row.calls else "none", f"{row.scores:,}", f"{100 * row.covered:.0f} %"]
         lines.append(f"| {' | '.join(cells)} |")
     sys.stdout.write("\n".join(lines) + "\n")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from steprag.config import StageConfig, with_preset
 from steprag.policy.budget import BudgetConfig
+from steprag.policy.scoring import refusal
 from steprag.sections import EpisodeConfig, JudgeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig, Section
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
@@ -47,13 +48,18 @@ class SearchConfig(Section):
     revisit: bool = Field(default=False, description="visit finished leaves again (what the published loop does)")
     exploration: float = Field(default=1.414, ge=0, description="UCT's constant c; greater visits the less known more")
     wave: Positive = Field(default=2, description="leaves of one tree in flight at once")
+    score: bool = Field(
+        default=False, description="ask at every state what the policy believes of the golden answer (llamacpp, vllm)"
+    )
 
 
 class RewardConfig(Section):
     """What a finished leaf is worth while its tree grows, from 0 to 1."""
 
-    name: Literal["spre", "judge", "mixed"] = Field(
-        default="spre", description="spre: the answer's F1 × alpha^steps; judge: a model's score; mixed: both"
+    name: Literal["spre", "judge", "mixed", "belief"] = Field(
+        default="spre",
+        description="spre: the answer's F1 × alpha^steps; judge: a model's score; mixed: both; belief: the answers, "
+        "and after steps that keep evidence the policy's belief in the golden answer (needs search.score)",
     )
     alpha: float = Field(default=0.9, gt=0, le=1, description="discount a step")
     weight: float = Field(default=0.5, ge=0, le=1, description="the judge's share, where mixed")
@@ -62,7 +68,7 @@ class RewardConfig(Section):
     @property
     def judged(self) -> bool:
         """Whether a judge is asked, which costs requests."""
-        return self.name != "spre"
+        return self.name in ("judge", "mixed")
 
 
 class TreeLimits(Section):
@@ -89,6 +95,14 @@ class GenerateConfig(StageConfig):
     )
     limit: Positive | None = Field(default=None, description="use the first so many questions only")
     seed: int = Field(default=0, description="seeds every sample, together with question and state")
+
+    @model_validator(mode="after")
+    def _can_score(self) -> Self:
+        if self.reward.name == "belief" and not self.search.score:
+            raise ValueError("reward.name belief needs search.score true")
+        if self.search.score and (why := refusal(self.policy.engine)):
+            raise ValueError(f"search.score: {why}")
+        return self
 
     @model_validator(mode="before")
     @classmethod

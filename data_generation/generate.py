@@ -19,10 +19,12 @@ from data_generation.rounds import Earlier
 from data_generation.search import Searcher, grow, make_searcher
 from data_generation.tally import TREES, summarise
 from indexes import open_retriever
+from steprag.agent.belief import check_scoring
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.judge import Judge, prompt_hash
 from steprag.agent.open import Agent, make_environment, open_agent
 from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
+from steprag.batch.journalled import SCORE, scorer_of
 from steprag.batch.results import Results
 from steprag.batch.worklist import (
     SAMPLING,
@@ -107,12 +109,15 @@ async def search_all(
     """
     trees = Results(run.path / "trees.jsonl", TREES)
     todo = unfinished(questions, trees)
-    spending = Spending(config.budget, {"policy": config.policy.price, "judge": config.judge.price})
+    prices = {"policy": config.policy.price, SCORE: config.policy.price, "judge": config.judge.price}
+    spending = Spending(config.budget, prices)
     try:
         if todo:
             async with opened as agent, Journal(run.path / JOURNAL, spending) as journal:
                 run.set(calls_lost=journal.lost)
                 same_model(run, policy=agent.policy, judge=agent.judge)
+                if config.search.score:
+                    await check_scoring(scorer_of(agent.policy))
 
                 async def search(question: Question) -> Tree | Failure:
                     tree = await search_one(question, searcher_for(journal.question(question), config, agent))
@@ -130,6 +135,8 @@ async def search_all(
 def search_identity(config: GenerateConfig) -> dict[str, Any]:
     """What decides the trees beyond the agent: search, reward, limits, seed, and the judge where there is one."""
     identity = config.model_dump(include={"search", "reward", "tree", "seed"})
+    if not config.search.score:  # as in runs that were begun before there was such a key
+        del identity["search"]["score"]
     if config.reward.judged:
         judge = {**model_identity(config.judge), **config.judge.model_dump(include=SAMPLING), "prompt": prompt_hash()}
         identity["judge"] = judge
@@ -140,7 +147,8 @@ def searcher_for(calls: QuestionCalls, config: GenerateConfig, agent: Agent) -> 
     """What one question's search works with: the agent behind the journal."""
     mine = calls.agent(agent)
     judge = Judge(mine.judge.policy, config.reward.gold) if mine.judge else None
-    return make_searcher(mine.environment, mine.policy.policy, judge, config)
+    scorer = calls.scorer(agent.policy) if config.search.score else None
+    return make_searcher(mine.environment, mine.policy.policy, judge, config, scorer)
 
 
 async def search_one(question: Question, searcher: Searcher) -> Tree | Failure:

@@ -36,8 +36,8 @@ class Branch:
 
 @dataclass(eq=False)
 class Growth:
-    """A tree in progress. `branches[i].id == i`; `right` and `wrong` count the answers so far; `short`: a replay's
-    journal had fewer calls than the search wanted.
+    """A tree in progress. `branches[i].id == i`; `right` and `wrong` count the answers so far; `gained`: a step has
+    raised the policy's belief in the golden answer; `short`: a replay's journal had fewer calls than the search wanted.
     """
 
     question: Question
@@ -46,6 +46,7 @@ class Growth:
     iterations: int = 0
     right: int = 0
     wrong: int = 0
+    gained: bool = False
     short: bool = False
 
     @property

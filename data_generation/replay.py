@@ -21,14 +21,15 @@ from data_generation.tally import summarise, tree_counts
 from steprag.agent.judge import Judge
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
-from steprag.batch.journal import JOURNAL, Journal, state_of
+from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.journalled import SCORE, state_of
 from steprag.batch.results import index_of
 from steprag.batch.worklist import FAILED
 from steprag.cli import guarded
 from steprag.config import add_options, leaves, load_config, options_from, parse_arguments
 from steprag.errors import ConfigError, DataError, NotJournalled
 from steprag.files import dump_line, existing, written_whole
-from steprag.policy.client import Policy
+from steprag.policy.client import Policy, Scorer
 from steprag.runs import open_run, read_manifest
 from steprag.types import Completion, Failure, Message, Passage, Question, Sample, Tree, Usage
 
@@ -81,12 +82,16 @@ async def replay(
         async with Journal(folder / JOURNAL, reading=True) as journal:
             if config.reward.judged and "judge" not in journal.roles:
                 raise ConfigError(f"reward.name {config.reward.name}: the journal of {folder} has no call of a judge")
+            if config.search.score and SCORE not in journal.roles:
+                raise ConfigError(f"search.score: the journal of {folder} has no scores; steprag belief adds them")
 
             async def rebuilt(question: Question) -> Tree | Failure:
                 source = Replay(journal, question.id, str(of["index"]))
                 environment = make_environment(profile, source, config.episode)
                 judge = Judge(source.policy("judge"), config.reward.gold) if config.reward.judged else None
-                tree = await search_one(question, make_searcher(environment, source.policy("policy"), judge, config))
+                scorer = source.scorer() if config.search.score else None
+                searcher = make_searcher(environment, source.policy("policy"), judge, config, scorer)
+                tree = await search_one(question, searcher)
                 return earlier.mark(tree) if earlier and isinstance(tree, Tree) else tree
 
             file, counts = run.path / "trees.jsonl", []
@@ -122,6 +127,10 @@ class Replay:
         """The policy of that role (policy or judge); both draw on the same journal."""
         return _ReplayPolicy(self._samples, role)
 
+    def scorer(self) -> Scorer:
+        """The policy's scores."""
+        return _ReplayScorer(self._samples)
+
     async def ready(self) -> None:
         """Nothing is to be loaded."""
         return None
@@ -147,6 +156,18 @@ class _ReplayPolicy:
         taken = [left.popleft() for _ in range(min(n, len(left)))]
         usage = sum((usage for _, usage in taken), Usage())
         return Sample(tuple(completion for completion, _ in taken), usage)
+
+
+class _ReplayScorer:
+    def __init__(self, samples: dict[tuple[str, str], deque[tuple[Completion, Usage]]]) -> None:
+        self._samples = samples
+
+    async def score(self, messages: tuple[Message, ...], text: str) -> Sample:
+        told = self._samples.get((SCORE, state_of(messages, (text,))))
+        if not told:
+            raise NotJournalled("the journal has no score for this state")
+        completion, usage = told[0]  # asked again, it is the same
+        return Sample((completion,), usage)
 
 
 if __name__ == "__main__":

@@ -17,11 +17,13 @@ from functools import partial
 from data_generation.config import GenerateConfig, SearchConfig, TreeLimits
 from data_generation.growth import Branch, Growth, Rule, backup, finished, mark_pending, seed_of, select, settle, uct
 from data_generation.values import VALUES, Fresh, Value, outcomes
+from steprag.agent.belief import believe
 from steprag.agent.environment import Environment
 from steprag.agent.judge import Judge
 from steprag.errors import NotJournalled, StepFormatError
+from steprag.gain import gains
 from steprag.metrics import f1, normalise
-from steprag.policy.client import Policy
+from steprag.policy.client import Policy, Scorer
 from steprag.types import Completion, Found, Node, State, Step, Tree, Usage
 
 RIGHT = 0.5
@@ -30,19 +32,25 @@ RIGHT = 0.5
 
 @dataclass(frozen=True)
 class Searcher:
-    """What a search works with. `rule` says which child is visited next, `value` what new nodes are worth."""
+    """What a search works with. `rule` says which child is visited next, `value` what new nodes are worth.
+
+    `scorer`: only where the policy's belief is asked at every state.
+    """
 
     environment: Environment
     policy: Policy
     rule: Rule
     value: Value
     config: GenerateConfig
+    scorer: Scorer | None = None
 
 
-def make_searcher(environment: Environment, policy: Policy, judge: Judge | None, config: GenerateConfig) -> Searcher:
+def make_searcher(
+    environment: Environment, policy: Policy, judge: Judge | None, config: GenerateConfig, scorer: Scorer | None = None
+) -> Searcher:
     """The search that a recipe describes: UCT, and the value that `reward.name` names."""
     rule = partial(uct, exploration=config.search.exploration)
-    return Searcher(environment, policy, rule, VALUES[config.reward.name](config, judge), config)
+    return Searcher(environment, policy, rule, VALUES[config.reward.name](config, judge), config, scorer)
 
 
 @dataclass(eq=False)
@@ -70,8 +78,9 @@ def verdict(growth: Growth, search: SearchConfig, limits: TreeLimits) -> str | N
     """Why the tree ends here, or None.
 
     closed: nothing is left to explore. journal: nothing that a replay's journal has. limit: it used up its calls or
-    tokens. enough: it has `contrast` right and wrong answers. hopeless: no right answer in `hopeless` iterations.
-    rollouts: it had its iterations, and `extra` ones more if its answers differ, since there the next one teaches most.
+    tokens. enough: it has `contrast` right and wrong answers. hopeless: no right answer, and no step that gained, in
+    `hopeless` iterations. rollouts: it had its iterations, and `extra` ones more if its answers differ, since there the
+    next one teaches most.
     """
     used = growth.usage
     mixed = growth.right > 0 and growth.wrong > 0
@@ -83,7 +92,8 @@ def verdict(growth: Growth, search: SearchConfig, limits: TreeLimits) -> str | N
         return "limit"
     if search.contrast is not None and min(growth.right, growth.wrong) >= search.contrast:
         return "enough"
-    if search.hopeless is not None and growth.right == 0 and growth.iterations >= search.hopeless:
+    lost = growth.right == 0 and not growth.gained
+    if search.hopeless is not None and lost and growth.iterations >= search.hopeless:
         return "hopeless"
     return "rollouts" if growth.iterations >= search.rollouts + (search.extra if mixed else 0) else None
 
@@ -127,6 +137,7 @@ async def explore(job: Flight, growth: Growth, searcher: Searcher) -> None:
         first = list(fresh)
         while searcher.config.search.play and (open_ := next((b for b in fresh if not b.node.terminal), None)):
             fresh = await expand(job, open_, growth, searcher)
+        await _believe(job, growth, searcher)
         await _value(job, first, growth, searcher)
     except NotJournalled:
         job.leaf.full = growth.short = True
@@ -212,11 +223,31 @@ def _branch(
     return Branch(made, state, parent, full=terminal, closed=terminal and not searcher.config.search.revisit)
 
 
+async def _believe(job: Flight, growth: Growth, searcher: Searcher) -> None:
+    """Asks what the policy believes at the states that the job came to, and at the leaf where nobody asked yet."""
+    scorer = searcher.scorer
+    if scorer is None:
+        return
+    open_ = [branch for branch in (job.leaf, *job.created) if not branch.node.terminal and branch.node.belief is None]
+    believed = await asyncio.gather(
+        *(believe(searcher.environment, scorer, growth.question, branch.state) for branch in open_)
+    )
+    for branch, belief in zip(open_, believed, strict=True):
+        branch.node = replace(branch.node, belief=belief)
+
+
 async def _value(job: Flight, first: list[Branch], growth: Growth, searcher: Searcher) -> None:
     """Has the new nodes valued."""
     children = [branch for branch in first if branch.node.failure is None]
-    job.valued, usage = await searcher.value(growth.question, Fresh(children, _answers(job, growth)))
+    grammar = searcher.environment.profile.grammar
+    kept = [b for b in job.created if not b.node.failure and grammar.action(b.node.action or "").keeps]
+    job.valued, usage = await searcher.value(growth.question, Fresh(children, _answers(job, growth), kept))
     job.usage += usage
+
+
+def _gained(branch: Branch) -> bool:
+    before = branch.parent.node.belief if branch.parent else None
+    return branch.node.belief is not None and before is not None and gains(branch.node.belief, before)
 
 
 def _answers(job: Flight, growth: Growth) -> list[Branch]:
@@ -238,6 +269,7 @@ def land(job: Flight, growth: Growth, searcher: Searcher) -> None:
         if branch.node.prediction_f1 is not None:
             right = branch.node.prediction_f1 >= RIGHT
             growth.right, growth.wrong = growth.right + right, growth.wrong + (not right)
+        growth.gained = growth.gained or _gained(branch)
     for branch, reward in job.valued:
         backup(branch, reward)
     for branch in reversed(job.created):

@@ -12,16 +12,21 @@ from dataclasses import dataclass, replace
 from data_generation.config import GenerateConfig
 from data_generation.growth import Branch, seed_of
 from steprag.agent.judge import Judge, Judgement
+from steprag.gain import probability
+from steprag.metrics import guessable
 from steprag.tree import discounted
 from steprag.types import Question, Usage
 
 
 @dataclass(frozen=True)
 class Fresh:
-    """What one iteration made: the leaf's new children that were not refused, and the answers below, scored by F1."""
+    """What one iteration made: the leaf's new children that were not refused, the answers below, scored by F1, and all
+    new steps that keep evidence.
+    """
 
     children: Sequence[Branch]
     answers: Sequence[Branch]
+    kept: Sequence[Branch] = ()
 
 
 Valued = tuple[list[tuple[Branch, float]], Usage]
@@ -78,10 +83,27 @@ def mixed_value(config: GenerateConfig, judge: Judge | None) -> Value:
     return value
 
 
+def belief_value(config: GenerateConfig, judge: Judge | None) -> Value:
+    """The outcomes of the answers and, for each new step that keeps evidence, the probability that the policy gives the
+    golden answer there: each counts as one visit. Questions that can be guessed have outcomes alone, because what the
+    policy believes of them tells nothing.
+    """
+    del judge
+
+    async def value(question: Question, fresh: Fresh) -> Valued:
+        valued = outcomes(fresh.answers, config.reward.alpha)
+        if not guessable(question.question, question.golden_answers):
+            valued += [(branch, probability(branch.node.belief)) for branch in fresh.kept if branch.node.belief]
+        return valued, Usage()
+
+    return value
+
+
 VALUES: dict[str, Callable[[GenerateConfig, Judge | None], Value]] = {
     "spre": spre_value,
     "judge": judge_value,
     "mixed": mixed_value,
+    "belief": belief_value,
 }
 """By `reward.name`."""
 

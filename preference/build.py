@@ -11,8 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from preference.calibration import Calibration
 from preference.config import PairsStageConfig
 from preference.exchange.push import add_push_option, push_if_asked
+from preference.grounds import grounded
 from preference.labels import build_labels, build_rankings
 from preference.leakage import check_folder
 from preference.pairs import build_pairs
@@ -69,7 +71,7 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
     prompt, grammar = _one_prompt(trees, sources), grammar_of(sources[0])
     identity = {"trees": [file_hash(file) for file in trees], **config.model_dump(exclude={"card", "leakage"})}
     with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
-        funnel, credit = Funnel(), Credit(config.reward, grammar)
+        funnel, credit, calibration = Funnel(), Credit(config.reward, grammar), Calibration()
         totals: Counter[str] = Counter()
         usage = Usage()
         with PairsFolder(out, config, config.products, grammar, funnel) as folder:
@@ -77,6 +79,9 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
                 totals["trees"] += 1
                 totals["nodes"] += len(tree.nodes)
                 usage += tree.usage
+                calibration.add(tree)
+                if config.reward.grounded:
+                    tree = grounded(tree, grammar)
                 estimates = rewards(tree, config.reward, grammar)
                 credit.add(tree, estimates if config.reward.name == "spre" else spre(tree, config.reward))
                 lucky = guessable(tree.question.question, tree.question.golden_answers)
@@ -101,6 +106,7 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
                     "rules": funnel.rows(),
                     "pairs": stats,
                     "credit": credit.report(),
+                    "calibration": calibration.report(),
                 },
             )
         run.set(counts=dict(counts), prompt=prompt)

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from preference.config import BalanceConfig, FilterConfig
-from preference.filters import ContentOf
+from preference.filters import content_reader
 from preference.pairs import same_words
 from preference.rule_counts import Funnel
+from steprag.agent.grammar import Grammar
 from steprag.files import PARTIAL, dump_line
 from steprag.training_rows import Pair
 from steprag.types import Message
@@ -32,9 +33,9 @@ class Candidates:
     `cells` lists the different (action, rejected action, depth) in order of first use.
     """
 
-    def __init__(self, folder: Path, seed: int, funnel: Funnel, content: ContentOf) -> None:
+    def __init__(self, folder: Path, seed: int, funnel: Funnel, grammar: Grammar) -> None:
         self._path = folder / f".candidates{PARTIAL}"
-        self._seed, self._funnel, self._content = seed, funnel, content
+        self._seed, self._funnel, self._grammar, self._content = seed, funnel, grammar, content_reader(grammar)
         self._columns = {name: array(code) for name, code in COLUMNS.items()}
         self._prompt: tuple[Message, ...] | None = None
         self._state = b""
@@ -87,6 +88,8 @@ class Candidates:
             stays = kept.copy()
             stays[kept] = ~in_circles(chosen[kept], rejected[kept])
             kept = self._narrow("no contradiction or circle", kept, stays)
+        if balance.search_or_answer is not None:
+            kept = self._narrow("search or answer", kept, self._search_or_answer(kept, balance.search_or_answer))
         if balance.length:
             kept = self._narrow("as many shorter as longer", kept, self._by_length(kept, balance))
         if balance.by:
@@ -117,6 +120,17 @@ class Candidates:
             fewest = min(map(len, sides))
             for side in sides:
                 stays[self._drawn(side)[fewest:]] = False
+        return stays
+
+    def _search_or_answer(self, kept: np.ndarray, most: float) -> np.ndarray:
+        """Of the pairs that prefer a search over an answer, the widest margins: at most `most` times the others."""
+        retrieves = {action.name for action in self._grammar.actions if action.retrieves}
+        ends = {action.name for action in self._grammar.actions if action.terminal}
+        on = np.array([a in retrieves and b in ends for a, b, _ in self.cells], dtype=bool)[self.column("cell")] & kept
+        end = np.array([a in ends and b in retrieves for a, b, _ in self.cells], dtype=bool)[self.column("cell")] & kept
+        stays, rows = kept.copy(), self._drawn(np.flatnonzero(on))
+        widest = rows[np.argsort(-self.column("margin")[rows], kind="stable")]
+        stays[widest[int(most * end.sum()) :]] = False
         return stays
 
     def _capped(self, kept: np.ndarray, balance: BalanceConfig) -> np.ndarray:

@@ -26,7 +26,8 @@ PRODUCTS = {
 }
 PLOTS = {
     "margins": "margins", "depths": "depths", "actions": "actions", "lengths": "lengths of the steps",
-    "tokens": "tokens against the cut-off", "reward_against_judge": "reward against judge",
+    "tokens": "tokens against the cut-off", "calibration": "belief against outcome",
+    "reward_against_judge": "reward against judge",
 }  # fmt: skip
 
 
@@ -44,6 +45,7 @@ def card(report: dict[str, Any], plots: list[str], leakage: dict[str, Any] | Non
         _section("How the pairs were made", _rules(report)),
         _section("What the pairs are like", _pairs(report, plots)),
         _section("How far the rewards can be trusted", _credit(report.get("credit"))),
+        _section("How far the policy's belief can be trusted", _calibration(report.get("calibration"), plots)),
         _section("Overlap with evaluation sets", _leakage(leakage)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -156,7 +158,7 @@ def _pairs(report: dict[str, Any], plots: list[str]) -> str:
         _table(("", "mean", "median", "99 % below", "greatest"), rows),
         f"The chosen step is the shorter in {lengths['chosen_is_shorter']:,} pairs and the longer in "
         f"{lengths['chosen_is_longer']:,}.",
-        "\n".join(f"![{PLOTS[name]}](plot_{name}.png)" for name in PLOTS if name in plots),
+        "\n".join(f"![{PLOTS[name]}](plot_{name}.png)" for name in PLOTS if name in plots and name != "calibration"),
     ]
     return "\n\n".join(parts)
 
@@ -186,6 +188,25 @@ def _credit(credit: dict[str, Any] | None) -> str:
             _table(("signals", "action", "depth", "agree"), agreement) if agreement else "",
         ]
     ).strip()  # fmt: skip
+
+
+def _calibration(calibration: dict[str, Any] | None, plots: list[str]) -> str:
+    if not calibration:
+        return ""
+    kinds = [(kind, row["answers"], f"{row['right']:.0%}", f"{row['believed']:.0%}", _figure(row["brier"]),
+              _figure(row["brier_of_the_mean"])) for kind, row in calibration.items()]  # fmt: skip
+    curve = [(kind, f"{point['from']:g} to {point['to']:g}", f"{point['believed']:.3f}", _share(point))
+             for kind, row in calibration.items() for point in row["curve"]]  # fmt: skip
+    return "\n\n".join(
+        [
+            "Answers that the search played, by the probability that the policy gave the golden answer where they were "
+            "given. A Brier score below that of always saying the mean says that belief tells something; labels by "
+            "`gain` rest on it.",
+            _table(("questions", "answers", "right", "believed", "Brier", "Brier of the mean"), kinds),
+            _table(("questions", "belief", "its mean", "right, with 95 % interval"), curve),
+            "![belief against outcome](plot_calibration.png)" if "calibration" in plots else "",
+        ]
+    ).strip()
 
 
 def _leakage(found: dict[str, Any] | None) -> str:

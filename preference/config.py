@@ -24,7 +24,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """What each preset sets; keys that the user gives win."""
 
-Part = Literal["spre", "best_leaf", "first_answer", "judge", "gold", "cover", "reasonrag"]
+Part = Literal["spre", "best_leaf", "first_answer", "judge", "gold", "cover", "gain", "reasonrag"]
 Product = Literal["pairs", "sft", "steps", "rankings"]
 
 
@@ -35,10 +35,16 @@ class TreeRewardConfig(Section):
         default="spre",
         description="spre: mean over the answers below of metric × alpha^steps; best_leaf: the best of them; "
         "first_answer: the first; judge: its scores; gold: gold-evidence recall; cover: the golden answer was met; "
+        "gain: the policy's belief in it (needs search.score or steprag belief); "
         "reasonrag: the published recursion; mixed: see mix",
     )
     metric: Literal["f1", "em", "f1_with_articles"] = Field(default="f1", description="what an answer is worth")
     alpha: float = Field(default=0.9, gt=0, le=1, description="discount a step")
+    grounded: bool = Field(
+        default=False,
+        description="a right answer counts only where the episode found and kept the facts it needs; a lucky one has "
+        "no score",
+    )
     mix: dict[Part, Annotated[float, Field(gt=0)]] = Field(
         default={"spre": 0.5, "judge": 0.5}, min_length=1, description="weights of the rewards that mixed adds up"
     )
@@ -105,6 +111,12 @@ class BalanceConfig(Section):
 
     by: tuple[Literal["action", "depth"], ...] = Field(default=(), description="cells that are kept of like size")
     most: Positive | None = Field(default=None, description="pairs of one cell at most; none: the median cell's")
+    search_or_answer: float | None = Field(
+        default=None,
+        gt=0,
+        description="pairs that prefer to search over an answer, at most so many times those that prefer an answer; "
+        "widest margins first; none: all",
+    )
     length: bool = Field(
         default=False, description="as many pairs whose chosen step is the shorter as pairs where it is the longer"
     )

@@ -18,24 +18,35 @@ def golden_met(tree: Tree, grammar: Grammar) -> list[bool | None]:
     where nothing was asked below. None for all other steps, and everywhere on questions whose answer can be guessed
     (`guessable`), because words prove nothing there. Words are compared whole and normalised.
     """
-    golden = [f" {normalise(answer)} " for answer in tree.question.golden_answers]
     if guessable(tree.question.question, tree.question.golden_answers):
         return [None] * len(tree.nodes)
+    golden = _golden(tree)
     retrieving = {action.name for action in grammar.actions if action.retrieves}
     keeping = {action.name for action in grammar.actions if action.keeps}
-    kept: list[bool] = []  # by node: whether the episode has kept it by then
     met: list[bool | None] = []
-    for node in tree.nodes:  # parents come before their children
-        here = node.parent is not None and kept[node.parent]
-        here = here or (node.action in keeping and _holds(node.content or "", golden))
+    for node, kept in zip(tree.nodes, golden_kept(tree, grammar), strict=True):
         found = None
         if node.action in keeping and node.failure is None:
-            found = here
+            found = kept
         elif node.action in retrieving and node.messages is not None:
-            found = here or _holds(_passages(tree, node), golden)
-        kept.append(here)
+            found = kept or _holds(_passages(tree, node), golden)
         met.append(found)
     return met
+
+
+def golden_kept(tree: Tree, grammar: Grammar) -> list[bool]:
+    """For every node by id, whether a golden answer stands in what the episode has kept by then, word for word."""
+    golden = _golden(tree)
+    keeping = {action.name for action in grammar.actions if action.keeps}
+    kept: list[bool] = []
+    for node in tree.nodes:  # parents come before their children
+        before = node.parent is not None and kept[node.parent]
+        kept.append(before or (node.action in keeping and _holds(node.content or "", golden)))
+    return kept
+
+
+def _golden(tree: Tree) -> list[str]:
+    return [f" {normalise(answer)} " for answer in tree.question.golden_answers]
 
 
 def _passages(tree: Tree, node: Node) -> str:

@@ -36,7 +36,7 @@ class PairsFolder:
         content = content_reader(grammar)
         self._checks, self._counter = checks(config.filters, grammar, content), open_counter(config.filters)
         self._step_checks = step_checks(config.filters, grammar, content)
-        self._candidates = Candidates(out, config.seed, funnel, content)
+        self._candidates = Candidates(out, config.seed, funnel, grammar)
         self._stack = ExitStack()
         self._streams: dict[str, Any] = {}
         self._questions: dict[str, str] = {}

@@ -34,6 +34,9 @@ def draw(report: dict[str, Any]) -> Iterator[tuple[str, Figure]]:
     if credit and any(map(any, credit["reward_against_judge"])):
         yield "reward_against_judge", _painted(lambda axes: _grid(axes, credit["reward_against_judge"]))
 
+    if calibration := report.get("calibration"):
+        yield "calibration", _painted(lambda axes: _calibration(axes, calibration))
+
 
 def _painted(paint: Callable[[Any], None]) -> Figure:
     figure = new_figure(*SIZE)
@@ -94,6 +97,22 @@ def _tokens(axes: Any, tokens: dict[str, Any]) -> None:
     axes.axvline(tokens["p99"], color="black", linestyle=":", label=f"99 % below {tokens['p99']:.0f}")
     axes.set(title="Prompt and longer step", xlabel="tokens of the model to be trained", ylabel="pairs")
     axes.legend(frameon=False)
+
+
+def _calibration(axes: Any, calibration: dict[str, Any]) -> None:
+    axes.plot([0, 1], [0, 1], color="black", linestyle=":", label="belief is right")
+    for colour, (kind, row) in zip(COLOURS, calibration.items(), strict=False):
+        curve = row["curve"]
+        shares = [point["share"] for point in curve]
+        errors = [
+            [point["share"] - point["low"] for point in curve],
+            [point["high"] - point["share"] for point in curve],
+        ]
+        axes.errorbar([point["believed"] for point in curve], shares, yerr=errors, color=colour, marker="o", capsize=3,
+                      label=f"{kind}, {row['answers']:,} answers, Brier {row['brier']:.3f}")  # fmt: skip
+    axes.set(title="Answers by the policy's belief", xlabel="probability of the golden answer", ylabel="share right",
+             xlim=(0, 1), ylim=(0, 1))  # fmt: skip
+    axes.legend(frameon=False, fontsize="small")
 
 
 def _grid(axes: Any, grid: list[list[int]]) -> None:

@@ -1,8 +1,8 @@
 """Rewards of a finished tree: for every node, how good it was to go there. Nothing is written into the tree.
 
-A reward is a function of a tree and a `TreeRewardConfig`, listed by name in `REWARDS`; `gold`, `cover` and `mixed` also
-take the grammar. It gives an `Estimate` for every node by id, None where it says nothing (a refused completion is not a
-wrong answer).
+A reward is a function of a tree and a `TreeRewardConfig`, listed by name in `REWARDS`; `gold`, `cover`, `gain` and
+`mixed` also take the grammar. It gives an `Estimate` for every node by id, None where it says nothing (a refused
+completion is not a wrong answer).
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Any
 
 from preference.config import TreeRewardConfig
 from preference.cover import golden_met
+from preference.gain import gain_values
 from preference.gold import gold_recall
 from steprag.agent.grammar import Grammar
+from steprag.gold import gold_of
 from steprag.metrics import exact_match, f1_with_articles
 from steprag.tree import children_of, discounted
 from steprag.types import Tree
@@ -44,6 +46,8 @@ def rewards(tree: Tree, config: TreeRewardConfig, grammar: Grammar) -> Rewards:
 def _named(name: str, tree: Tree, config: TreeRewardConfig, grammar: Grammar) -> Rewards:
     if name == "gold":
         return gold(tree, grammar)
+    if name == "gain":
+        return gain(tree, grammar)
     return cover(tree, config, grammar) if name == "cover" else REWARDS[name](tree, config)
 
 
@@ -180,7 +184,8 @@ def judge(tree: Tree, config: TreeRewardConfig) -> Rewards:
 
 def gold(tree: Tree, grammar: Grammar) -> Rewards:
     """Gold-evidence recall of the steps that search or keep (`preference.gold`)."""
-    return [None if share is None else Estimate(share, 0.0, "gold") for share in gold_recall(tree, grammar)]
+    recall = gold_recall(tree, gold_of(tree.question), grammar)
+    return [None if share is None else Estimate(share, 0.0, "gold") for share in recall]
 
 
 def cover(tree: Tree, config: TreeRewardConfig, grammar: Grammar) -> Rewards:
@@ -194,6 +199,13 @@ def cover(tree: Tree, config: TreeRewardConfig, grammar: Grammar) -> Rewards:
         answers = outcomes(tree, config)
         values = [answer if value is None else value for value, answer in zip(values, answers, strict=True)]
     return [None if value is None else Estimate(value, 0.0, "cover") for value in values]
+
+
+def gain(tree: Tree, grammar: Grammar) -> Rewards:
+    """What a step adds to the policy's belief in the golden answer (`preference.gain`). Not discounted: siblings are as
+    deep as each other.
+    """
+    return [None if value is None else Estimate(value, 0.0, "gain") for value in gain_values(tree, grammar)]
 
 
 def mixed(tree: Tree, config: TreeRewardConfig, grammar: Grammar) -> Rewards:

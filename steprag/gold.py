@@ -59,6 +59,35 @@ def gold_of(asked: WithId) -> Gold | None:
     return Gold(titles, ids, is_popqa(asked) or "gold_rule" in metadata)
 
 
+@dataclass(frozen=True)
+class Fact:
+    """A fact that an answer needs: `passage` holds it, and all the words of one of `anyof` tell it, normalised."""
+
+    passage: str
+    anyof: tuple[tuple[str, ...], ...]
+
+    def held(self, found: frozenset[str], kept: str) -> bool:
+        """Whether the passage is among those found, and `kept` (normalised, blanks around it) tells the fact."""
+        return self.passage in found and any(all(f" {word} " in kept for word in words) for words in self.anyof)
+
+
+def facts_of(asked: WithId) -> tuple[Fact, ...]:
+    """The facts of `metadata.facts`, such as {"passage": "156", "anyof": [["Malta", "316"]]}; none where it lists none.
+
+    Raises ConfigError where the list cannot be read.
+    """
+    try:
+        return tuple(
+            Fact(str(fact["passage"]), tuple(tuple(normalise(word) for word in words) for words in fact["anyof"]))
+            for fact in asked.metadata.get("facts") or ()
+        )
+    except (TypeError, AttributeError, KeyError):
+        raise ConfigError(
+            f"question {asked.id!r}: metadata.facts cannot be read; give "
+            '[{"passage": ID, "anyof": [[WORDS, …], …]}, …], or leave it out'
+        ) from None
+
+
 def is_popqa(asked: WithId) -> bool:
     """Whether a question is PopQA's, where each marked passage answers alone and which has no train split."""
     return "popqa" in (dataset_of(asked) or "").lower()

@@ -7,19 +7,17 @@ Everything here is frozen plain data. `steprag.files` reads and writes the ones 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from typing_extensions import TypedDict
 
+from steprag.tree_checks import bad_link, bad_number, bad_role
+
 OMITTED = "omitted"
 """Key of a dataclass field's metadata: where the field is None, its JSON object lacks it."""
 TREE_FORMAT = 1
 """The only version of a tree's line so far."""
-ROLES = frozenset({"system", "user", "assistant"})
-COUNTABLE = 2**53
-"""Counts above it are not exact as floats."""
 
 
 def omitted() -> Any:
@@ -82,10 +80,15 @@ class Passage:
 
 @dataclass(frozen=True)
 class Completion:
-    """Text sampled by a policy. `finish` is the engine's word: "stop", or "length" where the token limit cut it."""
+    """Text sampled by a policy. `finish` is the engine's word: "stop", or "length" where the token limit cut it.
+
+    A text that was given and scored, not sampled, has `finish` "scored" and the log-probability of each of its tokens
+    (`Scorer.score`).
+    """
 
     text: str
     finish: str
+    logprobs: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,20 @@ class Found:
 
 
 @dataclass(frozen=True)
+class Belief:
+    """How likely a policy finds a golden answer at a state, were it to answer there.
+
+    `logp`: the natural logarithm of the probability of `answer` and its closing tag, `tokens` tokens in all; of several
+    golden answers the likeliest. At most 0. `usage`: what it took to ask, which no node's own `usage` holds.
+    """
+
+    answer: str
+    logp: float
+    tokens: int
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True)
 class Node:
     """A node of a tree: the step that led here and what the search learnt of it.
 
@@ -160,7 +177,8 @@ class Node:
     mean of the rewards backed up through the node, None where none was. `failure` names why a completion was refused
     (`steprag.agent.grammar.FAILURES`); such a node is terminal and has neither content nor value. `messages` is the
     prompt that its children saw, present where the node was expanded. `usage` is what the request that sampled it cost;
-    siblings of one request share it, so it stands on the first of them alone.
+    siblings of one request share it, so it stands on the first of them alone. `belief`: the policy's in the golden
+    answer at this node's state, where that was asked (`search.score`, `steprag belief`).
     """
 
     id: int
@@ -178,6 +196,7 @@ class Node:
     passages: tuple[Found, ...] = ()
     messages: tuple[Message, ...] | None = None
     usage: Usage = Usage()
+    belief: Belief | None = omitted()
 
 
 @dataclass(frozen=True)
@@ -203,43 +222,10 @@ class Tree:
         if not self.nodes:
             raise ValueError("a tree needs at least its root")
         for place, node in enumerate(self.nodes):
-            if fault := _bad_link(self.nodes, place) or _bad_number(node) or _bad_role(node):
+            if fault := bad_link(self.nodes, place) or bad_number(node) or bad_role(node):
                 raise ValueError(f"nodes[{place}]: {fault}")
         if self.known and not 0 <= min(self.known) <= max(self.known) < len(self.nodes):
             raise ValueError("known names a node that the tree lacks")
-
-
-def _bad_link(nodes: tuple[Node, ...], place: int) -> str | None:
-    """Why the node does not belong at this place of a tree; None where it does. The nodes before it are right."""
-    node = nodes[place]
-    if node.id != place:
-        return "its id is not its place"
-    if place == 0 and node.parent is not None:
-        return "the root has a parent"
-    if place and (node.parent is None or not 0 <= node.parent < place):
-        return "its parent is no node before it"
-    if node.depth != (0 if node.parent is None else nodes[node.parent].depth + 1):
-        return "its depth is not one more than its parent's"
-    return None
-
-
-def _bad_number(node: Node) -> str | None:
-    """The first number of a node that is out of its range, None where all are within."""
-    judged = (node.judge or {}).get("score")
-    if not 0 <= node.visits <= COUNTABLE:
-        return "visits is no count"
-    if node.value is not None and not math.isfinite(node.value):
-        return "value is not finite"
-    if node.prediction_f1 is not None and not 0 <= node.prediction_f1 <= 1:
-        return "prediction_f1 is not between 0 and 1"
-    if judged is not None and not (isinstance(judged, int | float) and 0 <= judged <= 1):
-        return "judge.score is not between 0 and 1"
-    return None
-
-
-def _bad_role(node: Node) -> str | None:
-    unknown = {message["role"] for message in node.messages or ()} - ROLES
-    return f"a message has the role {min(unknown)!r}" if unknown else None
 
 
 @dataclass(frozen=True)

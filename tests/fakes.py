@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -93,6 +94,43 @@ class ScriptedPolicy:
         rng = random.Random(f"{seed}")
         texts = [self.script(messages[-1]["content"], rng.randrange(1000)) for _ in range(n)]
         return Sample(tuple(Completion(text, "stop") for text in texts), Usage(1, len(messages[-1]["content"]), n, 0))
+
+
+def logprobs_of(messages: Sequence[Message], text: str) -> list[float]:
+    """A reader's belief, a token a character: high in what stands in the prompt, low in all else."""
+    read = " ".join(message["content"] for message in messages).lower()
+    known = text.split("<")[0].strip().lower() in read
+    return [-0.01 if known else -1.0] * len(text)
+
+
+@dataclass
+class BelievingPolicy(ScriptedPolicy):
+    """A scripted policy that scores too; `scored` records each text that it was asked about."""
+
+    scored: list[str] = field(default_factory=list)
+
+    async def score(self, messages: tuple[Message, ...], text: str) -> Sample:
+        self.scored.append(text)
+        logprobs = tuple(logprobs_of(messages, text))
+        return Sample((Completion(text, "scored", logprobs),), Usage(1, 10, len(text)))
+
+
+def believing_reply(script: Script = beginner) -> Callable[[dict[str, Any]], tuple[int, object]]:
+    """As `chat_reply`, and scores in llama.cpp's dialect. Its tokens are the characters' code points."""
+    chat = chat_reply(script)
+
+    def reply(request: dict[str, Any]) -> tuple[int, object]:
+        if "content" in request:
+            return 200, {"tokens": [ord(character) for character in request["content"]]}
+        if not request.get("grammar", "").startswith("root ::= <["):
+            return chat(request)
+        tokens = [int(token) for token in re.findall(r"<\[(\d+)]>", request["grammar"])]
+        logprobs = logprobs_of(request["messages"], "".join(map(chr, tokens)))
+        content = [{"id": token, "logprob": one} for token, one in zip(tokens, logprobs, strict=True)]
+        usage = {"prompt_tokens": 10, "completion_tokens": len(tokens), "total_tokens": 10 + len(tokens)}
+        return 200, {"choices": [{"logprobs": {"content": content}}], "usage": usage}
+
+    return reply
 
 
 @dataclass

@@ -17,15 +17,17 @@ from data_generation.config import GenerateConfig
 from data_generation.generate import search_one
 from data_generation.growth import Branch, Growth, backup, mark_pending, plant, select, uct
 from data_generation.search import Searcher, grow, make_searcher
+from data_generation.values import VALUES
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.config import load_config
 from steprag.errors import PolicyError
 from steprag.files import to_dict
+from steprag.gain import probability
 from steprag.policy.client import Policy
 from steprag.tree import children_of, discounted
 from steprag.types import Message, Node, Question, Sample, State, Tree
-from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy, answer, evidence, query
+from tests.fakes import QUESTION, BelievingPolicy, DictRetriever, ScriptedPolicy, answer, evidence, query
 
 GOLDEN = Path(__file__).parent / "golden_tree.json"
 SEARCH = {"rollouts": 6, "extra": 0, "children": 3}
@@ -235,6 +237,50 @@ def test_a_finished_tree_is_freed_without_a_search_for_cycles() -> None:
         assert not any(branch() for branch in found)
     finally:
         gc.enable()
+
+
+def believing(policy: BelievingPolicy, question: Question = ASKED, **keys: object) -> Tree:
+    """The tree of a search that asks what the policy believes."""
+    given = replace(searcher(policy, score=True, **keys), scorer=policy)
+    return asyncio.run(grow(plant(question, State(question.question)), given))
+
+
+def test_every_state_has_a_belief_and_asking_changes_no_tree() -> None:
+    policy = BelievingPolicy()
+    asked = believing(policy)
+    assert all((node.belief is None) == node.terminal for node in asked.nodes)
+    bare = replace(asked, nodes=tuple(replace(node, belief=None) for node in asked.nodes))
+    assert bare == search(ScriptedPolicy()), "prices and counts of the search are its own"
+
+
+@pytest.mark.parametrize(("question", "counted"), [(ASKED, True), (replace(ASKED, golden_answers=("Tirana",)), False)])
+def test_evidence_is_valued_by_belief_and_played_answers_together(question: Question, counted: bool) -> None:
+    policy = BelievingPolicy()
+    given = searcher(policy, score=True)
+    valued = replace(given, scorer=policy, value=VALUES["belief"](given.config, None))
+    tree = asyncio.run(grow(plant(question, State(QUESTION)), valued))
+    children = children_of(tree)
+    kept = [node for node in tree.nodes if node.action == "evidence"]
+    assert kept
+    for node in kept:
+        assert node.belief is not None
+        below = sum(child.visits for child in children[node.id])
+        assert node.visits == below + counted
+        total = sum(child.visits * (child.value or 0) for child in children[node.id])
+        assert (node.value or 0) * node.visits == pytest.approx(total + counted * probability(node.belief))
+
+
+def test_a_tree_is_not_hopeless_where_a_step_gained() -> None:
+    def script(prompt: str, draw: int) -> str:
+        last = prompt.rsplit("\n", 1)[-1]
+        if last == "Read the passages.":
+            return evidence("Prices in Albania are quoted in the lek.")
+        return answer(f"wrong {draw}") if last == "Answer now." or draw % 3 == 0 else query(f"thing {draw}")
+
+    assert search(ScriptedPolicy(script), rollouts=9, hopeless=3).status == "hopeless"
+    assert believing(BelievingPolicy(script), rollouts=9, hopeless=3).status == "rollouts"
+    unmoved = believing(BelievingPolicy(script), replace(ASKED, golden_answers=("dinar",)), rollouts=9, hopeless=3)
+    assert unmoved.status == "hopeless"
 
 
 if __name__ == "__main__":

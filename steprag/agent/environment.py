@@ -51,6 +51,15 @@ class Environment:
         allowed = self.profile.grammar.allowed(state.steps, self.depth)
         return Observation(self.profile.render(state, allowed), allowed)
 
+    def announced(self, state: State) -> tuple[Message, ...]:
+        """The prompt for a state, with the words that announce an answer as the assistant's own: only its content and
+        closing tag are missing.
+        """
+        messages, head = self.observe(state).messages, self.profile.grammar.answer.head
+        if messages[-1]["role"] == "assistant":
+            return (*messages[:-1], Message(role="assistant", content=messages[-1]["content"] + head))
+        return (*messages, Message(role="assistant", content=head))
+
     def parse(self, state: State, completion: Completion) -> Step:
         """The step that `completion` is in `state`. Raises StepFormatError."""
         return self.profile.grammar.parse(completion, self.profile.grammar.allowed(state.steps, self.depth))

@@ -97,6 +97,10 @@ class Action:
         """What stands before the content."""
         return f"{self.lead} {self.opening}" if self.lead else self.opening
 
+    def tail(self, content: str) -> str:
+        """What follows the head where a step says `content`, in one line."""
+        return f" {' '.join(content.split())} {self.closing}"
+
 
 @dataclass(frozen=True)
 class Grammar:
@@ -131,6 +135,11 @@ class Grammar:
     def action(self, name: str) -> Action:
         """The action of that name. Raises KeyError where the grammar has none."""
         return self._by_name[name]
+
+    @property
+    def answer(self) -> Action:
+        """The action that ends the episode; the first one where there are several."""
+        return next(action for action in self.actions if action.terminal)
 
     def allowed(self, steps: tuple[Step, ...], depth: int) -> tuple[str, ...]:
         """The actions that may follow `steps` and still leave room to end the episode within `depth` steps.

@@ -11,11 +11,9 @@ last moments may be missing, and those calls are made again.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 from collections.abc import Awaitable, Callable, Container, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any
@@ -25,12 +23,14 @@ from pydantic import Field, StrictStr, TypeAdapter, ValidationError
 from steprag.agent.open import Agent
 from steprag.agent.retriever import Retriever
 from steprag.batch.database import Database
+from steprag.batch.journalled import JournalledPolicy, JournalledRetriever, JournalledScorer, scorer_of
 from steprag.errors import JournalError, RequestError, StepragError
 from steprag.files import dump_line, from_dict
 from steprag.policy.budget import Spending
-from steprag.policy.client import Policy
+from steprag.policy.client import Model, Policy, Scorer
 from steprag.policy.gate import Gate
-from steprag.types import COUNTABLE, Completion, Message, Passage, Question, Sample, Usage
+from steprag.tree_checks import COUNTABLE
+from steprag.types import Completion, Passage, Question, Sample, Usage
 
 JOURNAL = "calls.sqlite"
 """Its name in a run folder."""
@@ -39,19 +39,15 @@ _THIS = "question = ? AND role = ? AND state = ? AND seed = ? AND n = ?"
 _REMEDY = "the journal is damaged or not this program's: restore it, or move it away to start afresh"
 _Count = Annotated[int, Field(strict=True, ge=0, le=COUNTABLE)]
 _OBJECT = TypeAdapter(dict[str, Any])
-_REPLY = TypeAdapter(Annotated[list[tuple[StrictStr, StrictStr]], Field(min_length=1)])
+_Logprob = Annotated[float, Field(le=0, allow_inf_nan=False)]
+_Row = tuple[StrictStr, StrictStr] | tuple[StrictStr, StrictStr, tuple[_Logprob, ...]]
+_REPLY = TypeAdapter(Annotated[list[_Row], Field(min_length=1)])
 _USAGE = TypeAdapter(tuple[_Count, _Count, _Count, _Count])
 _FOUND = TypeAdapter(list[tuple[StrictStr, float | None]])
 
 CallKey = tuple[str, str, int, int]
 """Role, state, seed, n."""
 Request = Callable[[], Awaitable[Sample]]
-
-
-def state_of(messages: tuple[Message, ...], allowed: tuple[str, ...]) -> str:
-    """Short name of what a policy saw: the hash of the prompt and the allowed actions."""
-    text = json.dumps([messages, allowed], ensure_ascii=False, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 class Journal:
@@ -162,7 +158,8 @@ class Journal:
 
     def replied(self, question_id: str, key: CallKey, sample: Sample) -> None:
         """The reply to a call is there; it is on the disk when this returns, and its cost is counted."""
-        reply = json.dumps([[c.text, c.finish] for c in sample.completions], ensure_ascii=False)
+        rows = [[c.text, c.finish, *([c.logprobs] if c.logprobs is not None else [])] for c in sample.completions]
+        reply = json.dumps(rows, ensure_ascii=False)
         usage = json.dumps(list(vars(sample.usage).values()))
         self._db.write(f"UPDATE calls SET reply = ?, usage = ? WHERE {_THIS}", reply, usage, question_id, *key)
         self.spending.add(key[0], sample.usage)
@@ -203,11 +200,15 @@ class QuestionCalls:
 
     def policy(self, policy: Policy, role: str, gate: Gate) -> Policy:
         """`policy` behind the journal and its endpoint's gate."""
-        return _JournalledPolicy(self, policy, role, gate)
+        return JournalledPolicy(self, policy, role, gate)
+
+    def scorer(self, model: Model) -> Scorer:
+        """The model's scores behind the journal and its gate. Raises ConfigError where it cannot score."""
+        return JournalledScorer(self, scorer_of(model), model.gate)
 
     def retriever(self, retriever: Retriever) -> Retriever:
         """`retriever` behind the journal: a search that was made is not made again."""
-        return _JournalledRetriever(self, retriever)
+        return JournalledRetriever(self, retriever)
 
     async def sample(self, key: CallKey, gate: Gate, chars: int, request: Request) -> Sample:
         """The reply to a call: from the journal, or sent now and journalled. A cancelled search leaves it running."""
@@ -249,33 +250,3 @@ class QuestionCalls:
         self._journal.in_flight.add(task)
         task.add_done_callback(self._journal.in_flight.discard)
         return await asyncio.shield(task)
-
-
-class _JournalledPolicy:
-    def __init__(self, calls: QuestionCalls, policy: Policy, role: str, gate: Gate) -> None:
-        self._calls, self._policy, self._role, self._gate = calls, policy, role, gate
-
-    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-        """One request, and more where the endpoint gives fewer than `n` completions for one."""
-        state, chars = state_of(messages, allowed), sum(len(message["content"]) for message in messages)
-        whole = Sample((), Usage())
-        while (missing := n - len(whole.completions)) > 0:
-            place = seed + len(whole.completions)
-            request = partial(self._policy.sample, messages, allowed, n=missing, seed=place)
-            part = await self._calls.sample((self._role, state, place, missing), self._gate, chars, request)
-            whole = Sample(whole.completions + part.completions, whole.usage + part.usage)
-        return whole
-
-
-class _JournalledRetriever:
-    def __init__(self, calls: QuestionCalls, retriever: Retriever) -> None:
-        self._calls, self._retriever, self.fingerprint = calls, retriever, retriever.fingerprint
-
-    async def ready(self) -> None:
-        await self._retriever.ready()
-
-    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
-        return await self._calls.search(query, top_k, self._retriever)
-
-    async def aclose(self) -> None:
-        """The retriever belongs to the run, not to this question."""

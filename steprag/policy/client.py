@@ -7,22 +7,22 @@ differs.
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import aiohttp
 import openai
 
 from steprag.engines.models import resolve_model, sha256_of, weights_hash
 from steprag.engines.server import EngineSpec, serving
-from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavailable, StepragError
+from steprag.errors import PolicyError, PolicyUnavailable
+from steprag.policy.endpoint import api_key, reason, translated
 from steprag.policy.gate import Gate
-from steprag.policy.replies import sample_of
+from steprag.policy.replies import sample_of, served_models
+from steprag.policy.scoring import EndpointScorer
 from steprag.sections import PolicyConfig
 from steprag.types import Message, Sample
 
@@ -34,6 +34,19 @@ class Policy(Protocol):
         """`n` completions of one prompt. `allowed` names the actions that constrained output may take.
 
         The same arguments give the same completions as far as the engine can promise it. Raises PolicyError.
+        """
+        ...
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """Something that says how likely it would have been to write a given text."""
+
+    async def score(self, messages: tuple[Message, ...], text: str) -> Sample:
+        """One completion, `text`, with the log-probability of each of its tokens after `messages`.
+
+        The same arguments give the same numbers as far as the engine can promise it. Raises PolicyError, and
+        ConfigError where the endpoint cannot score.
         """
         ...
 
@@ -72,13 +85,15 @@ class OpenAIPolicy:
         self.served: dict[str, str] = {}
         """What the endpoint says of a model that it was not told by us to serve: vLLM its files (`root`, `parent`)."""
         self._client = openai.AsyncOpenAI(
-            api_key=_api_key(config.api_key_env, base_url),
+            api_key=api_key(config.api_key_env, base_url),
             base_url=base_url,
             timeout=config.timeout,
             max_retries=config.retries,
             # over its default, whose pool looks at every connection on every request: a third less work at 64 at once
             http_client=openai.DefaultAioHttpClient(),
         )
+        self._scorer: EndpointScorer | None = None
+        self._where = f"{model} at {self._client.base_url}"
 
     async def __aenter__(self) -> OpenAIPolicy:
         return self
@@ -99,13 +114,15 @@ class OpenAIPolicy:
         done.
         """
         try:
-            served = _served((await self._client.models.with_raw_response.list()).text, str(self._client.base_url))
+            served = served_models(
+                (await self._client.models.with_raw_response.list()).text, str(self._client.base_url)
+            )
         except openai.APIStatusError as error:
             if error.status_code == 404:  # an endpoint without a model list; the first request will tell
                 return
-            raise self._translated(error) from None
+            raise translated(error, self._where, self._config.api_key_env) from None
         except (openai.APIError, aiohttp.ClientError) as error:
-            raise PolicyUnavailable(f"no model answers at {self._client.base_url}: {_reason(error)}") from None
+            raise PolicyUnavailable(f"no model answers at {self._client.base_url}: {reason(error)}") from None
         if served and self._model not in served:
             raise PolicyUnavailable(f"{self._client.base_url} serves {', '.join([*served][:5])}, not {self._model!r}")
         if self._config.remote:
@@ -116,21 +133,42 @@ class OpenAIPolicy:
 
         A reply that makes no sense is asked for again, `policy.retries` times at most and 0.5 to 8 seconds apart.
         """
-        request = self._request(messages, allowed, n, seed)
+        request, stop = self._request(messages, allowed, n, seed), self._grammar.stop
+
+        async def ask() -> Sample | None:
+            # as `chat.completions.create`, whose walk through every field takes a fifth of the time
+            reply = await self._client.post("/chat/completions", cast_to=object, body=request)
+            return sample_of(reply, stop, _begun(messages), self._config.engine)
+
+        return await self._until_sane(ask)
+
+    async def score(self, messages: tuple[Message, ...], text: str) -> Sample:
+        """As `Scorer.score`; asked for again as `sample` is."""
+        if self._scorer is None:
+            root = self.served.get("root")
+            self._scorer = EndpointScorer(self._config.engine, self._model, root, self._post)
+        scorer = self._scorer
+        return await self._until_sane(lambda: scorer.score(messages, text))
+
+    async def _post(self, path: str, body: dict[str, Any]) -> object:
+        """A request to a path below the endpoint's root, which lies above `/v1`."""
+        root = str(self._client.base_url).rstrip("/").removesuffix("/v1")
+        return await self._client.post(f"{root}{path}", cast_to=object, body=body)
+
+    async def _until_sane(self, ask: Callable[[], Awaitable[Sample | None]]) -> Sample:
+        """The first reply that makes sense, of `policy.retries` + 1. Raises PolicyError."""
         for attempt in range(self._config.retries + 1):
             if attempt:
                 await asyncio.sleep(min(0.5 * 2 ** (attempt - 1), 8))  # as the package waits before its own retries
             try:
-                # as `chat.completions.create`, whose walk through every field takes a fifth of the time
-                reply = await self._client.post("/chat/completions", cast_to=object, body=request)
+                sample = await ask()
             except openai.APIError as error:
-                raise self._translated(error) from None
+                raise translated(error, self._where, self._config.api_key_env) from None
             except (ValueError, RecursionError, aiohttp.ClientError):
                 continue  # no JSON, no UTF-8, no HTTP, no end of nesting: the package translates none of them
-            sample = sample_of(reply, self._grammar.stop, _begun(messages), self._config.engine)
             if sample is not None:
                 return sample
-        raise PolicyError(f"{self._model} at {self._client.base_url}: every reply was broken")
+        raise PolicyError(f"{self._where}: every reply was broken")
 
     def _request(self, messages: tuple[Message, ...], allowed: tuple[str, ...], n: int, seed: int) -> dict[str, Any]:
         config = self._config
@@ -185,44 +223,6 @@ class OpenAIPolicy:
             case _:
                 return {}
 
-    def _translated(self, error: openai.APIError) -> StepragError:
-        """Our error for theirs: refused, unavailable, or this one request failed."""
-        where = f"{self._model} at {self._client.base_url}"
-        if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
-            return PolicyRefused(f"{where}: the key in ${self._config.api_key_env} is refused")
-        if isinstance(error, openai.RateLimitError) and error.code == "insufficient_quota":
-            return PolicyRefused(f"{where}: the quota is used up")
-        if isinstance(error, openai.NotFoundError):
-            return PolicyUnavailable(f"{where}: not found ({_reason(error)})")
-        if any(isinstance(cause, aiohttp.ClientConnectorError) for cause in _causes(error)):
-            # a lost connection is one request's bad luck; no listener is not
-            return PolicyUnavailable(f"{where}: nothing answers ({_reason(error)})")
-        return PolicyError(f"{where}: {_reason(error)}")
-
-
-def _served(text: str, url: str) -> dict[str, dict[str, str]]:
-    """Names in a list of models, which a web page's or another service's reply is not, and where their weights lie."""
-    try:
-        return {
-            str(model["id"]): {key: str(model[key]) for key in ("root", "parent") if model.get(key)}
-            for model in json.loads(text)["data"]
-        }
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise PolicyUnavailable(
-            f"{url} answers, but not as an OpenAI-compatible endpoint, whose URL usually ends in /v1"
-        ) from None
-
-
-def _api_key(variable: str, base_url: str | None) -> str:
-    key = os.environ.get(variable, "").strip()
-    if not (key.isascii() and key.isprintable()):
-        raise ConfigError(f"the key in ${variable} holds what cannot be sent, such as a line break; set it anew")
-    if key:
-        return key
-    if base_url is None:
-        raise ConfigError(f"no key: set ${variable}, or policy.base_url for a local server that needs none")
-    return "none"
-
 
 def _strict(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": schema}}
@@ -231,17 +231,6 @@ def _strict(schema: dict[str, Any]) -> dict[str, Any]:
 def _begun(messages: tuple[Message, ...]) -> str:
     """The message that the assistant is to write on; empty where it begins one."""
     return messages[-1]["content"] if messages[-1]["role"] == "assistant" else ""
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    """The error and all that it was raised from, the outermost first: openai's own, the transport's, aiohttp's."""
-    return [error, *(_causes(error.__cause__) if error.__cause__ else ())]
-
-
-def _reason(error: Exception) -> str:
-    """In one line what was said nearest to the wire: openai calls every lost connection a time-out."""
-    said = str(error.__cause__ or "") or str(getattr(error, "message", error))
-    return " ".join(said.split())[:300]
 
 
 @asynccontextmanager

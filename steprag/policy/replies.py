@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice
 from pydantic import ValidationError
 
+from steprag.errors import PolicyUnavailable
 from steprag.files import as_utf8
-from steprag.types import COUNTABLE, Completion, Sample, Usage
+from steprag.tree_checks import COUNTABLE
+from steprag.types import Completion, Sample, Usage
 
 LONGEST = 1 << 20
 """Characters of a completion: a longer one is no answer to a request that bounds its tokens."""
@@ -79,3 +83,16 @@ def _usage(reply: ChatCompletion, times: float) -> Usage:
     cached = (details.cached_tokens or 0) if details else 0
     prompt = reply.usage.prompt_tokens
     return Usage(1, prompt, round(times * reply.usage.completion_tokens), min(cached, prompt))
+
+
+def served_models(text: str, url: str) -> dict[str, dict[str, str]]:
+    """The names in a list of models, and where their weights lie. Raises PolicyUnavailable where it is no such list."""
+    try:
+        return {
+            str(model["id"]): {key: str(model[key]) for key in ("root", "parent") if model.get(key)}
+            for model in json.loads(text)["data"]
+        }
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise PolicyUnavailable(
+            f"{url} answers, but not as an OpenAI-compatible endpoint, whose URL usually ends in /v1"
+        ) from None

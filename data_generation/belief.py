@@ -1,0 +1,212 @@
+"""`steprag belief`: adds the policy's beliefs to finished trees, without a new search.
+
+A tree's states are made again step by step, with the passages of the run's journal or of the index that it searched;
+then the policy says at each state how likely the golden answer is (`steprag.agent.belief`). Scores are journalled, so
+a run that was killed goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from data_generation.replay import Replay
+from data_generation.tally import TREES
+from indexes import open_retriever
+from steprag.agent.belief import believe, check_scoring
+from steprag.agent.checkpoints import checked_profile
+from steprag.agent.environment import Environment
+from steprag.agent.open import Agent, make_environment, open_agent
+from steprag.agent.retriever import Retriever
+from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
+from steprag.batch.journalled import SCORE, scorer_of
+from steprag.batch.results import Place, Results, places_of, read_at
+from steprag.batch.worklist import note_failures, same_model, unfinished, work_off
+from steprag.cli import guarded
+from steprag.config import StageConfig, add_options, load_config, options_from, parse_arguments
+from steprag.errors import PART_DONE, ConfigError, RequestError
+from steprag.files import existing, file_hash, read_records
+from steprag.policy.budget import BudgetConfig, Spending
+from steprag.policy.client import model_identity
+from steprag.policy.scoring import refusal
+from steprag.progress import say
+from steprag.runs import open_run, read_manifest
+from steprag.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
+from steprag.types import Failure, Node, Question, State, Step, Tree
+
+
+class BeliefConfig(StageConfig):
+    """`steprag belief`. Prompts and episode are those of the run that made the trees, where its folder tells them."""
+
+    policy: PolicyConfig = PolicyConfig()
+    retriever: RetrieverConfig = RetrieverConfig()
+    prompt: PromptConfig = PromptConfig()
+    episode: EpisodeConfig = EpisodeConfig()
+    budget: BudgetConfig = BudgetConfig()
+    limit: Positive | None = Field(default=None, description="take the first so many trees only")
+
+    @model_validator(mode="after")
+    def _can_score(self) -> Self:
+        if why := refusal(self.policy.engine):
+            raise ValueError(why)
+        return self
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="steprag belief", description="Adds to finished trees what the policy believes of the golden answer"
+    )
+    parser.add_argument("--trees", required=True, metavar="RUN", help="run folder of steprag generate, or its trees")
+    parser.add_argument(
+        "--index", metavar="DIR|URL", help="the index that the trees were made with [passages of the run's journal]"
+    )
+    parser.add_argument("--out", required=True, metavar="RUN", help="new run folder: the trees with beliefs, journal")
+    add_options(parser, BeliefConfig)
+    given = parse_arguments(parser, argv)
+    trees = existing(given.trees, "trees")
+    file = existing(trees / "trees.jsonl", "trees of the run") if trees.is_dir() else trees
+    made_by = read_manifest(file.parent, "config") if (file.parent / "manifest.json").exists() else {}
+    kept = {section: made_by["config"][section] for section in ("prompt", "episode") if made_by}
+    config = load_config(BeliefConfig, given.config, options_from(given), kept)
+    return PART_DONE if asyncio.run(add_beliefs(config, file, made_by, given.index, Path(given.out))) else 0
+
+
+async def add_beliefs(
+    config: BeliefConfig, trees_file: Path, made_by: dict[str, Any], index: str | None, out: Path
+) -> int:
+    """Writes the run folder `out`; returns how many trees failed. `made_by`: manifest of the run that grew the trees.
+
+    Raises ConfigError where neither an index nor a journal has their passages.
+    """
+    journal = trees_file.parent / JOURNAL
+    if index is None and not journal.is_file():
+        raise ConfigError(f"{trees_file.parent} has no journal ({JOURNAL}); give the index that the trees searched")
+    profile = checked_profile(config.prompt, config.policy)
+    told = made_by.get("identity", {}).get("prompt", {}).get("hash", profile.hash)
+    if told != profile.hash:
+        raise ConfigError(f"{trees_file} was made by other prompts than {profile.name} is now; give the same profile")
+    trees = _Trees(trees_file, config.limit)
+    identity = {
+        **made_by.get("identity", {}),
+        "prompt": {"profile": profile.name, "hash": profile.hash},
+        "belief": {
+            "trees": file_hash(trees_file),
+            "policy": model_identity(config.policy),
+            "episode": config.episode.model_dump(),
+        },
+    }
+    async with _passages(index, journal, config, made_by) as passages_of:
+        retriever = passages_of(trees.questions[0].id)
+        environment = make_environment(profile, retriever, config.episode)
+        with open_run(out, "belief", identity=identity, config=config.model_dump()) as run:
+            run.save(grammar=profile.grammar.name)
+            believed = Results(run.path / "trees.jsonl", TREES)
+            spending = Spending(config.budget, {SCORE: config.policy.price})
+            todo = unfinished(trees.questions, believed)
+            try:
+                if todo:
+                    opened = open_agent(config, retriever, environment=environment)
+                    async with opened as agent, Journal(run.path / JOURNAL, spending) as calls:
+                        run.set(calls_lost=calls.lost)
+                        same_model(run, policy=agent.policy)
+                        await check_scoring(scorer_of(agent.policy))
+
+                        async def work(question: Question) -> Tree | Failure:
+                            return await with_beliefs(
+                                trees.tree(question.id), calls.question(question), agent, passages_of(question.id)
+                            )
+
+                        await work_off(run, todo, work, results=believed, at_once=2 * config.policy.concurrency,
+                                       total=len(trees.questions), spending=spending, begun=calls.begun)  # fmt: skip
+            finally:
+                believed.put_in_order(question.id for question in trees.questions)
+                run.set(spent=spending.summary())
+            say(f"belief: {len(believed)} trees; next: steprag pairs --trees {run.path} --reward.name gain")
+            return note_failures(run, believed)
+
+
+async def with_beliefs(tree: Tree, calls: QuestionCalls, agent: Agent, passages: Retriever) -> Tree | Failure:
+    """The tree with a belief at every state that is not at its end, or why that failed."""
+    environment = replace(agent.environment, retriever=calls.retriever(passages))
+    scorer = calls.scorer(agent.policy)
+
+    async def believed(node: Node, state: State | None) -> Node:
+        if state is None or environment.ended(state):
+            return node
+        return replace(node, belief=await believe(environment, scorer, tree.question, state))
+
+    try:
+        states = await states_of(tree, environment)
+        nodes = await asyncio.gather(*map(believed, tree.nodes, states))
+    except RequestError as error:
+        return Failure(tree.question.id, type(error).__name__, str(error))
+    return replace(tree, nodes=tuple(nodes))
+
+
+async def states_of(tree: Tree, environment: Environment) -> list[State | None]:
+    """The state at every node by id, None at refused ones.
+
+    Raises ConfigError where the retriever finds other passages than the tree holds.
+    """
+    states: list[State | None] = []
+    for node in tree.nodes:  # parents come before their children
+        before = states[node.parent] if node.parent is not None else None
+        if node.parent is None:
+            states.append(environment.start(tree.question.question))
+        elif node.failure or before is None:
+            states.append(None)
+        else:
+            state = await environment.apply(before, Step(node.action or "", node.text, node.content or ""))
+            if [passage.id for passage in state.passages] != [found.id for found in node.passages]:
+                raise ConfigError(
+                    f"question {tree.question.id!r}: the search of node {node.id} finds other passages now; give the "
+                    "index, episode.top_k and retriever keys that the trees were made with"
+                )
+            states.append(state)
+    return states
+
+
+class _Trees:
+    """The trees of a file, each read when it is asked for; a gzipped file is read once, whole."""
+
+    def __init__(self, path: Path, limit: int | None) -> None:
+        zipped = path.suffix == ".gz"
+        self._path = path
+        self._read: dict[str, Tree] = {tree.question.id: tree for tree in read_records(path, Tree)} if zipped else {}
+        self._places: dict[str, Place] = {} if zipped else {place.id: place for place in places_of(path, TREES)}
+        ids = [*self._read, *self._places][:limit]
+        if not ids:
+            raise ConfigError(f"{path} holds no trees; run steprag generate first")
+        self.questions = [self.tree(key).question for key in ids]
+
+    def tree(self, question_id: str) -> Tree:
+        """The tree of a question."""
+        if question_id in self._read:
+            return self._read[question_id]
+        return read_at(self._places[question_id], self._path, Tree)
+
+
+@asynccontextmanager
+async def _passages(
+    index: str | None, journal: Path, config: BeliefConfig, made_by: dict[str, Any]
+) -> AsyncIterator[Callable[[str], Retriever]]:
+    """For a question's id, where its passages come from: the index, or what the run's journal says it found."""
+    if index is not None:
+        async with aclosing(open_retriever(index, config.retriever)) as retriever:
+            yield lambda _: retriever
+        return
+    fingerprint = str(made_by.get("identity", {}).get("index", ""))
+    async with Journal(journal, reading=True) as calls:
+        yield lambda question_id: Replay(calls, question_id, fingerprint)
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

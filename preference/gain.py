@@ -1,0 +1,67 @@
+"""Labels from what a step adds to the policy's belief in the golden answer (`steprag.gain`, `steprag.agent.belief`)."""
+
+from __future__ import annotations
+
+from preference.gold import gold_seen
+from preference.grounds import supported
+from steprag.agent.grammar import Grammar
+from steprag.errors import ConfigError
+from steprag.gain import CONVINCED, FLOOR, floored, probability
+from steprag.gold import gold_of
+from steprag.metrics import guessable
+from steprag.types import Belief, Node, Tree
+
+NATS = 20.0
+"""Nats that count as 1: a margin of 0.1 is 2 nats, which is seven times as likely."""
+
+
+def gain_values(tree: Tree, grammar: Grammar) -> list[float | None]:
+    """What every step is worth by the belief after it, 0 to 1; None where that says nothing.
+
+    A step that goes on: (nats above the floor) / `NATS`, 0 to 0.6. An answer ends the episode: wrong, it is worth the
+    belief it was given at, so that a query which adds to it is better; right, it is worth 1, or, partly right, as much
+    of the way to 1. A right answer at a state that does not believe in it (`CONVINCED`) is luck and not compared.
+
+    On questions that can be guessed belief tells nothing. There the only label is: search on, by a query that finds a
+    gold passage more (1), and do not answer before the facts are there (0).
+
+    Raises ConfigError where the tree has no beliefs.
+    """
+    if guessable(tree.question.question, tree.question.golden_answers):
+        return _premature(tree, grammar)
+    if all(node.belief is None for node in tree.nodes):
+        raise ConfigError(
+            f"the tree of question {tree.question.id!r} has no beliefs; add them: steprag belief --trees RUN --out RUN2"
+        )
+    return [_value(node, tree.nodes[node.parent].belief if node.parent is not None else None) for node in tree.nodes]
+
+
+def _value(node: Node, before: Belief | None) -> float | None:
+    if node.failure is not None:
+        return None
+    if node.prediction_f1 is None:
+        return _height(node.belief) if node.belief else None
+    if before is None or (node.prediction_f1 and probability(before) < CONVINCED):
+        return None
+    return _height(before) + node.prediction_f1 * (1 - _height(before))
+
+
+def _height(belief: Belief) -> float:
+    return (floored(belief) - FLOOR) / NATS
+
+
+def _premature(tree: Tree, grammar: Grammar) -> list[float | None]:
+    gold = gold_of(tree.question)
+    if gold is None:
+        return [None] * len(tree.nodes)
+    seen, known = gold_seen(tree, gold, grammar), supported(tree, grammar)
+    values: list[float | None] = []
+    for node in tree.nodes:
+        value = None
+        if node.parent is not None and node.failure is None and known[node.parent] is False:
+            if len(seen[node.id].found) > len(seen[node.parent].found):
+                value = 1.0
+            elif node.terminal:
+                value = 0.0
+        values.append(value)
+    return values

@@ -1,0 +1,43 @@
+"""What a policy believes of the right answer at a state: the probability that it would give it there and then.
+
+No rollout is played. The words that announce an answer are put into the policy's mouth, and the golden answer with its
+closing tag is scored (`steprag.policy.client.Scorer`). How much a step raises that is its gain, as in information-gain
+rewards (arXiv 2510.14967); here as a sum of logarithms, which also tells apart what is unlikely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from steprag.agent.environment import Environment
+from steprag.errors import ConfigError, PolicyError
+from steprag.policy.client import Scorer
+from steprag.types import Belief, Message, Question, State, Usage
+
+MOST_ANSWERS = 3
+"""Golden answers that are scored at a state, the first ones: some data sets list dozens."""
+
+
+async def believe(environment: Environment, scorer: Scorer, question: Question, state: State) -> Belief:
+    """The policy's belief in the likeliest golden answer at `state`, which is not at its end. Raises PolicyError."""
+    prompt, action = environment.announced(state), environment.profile.grammar.answer
+    golden = tuple(dict.fromkeys(question.golden_answers))[:MOST_ANSWERS]
+    scored = await asyncio.gather(*(scorer.score(prompt, action.tail(answer)) for answer in golden))
+    usage = sum((sample.usage for sample in scored), Usage())
+    beliefs = []
+    for answer, sample in zip(golden, scored, strict=True):
+        logprobs = sample.completions[0].logprobs or ()
+        beliefs.append(Belief(answer, round(sum(logprobs), 4), len(logprobs), usage))
+    return max(beliefs, key=lambda belief: belief.logp)
+
+
+async def check_scoring(scorer: Scorer) -> None:
+    """Scores a few words, so that an endpoint that cannot is known before any work. Raises ConfigError."""
+    prompt = (Message(role="user", content="Which is the capital of Peru?"), Message(role="assistant", content="It is"))
+    try:
+        await scorer.score(prompt, " Lima.")
+    except PolicyError as error:
+        raise ConfigError(
+            f"this endpoint does not tell log-probabilities of a given text ({error}); serve the model with llamacpp, "
+            "vllm or sglang, or label without a model (reward.name=cover)"
+        ) from None

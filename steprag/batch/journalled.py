@@ -1,0 +1,81 @@
+"""What a journal puts between a question and the model or index that it asks; and the names that calls have in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import partial
+from typing import TYPE_CHECKING
+
+from steprag.agent.retriever import Retriever
+from steprag.errors import ConfigError
+from steprag.policy.client import Model, Policy, Scorer
+from steprag.policy.gate import Gate
+from steprag.types import Message, Passage, Sample, Usage
+
+if TYPE_CHECKING:
+    from steprag.batch.journal import QuestionCalls
+
+SCORE = "score"
+"""The role of calls that score a text."""
+
+
+def state_of(messages: tuple[Message, ...], allowed: tuple[str, ...]) -> str:
+    """Short name of what a policy saw: the hash of the prompt and the allowed actions."""
+    text = json.dumps([messages, allowed], ensure_ascii=False, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def scorer_of(model: Model) -> Scorer:
+    """The model as one that scores texts. Raises ConfigError where it cannot."""
+    if isinstance(model.policy, Scorer):
+        return model.policy
+    raise ConfigError("this policy cannot score; label without a model (reward.name=cover)")
+
+
+class JournalledPolicy:
+    """A policy whose replies are journalled, each under its question."""
+
+    def __init__(self, calls: QuestionCalls, policy: Policy, role: str, gate: Gate) -> None:
+        self._calls, self._policy, self._role, self._gate = calls, policy, role, gate
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        """One request, and more where the endpoint gives fewer than `n` completions for one."""
+        state, chars = state_of(messages, allowed), sum(len(message["content"]) for message in messages)
+        whole = Sample((), Usage())
+        while (missing := n - len(whole.completions)) > 0:
+            place = seed + len(whole.completions)
+            request = partial(self._policy.sample, messages, allowed, n=missing, seed=place)
+            part = await self._calls.sample((self._role, state, place, missing), self._gate, chars, request)
+            whole = Sample(whole.completions + part.completions, whole.usage + part.usage)
+        return whole
+
+
+class JournalledScorer:
+    """A scorer whose numbers are journalled."""
+
+    def __init__(self, calls: QuestionCalls, scorer: Scorer, gate: Gate) -> None:
+        self._calls, self._scorer, self._gate = calls, scorer, gate
+
+    async def score(self, messages: tuple[Message, ...], text: str) -> Sample:
+        chars, request = (
+            sum(len(message["content"]) for message in messages),
+            partial(self._scorer.score, messages, text),
+        )
+        return await self._calls.sample((SCORE, state_of(messages, (text,)), 0, 1), self._gate, chars, request)
+
+
+class JournalledRetriever:
+    """A retriever whose searches are journalled."""
+
+    def __init__(self, calls: QuestionCalls, retriever: Retriever) -> None:
+        self._calls, self._retriever, self.fingerprint = calls, retriever, retriever.fingerprint
+
+    async def ready(self) -> None:
+        await self._retriever.ready()
+
+    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+        return await self._calls.search(query, top_k, self._retriever)
+
+    async def aclose(self) -> None:
+        """The retriever belongs to the run, not to this question."""

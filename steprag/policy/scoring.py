@@ -1,0 +1,207 @@
+"""Log-probabilities of a text that the model did not write: what a policy believes, in the dialect of each engine.
+
+The text is encoded by itself and follows the prompt's tokens, as a sampled completion would. Engines that have no way
+to say it are known before any work is done (`refusal`).
+
+- llama.cpp: its chat route, with a GBNF grammar of token literals that leaves one continuation; the log-probabilities
+  that it reports are those before the grammar (`post_sampling_probs` is off unless asked for).
+- vLLM: `/tokenize` for the prompt and for the text, then `/v1/completions` with `prompt_logprobs`. vLLM computes the
+  whole prompt anew for it, whatever its cache holds (github.com/vllm-project/vllm/pull/23399).
+- SGLang: `/generate` with `logprob_start_len`. It renders no chat template outside its chat route, so the prompt is
+  rendered here, by the template of the folder or hub id that the endpoint says it serves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from steprag.engines.models import resolve_model
+from steprag.engines.tokens import load_tokenizer, prompt_tokens, writes_on
+from steprag.errors import ConfigError
+from steprag.tree_checks import COUNTABLE
+from steprag.types import Completion, Message, Sample, Usage
+
+SCORED = "scored"
+"""`Completion.finish` of a text that was given, not sampled."""
+SCORING = ("llamacpp", "vllm", "sglang")
+"""Engines that can tell the log-probabilities of a given text."""
+
+ROUNDING = 1e-3
+"""A log-probability may be so much above 0 by rounding."""
+
+Post = Callable[[str, dict[str, Any]], Awaitable[object]]
+"""Sends a request to a path of the endpoint (from its root, such as `/v1/completions`) and returns the JSON reply."""
+
+
+class _Reported(BaseModel):
+    id: int
+    logprob: float
+
+
+class _Logprobs(BaseModel):
+    content: list[_Reported]
+
+
+class _Details(BaseModel):
+    cached_tokens: int | None = 0
+
+
+class _Spent(BaseModel):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+
+
+class _ChatChoice(BaseModel):
+    logprobs: _Logprobs
+
+
+class _Chat(BaseModel):
+    choices: list[_ChatChoice]
+    usage: _Spent = _Spent()
+
+
+class _PromptToken(BaseModel):
+    logprob: float
+
+
+class _PromptChoice(BaseModel):
+    prompt_logprobs: list[dict[int, _PromptToken] | None]
+
+
+class _Prompted(BaseModel):
+    choices: list[_PromptChoice]
+    usage: _Spent = _Spent()
+
+
+class _Meta(BaseModel):
+    input_token_logprobs: list[tuple[float | None, int, str | None]]
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class _Generated(BaseModel):
+    meta_info: _Meta
+
+
+class _LlamaTokens(BaseModel):
+    tokens: list[int]
+
+
+_TOKENS = TypeAdapter(_LlamaTokens)
+
+
+def refusal(engine: str) -> str | None:
+    """Why an engine cannot score, with the remedy; None where it can."""
+    if engine in SCORING:
+        return None
+    why = "transformers serve leaves out log-probabilities" if engine == "transformers" else (
+        "the chat API of OpenAI and of endpoints of unknown make tells no log-probabilities of a given text"
+    )  # fmt: skip
+    return (
+        f"engine {engine} cannot score: {why}; use {', '.join(SCORING)}, or label without a model (reward.name=cover)"
+    )
+
+
+class EndpointScorer:
+    """Scores texts at one endpoint. `root`: the folder or hub id of the served weights, as the endpoint names it."""
+
+    def __init__(self, engine: str, model: str, root: str | None, post: Post) -> None:
+        if why := refusal(engine):
+            raise ConfigError(why)
+        self._engine, self._model, self._root, self._post = engine, model, root, post
+        self._encoded: dict[str, list[int]] = {}
+        self._tokenizer: Any = None
+
+    async def score(self, messages: tuple[Message, ...], text: str) -> Sample | None:
+        """As `steprag.policy.client.Scorer.score`; None where the endpoint's reply makes no sense."""
+        ask = {"llamacpp": self._llamacpp, "vllm": self._vllm, "sglang": self._sglang}[self._engine]
+        try:
+            logprobs, usage = await ask(messages, text)
+        except (ValidationError, IndexError, KeyError):
+            return None
+        if not logprobs or not all(math.isfinite(one) and one <= ROUNDING for one in logprobs):
+            return None
+        if not all(0 <= count <= COUNTABLE for count in vars(usage).values()):
+            return None
+        return Sample((Completion(text, SCORED, tuple(min(one, 0.0) for one in logprobs)),), usage)
+
+    async def _llamacpp(self, messages: tuple[Message, ...], text: str) -> tuple[list[float], Usage]:
+        wanted = await self._tokens(text, {"content": text, "add_special": False, "parse_special": False})
+        request = {
+            "model": self._model,
+            "messages": [dict(message) for message in messages],
+            "grammar": f"root ::= {' '.join(f'<[{token}]>' for token in wanted)}",
+            "max_tokens": len(wanted),
+            "temperature": 0,
+            "logprobs": True,
+            "top_logprobs": 1,
+            "cache_prompt": True,
+        }
+        reply = _Chat.model_validate(await self._post("/v1/chat/completions", request))
+        told = reply.choices[0].logprobs.content[: len(wanted)]
+        return _of(wanted, [(one.id, one.logprob) for one in told]), _usage(reply.usage)
+
+    async def _vllm(self, messages: tuple[Message, ...], text: str) -> tuple[list[float], Usage]:
+        wanted = await self._tokens(text, {"model": self._model, "prompt": text, "add_special_tokens": False})
+        chat = {"model": self._model, "messages": [dict(message) for message in messages], **writes_on(messages)}
+        prompt = _TOKENS.validate_python(await self._post("/tokenize", chat)).tokens
+        request = {
+            "model": self._model,
+            "prompt": prompt + wanted,
+            "max_tokens": 1,
+            "temperature": 0,
+            "prompt_logprobs": 0,
+        }
+        reply = _Prompted.model_validate(await self._post("/v1/completions", request))
+        told = reply.choices[0].prompt_logprobs[len(prompt) :]
+        if len(told) != len(wanted):
+            return [], Usage()
+        found = [(token, (one or {})[token].logprob) for one, token in zip(told, wanted, strict=True)]
+        return _of(wanted, found), _usage(reply.usage)
+
+    async def _sglang(self, messages: tuple[Message, ...], text: str) -> tuple[list[float], Usage]:
+        tokenizer = self._served_tokenizer()
+        prompt = prompt_tokens(messages, tokenizer)
+        wanted = tokenizer.encode(text, add_special_tokens=False)
+        request = {
+            "input_ids": prompt + wanted,
+            "sampling_params": {"max_new_tokens": 1, "temperature": 0},
+            "return_logprob": True,
+            "logprob_start_len": len(prompt) - 1,  # the first one told has none
+        }
+        meta = _Generated.model_validate(await self._post("/generate", request)).meta_info
+        told = meta.input_token_logprobs[-len(wanted) :]
+        usage = Usage(1, meta.prompt_tokens, meta.completion_tokens, min(meta.cached_tokens, meta.prompt_tokens))
+        return _of(wanted, [(token, math.nan if one is None else one) for one, token, _ in told]), usage
+
+    async def _tokens(self, text: str, request: dict[str, Any]) -> list[int]:
+        """The ids of `text` encoded by itself; the same answers are scored in state after state."""
+        if text not in self._encoded:
+            self._encoded[text] = _TOKENS.validate_python(await self._post("/tokenize", request)).tokens
+        return self._encoded[text]
+
+    def _served_tokenizer(self) -> Any:
+        if self._tokenizer is None:
+            if self._root is None:
+                raise ConfigError(
+                    f"the endpoint does not say where the weights of {self._model} lie, so its chat template is not "
+                    "known here; score with vllm or llamacpp, or label without a model (reward.name=cover)"
+                )
+            self._tokenizer = load_tokenizer(resolve_model(self._root))
+        return self._tokenizer
+
+
+def _of(wanted: list[int], told: list[tuple[int, float]]) -> list[float]:
+    """The log-probabilities where they are those of the tokens that were asked for; else none."""
+    return [logprob for _, logprob in told] if [token for token, _ in told] == wanted else []
+
+
+def _usage(spent: _Spent) -> Usage:
+    cached = (spent.prompt_tokens_details.cached_tokens or 0) if spent.prompt_tokens_details else 0
+    return Usage(1, spent.prompt_tokens, spent.completion_tokens, min(cached, spent.prompt_tokens))

@@ -1,0 +1,211 @@
+"""Labels from belief, grounded outcomes, and what the report says of a policy's belief."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from preference.build import build
+from preference.calibration import Calibration
+from preference.config import PairsConfig, PairsStageConfig, TreeRewardConfig
+from preference.gain import NATS
+from preference.grounds import grounded, supported
+from preference.pairs import build_pairs
+from preference.rewards import Rewards, rewards
+from steprag.agent.grammars import TRANSCRIPT
+from steprag.config import load_config
+from steprag.errors import ConfigError, DataError
+from steprag.files import from_dict, read_records, to_dict, write_records
+from steprag.gain import CLEAR, FLOOR, floored, gains
+from steprag.gold import Fact, facts_of
+from steprag.training_rows import Pair
+from steprag.types import Belief, Found, Message, Node, Question, Tree, Usage
+
+PROMPT = (Message(role="user", content="u"),)
+CURRENCY = Question("q", "Which currency is used there?", ("lek",))
+OLDER = Question("c", "Which is older, Peru or Chile?", ("Peru",), {"supporting_titles": ["Peru", "Chile"]})
+
+
+def step(identity: int, parent: int | None, action: str | None, logp: float | None = None, **more: object) -> Node:
+    belief = None if logp is None else Belief("lek", logp, 3)
+    depth = 0 if parent is None else 1
+    values = {"text": f"t {identity}", "content": f"c {identity}", "belief": belief, "messages": PROMPT, "visits": 1}
+    return Node(id=identity, parent=parent, depth=depth, action=action, **{**values, **more})
+
+
+def said(identity: int, f1: float, content: str = "", parent: int = 0) -> Node:
+    content = content or f"c {identity}"
+    return step(identity, parent, "answer", None, prediction_f1=f1, terminal=True, messages=None, content=content)
+
+
+def fan(question: Question, root: Node, *below: Node) -> Tree:
+    return Tree(1, question, "done", Usage(), (root, *below))
+
+
+def gain(tree: Tree) -> Rewards:
+    return rewards(tree, TreeRewardConfig(name="gain"), TRANSCRIPT)
+
+
+def preferred(tree: Tree) -> set[tuple[int, int]]:
+    return {(pair.chosen_node, pair.rejected_node) for pair in build_pairs(tree, "h", gain(tree), PairsConfig())}
+
+
+def test_two_nats_make_a_pair_and_less_makes_none() -> None:
+    tree = fan(CURRENCY, step(0, None, None, -9), step(1, 0, "query", -4), step(2, 0, "query", -6.01),
+               step(3, 0, "query", -5), step(4, 0, "query", None, failure="empty", terminal=True))  # fmt: skip
+    assert preferred(tree) == {(1, 2)}
+    assert PairsConfig().margin == CLEAR / NATS
+
+
+def test_below_the_floor_beliefs_do_not_differ() -> None:
+    tree = fan(CURRENCY, step(0, None, None, -30), step(1, 0, "query", -14), step(2, 0, "query", -40))
+    assert preferred(tree) == set()
+    assert floored(Belief("a", -40, 1)) == FLOOR
+    assert not gains(Belief("a", -14, 1), Belief("a", -30, 1))
+
+
+@pytest.mark.parametrize(
+    ("before", "query", "f1", "better"),
+    [
+        (-6, -3, 0.0, {(1, 2)}),  # searching on gains over a wrong answer
+        (-6, -5, 0.0, set()),  # it gains too little
+        (-1, -0.1, 1.0, {(2, 1)}),  # a right answer, believed in, ends the search
+        (-6, -3, 1.0, set()),  # a right answer that nothing supports is luck, not compared
+        (-1, -1, 0.0, set()),
+    ],
+)
+def test_search_or_answer_goes_by_what_the_search_adds(
+    before: float, query: float, f1: float, better: set[tuple[int, int]]
+) -> None:
+    assert preferred(fan(CURRENCY, step(0, None, None, before), step(1, 0, "query", query), said(2, f1))) == better
+
+
+def test_of_two_answers_the_right_one_wins_where_the_state_believes_in_it() -> None:
+    assert preferred(fan(CURRENCY, step(0, None, None, -1), said(1, 0.0), said(2, 1.0), said(3, 0.5))) == {
+        (2, 1), (2, 3), (3, 1)}  # fmt: skip
+    assert preferred(fan(CURRENCY, step(0, None, None, -4), said(1, 0.0), said(2, 1.0))) == set()
+
+
+def test_what_can_be_guessed_teaches_only_to_search_before_the_facts_are_there() -> None:
+    peru, chile = (Found(name, name) for name in ("Peru", "Chile"))
+    tree = fan(OLDER, step(0, None, None, -1), step(1, 0, "query", -1, passages=(peru,)),
+               step(2, 0, "query", -0.1, passages=()), said(3, 1.0, "Peru"))  # fmt: skip
+    assert preferred(tree) == {(1, 3)}
+    assert [value and value.value for value in gain(tree)] == [None, 1.0, None, 0.0]
+    told = (step(1, 0, "query", -1, passages=(peru, chile)),
+            replace(step(2, 1, "evidence", -1, content="Peru 1821, Chile 1818"), depth=2),
+            replace(step(3, 2, "query", -1), depth=3), replace(said(4, 1.0, "Peru", parent=2), depth=3))  # fmt: skip
+    assert preferred(fan(OLDER, step(0, None, None, -1), *told)) == set()
+    unmarked = replace(tree, question=Question("c", OLDER.question, OLDER.golden_answers))
+    assert gain(unmarked) == [None] * 4
+
+
+def test_trees_without_beliefs_are_refused_with_the_command_that_adds_them() -> None:
+    with pytest.raises(ConfigError, match="steprag belief --trees"):
+        gain(fan(CURRENCY, step(0, None, None), step(1, 0, "query")))
+
+
+def grown(content: str, *passages: Found, question: Question = CURRENCY) -> Tree:
+    """query 1 finds the passages, evidence 2 keeps the content, answer 3 is right."""
+    return fan(question, step(0, None, None), step(1, 0, "query", passages=passages),
+               replace(step(2, 1, "evidence", content=content), depth=2),
+               replace(said(3, 1.0, "it", parent=2), depth=3))  # fmt: skip
+
+
+def test_a_lucky_answer_has_no_score_and_a_grounded_one_keeps_its_own() -> None:
+    lucky = grown("None")
+    assert supported(lucky, TRANSCRIPT) == [False] * 4
+    assert grounded(lucky, TRANSCRIPT).nodes[3].prediction_f1 is None
+    assert grounded(grown("Paid in the Lek."), TRANSCRIPT).nodes[3].prediction_f1 == 1.0
+    wrong = replace(lucky, nodes=(*lucky.nodes[:3], replace(lucky.nodes[3], prediction_f1=0.0)))
+    assert grounded(wrong, TRANSCRIPT) == wrong
+
+
+def test_a_comparison_is_grounded_where_both_of_its_subjects_were_found_and_named() -> None:
+    both = Found("1", "Peru"), Found("2", "Chile (country)")
+    titles = replace(OLDER, metadata={"supporting_titles": ["Peru", "Chile (country)"]})
+    assert supported(grown("Peru 1821, Chile 1818", *both, question=titles), TRANSCRIPT)[2:] == [True, True]
+    assert supported(grown("Peru 1821", *both, question=titles), TRANSCRIPT)[2:] == [False, False]
+    unmarked = Question("c", OLDER.question, OLDER.golden_answers)
+    assert supported(grown("Peru", question=unmarked), TRANSCRIPT) == [None] * 4
+    assert grounded(grown("Peru", question=unmarked), TRANSCRIPT).nodes[3].prediction_f1 == 1.0
+
+
+def test_listed_facts_say_what_must_be_found_and_kept() -> None:
+    facts = [{"passage": "1", "anyof": [["Peru", "1821"]]}, {"passage": "2", "anyof": [["Chile", "1818"], ["younger"]]}]
+    asked = replace(OLDER, metadata={"facts": facts})
+    both = Found("1", "a"), Found("2", "b")
+    assert facts_of(asked)[0] == Fact("1", (("peru", "1821"),))
+    assert supported(grown("In 1821 Peru; Chile is younger", *both, question=asked), TRANSCRIPT)[2]
+    assert not supported(grown("In 1821 Peru; Chile is younger", both[0], question=asked), TRANSCRIPT)[2]
+    assert not supported(grown("Peru 1821 and Chile", *both, question=asked), TRANSCRIPT)[2]
+    with pytest.raises(ConfigError, match=r"metadata\.facts cannot be read"):
+        facts_of(replace(OLDER, metadata={"facts": [{"passage": "1"}]}))
+
+
+def pairs_of(tmp_path: Path, trees: list[Tree], **keys: object) -> list[Pair]:
+    file = tmp_path / "trees.jsonl"
+    write_records(file, trees)
+    config = load_config(PairsStageConfig, None, {"validation": 0, "card.plots": False, "reward.name": "gain", **keys})
+    build(config, [file], tmp_path / "pairs")
+    return list(read_records(tmp_path / "pairs/pairs.train.jsonl", Pair))
+
+
+def test_pairs_that_prefer_to_search_are_capped_by_margin(tmp_path: Path) -> None:
+    trees = [
+        fan(Question(f"q{i}", CURRENCY.question, ("lek",)), step(0, None, None, -9),
+            step(1, 0, "query", -2 - i, text=f"So the next query is <query> {i} </query>"),
+            said(2, 0.0).__class__(**{**vars(said(2, 0.0)), "text": f"So the answer is <answer> {i} </answer>"}))
+        for i in range(5)
+    ]  # fmt: skip
+    trees.append(
+        fan(Question("r", CURRENCY.question, ("lek",)), step(0, None, None, -0.1),
+            step(1, 0, "query", -0.1, text="So the next query is <query> x </query>"),
+            replace(said(2, 1.0), text="So the answer is <answer> y </answer>"))
+    )  # fmt: skip
+    assert len(pairs_of(tmp_path, trees)) == 6
+    kept = pairs_of(tmp_path / "capped", trees, **{"balance.search_or_answer": 2})
+    assert [(pair.question_id, pair.action) for pair in kept] == [("q0", "query"), ("q1", "query"), ("r", "answer")]
+
+
+def test_grounded_pairs_leave_lucky_answers_out(tmp_path: Path) -> None:
+    answers = [replace(said(1, 1.0, "it"), text="So the answer is <answer> it </answer>"),
+               replace(said(2, 0.0, "no"), text="So the answer is <answer> no </answer>")]  # fmt: skip
+    tree = fan(CURRENCY, step(0, None, None), *answers)
+    assert len(pairs_of(tmp_path, [tree], **{"reward.name": "spre"})) == 1
+    assert pairs_of(tmp_path / "g", [tree], **{"reward.name": "spre", "reward.grounded": True}) == []
+
+
+def test_calibration_tells_how_often_answers_are_right_at_a_belief() -> None:
+    calibration = Calibration()
+    assert calibration.report() == {}
+    calibration.add(fan(CURRENCY, step(0, None, None, math.log(0.9)), said(1, 1.0, "lek"), said(2, 0.0, "sol")))
+    calibration.add(fan(CURRENCY, step(0, None, None, math.log(0.1)), said(1, 0.0, "sol")))
+    calibration.add(fan(OLDER, step(0, None, None, math.log(0.5)), said(1, 1.0, "Peru")))
+    report = calibration.report()
+    assert report["open"]["answers"] == 3
+    assert report["open"]["right"] == pytest.approx(1 / 3)
+    assert report["open"]["brier"] == pytest.approx((0.1**2 + 0.9**2 + 0.1**2) / 3, abs=1e-3)
+    assert [(row["count"], row["share"]) for row in report["open"]["curve"]] == [(1, 0.0), (2, 0.5)]
+    assert report["guessable"]["answers"] == 1
+
+
+def test_the_card_shows_the_curve(tmp_path: Path) -> None:
+    tree = fan(CURRENCY, step(0, None, None, -1), said(1, 1.0, "lek"), said(2, 0.0, "sol"))
+    pairs_of(tmp_path, [tree], **{"card.plots": True})
+    card = (tmp_path / "pairs/README.md").read_text()
+    assert "How far the policy's belief can be trusted" in card
+    assert "| open | 2 | 50% | 37% |" in card
+    assert (tmp_path / "pairs/plot_calibration.png").stat().st_size > 1000
+
+
+def test_a_belief_that_is_no_probability_is_refused(tmp_path: Path) -> None:
+    row = to_dict(fan(CURRENCY, step(0, None, None, -1)))
+    assert from_dict(Tree, row, tmp_path, 1).nodes[0].belief == Belief("lek", -1, 3)
+    row["nodes"][0]["belief"]["logp"] = 0.5
+    with pytest.raises(DataError, match=r"belief\.logp is no logarithm"):
+        from_dict(Tree, json.loads(json.dumps(row)), tmp_path, 1)
