@@ -8,14 +8,14 @@ rules of `steprag pairs` (margin 0.1, more than a standard error, no discount, n
 of the question:
 
 - two queries: the better one finds a gold passage more that the episode had not seen;
-- two evidence steps: the better one adds a gold fact more, which stands in the passages that were shown. The facts are
-  the bridge entity and the golden answer;
+- two evidence steps: the better one adds a gold fact more, from a passage that was shown;
 - a query and an answer: the query, where the facts for the answer are not held yet; else the answer, if it is right;
 - two answers are not judged: their truth is what the rewards read.
 
-Where neither is better the pair is undecided. Only open questions are counted (bridge, one-hop): the facts that a
-comparison or a yes-no question needs are not in Atlas' metadata. `cover` reads the golden answer too, so its evidence
-pairs are right by construction. Intervals: 95 %, percentile bootstrap over trees.
+Where neither is better the pair is undecided. The facts are those of the questions' metadata; trees are looked up in
+Atlas' train split by id, because older ones lack them. Questions whose answer can be guessed from their own words are
+counted apart. `cover` reads the golden answer too, so its evidence pairs are right by construction on open questions.
+Intervals: 95 %, percentile bootstrap over trees.
 """
 
 from __future__ import annotations
@@ -24,43 +24,37 @@ import argparse
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from preference.build import read_trees
 from preference.config import FilterConfig, PairsConfig, TreeRewardConfig
 from preference.filters import content_reader, step_checks
+from preference.grounds import grounded
 from preference.pairs import build_pairs
 from preference.rewards import rewards
 from steprag import atlas
 from steprag.agent.grammars import TRANSCRIPT
-from steprag.inputs import read_passages
-from steprag.metrics import exact_match, normalise
+from steprag.gold import Fact, facts_of
+from steprag.inputs import read_questions
+from steprag.metrics import exact_match, guessable, normalise
 from steprag.tree import children_of
-from steprag.types import Question, Tree
+from steprag.types import Tree
 
-OPEN = ("bridge", "one-hop")
 ACTIONS = ("query", "evidence", "query or answer")
 
 
 @dataclass(frozen=True)
-class Fact:
-    """A passage and the words of which one must be kept from it, normalised."""
-
-    passage: str
-    words: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Known:
-    """What the episode has at a node: passages seen, facts held (by place), the words of the last search's passages."""
+    """What the episode has at a node: passages seen, facts held (by place), the passages of the last search."""
 
     seen: frozenset[str] = frozenset()
     facts: frozenset[int] = frozenset()
-    shown: str = ""
+    shown: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -81,42 +75,27 @@ class Row:
     covered: float
 
 
-def words(text: str) -> str:
-    return f" {normalise(text)} "
-
-
-def facts_of(question: Question) -> list[Fact]:
-    """The facts that an open question needs, in order."""
-    golden = tuple(map(words, question.golden_answers))
-    ids = question.metadata["supporting_ids"]
-    if question.metadata["type"] == "one-hop":
-        return [Fact(ids[0], golden)]
-    bridge = question.metadata["bridge"].removesuffix(" language")
-    return [Fact(ids[0], (words(bridge),)), Fact(ids[1], golden)]
-
-
-def annotated(tree: Tree, texts: dict[str, str]) -> tuple[list[Known], list[int]]:
+def annotated(tree: Tree, facts: Sequence[Fact]) -> tuple[list[Known], list[int]]:
     """For every node what the episode knows there, and what the step itself added: gold passages or facts."""
-    facts = facts_of(tree.question)
     known: list[Known] = []
     added: list[int] = []
     for node in tree.nodes:
         before = known[node.parent] if node.parent is not None else Known()
         after, new = Known(before.seen, before.facts), 0
         if node.action == "query" and node.failure is None:
-            found = {passage.id for passage in node.passages}
-            new = sum(fact.passage in found - before.seen for fact in facts)
-            after = Known(before.seen | found, before.facts, words(" ".join(texts[name] for name in sorted(found))))
+            found = frozenset(passage.id for passage in node.passages)
+            new = len({fact.passage for fact in facts} & (found - before.seen))
+            after = Known(before.seen | found, before.facts, found)
         elif node.action == "evidence" and node.failure is None:
-            said = words(node.content or "")
-            now = {i for i, fact in enumerate(facts) if any(w in said and w in before.shown for w in fact.words)}
+            said = f" {normalise(node.content or '')} "
+            now = frozenset(i for i, fact in enumerate(facts) if fact.held(before.shown, said))
             new, after = len(now - before.facts), Known(before.seen, before.facts | now)
         known.append(after)
         added.append(new)
     return known, added
 
 
-def better(tree: Tree, one: int, other: int, known: list[Known], added: list[int]) -> int:
+def better(tree: Tree, facts: Sequence[Fact], one: int, other: int, known: list[Known], added: list[int]) -> int:
     """1 where the first of two siblings is truly better, -1 where the second is, 0 where the facts do not tell."""
     nodes = tree.nodes
     actions = nodes[one].action, nodes[other].action
@@ -126,32 +105,41 @@ def better(tree: Tree, one: int, other: int, known: list[Known], added: list[int
         return 0
     search_first = 1 if actions[0] == "query" else -1
     answer = nodes[one if actions[0] == "answer" else other]
-    last = len(facts_of(tree.question)) - 1
-    if last not in known[answer.parent or 0].facts:
+    held = known[answer.parent or 0].facts
+    needed = range(len(facts)) if is_guessable(tree) else [len(facts) - 1]
+    if not held.issuperset(needed):
         return search_first
     return -search_first if exact_match(answer.content, tree.question.golden_answers) == 1.0 else 0
 
 
-def judged(tree: Tree, reward: TreeRewardConfig, texts: dict[str, str]) -> Iterator[tuple[str, int, int]]:
+def is_guessable(tree: Tree) -> bool:
+    return guessable(tree.question.question, tree.question.golden_answers)
+
+
+def judged(tree: Tree, reward: TreeRewardConfig) -> Iterator[tuple[str, int, int]]:
     """For every pair that the reward makes: what the steps do, the truth, and the node that they go on from."""
     content = content_reader(TRANSCRIPT)
     checks = step_checks(FilterConfig(repeating=True, unread=True), TRANSCRIPT, content)
-    known, added = annotated(tree, texts)
+    facts = facts_of(tree.question)
+    known, added = annotated(tree, facts)
+    if reward.grounded:
+        tree = grounded(tree, TRANSCRIPT)
     for pair in build_pairs(tree, "", rewards(tree, reward, TRANSCRIPT), PairsConfig(per_node=None)):
         if not all(check.passes(pair.prompt, pair.chosen[-1]["content"], pair.action) for check in checks):
             continue
         kind = pair.action if pair.action == pair.rejected_action else "query or answer"
-        truth = better(tree, pair.chosen_node, pair.rejected_node, known, added)
+        truth = better(tree, facts, pair.chosen_node, pair.rejected_node, known, added)
         yield kind, truth, tree.nodes[pair.chosen_node].parent or 0
 
 
-def measure(name: str, trees: list[Tree], texts: dict[str, str]) -> Row:
+def measure(name: str, trees: list[Tree]) -> Row:
     """All trees' pairs by one reward."""
-    reward = TreeRewardConfig.model_validate({"name": name, "alpha": 1.0})
+    bare, _, grounds = name.partition("+")
+    reward = TreeRewardConfig.model_validate({"name": bare, "alpha": 1.0, "grounded": grounds == "grounded"})
     total, decided, right, covered, expanded = 0, Counter[str](), Counter[str](), 0, 0
     by_tree: dict[str, list[tuple[int, int]]] = defaultdict(list)  # kind → (right, decided) of each tree
     for tree in trees:
-        found = list(judged(tree, reward, texts))
+        found = list(judged(tree, reward))
         total += len(found)
         covered += len({parent for _, _, parent in found})
         expanded += sum(len(children) > 1 for children in children_of(tree))
@@ -163,8 +151,16 @@ def measure(name: str, trees: list[Tree], texts: dict[str, str]) -> Row:
     worked = right["query"] + right["evidence"]
     calls = sum(tree.usage.calls for tree in trees)
     scores = sum(node.belief.usage.calls for tree in trees for node in tree.nodes if node.belief)
-    return Row(name, total, dict(decided), dict(right), {kind: interval(by_tree[kind]) for kind in ACTIONS},
-               calls / worked if worked else None, scores if name == "gain" else 0, covered / expanded)  # fmt: skip
+    return Row(
+        name,
+        total,
+        dict(decided),
+        dict(right),
+        {kind: interval(by_tree[kind]) for kind in ACTIONS},
+        calls / worked if worked else None,
+        scores if name == "gain" else 0,
+        covered / max(1, expanded),
+    )
 
 
 def interval(trees: list[tuple[int, int]]) -> tuple[float, float] | None:
@@ -186,27 +182,42 @@ def shown(row: Row, kind: str) -> str:
     return f"{row.right[kind]} of {row.decided[kind]}: {share:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--trees", nargs="+", type=Path, default=[atlas.DATA / "trees.jsonl.gz"], metavar="FILE")
-    parser.add_argument("--rewards", nargs="+", default=["spre", "best_leaf", "first_answer", "cover", "gold"])
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    trees = [tree for tree, _ in read_trees(*given.trees) if tree.question.metadata.get("type") in OPEN]
-    texts = {passage.id: f"{passage.title}: {passage.text}" for passage in read_passages(atlas.path("corpus"))}
-    rows = [measure(name, trees, texts) for name in given.rewards]
-    if given.json:
-        sys.stdout.write(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
-        return
+def with_facts(tree: Tree, metadata: Mapping[str, dict[str, Any]]) -> Tree:
+    """The tree with its question's metadata as Atlas has it today."""
+    known = metadata.get(tree.question.id, tree.question.metadata)
+    return replace(tree, question=replace(tree.question, metadata=known))
+
+
+def table(rows: list[Row], trees: list[Tree], kind: str) -> list[str]:
     calls = sum(tree.usage.calls for tree in trees)
-    lines = [f"{len(trees)} trees of open questions, {calls:,} calls", "",
+    lines = [f"{len(trees)} trees of {kind} questions, {calls:,} calls", "",
              "| reward | pairs | query | evidence | query or answer | calls a right query or evidence pair "
              "| scores | covered |",
              "|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for row in rows:
-        cells = [row.reward, str(row.pairs), *(shown(row, kind) for kind in ACTIONS)]
+        cells = [row.reward, str(row.pairs), *(shown(row, action) for action in ACTIONS)]
         cells += [f"{row.calls:.1f}" if row.calls else "none", f"{row.scores:,}", f"{100 * row.covered:.0f} %"]
         lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--trees", nargs="+", type=Path, default=[atlas.DATA / "trees.jsonl.gz"], metavar="FILE")
+    parser.add_argument(
+        "--rewards", nargs="+", default=["spre", "spre+grounded", "best_leaf", "first_answer", "cover", "gold"],
+        help="names as of reward.name; +grounded behind one leaves lucky answers out",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    metadata = {question.id: question.metadata for question in read_questions(atlas.path("train"))}
+    trees = [with_facts(tree, metadata) for tree, _ in read_trees(*given.trees)]
+    kinds = {"open": [t for t in trees if not is_guessable(t)], "guessable": [t for t in trees if is_guessable(t)]}
+    found = {kind: [measure(name, some) for name in given.rewards] for kind, some in kinds.items()}
+    if given.json:
+        sys.stdout.write(json.dumps({kind: [asdict(r) for r in rows] for kind, rows in found.items()}, indent=2) + "\n")
+        return
+    lines = [line for kind, rows in found.items() for line in table(rows, kinds[kind], kind)]
     sys.stdout.write("\n".join(lines) + "\n")
 
 

@@ -56,9 +56,9 @@ class SearchConfig(Section):
 class RewardConfig(Section):
     """What a finished leaf is worth while its tree grows, from 0 to 1."""
 
-    name: Literal["spre", "judge", "mixed", "belief"] = Field(
+    name: Literal["spre", "judge", "mixed", "gain"] = Field(
         default="spre",
-        description="spre: the answer's F1 × alpha^steps; judge: a model's score; mixed: both; belief: the answers, "
+        description="spre: the answer's F1 × alpha^steps; judge: a model's score; mixed: both; gain: the answers, "
         "and after steps that keep evidence the policy's belief in the golden answer (needs search.score)",
     )
     alpha: float = Field(default=0.9, gt=0, le=1, description="discount a step")
@@ -98,8 +98,8 @@ class GenerateConfig(StageConfig):
 
     @model_validator(mode="after")
     def _can_score(self) -> Self:
-        if self.reward.name == "belief" and not self.search.score:
-            raise ValueError("reward.name belief needs search.score true")
+        if self.reward.name == "gain" and not self.search.score:
+            raise ValueError("reward.name gain needs search.score true")
         if self.search.score and (why := refusal(self.policy.engine)):
             raise ValueError(f"search.score: {why}")
         return self

@@ -103,7 +103,7 @@ VALUES: dict[str, Callable[[GenerateConfig, Judge | None], Value]] = {
     "spre": spre_value,
     "judge": judge_value,
     "mixed": mixed_value,
-    "belief": belief_value,
+    "gain": belief_value,
 }
 """By `reward.name`."""
 

@@ -13,6 +13,8 @@ from steprag.types import Belief, Node, Tree
 
 NATS = 20.0
 """Nats that count as 1: a margin of 0.1 is 2 nats, which is seven times as likely."""
+GOLD = 0.8
+"""What all marked passages are worth on a question that can be guessed."""
 
 
 def gain_values(tree: Tree, grammar: Grammar) -> list[float | None]:
@@ -22,13 +24,13 @@ def gain_values(tree: Tree, grammar: Grammar) -> list[float | None]:
     belief it was given at, so that a query which adds to it is better; right, it is worth 1, or, partly right, as much
     of the way to 1. A right answer at a state that does not believe in it (`CONVINCED`) is luck and not compared.
 
-    On questions that can be guessed belief tells nothing. There the only label is: search on, by a query that finds a
-    gold passage more (1), and do not answer before the facts are there (0).
+    On questions that can be guessed belief tells nothing. There the labels go by the marked passages (`_by_gold`): find
+    them, keep them, and search on rather than answer before the facts are there.
 
     Raises ConfigError where the tree has no beliefs.
     """
     if guessable(tree.question.question, tree.question.golden_answers):
-        return _premature(tree, grammar)
+        return _by_gold(tree, grammar)
     if all(node.belief is None for node in tree.nodes):
         raise ConfigError(
             f"the tree of question {tree.question.id!r} has no beliefs; add them: steprag belief --trees RUN --out RUN2"
@@ -50,18 +52,23 @@ def _height(belief: Belief) -> float:
     return (floored(belief) - FLOOR) / NATS
 
 
-def _premature(tree: Tree, grammar: Grammar) -> list[float | None]:
+def _by_gold(tree: Tree, grammar: Grammar) -> list[float | None]:
+    """On questions that can be guessed: shares of the marked passages, 0 to `GOLD`; None everywhere without marks.
+
+    A search: found by then. A step that keeps: named by then. An answer before the facts are there (`supported`): found
+    by then, so that a query which finds one more is better. An answer after that: `GOLD`, or 1 where it is right.
+    """
     gold = gold_of(tree.question)
     if gold is None:
         return [None] * len(tree.nodes)
     seen, known = gold_seen(tree, gold, grammar), supported(tree, grammar)
+    keeping = {action.name for action in grammar.actions if action.keeps}
     values: list[float | None] = []
-    for node in tree.nodes:
-        value = None
-        if node.parent is not None and node.failure is None and known[node.parent] is False:
-            if len(seen[node.id].found) > len(seen[node.parent].found):
-                value = 1.0
-            elif node.terminal:
-                value = 0.0
-        values.append(value)
+    for node, here in zip(tree.nodes, seen, strict=True):
+        if node.failure is not None or node.parent is None:
+            values.append(None)
+        elif node.terminal and known[node.parent]:
+            values.append(None if node.prediction_f1 is None else GOLD + node.prediction_f1 * (1 - GOLD))
+        else:
+            values.append(GOLD * gold.share(len(here.kept if node.action in keeping else here.found)))
     return values

@@ -90,16 +90,17 @@ def test_of_two_answers_the_right_one_wins_where_the_state_believes_in_it() -> N
     assert preferred(fan(CURRENCY, step(0, None, None, -4), said(1, 0.0), said(2, 1.0))) == set()
 
 
-def test_what_can_be_guessed_teaches_only_to_search_before_the_facts_are_there() -> None:
+def test_what_can_be_guessed_goes_by_the_marked_passages_and_not_by_belief() -> None:
     peru, chile = (Found(name, name) for name in ("Peru", "Chile"))
     tree = fan(OLDER, step(0, None, None, -1), step(1, 0, "query", -1, passages=(peru,)),
                step(2, 0, "query", -0.1, passages=()), said(3, 1.0, "Peru"))  # fmt: skip
-    assert preferred(tree) == {(1, 3)}
-    assert [value and value.value for value in gain(tree)] == [None, 1.0, None, 0.0]
+    assert preferred(tree) == {(1, 2), (1, 3)}
+    assert [value and value.value for value in gain(tree)] == [None, 0.4, 0.0, 0.0]
     told = (step(1, 0, "query", -1, passages=(peru, chile)),
             replace(step(2, 1, "evidence", -1, content="Peru 1821, Chile 1818"), depth=2),
-            replace(step(3, 2, "query", -1), depth=3), replace(said(4, 1.0, "Peru", parent=2), depth=3))  # fmt: skip
-    assert preferred(fan(OLDER, step(0, None, None, -1), *told)) == set()
+            replace(step(3, 2, "query", -1), depth=3), replace(said(4, 1.0, "Peru", parent=2), depth=3),
+            replace(said(5, 0.0, "Chile", parent=2), depth=3))  # fmt: skip
+    assert preferred(fan(OLDER, step(0, None, None, -1), *told)) == {(4, 3), (4, 5)}
     unmarked = replace(tree, question=Question("c", OLDER.question, OLDER.golden_answers))
     assert gain(unmarked) == [None] * 4
 

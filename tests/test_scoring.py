@@ -264,6 +264,6 @@ def test_a_search_by_belief_needs_scores_and_an_engine_that_tells_them(
     generate = ["generate", *options(endpoint, questions, world_index, tmp_path / "run")]
     assert main([*generate, "--search.score", "true"]) == 2
     assert "engine openai cannot score" in capsys.readouterr().err
-    assert main([*generate, "--reward.name", "belief"]) == 2
+    assert main([*generate, "--reward.name", "gain"]) == 2
     assert "needs search.score true" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -257,7 +257,7 @@ def test_every_state_has_a_belief_and_asking_changes_no_tree() -> None:
 def test_evidence_is_valued_by_belief_and_played_answers_together(question: Question, counted: bool) -> None:
     policy = BelievingPolicy()
     given = searcher(policy, score=True)
-    valued = replace(given, scorer=policy, value=VALUES["belief"](given.config, None))
+    valued = replace(given, scorer=policy, value=VALUES["gain"](given.config, None))
     tree = asyncio.run(grow(plant(question, State(QUESTION)), valued))
     children = children_of(tree)
     kept = [node for node in tree.nodes if node.action == "evidence"]

@@ -56,8 +56,17 @@ def question_row(question: QuestionRow, split: str, order: int) -> dict[str, obj
             "relations": [relation.removeprefix("of ") for relation in question.relations],
             "supporting_ids": [str(row) for row in question.rows],
             "bridge": question.bridge,
+            **({"facts": facts(question)} if split != "warmstart" else {}),
         },
     }
+
+
+def facts(question: QuestionRow) -> list[dict[str, object]]:
+    """What an episode must find and keep (`steprag.gold.Fact`): of each hop the value, of the last an answer."""
+    said = [[[hop.found]] for hop in question.hops]
+    if question.kind in ("one-hop", "bridge"):
+        said[-1] = [[answer] for answer in question.answers]
+    return [{"passage": str(hop.row), "anyof": words} for hop, words in zip(question.hops, said, strict=True)]
 
 
 def check(world: AtlasWorld, question: QuestionRow) -> None:

@@ -16,6 +16,8 @@ QUOTAS: dict[str, dict[str, int]] = {
     "test": {"one-hop": 62, "bridge": 105, "comparison": 53, "yes-no": 40},
     "warmstart": {"one-hop": 90, "bridge": 110, "comparison": 54, "yes-no": 46},
 }
+LATER: dict[str, dict[str, int]] = {"test": {"one-hop": 70, "bridge": 125, "comparison": 50, "yes-no": 35}}
+"""Questions that came to a split later: behind the others, which stay what they were."""
 PER_ROW = 3  # questions of one kind that may lean on one passage
 PER_BRIDGE = 3
 TOP_ANSWER = 0.025  # of a split's questions
@@ -72,7 +74,13 @@ class _Limits:
         self.bridges: Counter[str] = Counter()
         self.answers: Counter[str] = Counter()
         self.texts: set[str] = set()
+        self.total = total
         self.most = max(2, math.floor(TOP_ANSWER * total))
+
+    def widen(self, more: int) -> None:
+        """So many more questions are to be chosen."""
+        self.total += more
+        self.most = max(2, math.floor(TOP_ANSWER * self.total))
 
     def allow(self, question: QuestionRow) -> bool:
         answer = plain(question.answers[0])
@@ -116,22 +124,35 @@ def choose(questions: Sequence[QuestionRow], split_of: Mapping[str, str]) -> dic
             pool[home, question.kind].append(question)
     kept: dict[str, list[QuestionRow]] = {}
     for split, quotas in QUOTAS.items():
-        rng = random.Random(f"{SEED}-{split}")
         limits = _Limits(sum(quotas.values()))
-        found: list[QuestionRow] = []
-        for kind, quota in quotas.items():
-            halves: Counter[str] = Counter()
-            count = 0
-            for question in _rounds(pool[split, kind], rng):
-                if count == quota:
-                    break
-                if kind == "yes-no" and halves[question.answers[0]] >= quota / 2:
-                    continue
-                if limits.allow(question):
-                    limits.take(question)
-                    halves[question.answers[0]] += 1
-                    found.append(question)
-                    count += 1
-        rng.shuffle(found)
-        kept[split] = found
+        kept[split] = _chosen(split, quotas, pool, limits, random.Random(f"{SEED}-{split}"))
+        if more := LATER.get(split):
+            limits.widen(sum(more.values()))
+            kept[split] += _chosen(split, more, pool, limits, random.Random(f"{SEED}-{split}-later"))
     return kept
+
+
+def _chosen(
+    split: str,
+    quotas: Mapping[str, int],
+    pool: Mapping[tuple[str, str], list[QuestionRow]],
+    limits: _Limits,
+    rng: random.Random,
+) -> list[QuestionRow]:
+    """So many questions of each kind as the quotas say, or as there are, in a random order."""
+    found: list[QuestionRow] = []
+    for kind, quota in quotas.items():
+        halves: Counter[str] = Counter()
+        count = 0
+        for question in _rounds(pool[split, kind], rng):
+            if count == quota:
+                break
+            if kind == "yes-no" and halves[question.answers[0]] >= quota / 2:
+                continue
+            if limits.allow(question):
+                limits.take(question)
+                halves[question.answers[0]] += 1
+                found.append(question)
+                count += 1
+    rng.shuffle(found)
+    return found
