@@ -35,6 +35,7 @@ from tests.training_parts import lines, tensors
 from training.config import GrpoSection, TrainConfig
 from training.episodes import Group, Sampling, StepRow, numbers_of, play, rows_of
 from training.train import main
+from training.turn_gains import Scored, normalised, turn_gains
 
 FAST = [
     *("--stage", "grpo", "--threads", "1", "--warmup", "0", "--episode.top_k", "1", "--episode.depth", "5"),
@@ -74,6 +75,11 @@ class SlowRetriever(DictRetriever):
         return await super().search(query, top_k)
 
 
+def unscored(texts: list[Scored]) -> list[float]:
+    """No belief is asked where turns are not rewarded."""
+    raise AssertionError(f"{len(texts)} texts scored")
+
+
 def scripted(speaker: Path, texts: dict[str, Sequence[str]], sent: list[list[list[int]]]) -> Sampling:
     """Completions by the last line of the prompt, one after the other; `sent` takes the prompts of every batch."""
     tokenizer = load_tokenizer(resolve_model(str(speaker)))
@@ -85,7 +91,7 @@ def scripted(speaker: Path, texts: dict[str, Sequence[str]], sent: list[list[lis
         chosen = [drawn.choice(texts[line]) for line in last]
         return [tokenizer.encode(text, add_special_tokens=False) + [int(tokenizer.eos_token_id)] for text in chosen]  # pyright: ignore
 
-    return Sampling(generate, tokenizer, frozenset({int(tokenizer.eos_token_id)}), 60, 1024)  # pyright: ignore
+    return Sampling(generate, tokenizer, frozenset({int(tokenizer.eos_token_id)}), 60, 1024, unscored)  # pyright: ignore
 
 
 SCRIPT = {"Search or answer.": (SEARCH, YES, NO), "Read the passages.": (KEPT,), "Answer now.": (YES, NO)}
@@ -126,7 +132,7 @@ def test_a_profile_that_the_assistant_continues_is_played_and_learnt_as_inferenc
         texts = [done if "Doc 1(Title" in text else found for text in sent[-len(prompts) :]]
         return [tokenizer.encode(text, add_special_tokens=False) + [int(tokenizer.eos_token_id)] for text in texts]  # pyright: ignore
 
-    how = Sampling(generate, tokenizer, frozenset({int(tokenizer.eos_token_id)}), 60, 1024)  # pyright: ignore
+    how = Sampling(generate, tokenizer, frozenset({int(tokenizer.eos_token_id)}), 60, 1024, unscored)  # pyright: ignore
     environment = Environment(load_profile("search-r1"), DictRetriever(), top_k=1, depth=5)
     (group,) = asyncio.run(play([ASKED], environment, how, GrpoSection(episodes=2), seed=1))
     assert [episode.prediction for episode in group.episodes] == ["yes", "yes"]
@@ -180,6 +186,59 @@ def test_groups_are_scored_by_their_own_question_and_dropped_alone(speaker: Path
     assert numbers["episodes/searches"] == pytest.approx(
         sum(len(episode.retrieved) for group in (one, other) for episode in group.episodes) / 12
     )
+
+
+def test_turns_are_rewarded_by_what_they_add_to_the_belief_apart_from_the_outcome(speaker: Path) -> None:
+    """A model that believes in "lek" once it was searched: queries gain, evidence adds nothing, answers count alone."""
+    tokenizer, asked = load_tokenizer(resolve_model(str(speaker))), replace(ASKED, golden_answers=("lek", "leke"))
+    scored: list[Scored] = []
+
+    def score(texts: list[Scored]) -> list[float]:
+        scored.extend(texts)
+        read = [str(tokenizer.decode(prompt)) for prompt, _ in texts]
+        return [-3.0 if SEARCH in prompt else -99.0 for prompt in read]
+
+    how = replace(scripted(speaker, SCRIPT, []), score=score)
+    section = GrpoSection(episodes=6, gain=0.5)
+    (group,) = asyncio.run(play([asked], world(), how, section, seed=1))
+    assert group.advantages is None, "nobody answers lek"
+    assert not group.dropped
+    assert group.gains is not None
+    gains = turn_gains(asked, group.episodes, world(), tokenizer, score)
+    for episode, mine, turns in zip(group.episodes, gains, group.turns, strict=True):
+        actions = [each.action for each in episode.state.steps]
+        first = actions.index("query") if "query" in actions else None
+        expected = [0.75 if place == first else 0.0 for place, action in enumerate(actions) if action != "answer"]
+        assert mine == expected
+        assert len(turns) == len(actions)
+    rows = rows_of([group])
+    assert len(rows) == sum(map(len, group.turns))
+    query_worth = {row.advantage for row in rows if "<query>" in str(tokenizer.decode(row.completion))}
+    answer_worth = {row.advantage for row in rows if "<answer>" in str(tokenizer.decode(row.completion))}
+    assert max(query_worth) > 0
+    assert answer_worth == {0.0}
+    text = tokenizer.decode(scored[0][1])
+    assert text == " lek </answer>"
+    assert str(tokenizer.decode(scored[0][0])).endswith("So the answer is <answer>")
+    assert normalised([[0.5, 0.5], [0.5]], "group") is None
+    (guessed,) = asyncio.run(play([replace(ASKED, golden_answers=("no",))], world(), how, section, seed=1))
+    assert guessed.gains is None
+
+
+def test_scores_of_a_batch_are_those_of_each_text_alone(speaker: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from training.trl.scoring import score_texts
+
+    tokenizer, model = load_tokenizer(resolve_model(str(speaker))), AutoModelForCausalLM.from_pretrained(speaker)
+    pairs = [("Is Lima in Peru?", " yes </answer>"), ("Search or answer. " * 3, " no"), ("So", " the capital of")]
+    texts = [(tokenizer.encode(prompt), tokenizer.encode(text)) for prompt, text in pairs]
+    told = score_texts(model, texts, 2, 0)
+    for (prompt, text), one in zip(texts, told, strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt + text])).logits[0, len(prompt) - 1 : -1]
+        assert one == pytest.approx(float(torch.log_softmax(logits, -1)[range(len(text)), text].sum()), abs=1e-4)
 
 
 # The gradient
@@ -283,6 +342,23 @@ def test_a_rewarded_action_becomes_more_likely(speaker: Path, data: Path, tmp_pa
     assert manifest["prompt"]["profile"] == "transcript"
     assert manifest["reward_first"] == metrics[0]["reward"]
     assert (tmp_path / "curves.png").exists()
+
+
+def test_a_run_with_turn_rewards_writes_them_down(
+    speaker: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The speaker's question can be guessed, so no turn gains, and the run is that of outcomes alone."""
+    plain, turns = tmp_path / "plain", tmp_path / "turns"
+    options = ["--finetuning", "full", "--max_steps", "2", "--grpo.rewards", "{em: 1.0}"]
+    assert grpo(speaker, data, plain, *options) == 0
+    assert grpo(speaker, data, turns, *options, "--grpo.gain", "0.5") == 0
+    assert likelihood(plain, YES) == likelihood(turns, YES)
+    other, told = shutil.copytree(data, tmp_path / "other"), tmp_path / "told"
+    write_records(other / "questions.jsonl", [replace(ASKED, golden_answers=("Lima is the capital",))])
+    monkeypatch.setattr("training.turn_gains.FLOOR", -1e4)  # the speaker finds all but its two answers unheard of
+    assert grpo(speaker, other, told, *options, "--grpo.gain", "0.5") == 0
+    gains = [row["gains"] for row in lines(told / "episodes.jsonl") if "gains" in row]
+    assert any(value for episode in gains for value in episode)
 
 
 def likelihood(folder: Path, text: str) -> float:

@@ -65,6 +65,11 @@ class GrpoSection(Section):
         default="group", description="divide a group's advantages by its standard deviation, or not (Dr. GRPO)"
     )
     beta: Share = Field(default=0.0, description="weight of the divergence from where training starts; 0: none")
+    gain: float = Field(
+        default=0.0,
+        ge=0,
+        description="weight of turn rewards: what a step adds to the belief in the golden answer; 0: outcomes alone",
+    )
     judge_gold: bool = Field(default=True, description="show the judge the golden answers")
     share_prefix: bool = Field(
         default=True, description="compute what sequences of a batch begin with once; the same loss, less work"

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from steprag.agent.environment import Environment
+from steprag.agent.judge import Judge
 from steprag.agent.rollout import episode_of, rollout
 from steprag.batch.concurrency import for_each
 from steprag.engines.tokens import prompt_tokens
+from steprag.policy.gate import Gate
 from steprag.types import Completion, Episode, Message, Question, Sample, State, Usage
 from training.config import GrpoSection
 from training.parity import check_prompt, sent_tokens
 from training.rewards import Played, advantages, score
+from training.turn_gains import Score, normalised, turn_gains
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -33,6 +36,19 @@ Judged = Callable[[Question, State, int], Awaitable[float | None]]
 
 APART = 1000
 """Between the seeds of two episodes; the k-th step of an episode samples with its seed + k."""
+
+
+def judged_by(judge: Judge, gate: Gate) -> Judged:
+    """The judge's score of a finished episode, asked through a gate."""
+
+    async def judged(question: Question, state: State, seed: int) -> float | None:
+        chars = sum(len(step.text) for step in state.steps)
+        async with gate.turn(chars):
+            judgement = await judge.score(question, state, seed=seed)
+        gate.settle(chars, judgement.usage)
+        return judgement.score
+
+    return judged
 
 
 @dataclass(frozen=True)
@@ -57,6 +73,7 @@ class Sampling:
     """How completions are made: `generate` by the weights as they stand, at most `max_tokens` (it knows how many).
 
     `ends`: ids of the tokens that end a turn. A prompt is sampled where prompt and completion fit into `max_length`.
+    `score`: log-probabilities of given texts, by the same weights.
     """
 
     generate: Generate
@@ -64,6 +81,7 @@ class Sampling:
     ends: frozenset[int]
     max_tokens: int
     max_length: int
+    score: Score
 
 
 class Batcher:
@@ -132,7 +150,8 @@ class Player:
 class Group:
     """The episodes of one question: what each did, sampled and was worth.
 
-    `advantages` is None where all are worth the same: the group is dropped.
+    `advantages` is None where all are worth the same. `gains`: of each episode's steps, normalised over the group
+    (`training.turn_gains`), None where they are not rewarded or all alike. Where both are None the group is dropped.
     """
 
     question: Question
@@ -141,6 +160,12 @@ class Group:
     terms: dict[str, list[float | None]]
     totals: list[float]
     advantages: list[float] | None
+    gains: list[list[float]] | None = None
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the group tells nothing."""
+        return self.advantages is None and self.gains is None
 
 
 async def play(
@@ -171,10 +196,11 @@ async def play(
         played[player.number] = Played(question, episode, environment.profile.grammar, tokens, judged)
 
     await for_each(players, one, at_once=len(players))
-    return [
+    groups = [
         _group([played[number] for number in numbers], [players[number].turns for number in numbers], section)
         for numbers in (range(first, first + size) for first in range(0, len(players), size))
     ]
+    return [_with_gains(group, environment, sampling, section) for group in groups] if section.gain else groups
 
 
 def _group(played: list[Played], turns: list[list[Turn]], section: GrpoSection) -> Group:
@@ -183,16 +209,35 @@ def _group(played: list[Played], turns: list[list[Turn]], section: GrpoSection) 
     return Group(played[0].question, [p.episode for p in played], turns, scores.terms, scores.totals, worth)
 
 
+def _with_gains(group: Group, environment: Environment, sampling: Sampling, section: GrpoSection) -> Group:
+    gains = turn_gains(group.question, group.episodes, environment, sampling.tokenizer, sampling.score)
+    apart = normalised(gains, section.scale)
+    return replace(group, gains=apart and [[section.gain * gain for gain in episode] for episode in apart])
+
+
 def rows_of(groups: Sequence[Group]) -> list[StepRow]:
-    """The rows of the groups that tell something, those of like prompts side by side."""
+    """The rows of the groups that tell something, those of like prompts side by side.
+
+    A row's advantage is its episode's and, where turns are rewarded, its own step's beside it.
+    """
     rows = [
         StepRow(turn.prompt, turn.completion, advantage)
         for group in groups
-        if group.advantages is not None
-        for advantage, turns in zip(group.advantages, group.turns, strict=True)
-        for turn in turns
+        if not group.dropped
+        for turns, worth in zip(group.turns, _worth(group), strict=True)
+        for turn, advantage in zip(turns, worth, strict=True)
     ]
     return sorted(rows, key=lambda row: (len(row.prompt), row.prompt, row.completion))
+
+
+def _worth(group: Group) -> list[list[float]]:
+    """The advantage of every turn of every episode. Answers and refused completions have no gain of their own."""
+    whole = group.advantages or [0.0] * len(group.turns)
+    gains = group.gains or [[] for _ in group.turns]
+    return [
+        [advantage + (mine[place] if place < len(mine) else 0.0) for place in range(len(turns))]
+        for advantage, turns, mine in zip(whole, group.turns, gains, strict=True)
+    ]
 
 
 def numbers_of(groups: Sequence[Group]) -> dict[str, float]:
@@ -205,7 +250,7 @@ def numbers_of(groups: Sequence[Group]) -> dict[str, float]:
 
     numbers = {
         "reward": mean([total for group in groups for total in group.totals]),
-        "groups_dropped": mean([float(group.advantages is None) for group in groups]),
+        "groups_dropped": mean([float(group.dropped) for group in groups]),
         "episodes/answered": mean([float(episode.prediction is not None) for episode in episodes]),
         "episodes/steps": mean([float(len(episode.state.steps)) for episode in episodes]),
         "episodes/searches": mean([float(len(episode.retrieved)) for episode in episodes]),

@@ -27,14 +27,14 @@ from steprag.agent.judge import Judge, ScoreFormat
 from steprag.errors import ConfigError
 from steprag.files import LineJournal
 from steprag.policy.client import open_model
-from steprag.policy.gate import Gate
-from steprag.types import Question, State
 from training.config import TrainConfig
-from training.episodes import APART, Group, Judged, Sampling, StepRow, numbers_of, play, rows_of
+from training.episodes import APART, Group, Judged, Sampling, StepRow, judged_by, numbers_of, play, rows_of
 from training.job import Job, Outcome
 from training.model import freeze_below, load_policy
 from training.trl.common import Refreezing, common_arguments, run_trainer, save
+from training.trl.scoring import score_texts
 from training.trl.shared_prefix import sharing
+from training.turn_gains import Scored
 from training.world import World
 
 EPISODES = "episodes.jsonl"
@@ -140,6 +140,15 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         self.model.train()  # pyright: ignore
         return [_ended(row, self.eos_token_ids) for row in made[:, ids.size(1) :].tolist()]
 
+    def score(self, texts: list[Scored]) -> list[float]:
+        """The log-probability of each text behind its prompt, by the weights as they stand."""
+        fill, size = int(self.processing_class.pad_token_id), self.stage.job.config.batch_size  # pyright: ignore
+        self.model.eval()  # pyright: ignore
+        with self.accelerator.autocast():
+            told = score_texts(self.model, texts, size, fill)
+        self.model.train()  # pyright: ignore
+        return told
+
 
 def dealt(rows: Sequence[StepRow], size: int, process: int, processes: int) -> Iterator[tuple[list[StepRow], int]]:
     """A process's batches of at most `size` rows, and how many of a batch's rows are to be learnt.
@@ -175,6 +184,7 @@ class GrpoStage:
             frozenset(trainer.eos_token_ids),
             config.grpo.max_tokens,
             config.max_length,
+            trainer.score,
         )
         seed = random.Random(f"{config.seed} {step}").getrandbits(48)
         seed += APART * trainer.accelerator.process_index * len(numbers) * config.grpo.episodes
@@ -203,6 +213,7 @@ def _lines(step: int, group: Group) -> Iterator[dict[str, Any]]:
             "rewards": {name: values[number] for name, values in group.terms.items()},
             "reward": group.totals[number],
             "advantage": group.advantages[number] if group.advantages else None,
+            **({"gains": group.gains[number]} if group.gains else {}),
         }
 
 
@@ -223,19 +234,6 @@ def staged(job: Job) -> Iterator[GrpoStage]:
             yield GrpoStage(job, world, runner, judge)
         finally:
             runner.run(stack.aclose())
-
-
-def judged_by(judge: Judge, gate: Gate) -> Judged:
-    """The judge's score of a finished episode, asked through a gate."""
-
-    async def judged(question: Question, state: State, seed: int) -> float | None:
-        chars = sum(len(step.text) for step in state.steps)
-        async with gate.turn(chars):
-            judgement = await judge.score(question, state, seed=seed)
-        gate.settle(chars, judgement.usage)
-        return judgement.score
-
-    return judged
 
 
 def train(job: Job) -> Outcome:
