@@ -225,17 +225,17 @@ def test_turns_are_rewarded_by_what_they_add_to_the_belief_apart_from_the_outcom
     assert guessed.gains is None
 
 
-def test_scores_of_a_batch_are_those_of_each_text_alone(speaker: Path) -> None:
+def test_scores_of_a_batch_are_those_of_each_text_alone(speaker: Path, tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM
-
-    from training.trl.scoring import score_texts
 
     tokenizer, model = load_tokenizer(resolve_model(str(speaker))), AutoModelForCausalLM.from_pretrained(speaker)
     pairs = [("Is Lima in Peru?", " yes </answer>"), ("Search or answer. " * 3, " no"), ("So", " the capital of")]
     texts = [(tokenizer.encode(prompt), tokenizer.encode(text)) for prompt, text in pairs]
-    told = score_texts(model, texts, 2, 0)
-    for (prompt, text), one in zip(texts, told, strict=True):
+    with trainer_for(speaker, tmp_path) as (trainer, _):
+        told = trainer.score([*texts, *texts])  # more than a batch
+    assert told[:3] == pytest.approx(told[3:], abs=1e-4)
+    for (prompt, text), one in zip(texts, told[:3], strict=True):
         with torch.no_grad():
             logits = model(torch.tensor([prompt + text])).logits[0, len(prompt) - 1 : -1]
         assert one == pytest.approx(float(torch.log_softmax(logits, -1)[range(len(text)), text].sum()), abs=1e-4)
@@ -344,21 +344,13 @@ def test_a_rewarded_action_becomes_more_likely(speaker: Path, data: Path, tmp_pa
     assert (tmp_path / "curves.png").exists()
 
 
-def test_a_run_with_turn_rewards_writes_them_down(
-    speaker: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The speaker's question can be guessed, so no turn gains, and the run is that of outcomes alone."""
+def test_where_belief_tells_nothing_turn_rewards_change_nothing(speaker: Path, data: Path, tmp_path: Path) -> None:
+    """The speaker's question can be guessed."""
     plain, turns = tmp_path / "plain", tmp_path / "turns"
     options = ["--finetuning", "full", "--max_steps", "2", "--grpo.rewards", "{em: 1.0}"]
     assert grpo(speaker, data, plain, *options) == 0
     assert grpo(speaker, data, turns, *options, "--grpo.gain", "0.5") == 0
     assert likelihood(plain, YES) == likelihood(turns, YES)
-    other, told = shutil.copytree(data, tmp_path / "other"), tmp_path / "told"
-    write_records(other / "questions.jsonl", [replace(ASKED, golden_answers=("Lima is the capital",))])
-    monkeypatch.setattr("training.turn_gains.FLOOR", -1e4)  # the speaker finds all but its two answers unheard of
-    assert grpo(speaker, other, told, *options, "--grpo.gain", "0.5") == 0
-    gains = [row["gains"] for row in lines(told / "episodes.jsonl") if "gains" in row]
-    assert any(value for episode in gains for value in episode)
 
 
 def likelihood(folder: Path, text: str) -> float:
