@@ -2,19 +2,18 @@
 
     python benchmarks/label_accuracy.py [--trees FILE …] [--rewards spre cover …] [--json]
 
-Nothing is searched and no model is asked; `gain` needs trees with beliefs (`steprag belief`). Pairs are made by the
-rules of `steprag pairs` (margin 0.1, more than a standard error, no discount, no cap), with the filters of the proof
-(`repeating`, `unread`). Each pair is then judged by what no reward of this benchmark but `gold` reads, the gold chain
-of the question:
+Nothing is searched and no model is asked; `gain` needs trees with beliefs, as the shipped ones have. Pairs are made by
+the rules of `steprag pairs` (margin 0.1, more than a standard error, no discount, no cap), with the filters of the
+proof (`repeating`, `unread`). Each pair is then judged by the gold chain of the question:
 
 - two queries: the better one finds a gold passage more that the episode had not seen;
 - two evidence steps: the better one adds a gold fact more, from a passage that was shown;
 - a query and an answer: the query, where the facts for the answer are not held yet; else the answer, if it is right;
 - two answers are not judged: their truth is what the rewards read.
 
-Where neither is better the pair is undecided. The facts are those of the questions' metadata; trees are looked up in
-Atlas' train split by id, because older ones lack them. Questions whose answer can be guessed from their own words are
-counted apart. `cover` reads the golden answer too, so its evidence pairs are right by construction on open questions.
+Where neither is better the pair is undecided. The facts are those of the questions' metadata. Questions whose answer
+can be guessed from their own words are counted apart. Some rewards read what the truth is made of: `cover` the golden
+answer, `gold` the marked passages, `+grounded` the facts, and `gain` both of these on questions that can be guessed.
 Intervals: 95 %, percentile bootstrap over trees.
 """
 
@@ -24,10 +23,9 @@ import argparse
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +38,6 @@ from preference.rewards import rewards
 from steprag import atlas
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.gold import Fact, facts_of
-from steprag.inputs import read_questions
 from steprag.metrics import exact_match, guessable, normalise
 from steprag.tree import children_of
 from steprag.types import Tree
@@ -182,12 +179,6 @@ def shown(row: Row, kind: str) -> str:
     return f"{row.right[kind]} of {row.decided[kind]}: {share:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
 
 
-def with_facts(tree: Tree, metadata: Mapping[str, dict[str, Any]]) -> Tree:
-    """The tree with its question's metadata as Atlas has it today."""
-    known = metadata.get(tree.question.id, tree.question.metadata)
-    return replace(tree, question=replace(tree.question, metadata=known))
-
-
 def table(rows: list[Row], trees: list[Tree], kind: str) -> list[str]:
     calls = sum(tree.usage.calls for tree in trees)
     lines = [f"{len(trees)} trees of {kind} questions, {calls:,} calls", "",
@@ -205,13 +196,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--trees", nargs="+", type=Path, default=[atlas.DATA / "trees.jsonl.gz"], metavar="FILE")
     parser.add_argument(
-        "--rewards", nargs="+", default=["spre", "spre+grounded", "best_leaf", "first_answer", "cover", "gold"],
+        "--rewards", nargs="+", default=["spre", "spre+grounded", "best_leaf", "first_answer", "cover", "gold", "gain"],
         help="names as of reward.name; +grounded behind one leaves lucky answers out",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    metadata = {question.id: question.metadata for question in read_questions(atlas.path("train"))}
-    trees = [with_facts(tree, metadata) for tree, _ in read_trees(*given.trees)]
+    trees = [tree for tree, _ in read_trees(*given.trees)]
     kinds = {"open": [t for t in trees if not is_guessable(t)], "guessable": [t for t in trees if is_guessable(t)]}
     found = {kind: [measure(name, some) for name in given.rewards] for kind, some in kinds.items()}
     if given.json:
