@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from inference.plots import draw
-from inference.runs_compared import Scored, asked_of, check_alike, check_direct, difference, read_run, right, shared
+from inference.runs_compared import (
+    Scored,
+    asked_of,
+    check_alike,
+    check_direct,
+    difference,
+    groups_of,
+    read_run,
+    right,
+    shared,
+)
 from inference.scores import HARNESS, gold_recall, interval, mean
 from steprag.cli import guarded
 from steprag.config import parse_arguments
@@ -60,7 +70,7 @@ def main(argv: list[str]) -> int:
     if direct:
         check_direct(direct)
     rows = [row(run, runs[0], direct) for run in runs]
-    sys.stdout.write(markdown(rows, given.force))
+    sys.stdout.write(markdown(rows, given.force) + by_group(runs))
     if given.out:
         write(Path(given.out), runs, rows, direct, given.force)
     return 0
@@ -143,6 +153,29 @@ def markdown(rows: list[dict[str, Any]], forced: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
+def by_group(runs: list[Scored]) -> str:
+    """EM of each run on each group of questions, and of every run but the first its difference from that; "" without
+    groups.
+    """
+    groups = groups_of(runs)
+    if not groups:
+        return ""
+    head = ["EM by kind of question", *(f"{name} ({len(part[0].scores)})" for name, part in groups.items())]
+    lines = ["", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for place, run in enumerate(runs):
+        cells = [_group_cell(part[place], part[0]) for part in groups.values()]
+        lines.append("| " + " | ".join([run.name, *cells]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _group_cell(run: Scored, base: Scored) -> str:
+    em = _percent(mean(one.em for one in run.scores.values()))
+    if run.name == base.name:
+        return em
+    gain = difference(run, base)
+    return f"{em} ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+
+
 def _cells(line: dict[str, Any], strict: bool) -> list[str]:
     cells = [line["run"], f"{line['questions']}" + (f" (+{line['failed']} failed)" if line["failed"] else "")]
     cells += [_with_range(line, name) for name in ("em", "f1")]
@@ -178,9 +211,11 @@ def _percent(value: float | None) -> str:
 def write(
     out: Path, runs: list[Scored], rows: list[dict[str, Any]], direct: Scored | None = None, forced: bool = False
 ) -> None:
-    """compare.md, compare.csv, three plots, and compare.json: the table's rows, every run's difference from every
-    other and every run's identity, by their names, that of the direct run, the harness that scored them, and whether it
-    was forced.
+    """compare.md, compare.csv, three plots, and compare.json.
+
+    compare.json holds, by the runs' names, the table's rows, every run's difference from every other (in all, and by
+    group of questions, `Score.groups`) and every run's identity; that of the direct run; the harness that scored them;
+    and whether it was forced.
     """
     out.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
@@ -191,20 +226,30 @@ def write(
     differences = {
         run.name: {other.name: vars(difference(run, other)) for other in runs if other is not run} for run in runs
     }
+    groups = {
+        name: {
+            run.name: {"questions": len(run.scores), "em": mean(one.em for one in run.scores.values()),
+                       "differences": {o.name: vars(difference(run, o)) for o in part if o is not run}}
+            for run in part
+        }
+        for name, part in groups_of(runs).items()
+    }  # fmt: skip
     ends = {run.name: Counter([*(one.finish for one in run.scores.values()), *run.failed.values()]) for run in runs}
     pictures = draw(out, rows, ends) if can_draw() else []
     compared = {
         "runs": {line["run"]: line for line in rows},
         "differences": differences,
+        "groups": groups,
         "identities": {run.name: run.identity for run in runs},
         "direct": direct.identity if direct else None,
         "scored_with": HARNESS,
         "forced": forced,
     }
     write_json(out / "compare.json", compared)
+    shown = "".join(f"\n![{picture}]({picture})\n" for picture in pictures)
     for name, content in (
         ("compare.csv", text.getvalue()),
-        ("compare.md", markdown(rows, forced) + "".join(f"\n![{picture}]({picture})\n" for picture in pictures)),
+        ("compare.md", markdown(rows, forced) + by_group(runs) + shown),
     ):
         with written_whole(out / name) as stream:
             stream.write(content)

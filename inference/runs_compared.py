@@ -120,6 +120,20 @@ def check_direct(direct: Scored) -> None:
         )
 
 
+def groups_of(runs: list[Scored]) -> dict[str, list[Scored]]:
+    """For every group of questions (`Score.groups`) the runs with these alone, where there are at least two groups of a
+    sort; in the order of their names. A question that failed has no group.
+    """
+    names = sorted({group for run in runs for one in run.scores.values() for group in one.groups})
+    parts = {name: [_part(run, name) for run in runs] for name in names}
+    whole = max(len(run.scores) for run in runs)
+    return {name: part for name, part in parts.items() if all(0 < len(run.scores) < whole for run in part)}
+
+
+def _part(run: Scored, group: str) -> Scored:
+    return replace(run, scores={key: one for key, one in run.scores.items() if group in one.groups}, failed={})
+
+
 def difference(run: Scored, base: Scored) -> Difference:
     """Raises ConfigError where the runs share no question."""
     both = [key for key in base.scores if key in run.scores]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from steprag.gold import gold_of
-from steprag.metrics import cover_match, exact_match, overlap
+from steprag.metrics import cover_match, exact_match, guessable, overlap
 from steprag.stats import mean_interval, share_interval
 from steprag.types import Prediction
 
@@ -24,7 +24,8 @@ class Score:
     """What one episode was worth. An episode without an answer scores 0, for that is what the model did.
 
     `gold`: the share of the marked passages that its searches found, None where none are marked. Of best-of-N, `tokens`
-    and `searches` are what all N took; the rest is the chosen episode's.
+    and `searches` are what all N took; the rest is the chosen episode's. `groups`: the question's `metadata.type`, if it
+    has one, and "open", or "guessable" where the answer can be guessed from the question's own words.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Score:
     steps: int
     searches: int
     tokens: int
+    groups: tuple[str, ...] = ()
 
 
 def score(prediction: Prediction) -> Score:
@@ -60,7 +62,14 @@ def score(prediction: Prediction) -> Score:
         steps=len(prediction.steps),
         searches=len(prediction.passages) if prediction.searches is None else prediction.searches,
         tokens=prediction.usage.prompt_tokens + prediction.usage.completion_tokens,
+        groups=_groups(prediction),
     )
+
+
+def _groups(prediction: Prediction) -> tuple[str, ...]:
+    kind = prediction.metadata.get("type")
+    luck = "guessable" if guessable(prediction.question, prediction.golden_answers) else "open"
+    return (kind, luck) if isinstance(kind, str) and kind else (luck,)
 
 
 def mean(values: Iterable[float]) -> float:
