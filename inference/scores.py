@@ -24,8 +24,10 @@ class Score:
     """What one episode was worth. An episode without an answer scores 0, for that is what the model did.
 
     `gold`: the share of the marked passages that its searches found, None where none are marked. Of best-of-N, `tokens`
-    and `searches` are what all N took; the rest is the chosen episode's. `groups`: the question's `metadata.type`, if it
-    has one, and "open", or "guessable" where the answer can be guessed from the question's own words.
+    and `searches` are what all N took; the rest is the chosen episode's.
+
+    `groups`: the question's `metadata.type`, if it has one, and "open", or "guessable" where the answer can be guessed
+    from the question's own words.
     """
 
     id: str

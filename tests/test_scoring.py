@@ -15,6 +15,7 @@ from steprag.agent.environment import Environment
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.agent.profiles import load_profile
 from steprag.cli import main
+from steprag.engines.launch import vllm_program
 from steprag.engines.tokens import prompt_tokens
 from steprag.errors import ConfigError, PolicyError
 from steprag.files import read_records, write_records
@@ -131,6 +132,24 @@ def test_llamacpp_tells_the_numbers_of_transformers() -> None:
     told, right = asyncio.run(ask()).completions[0].logprobs or (), truth.score(PROMPT, ANSWER)
     assert len(told) == len(right)
     assert sum(told) == pytest.approx(sum(right), abs=0.7)
+
+
+@pytest.mark.slow
+def test_vllm_tells_the_numbers_of_transformers(llama: Path) -> None:
+    """The engine itself, where `scripts/setup_vllm.sh` has been run."""
+    try:
+        vllm_program()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    truth = Transformers(llama)
+
+    async def ask() -> Sample:
+        config = PolicyConfig(engine="vllm", model=str(llama), concurrency=2, context=512)
+        async with open_policy(config, TRANSCRIPT) as policy:
+            return await policy.score(PROMPT, ANSWER)
+
+    told, right = asyncio.run(ask()).completions[0].logprobs or (), truth.score(PROMPT, ANSWER)
+    assert told == pytest.approx(right, abs=0.1)
 
 
 @pytest.mark.parametrize(

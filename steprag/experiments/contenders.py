@@ -18,11 +18,14 @@ LABELS = {
     "bare": "bare model, 2 worked examples",
     "vote": f"warm start, best of {VOTES} by vote",
     "sft1": "SFT on the best episodes found",
-    "dpo": "DPO on steps",
+    "dpo": "DPO on steps by gain",
+    "cover": "DPO on steps by string match",
+    "rollouts": "DPO on steps by rollouts",
     "outcome": "DPO on outcomes alone",
-    "dpo1": "SFT, then DPO on steps",
+    "dpo1": "SFT, then DPO on steps by gain",
     "dpo2": "the same on both rounds together",
     "dpo3": "the same on three rounds together",
+    "grpo": "both rounds, then GRPO with turn rewards",
 }
 """Contenders by the folder of what was trained; the first is what the table's differences are from. `shipped` is one
 beside a warm start from fewer episodes alone: what more of them would have brought.
@@ -35,7 +38,8 @@ UNTRAINED = ("vote", "warm", "shipped", "bare")
 class Sizes:
     """`demos`: worked episodes that the warm start learns, 0 for the adapter that is shipped; `train`, `second`,
     `third`: questions of each round's search, 0 for no third round; `test`: questions of each score; steps of each
-    training run at most, for each round that it learns from; `elsewhere`: questions of every other set.
+    training run at most, for each round that it learns from; `grpo`: steps of reinforcement learning, 0 for none;
+    `elsewhere`: questions of every other set.
     """
 
     demos: int
@@ -45,6 +49,7 @@ class Sizes:
     test: int
     sft_steps: int
     dpo_steps: int
+    grpo: int
     elsewhere: int
 
 
@@ -73,8 +78,9 @@ class Proof:
     @property
     def scored(self) -> tuple[str, ...]:
         """Names of those that answer the test questions."""
-        left_out = {*self.without}
-        left_out |= {name for name, there in (("shipped", self.sizes.demos), ("dpo3", self.sizes.third)) if not there}
+        left_out, sizes = {*self.without}, self.sizes
+        optional = (("shipped", sizes.demos), ("dpo3", sizes.third), ("grpo", sizes.grpo))
+        left_out |= {name for name, there in optional if not there}
         return tuple(name for name in LABELS if name not in left_out)
 
     @property

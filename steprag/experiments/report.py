@@ -21,7 +21,12 @@ CLAIMS = (
     ("dpo2", "dpo1", "the second round over the first"),
     ("dpo3", "warm", "three rounds over the warm start"),
     ("dpo3", "dpo2", "the third round over the second"),
-    ("dpo", "outcome", "pairs of steps over pairs of outcomes, as many of both"),
+    ("dpo", "outcome", "pairs of steps by gain over pairs of outcomes, as many of both"),
+    ("dpo", "rollouts", "pairs of steps by gain over pairs of steps by rollouts, as many of both"),
+    ("dpo", "cover", "pairs of steps by gain over pairs of steps by string match, as many of both"),
+    ("cover", "outcome", "pairs of steps by string match over pairs of outcomes, as many of both"),
+    ("rollouts", "outcome", "pairs of steps by rollouts over pairs of outcomes, as many of both"),
+    ("grpo", "dpo2", "GRPO with turn rewards over both rounds"),
     ("dpo1", "sft1", "DPO on top of SFT over SFT alone"),
     ("dpo2", "shipped", "both rounds over a warm start from every worked episode"),
     ("dpo2", "vote", f"both rounds over the warm start's best of {VOTES}"),
@@ -30,16 +35,24 @@ CLAIMS = (
 
 
 def verdict(run: str, other: str, words: str, compared: dict[str, Any]) -> str:
-    """One comparison in a sentence that says no more than interval and exact test do; `compared` as in compare.json."""
-    gain = compared["differences"][run][other]
+    """One comparison in a sentence that says no more than interval and exact test do; `compared` as in compare.json.
+
+    Where questions of both sorts were asked, open ones (whose answer cannot be guessed) follow alone.
+    """
     better, worse = (compared["runs"][name] for name in (run, other))
-    what = {1: "a gain", -1: "a loss", 0: "no difference shown"}[shown(gain["low"], gain["high"], gain["p"])]
     apart = "; the two 95 % intervals of EM are disjoint" if better["em_low"] > worse["em_high"] else ""
+    said = f"- **{words}**: {_bears(compared['differences'][run][other])}{apart}."
+    if part := compared.get("groups", {}).get("open"):
+        said += f" Open questions alone: {_bears(part[run]['differences'][other])}."
+    return said
+
+
+def _bears(gain: dict[str, Any]) -> str:
+    what = {1: "a gain", -1: "a loss", 0: "no difference shown"}[shown(gain["low"], gain["high"], gain["p"])]
     span = f"{100 * gain['low']:+.1f} to {100 * gain['high']:+.1f}"
     return (
-        f"- **{words}**: {100 * gain['em']:+.1f} points of EM, 95 % interval {span} (paired bootstrap), "
-        f"exact McNemar p {gain['p']:.3g} ({gain['better']} questions better, {gain['worse']} worse of "
-        f"{gain['questions']}): {what}{apart}."
+        f"{100 * gain['em']:+.1f} points of EM, 95 % interval {span} (paired bootstrap), exact McNemar p "
+        f"{gain['p']:.3g} ({gain['better']} questions better, {gain['worse']} worse of {gain['questions']}): {what}"
     )
 
 
@@ -91,9 +104,9 @@ def introduction(proof: Proof) -> str:
         f"Written by `bash scripts/reproduce.sh{options}{left_out}` (version {code_version()}, {usable_cores()} cores)."
         f"\n\nSmolLM2-135M-Instruct with LoRA on Atlas: {demos} worked episodes for the warm start, "
         f"{sizes['train']} train questions for the first round of search, {sizes['second']} for the second{third} "
-        f"(golden answers alone), {sizes['test']} questions of the test split for every line, greedy decoding unless a "
-        "line says otherwise. A model of 135M parameters on a small world: what the method does there, not "
-        "what a 7B model would score."
+        f"(golden answers, and marked passages for questions that can be guessed), {sizes['test']} questions of the "
+        "test split for every line, greedy decoding unless a line says otherwise. A model of 135M parameters on a "
+        "small world: what the method does there, not what a 7B model would score."
     )
 
 
@@ -135,7 +148,9 @@ def made(manifest: dict[str, Any]) -> str:
         case "pairs":
             return f"{counts.get('pairs.train', 0)} pairs, {counts.get('sft.train', 0)} steps of episodes"
         case "train":
-            return f"{manifest['steps']} steps, loss {manifest['loss_first']:.3f} to {manifest['loss_last']:.3f}"
+            first, last = (manifest.get(f"loss_{end}", manifest.get(f"reward_{end}")) for end in ("first", "last"))
+            told = "loss" if "loss_first" in manifest else "reward"
+            return f"{manifest['steps']} steps, {told} {first:.3f} to {last:.3f}"
         case "infer":
             return f"{counts['questions']} questions"
         case _:

@@ -1,7 +1,8 @@
 """`steprag reproduce`: does training on steps help? One warm start, one test split, one report.
 
 The stages are commands that anyone can type (the report lists them), each with its own run folder, so an interrupted
-run goes on. Search and training see questions of Atlas's train split alone, and of those the golden answers alone.
+run goes on. Search and training see questions of Atlas's train split alone: of those the golden answers and, where the
+answer can be guessed, the marked passages.
 """
 
 from __future__ import annotations
@@ -33,19 +34,30 @@ from steprag.yaml_files import read_yaml
 
 SOUND = ("--filters.repeating", "true", "--filters.unread", "true")
 """What is not learnt from: a small model's right answer is often a guess at the end of a ramble."""
-STEPS = (*SOUND, "--reward.alpha", "1", "--sft.paths", "surest", "--sft.per_tree", "3")
-"""What makes pairs of steps, and which right episodes are learnt from. With a discount, pairs would teach to answer
-early (docs/results-shipped-start.md). One episode a tree would be too few, and all would bring lucky answers."""
-OUTCOME = (*SOUND, "--reward.name", "first_answer", "--reward.metric", "em", "--reward.alpha", "1",
-           "--pairs.errors", "0", "--products", '["pairs"]')  # fmt: skip
+STEPS = (*SOUND, "--reward.name", "gain", "--reward.grounded", "true", "--balance.search_or_answer", "2",
+         "--sft.paths", "surest", "--sft.per_tree", "3")  # fmt: skip
+"""What makes pairs of steps, and which right episodes are learnt from: those whose facts were found, for luck teaches
+to guess. One episode a tree would be too few, and all would bring rambles."""
+PAIRS_ALONE = (*SOUND, "--reward.alpha", "1", "--products", '["pairs"]')
+"""Without a discount: with one, pairs would teach to answer early (docs/results-shipped-start.md)."""
+COVER = (*PAIRS_ALONE, "--reward.name", "cover", "--balance.search_or_answer", "2")
+"""What makes pairs of steps by string match."""
+ROLLOUTS = PAIRS_ALONE
+"""What makes pairs of steps by the mean of the rollouts below."""
+OUTCOME = (*PAIRS_ALONE, "--reward.name", "first_answer", "--reward.metric", "em", "--pairs.errors", "0")
 """What makes pairs by outcome alone: right episodes against wrong ones where they part, whatever other episodes say."""
+BELIEF = ("--search.score", "true", "--reward.name", "gain")
+"""How the searches of all arms go: by the policy's belief and the answers together."""
+TURNS = ("--grpo.gain", "0.3", "--grpo.questions", "4")
+"""What reinforcement learning gets beside the outcomes that its recipe rewards."""
 SFT_PASSES = 2
 """How often supervised training sees an episode that search found."""
 DEMO_PASSES = 4
 """How often a warm start from few worked episodes sees each; the shipped one saw its 300 once."""
 
-FULL = Sizes(demos=20, train=100, second=60, third=0, test=540, sft_steps=60, dpo_steps=60, elsewhere=100)
-QUICK = Sizes(demos=0, train=8, second=8, third=0, test=12, sft_steps=3, dpo_steps=4, elsewhere=4)
+FULL = Sizes(demos=20, train=100, second=60, third=0, test=540, sft_steps=60, dpo_steps=60, grpo=20,
+             elsewhere=100)  # fmt: skip
+QUICK = Sizes(demos=0, train=8, second=8, third=0, test=12, sft_steps=3, dpo_steps=4, grpo=1, elsewhere=4)
 
 
 def main(argv: list[str]) -> int:
@@ -99,7 +111,7 @@ def the_sizes(given: argparse.Namespace, usual: Sizes) -> Sizes:
     """Those asked for, and the usual ones for the rest. Raises ConfigError."""
     asked = {name: getattr(given, name) for name in vars(usual) if getattr(given, name) is not None}
     for name, value in asked.items():
-        if value < (least := 0 if name in ("demos", "third") else 1):
+        if value < (least := 0 if name in ("demos", "third", "grpo") else 1):
             raise ConfigError(f"--{name} is {least} or more")
     return replace(usual, **asked)
 
@@ -131,37 +143,51 @@ def run_stages(proof: Proof, book: StageBook) -> None:
         book.together([warm_start(out, sizes.demos)])
     first, *later = the_questions(sizes)
     trees = search(book, proof, 1, first, adapter=proof.warm)
-    book.run(stage(out / "pairs-outcome", "pairs", *OUTCOME, "--trees", *trees))
-    steps = min(sizes.dpo_steps, *(one_pass(out / name, "dpo") for name in ("pairs1", "pairs-outcome")))
-    dpo = (train(out, name, "dpo", pairs=pairs, adapter=proof.warm, steps=steps)
-           for name, pairs in (("dpo", "pairs1"), ("outcome", "pairs-outcome")))  # fmt: skip
+    arms = {"dpo": "pairs1", "cover": "pairs-cover", "rollouts": "pairs-rollouts", "outcome": "pairs-outcome"}
+    for name, rules in (("cover", COVER), ("rollouts", ROLLOUTS), ("outcome", OUTCOME)):
+        book.run(stage(out / arms[name], "pairs", *rules, "--trees", *trees))
+    steps = min(sizes.dpo_steps, *(one_pass(out / pairs, "dpo") for pairs in arms.values()))
+    dpo = (train(out, name, "dpo", pairs=pairs, adapter=proof.warm, steps=steps) for name, pairs in arms.items()
+           if name in proof.scored)  # fmt: skip
     book.together([
-        learn(proof, 1, steps),
+        learn(proof, 1),
         *([trained, *score(proof, trained.out.name)] for trained in dpo),
         *(score(proof, name) for name in UNTRAINED),
     ])  # fmt: skip
     scores = [score(proof, "sft1"), score(proof, "dpo1")]
     for number, questions in enumerate(later, 2):
         trees += search(book, proof, number, questions, trees, adapter=str(out / f"dpo{number - 1}"))
-        steps = min(number * sizes.dpo_steps, one_pass(out / f"pairs{number}", "dpo"))
-        book.together([learn(proof, number, steps), *scores])
+        book.together([learn(proof, number), *scores])
         scores = [score(proof, f"dpo{number}")]
-    book.together(scores)
+    book.together([[*reinforced(proof, later[-1]), *score(proof, "grpo")], *scores] if sizes.grpo else scores)
     score_elsewhere(proof, book)
 
 
-def learn(proof: Proof, number: int, dpo_steps: int) -> list[Stage]:
+def learn(proof: Proof, number: int) -> list[Stage]:
     """The adapters of a round: SFT on top of the warm start, then DPO on top of that, on all rounds' trees.
+
+    DPO has twice the steps of the arms that are compared at equal counts: it may learn from all pairs.
 
     From the warm start, as ReST-EM from its base (arXiv 2312.06585), on all that was found: learnt on top of the first
     round's policy, the second round's alone lost what the first had gained (docs/results-shipped-start.md).
     """
     out, pairs = proof.out, f"pairs{number}"
     steps = sft_steps(out / pairs, proof.sizes, number)
+    dpo_steps = min(2 * number * proof.sizes.dpo_steps, one_pass(out / pairs, "dpo"))
     return [
         train(out, f"sft{number}", "sft", pairs=pairs, adapter=proof.warm, steps=steps),
         train(out, f"dpo{number}", "dpo", pairs=pairs, adapter=str(out / f"sft{number}"), steps=dpo_steps),
     ]
+
+
+def reinforced(proof: Proof, questions: list[Question]) -> list[Stage]:
+    """GRPO with turn rewards on top of both rounds, on the last round's questions."""
+    out = proof.out
+    write_records(out / "grpo.jsonl", questions)
+    return [
+        stage(out / "grpo", "train", *fast(), *TURNS, config=recipe("grpo"), questions=out / "grpo.jsonl",
+              index=out / "index", adapter=out / "dpo2", max_steps=proof.sizes.grpo)
+    ]  # fmt: skip
 
 
 def warm_start(out: Path, demos: int) -> list[Stage]:
@@ -199,7 +225,7 @@ def search(
     for folder, start in zip(folders, starts, strict=True):
         write_records(folder.with_suffix(".jsonl"), questions[start : start + size])
     book.together([
-        [stage(folder, "generate", *proof.served, "--policy.adapter", adapter, once=True,
+        [stage(folder, "generate", *proof.served, *BELIEF, "--policy.adapter", adapter, once=True,
                config=RECIPES / "generation/atlas.yaml", questions=folder.with_suffix(".jsonl"), index=out / "index")]
         for folder in folders
     ])  # fmt: skip
@@ -219,7 +245,7 @@ def fast() -> tuple[str, ...]:
 
 
 def recipe(kind: str) -> Path:
-    """The Atlas recipe of that kind (sft or dpo)."""
+    """The Atlas recipe of that kind (sft, dpo or grpo)."""
     return RECIPES / f"training/atlas-{kind}.yaml"
 
 
