@@ -100,7 +100,7 @@ async def add_beliefs(
         "belief": {
             "trees": file_hash(trees_file),
             "policy": model_identity(config.policy),
-            "episode": config.episode.model_dump(),
+            "episode": config.episode.identity,
         },
     }
     async with _passages(index, journal, config, made_by) as passages_of:

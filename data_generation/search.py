@@ -19,6 +19,7 @@ from data_generation.growth import Branch, Growth, Rule, backup, finished, mark_
 from data_generation.values import VALUES, Fresh, Value, outcomes
 from steprag.agent.belief import believe
 from steprag.agent.environment import Environment
+from steprag.agent.grammar import Grammar
 from steprag.agent.judge import Judge
 from steprag.errors import NotJournalled, StepFormatError
 from steprag.gain import gains
@@ -166,7 +167,8 @@ async def expand(job: Flight, parent: Branch, growth: Growth, searcher: Searcher
     job.usage += sample.usage
     parent.node = replace(parent.node, messages=observation.messages)
     parsed = [_parsed(parent.state, completion, environment) for completion in sample.completions]
-    kept = _without_twins(parent, list(zip(sample.completions, parsed, strict=True)))
+    grammar = environment.profile.grammar
+    kept = _without_twins(parent, list(zip(sample.completions, parsed, strict=True)), grammar)
     after = await asyncio.gather(*(_applied(parent.state, step, environment) for _, step in kept))
     usage, fresh = sample.usage, []
     for (completion, step), state in zip(kept, after, strict=True):
@@ -184,17 +186,24 @@ def _parsed(state: State, completion: Completion, environment: Environment) -> S
         return error.with_traceback(None)  # which would keep the whole tree's frames alive
 
 
+def _twin_key(action: str, content: str, grammar: Grammar) -> tuple[str, str]:
+    """What equal steps share. Steps back are twins whatever their notes say: they lead to the same stack."""
+    return action, "" if grammar.action(action).effect == "pop" else normalise(content)
+
+
 def _without_twins(
-    parent: Branch, sampled: list[tuple[Completion, Step | StepFormatError]]
+    parent: Branch, sampled: list[tuple[Completion, Step | StepFormatError]], grammar: Grammar
 ) -> list[tuple[Completion, Step | StepFormatError]]:
     """Those that differ from the parent's children and from one another; refused completions are all kept."""
     seen = {
-        (child.node.action, normalise(child.node.content or "")) for child in parent.children if not child.node.failure
+        _twin_key(child.node.action or "", child.node.content or "", grammar)
+        for child in parent.children
+        if not child.node.failure
     }
     kept = []
     for completion, step in sampled:
         if isinstance(step, Step):
-            same = (step.action, normalise(step.content))
+            same = _twin_key(step.action, step.content, grammar)
             if same in seen:
                 continue
             seen.add(same)

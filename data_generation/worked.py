@@ -102,7 +102,7 @@ def identity_of(config: WorkedConfig, episodes: Path, environment: Environment) 
         "limit": config.limit,
         "index": environment.retriever.fingerprint,
         "prompt": prompt_of(environment),
-        **config.episode.model_dump(),
+        **config.episode.identity,
         "seed": config.seed,
     }
 

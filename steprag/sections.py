@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -104,6 +104,14 @@ class EpisodeConfig(Section):
 
     depth: Positive = Field(default=7, description="steps in an episode at most; the last can only be an answer")
     top_k: Positive = Field(default=3, description="passages a query brings")
+    chars: Positive | None = Field(
+        default=None, description="characters of a prompt beyond which a step may only sum up or answer; none: no bound"
+    )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides an episode, as runs keep it; keys that are not set are left out, as runs before them did."""
+        return self.model_dump(exclude_none=True)
 
 
 class RetrieverConfig(Section):

@@ -49,7 +49,7 @@ def open_world(questions_file: str, index: str, config: TrainConfig) -> Iterator
     identity = {
         "data": {"questions": file_hash(file), "index": retriever.fingerprint},
         "prompt": {"profile": profile.name, "hash": profile.hash},
-        "episode": config.episode.model_dump(),
+        "episode": config.episode.identity,
         "judge": _judge_identity(config),
     }
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from steprag.agent.grammar import START
 from steprag.agent.profiles import PromptProfile
 from steprag.agent.retriever import Retriever
 from steprag.errors import StepFormatError
@@ -25,13 +26,14 @@ class Observation:
 @dataclass(frozen=True)
 class Environment:
     """The agent's world: a prompt profile (with its grammar), a retriever, `top_k` passages a query, `depth` steps at
-    most.
+    most. `chars`: where a prompt has more characters, only a step that folds or ends may follow.
     """
 
     profile: PromptProfile
     retriever: Retriever
     top_k: int
     depth: int
+    chars: int | None = None
 
     def start(self, question: str) -> State:
         """The state of a question before its first step; `opened` adds what the question itself finds."""
@@ -48,8 +50,21 @@ class Environment:
 
     def observe(self, state: State) -> Observation:
         """The prompt for a state that is not at its end."""
-        allowed = self.profile.grammar.allowed(state.steps, self.depth)
+        allowed = self.allowed(state)
         return Observation(self.profile.render(state, allowed), allowed)
+
+    def allowed(self, state: State) -> tuple[str, ...]:
+        """The actions that may follow `state`, which is not at its end. Never empty.
+
+        Where its prompt is too long (`chars`) those that fold or end; all, where neither may follow.
+        """
+        grammar = self.profile.grammar
+        names = grammar.allowed(state.steps, self.depth)
+        if self.chars is None or _length(self.profile.render(state, names)) <= self.chars:
+            return names
+        following = grammar.transitions[state.steps[-1].action if state.steps else START]
+        shorter = tuple(name for name in names if grammar.action(name).effect in ("fold", "end"))
+        return shorter or tuple(name for name in following if grammar.action(name).terminal) or names
 
     def announced(self, state: State) -> tuple[Message, ...]:
         """The prompt for a state, with the words that announce an answer as the assistant's own: only its content and
@@ -62,7 +77,7 @@ class Environment:
 
     def parse(self, state: State, completion: Completion) -> Step:
         """The step that `completion` is in `state`. Raises StepFormatError."""
-        return self.profile.grammar.parse(completion, self.profile.grammar.allowed(state.steps, self.depth))
+        return self.profile.grammar.parse(completion, self.allowed(state))
 
     async def apply(self, state: State, step: Step) -> State:
         """The state after `step`, with passages where it is a query. Raises RetrieverError."""
@@ -83,6 +98,10 @@ class Environment:
     def ended(self, state: State) -> bool:
         """Whether the last step ends the episode (an answer, in the base grammar). The depth is not looked at."""
         return bool(state.steps) and self.profile.grammar.action(state.steps[-1].action).terminal
+
+
+def _length(messages: tuple[Message, ...]) -> int:
+    return sum(len(message["content"]) for message in messages)
 
 
 def parse_all(

@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
+from steprag.agent.stack import Effect, idle
 from steprag.errors import StepFormatError
 from steprag.types import Completion, Step
 
@@ -31,6 +31,7 @@ FAILURES = {
     "empty_content": "nothing between the tags",
     "wrong_action": "the action is not allowed in this state",
     "control_token": "a chat template's control token in the text",
+    "bad_call": "the call names no tool, or its arguments do not fit the tool",
 }
 """Why a completion is refused: the reason as it is counted and stored, and what it means."""
 
@@ -48,17 +49,13 @@ def neutralise(text: str) -> str:
     return _TAG_LIKE.sub(lambda match: "‹" if match.group() == "<" else "(", text)
 
 
-Effect = Literal["push", "call", "end"]
-"""What a step does: it is kept (push), its content is searched (call), or it ends the episode (end)."""
-
-
 @dataclass(frozen=True)
 class Action:
     """One kind of step: `[thought] lead <tag> content </tag>`. `lead` may be empty.
 
-    `thought`: constrained
-    output leaves room for free words before the lead (the parser always does). `content_chars` bounds the content in
-    constrained output, in characters; the parser sets no bound.
+    `thought`: constrained output leaves room for free words before the lead (the parser always does). `content_chars`
+    bounds the content in constrained output, in characters; the parser sets no bound. `pinned`: no pop and no fold
+    takes it off the stack.
     """
 
     name: str
@@ -66,6 +63,7 @@ class Action:
     effect: Effect = "push"
     thought: bool = True
     content_chars: int = 400
+    pinned: bool = False
 
     @property
     def retrieves(self) -> bool:
@@ -79,8 +77,8 @@ class Action:
 
     @property
     def keeps(self) -> bool:
-        """Whether its content is a note for the rest of the episode."""
-        return self.effect == "push"
+        """Whether its content holds facts for the rest of the episode: it is pushed or folds, and is no plan."""
+        return self.effect in ("push", "fold") and not self.pinned
 
     @property
     def opening(self) -> str:
@@ -129,7 +127,9 @@ class Grammar:
     def hash(self) -> str:
         """Of what may be written, what may follow it, and what is forgiven: part of a run's identity."""
         facts = [self.gbnf(tuple(self._by_name)), {last: [*after] for last, after in self.transitions.items()}]
-        flags = [self.stop, self.lenient, [action.name for action in self.actions if action.retrieves]]
+        flags: list[object] = [self.stop, self.lenient, [a.name for a in self.actions if a.retrieves]]
+        if self.shrinks:
+            flags.append({action.name: [action.effect, action.pinned] for action in self.actions})
         return hashlib.sha256(json.dumps([*facts, *flags], sort_keys=True).encode()).hexdigest()[:16]
 
     def action(self, name: str) -> Action:
@@ -144,12 +144,21 @@ class Grammar:
     def allowed(self, steps: tuple[Step, ...], depth: int) -> tuple[str, ...]:
         """The actions that may follow `steps` and still leave room to end the episode within `depth` steps.
 
-        Never empty: where nothing fits, the shortest way to the end is allowed.
+        None that would change nothing on the stack (`idle`). Never empty: where nothing fits, the shortest way to the
+        end is allowed.
         """
         following = self.transitions[steps[-1].action if steps else START]
+        if self.shrinks:
+            barred = idle(steps, self)
+            following = tuple(name for name in following if self.action(name).effect not in barred)
         room = depth - len(steps)
         fitting = tuple(name for name in following if self._steps_to_end[name] <= room)
         return fitting or (min(following, key=self._steps_to_end.__getitem__),)
+
+    @cached_property
+    def shrinks(self) -> bool:
+        """Whether an action takes steps off the stack: else stack and trace are one."""
+        return any(action.effect in ("pop", "fold") for action in self.actions)
 
     def parse(self, completion: Completion, allowed: tuple[str, ...]) -> Step:
         """The step that a completion is, or StepFormatError with a reason of FAILURES. Nothing is repaired."""

@@ -63,4 +63,27 @@ SEARCH_R1 = Grammar(
 )
 """The tags that Search-R1's checkpoints speak (arXiv 2503.09516)."""
 
-GRAMMARS = {grammar.name: grammar for grammar in (TRANSCRIPT, PROGUIDE, DIRECT, COT, IRCOT, SEARCH_R1)}
+STACK = Grammar(
+    name="stack",
+    actions=(
+        Action("plan", "", thought=False, pinned=True),
+        Action("search", "", effect="call", thought=False),
+        Action("reasoning", "", thought=False),
+        Action("backtrack", "", effect="pop", thought=False, content_chars=SHORT),
+        Action("summary", "", effect="fold", thought=False),
+        Action("answer", "", effect="end", thought=False, content_chars=SHORT),
+    ),
+    transitions={
+        START: ("plan", "search", "answer"),
+        "plan": ("search", "answer"),
+        "search": ("reasoning", "backtrack", "summary", "answer"),
+        "reasoning": ("search", "backtrack", "summary", "answer"),
+        "backtrack": ("search", "backtrack", "answer"),
+        "summary": ("search", "backtrack", "answer"),
+    },
+    lenient=True,
+    stops=True,
+)
+"""An agent on a memory stack: it plans, searches, keeps facts, goes back and sums up (tags as in Agentic-RAG-R1)."""
+
+GRAMMARS = {grammar.name: grammar for grammar in (TRANSCRIPT, PROGUIDE, DIRECT, COT, IRCOT, SEARCH_R1, STACK)}

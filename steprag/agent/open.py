@@ -54,7 +54,7 @@ class Agent:
 
 def make_environment(profile: PromptProfile, retriever: Retriever, episode: EpisodeConfig) -> Environment:
     """The agent's world with these prompts and bounds."""
-    return Environment(profile, retriever, episode.top_k, episode.depth)
+    return Environment(profile, retriever, episode.top_k, episode.depth, episode.chars)
 
 
 @asynccontextmanager

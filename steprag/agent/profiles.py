@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from steprag.agent.grammar import START, Grammar, neutralise
 from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
+from steprag.agent.stack import live
 from steprag.errors import ConfigError
 from steprag.types import Message, Passage, State
 from steprag.yaml_files import read_yaml
@@ -104,21 +105,25 @@ class PromptProfile:
         return tuple(Message(role=role, content=text) for role, text in messages if text)
 
     def _transcript(self, state: State) -> list[str]:
-        """The steps as sampled, and the passages that are kept, in the order in which they came."""
-        kept = self._kept(state)
+        """The steps on the stack as sampled, and the passages that are kept, in the order in which they came."""
+        shown = set(live(state.steps, self.grammar))
+        kept = self._kept(state, shown)
         parts = []
         for place in range(len(state.steps) + 1):
             if kept[place]:
                 parts.append(fill(self.words.passages, passages=self._passages(kept[place])))
-            if place < len(state.steps):
+            if place in shown:
                 parts.append(fill(self.words.step, text=state.steps[place].text))
         return parts
 
-    def _kept(self, state: State) -> list[tuple[Passage, ...]]:
-        """The passages to show before each step, and after the last one."""
+    def _kept(self, state: State, shown: set[int]) -> list[tuple[Passage, ...]]:
+        """The passages to show before each step, and after the last one: never those of a step off the stack."""
         if self.words.keep == "last":
             return [()] * len(state.steps) + [state.passages]
-        found = [*state.earlier, state.passages]
+        found = [
+            passages if place == 0 or place - 1 in shown else ()
+            for place, passages in enumerate([*state.earlier, state.passages])
+        ]
         if self.words.keep == "all":
             return found
         seen: set[str] = set()
@@ -175,6 +180,8 @@ def load_profile(name: str, examples: int = 0) -> PromptProfile:
         raise ConfigError(f"{path}: not a prompt profile: {key}: {first['msg'].lower()}") from None
     if words.grammar not in GRAMMARS:
         raise ConfigError(f"{path}: unknown grammar {words.grammar!r}; known: {', '.join(GRAMMARS)}")
+    if words.turns and GRAMMARS[words.grammar].shrinks:
+        raise ConfigError(f"{path}: turns show every step, but grammar {words.grammar} takes steps off the stack")
     if missing := _missing_turns(words):
         raise ConfigError(f"{path}: turns lacks {', '.join(missing)}")
     if not 0 <= examples <= len(words.examples):

@@ -47,7 +47,7 @@ def agent_identity(config: AgentConfig, questions_file: Path, environment: Envir
         "prompt": {"profile": profile.name, "hash": profile.hash},
         "grammar": profile.grammar.hash,
         "policy": {**model_identity(config.policy), **config.policy.model_dump(include=SAMPLING)},
-        "episode": config.episode.model_dump(),
+        "episode": config.episode.identity,
     }
 
 

@@ -1,0 +1,62 @@
+"""The stack: which steps of a trace the prompt shows.
+
+The trace only grows. The stack is a pure function of it, so journals, seeds, trees and replays need nothing but steps.
+Rules after TC-RAG's memory stack (arXiv 2408.09199), whose summary has no effect there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from steprag.agent.grammar import Grammar
+    from steprag.types import Step
+
+Effect = Literal["push", "call", "pop", "fold", "end"]
+"""What a step does to the stack, which is what the prompt shows of the trace.
+
+push: it is kept. call: its content is searched, and it is kept with what was found. pop: it takes the last call or fold
+off the stack, with all above, and stays as a note. fold: it stands for all above the last fold. end: it ends the
+episode.
+"""
+
+
+def live(steps: tuple[Step, ...], grammar: Grammar) -> tuple[int, ...]:
+    """Places in the trace of the steps that are on the stack, the bottom first. The last step is always on top."""
+    if not grammar.shrinks:
+        return tuple(range(len(steps)))
+    stack: list[int] = []
+    for place, step in enumerate(steps):
+        floor = _floor(_effects(stack, steps, grammar), grammar.action(step.action).effect)
+        kept = [at for height, at in enumerate(stack) if height < floor or grammar.action(steps[at].action).pinned]
+        stack = [*kept, place]
+    return tuple(stack)
+
+
+def idle(steps: tuple[Step, ...], grammar: Grammar) -> frozenset[Effect]:
+    """The effects that would change nothing now: a pop without a call or fold on the stack, a fold without a call above
+    the last fold.
+    """
+    effects = _effects(live(steps, grammar), steps, grammar)
+    idle: set[Effect] = set()
+    if not {"call", "fold"} & set(effects):
+        idle.add("pop")
+    if "call" not in effects[_above(effects, "fold") :]:
+        idle.add("fold")
+    return frozenset(idle)
+
+
+def _effects(stack: list[int] | tuple[int, ...], steps: tuple[Step, ...], grammar: Grammar) -> list[Effect]:
+    return [grammar.action(steps[place].action).effect for place in stack]
+
+
+def _floor(effects: list[Effect], effect: Effect) -> int:
+    """The height from which on a step of that effect clears the stack."""
+    if effect == "pop":
+        return max((height for height, one in enumerate(effects) if one in ("call", "fold")), default=len(effects))
+    return _above(effects, "fold") if effect == "fold" else len(effects)
+
+
+def _above(effects: list[Effect], effect: Effect) -> int:
+    """The height above the highest step of that effect; 0 without one."""
+    return max((height + 1 for height, one in enumerate(effects) if one == effect), default=0)
