@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from data_generation.generate import tools_told
 from data_generation.replay import Replay
 from data_generation.tally import TREES
 from indexes import open_retriever
@@ -26,6 +27,7 @@ from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
 from steprag.agent.open import Agent, make_environment, open_agent
 from steprag.agent.retriever import Retriever
+from steprag.agent.tools import specs_in
 from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
 from steprag.batch.journalled import SCORE, scorer_of
 from steprag.batch.results import Place, Results, places_of, read_at
@@ -89,7 +91,7 @@ async def add_beliefs(
     journal = trees_file.parent / JOURNAL
     if index is None and not journal.is_file():
         raise ConfigError(f"{trees_file.parent} has no journal ({JOURNAL}); give the index that the trees searched")
-    profile = checked_profile(config.prompt, config.policy)
+    profile = checked_profile(config.prompt, config.policy).with_tools(specs_in(made_by))
     told = made_by.get("identity", {}).get("prompt", {}).get("hash", profile.hash)
     if told != profile.hash:
         raise ConfigError(f"{trees_file} was made by other prompts than {profile.name} is now; give the same profile")
@@ -107,7 +109,7 @@ async def add_beliefs(
         retriever = passages_of(trees.questions[0].id)
         environment = make_environment(profile, retriever, config.episode)
         with open_run(out, "belief", identity=identity, config=config.model_dump()) as run:
-            run.save(grammar=profile.grammar.name)
+            run.save(grammar=profile.grammar.name, **tools_told(environment))
             believed = Results(run.path / "trees.jsonl", TREES)
             spending = Spending(config.budget, {SCORE: config.policy.price})
             todo = unfinished(trees.questions, believed)

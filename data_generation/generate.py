@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import sys
 from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from data_generation.tally import TREES, summarise
 from indexes import open_retriever
 from steprag.agent.belief import check_scoring
 from steprag.agent.checkpoints import checked_profile
+from steprag.agent.environment import Environment
 from steprag.agent.judge import Judge, prompt_hash
 from steprag.agent.open import Agent, make_environment, open_agent
 from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
@@ -89,7 +91,7 @@ async def generate(
         if earlier is not None:
             identity["after"] = earlier.identity
         with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
-            run.save(grammar=profile.grammar.name)
+            run.save(grammar=profile.grammar.name, **tools_told(environment))
             judge = config.judge if config.reward.judged else None
             agent = open_agent(config, retriever, environment=environment, judge=judge)
             trees = await search_all(run, questions, config, agent, earlier)
@@ -130,6 +132,12 @@ async def search_all(
         trees.put_in_order(question.id for question in questions)
         summarise(run, trees.counts(), spending)
     return trees
+
+
+def tools_told(environment: Environment) -> dict[str, Any]:
+    """What the manifest keeps of the tools that the prompts name, for replays; nothing where there are none."""
+    tools = environment.profile.grammar.tools
+    return {"tools": [asdict(tool) for tool in tools]} if tools else {}
 
 
 def search_identity(config: GenerateConfig) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from data_generation.tally import summarise, tree_counts
 from steprag.agent.judge import Judge
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
+from steprag.agent.tools import ToolSpec, specs_in
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.journalled import SCORE, state_of
 from steprag.batch.results import index_of
@@ -52,7 +53,8 @@ def main(argv: list[str]) -> int:
         if not isinstance(manifest["config"].get(section, {}), dict):
             raise DataError(folder / "manifest.json", f"config.{section}: expected an object", remedy="restore it")
     config = _config(given, manifest["config"])
-    return asyncio.run(replay(config, folder, manifest["identity"], Path(given.out), earlier))
+    tools = specs_in(manifest)
+    return asyncio.run(replay(config, folder, manifest["identity"], Path(given.out), earlier, tools))
 
 
 def _config(given: argparse.Namespace, made_with: dict[str, Any]) -> GenerateConfig:
@@ -68,14 +70,19 @@ def _config(given: argparse.Namespace, made_with: dict[str, Any]) -> GenerateCon
 
 
 async def replay(
-    config: GenerateConfig, folder: Path, of: dict[str, object], out: Path, earlier: Earlier | None = None
+    config: GenerateConfig,
+    folder: Path,
+    of: dict[str, object],
+    out: Path,
+    earlier: Earlier | None = None,
+    tools: tuple[ToolSpec, ...] = (),
 ) -> int:
     """Writes the run folder `out` from the calls of `folder`'s journal; returns the exit code.
 
-    `of` is that run's identity, `earlier` its `--after`. Raises ConfigError where the
-    reward wants a judge and the journal has no call of one.
+    `of` is that run's identity, `earlier` its `--after`, `tools` those that its prompts name. Raises ConfigError where
+    the reward wants a judge and the journal has no call of one.
     """
-    profile = load_profile(config.prompt.profile, config.prompt.examples)
+    profile = load_profile(config.prompt.profile, config.prompt.examples).with_tools(tools)
     identity = {**of, **search_identity(config), "replay_of": of}
     with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
         run.save(grammar=profile.grammar.name)

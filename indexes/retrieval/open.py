@@ -18,6 +18,7 @@ from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.remote import RemoteRetriever
 from indexes.retrieval.rerank import CrossEncoder, RerankedSearcher
 from indexes.retrieval.searchers import DenseSearcher, HybridSearcher, RowSearcher, VectorIndex
+from indexes.tools.open import open_toolbox
 from indexes.vectors.index_types import open_index
 from steprag.agent.retriever import Retriever
 from steprag.errors import ConfigError, DataError, StepragError
@@ -35,7 +36,7 @@ class Machine:
 
 
 def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = None) -> Retriever:
-    """The retriever of an index folder, or of a service by its URL.
+    """The retriever of an index folder, of a service by its URL, or of the tools that a YAML file names.
 
     Raises ConfigError or DataError where folder and manifest do not agree, where the folder lacks what the mode needs,
     or where no service answers.
@@ -43,6 +44,8 @@ def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = Non
     config = config or RetrieverConfig()
     if str(path_or_url).startswith(("http://", "https://")):
         return RemoteRetriever(str(path_or_url), config)
+    if str(path_or_url).endswith((".yaml", ".yml")):
+        return open_toolbox(existing(path_or_url, "tools file"), partial(open_retriever, config=config))
     return open_folder(path_or_url, config)
 
 

@@ -11,10 +11,11 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from steprag.agent.stack import Effect, idle
+from steprag.agent.tools import BadCall, ToolSpec, call_of
 from steprag.errors import StepFormatError
 from steprag.types import Completion, Step
 
@@ -55,7 +56,7 @@ class Action:
 
     `thought`: constrained output leaves room for free words before the lead (the parser always does). `content_chars`
     bounds the content in constrained output, in characters; the parser sets no bound. `pinned`: no pop and no fold
-    takes it off the stack.
+    takes it off the stack. `tools`: what its content may call, where there are named tools (`steprag.agent.tools`).
     """
 
     name: str
@@ -64,6 +65,7 @@ class Action:
     thought: bool = True
     content_chars: int = 400
     pinned: bool = False
+    tools: tuple[ToolSpec, ...] = ()
 
     @property
     def retrieves(self) -> bool:
@@ -117,6 +119,18 @@ class Grammar:
     lenient: bool = False
     stops: bool = False
     thinks: bool = False
+
+    def with_tools(self, tools: tuple[ToolSpec, ...]) -> Grammar:
+        """The same grammar whose calls name one of `tools`; a single tool need not be named, so it changes nothing."""
+        if len(tools) < 2 and all(tool.bare for tool in tools):
+            return self
+        calls = (replace(action, tools=tools) if action.retrieves else action for action in self.actions)
+        return replace(self, actions=tuple(calls))
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """What calls may name; none where they are queries."""
+        return next((action.tools for action in self.actions if action.retrieves), ())
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -189,6 +203,11 @@ class Grammar:
             raise StepFormatError("no_lead", text)
         if action.name not in allowed:
             raise StepFormatError("wrong_action", f"{action.name} where {' or '.join(allowed)} may stand")
+        if action.tools:
+            try:
+                call_of(content, action.tools)
+            except BadCall as error:
+                raise StepFormatError("bad_call", str(error)) from None
         return Step(action.name, text, content)
 
     def gbnf(self, allowed: tuple[str, ...]) -> str:
@@ -201,8 +220,10 @@ class Grammar:
         rules = [f"root ::= {' | '.join(thinking + bare)}"]
         for action in actions:
             head, tail = _quoted(action.head), ('"\\n"? ' if self.stops else "") + _quoted(action.closing)
-            content = f'" "? [^<>\\n ] [^<>\\n]{{0,{action.content_chars}}}'
-            rules.append(f"{action.name} ::= {head} {content} {tail}")
+            content = f"[^<>\\n ] [^<>\\n]{{0,{action.content_chars}}}"
+            if action.tools:
+                content = f"({' | '.join(_quoted(f'{tool.name}: ') for tool in action.tools)}) {content}"
+            rules.append(f'{action.name} ::= {head} " "? {content} {tail}')
         free = f"[^<>\\n]{{1,{self.thought_chars}}}"
         tagged = f'"<think>" [^<>]{{1,{self.thought_chars}}} "</think>" [ \\n]{{0,2}}'
         if after:
@@ -217,7 +238,8 @@ class Grammar:
             tagged = f"<think>[^<>]{{1,{self.thought_chars}}}</think>[ \\n]{{0,2}}"
             thought = (tagged if self.thinks else free) if action.thought else ""
             head, tail = _escaped(action.head), ("\\n?" if self.stops else "") + action.closing
-            forms.append(f"{thought}{head} ?[^<>\\n ][^<>\\n]{{0,{action.content_chars}}}{tail}")
+            names = f"(?:{'|'.join(_escaped(f'{tool.name}: ') for tool in action.tools)})" if action.tools else ""
+            forms.append(f"{thought}{head} ?{names}[^<>\\n ][^<>\\n]{{0,{action.content_chars}}}{tail}")
         return "|".join(f"(?:{form})" for form in forms)
 
     def schema(self, allowed: tuple[str, ...]) -> None:

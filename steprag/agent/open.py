@@ -15,7 +15,7 @@ from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
 from steprag.agent.judge import ScoreFormat
 from steprag.agent.profiles import PromptProfile
-from steprag.agent.retriever import Retriever
+from steprag.agent.retriever import Retriever, Tooled
 from steprag.policy.client import Model, open_model, open_policy
 from steprag.policy.gate import Gate
 from steprag.sections import EpisodeConfig, JudgeConfig, PolicyConfig, PromptConfig
@@ -53,7 +53,11 @@ class Agent:
 
 
 def make_environment(profile: PromptProfile, retriever: Retriever, episode: EpisodeConfig) -> Environment:
-    """The agent's world with these prompts and bounds."""
+    """The agent's world with these prompts and bounds; where the retriever has tools, with their names in grammar and
+    prompt. Raises ConfigError where the profile has no place to show them.
+    """
+    if isinstance(retriever, Tooled):
+        profile = profile.with_tools(retriever.tools)
     return Environment(profile, retriever, episode.top_k, episode.depth, episode.chars)
 
 

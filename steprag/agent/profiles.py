@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from steprag.agent.grammar import START, Grammar, neutralise
 from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
 from steprag.agent.stack import live
+from steprag.agent.tools import ToolSpec
 from steprag.errors import ConfigError
 from steprag.types import Message, Passage, State
 from steprag.yaml_files import read_yaml
@@ -42,6 +43,8 @@ class _ProfileFile(BaseModel):
     `continued`: steps and passages stand in the assistant's message, which the model writes on; the user's holds the
     question alone ({asked}: with a question mark).
 
+    `tools`: stands behind the system prompt where calls name tools, with {tools}, a line each.
+
     `turns` is for profiles with a system prompt an action: the prompt of a state without steps ("start"), and of others
     by their allowed actions. Where there are turns they alone make prompts, and `between` stands between steps.
     """
@@ -50,6 +53,7 @@ class _ProfileFile(BaseModel):
 
     grammar: str
     system: str = ""
+    tools: str = ""
     question: str = "{question}"
     step: str = "{text}"
     passages: str = "{passages}"
@@ -136,9 +140,22 @@ class PromptProfile:
         user = fill(turn.user, question=neutralise(state.question), steps=steps, passages=passages)
         return (Message(role="system", content=turn.system), Message(role="user", content=user))
 
+    def with_tools(self, tools: tuple[ToolSpec, ...]) -> PromptProfile:
+        """The profile whose grammar and prompt name `tools`. Raises ConfigError where it has no place to show them."""
+        grammar = self.grammar.with_tools(tools)
+        if grammar.tools and not self.words.tools:
+            raise ConfigError(
+                f"prompt profile {self.name} does not show tools, and the index names {len(tools)}; give one with the "
+                "key tools, such as stack, or a single index"
+            )
+        return replace(self, grammar=grammar)
+
     @property
     def _system(self) -> str:
         parts = [self.words.system.strip()]
+        if tools := self.grammar.tools:
+            lines = "\n".join(neutralise(tool.shown) for tool in tools)
+            parts.append(fill(self.words.tools.strip(), tools=lines))
         if self.examples:
             parts.append(self.words.examples_header)
             parts += [example.strip() for example in self.words.examples[: self.examples]]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from steprag.agent.tools import ToolSpec
 from steprag.types import Passage
 
 
@@ -32,4 +33,14 @@ class Retriever(Protocol):
 
     async def aclose(self) -> None:
         """Releases what the retriever holds."""
+        ...
+
+
+@runtime_checkable
+class Tooled(Protocol):
+    """A retriever whose queries are calls of named tools."""
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """What calls may name."""
         ...

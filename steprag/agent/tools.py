@@ -1,0 +1,146 @@
+"""Tools as the policy sees them: names, arguments, and what makes a call of them good.
+
+A call is the content of a step: `name: arguments`. A tool of one text takes it bare; others take one line of flat JSON.
+What a call says is checked against these specifications before anything is called, so a bad call is a refused step.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from steprag.errors import ConfigError
+
+Kind = Literal["string", "integer", "number", "boolean"]
+KINDS: dict[Kind, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,)}
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+DESCRIBED = 300
+"""Characters of a description that are shown."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A named value of a call; `choices`, where there are some, are the only ones."""
+
+    name: str
+    kind: Kind = "string"
+    required: bool = True
+    choices: tuple[Any, ...] = ()
+
+    def fault(self, value: object) -> str | None:
+        """Why a value does not fit; None where it does."""
+        if isinstance(value, bool) != (self.kind == "boolean") or not isinstance(value, KINDS[self.kind]):
+            return f"{self.name} is no {self.kind}"
+        if self.choices and value not in self.choices:
+            return f"{self.name} is none of {', '.join(map(str, self.choices))}"
+        return None
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """A tool's name, what it does in a line, and its arguments in order."""
+
+    name: str
+    description: str
+    arguments: tuple[Argument, ...]
+
+    @property
+    def bare(self) -> bool:
+        """Whether its one argument is a text, which a call gives as it is."""
+        return len(self.arguments) == 1 and self.arguments[0].kind == "string" and not self.arguments[0].choices
+
+    @property
+    def shown(self) -> str:
+        """The line that tells the policy of it."""
+        told = "text" if self.bare else "{" + ", ".join(f'"{one.name}": {one.kind}' for one in self.arguments) + "}"
+        return f"{self.name}: {told}. {self.description}"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that fits its tool; `arguments` by name."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+
+
+class BadCall(ValueError):
+    """Why a call fits no tool."""
+
+
+def call_of(content: str, tools: tuple[ToolSpec, ...]) -> Call:
+    """The call that a step's content is. With a single tool its name may be left out. Raises BadCall."""
+    name, colon, rest = content.partition(":")
+    by_name = {tool.name: tool for tool in tools}
+    tool = by_name.get(name.strip()) if colon else None
+    if tool is None and len(tools) == 1:
+        tool, rest = tools[0], content
+    if tool is None:
+        raise BadCall(f"name one of {', '.join(by_name)}, then a colon")
+    if tool.bare:
+        if not rest.strip():
+            raise BadCall(f"{tool.name} needs a text")
+        return Call(tool.name, {tool.arguments[0].name: rest.strip()})
+    return Call(tool.name, _fitting(_object(rest, tool), tool))
+
+
+def _object(text: str, tool: ToolSpec) -> dict[str, Any]:
+    try:
+        given = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError):
+        raise BadCall(f"{tool.name} takes one line of JSON") from None
+    if not isinstance(given, dict):
+        raise BadCall(f"{tool.name} takes a JSON object")
+    return given
+
+
+def _fitting(given: dict[str, Any], tool: ToolSpec) -> dict[str, Any]:
+    known = {argument.name: argument for argument in tool.arguments}
+    for name, value in given.items():
+        if name not in known:
+            raise BadCall(f"{tool.name} has no {name!r}")
+        if fault := known[name].fault(value):
+            raise BadCall(f"{tool.name}: {fault}")
+    if missing := [argument.name for argument in tool.arguments if argument.required and argument.name not in given]:
+        raise BadCall(f"{tool.name} needs {', '.join(missing)}")
+    return given
+
+
+def specs_in(manifest: Mapping[str, Any]) -> tuple[ToolSpec, ...]:
+    """The tools that a run's manifest names, as `asdict` wrote them; none where it names none. Raises ConfigError."""
+    try:
+        return tuple(
+            ToolSpec(row["name"], row["description"], tuple(map(_argument, row["arguments"])))
+            for row in manifest.get("tools") or ()
+        )
+    except (TypeError, KeyError) as error:
+        raise ConfigError(f"the manifest's tools cannot be read ({error}); restore it from a copy of the run") from None
+
+
+def _argument(row: Mapping[str, Any]) -> Argument:
+    return Argument(row["name"], row["kind"], row["required"], tuple(row["choices"]))
+
+
+def spec_of(name: str, description: str, schema: Mapping[str, Any]) -> ToolSpec:
+    """The specification of a tool with a JSON schema of flat arguments.
+
+    Arguments of other types are left out where they are optional. Raises ConfigError where one of them is required.
+    """
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"tool {name[:80]!r}: a name has letters, digits, '_', '.' and '-', 64 at most")
+    required = set(schema.get("required") or ())
+    arguments = []
+    for key, value in (schema.get("properties") or {}).items():
+        kind = value.get("type") if isinstance(value, Mapping) else None
+        if not (isinstance(kind, str) and kind in KINDS):
+            if key not in required:
+                continue
+            raise ConfigError(
+                f"tool {name}: argument {key} is of type {kind or 'unknown'}; a policy can fill strings, numbers, "
+                "integers and booleans alone"
+            )
+        arguments.append(Argument(str(key), kind, key in required, tuple(value.get("enum") or ())))
+    return ToolSpec(name, " ".join(description.split())[:DESCRIBED], tuple(arguments))
