@@ -211,19 +211,22 @@ def test_a_search_that_others_were_built_from_is_not_begun_again(
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_proof_runs(tmp_path: Path) -> None:
-    wanted = {"train": 3, "second": 3, "test": 2, "sft_steps": 1, "dpo_steps": 1, "elsewhere": 1}
+    wanted = {"train": 3, "second": 3, "test": 2, "sft_steps": 1, "dpo_steps": 1, "grpo": 1, "elsewhere": 1}
     sizes = [word for name, count in wanted.items() for word in (f"--{name}", str(count))]
     corpus = tmp_path / "rivers_corpus.jsonl"
     corpus.write_text("".join(atlas.path("corpus").read_text().splitlines(keepends=True)[:20]))
     also = ("--also", str(atlas.path("dev")), str(corpus))
     report = tmp_path / "docs" / "results.md"
     files = ("--out", str(tmp_path / "runs"), "--report", str(report))
-    assert main(["reproduce", "--quick", *sizes, *also, "--lanes", "2", *files]) == 0
+    few = ("--without", "cover", "rollouts")  # they are trained and played as the others
+    assert main(["reproduce", "--quick", *sizes, *also, *few, "--lanes", "2", *files]) == 0
     said = report.read_text()
     for words in (
         "| DPO on outcomes alone | 2 |",
         "| the same on both rounds together | 2 |",
         "best of 4 by vote",
+        "| both rounds, then GRPO with turn rewards | 2 |",
+        "DPO on steps by rollouts: not run.",
         "300 worked episodes for the warm start",
         "the second round over the first",
         "## Another world: dev",

@@ -34,13 +34,13 @@ from steprag.yaml_files import read_yaml
 
 SOUND = ("--filters.repeating", "true", "--filters.unread", "true")
 """What is not learnt from: a small model's right answer is often a guess at the end of a ramble."""
-STEPS = (*SOUND, "--reward.name", "gain", "--reward.grounded", "true", "--balance.search_or_answer", "2",
+STEPS = (*SOUND, "--reward.name", "gain", "--reward.grounded", "true", "--balance.search_or_answer", "1",
          "--sft.paths", "surest", "--sft.per_tree", "3")  # fmt: skip
 """What makes pairs of steps, and which right episodes are learnt from: those whose facts were found, for luck teaches
 to guess. One episode a tree would be too few, and all would bring rambles."""
 PAIRS_ALONE = (*SOUND, "--reward.alpha", "1", "--products", '["pairs"]')
 """Without a discount: with one, pairs would teach to answer early (docs/results-shipped-start.md)."""
-COVER = (*PAIRS_ALONE, "--reward.name", "cover", "--balance.search_or_answer", "2")
+COVER = (*PAIRS_ALONE, "--reward.name", "cover", "--balance.search_or_answer", "1")
 """What makes pairs of steps by string match."""
 ROLLOUTS = PAIRS_ALONE
 """What makes pairs of steps by the mean of the rollouts below."""
