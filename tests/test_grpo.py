@@ -188,6 +188,37 @@ def test_groups_are_scored_by_their_own_question_and_dropped_alone(speaker: Path
     )
 
 
+def test_what_was_taken_back_is_not_praised_where_one_asks_for_that(speaker: Path) -> None:
+    """On the stack: one episode searches, goes back and is right; the others are wrong at once."""
+    tokenizer = load_tokenizer(resolve_model(str(speaker)))
+    completions: Iterator[str] = iter(())
+
+    def generate(prompts: list[list[int]], seed: int) -> list[list[int]]:
+        del seed
+        texts = [next(completions) for _ in prompts]
+        return [tokenizer.encode(text, add_special_tokens=False) + [int(tokenizer.eos_token_id)] for text in texts]  # pyright: ignore
+
+    def groups(**keys: Any) -> Group:
+        nonlocal completions
+        completions = iter(["<search> a </search>", *["<answer> no </answer>"] * 3, "<backtrack> b </backtrack>",
+                            "<answer> yes </answer>"])  # fmt: skip
+        section = GrpoSection(episodes=4, rewards={"em": 1.0}, scale="none", **keys)
+        how = Sampling(generate, tokenizer, frozenset({int(tokenizer.eos_token_id)}), 60, 2048, unscored)  # pyright: ignore
+        environment = Environment(load_profile("stack"), DictRetriever(), 1, 9)
+        (group,) = asyncio.run(play([ASKED], environment, how, section, seed=1))
+        return group
+
+    plain, kept, weighed = groups(), groups(credit="kept"), groups(weigh="episode")
+    assert plain.advantages == [0.75, -0.25, -0.25, -0.25], "of four episodes, not of six rows"
+    assert plain.worth == [[0.75, 0.75, 0.75], [-0.25], [-0.25], [-0.25]]
+    assert kept.worth == [[0.0, 0.75, 0.75], [-0.25], [-0.25], [-0.25]]
+    assert len(rows_of([plain])) == 6, "popped completions keep their rows"
+    tokens = [sum(len(turn.completion) for turn in turns) for turns in weighed.turns]
+    sums = [sum(len(t.completion) * w for t, w in zip(ts, ws, strict=True))
+            for ts, ws in zip(weighed.turns, weighed.worth, strict=True)]  # fmt: skip
+    assert sums == pytest.approx([advantage * sum(tokens) / 4 for advantage in plain.advantages])
+
+
 def test_turns_are_rewarded_by_what_they_add_to_the_belief_apart_from_the_outcome(speaker: Path) -> None:
     """A model that believes in "lek" once it was searched: queries gain, evidence adds nothing, answers count alone."""
     tokenizer, asked = load_tokenizer(resolve_model(str(speaker))), replace(ASKED, golden_answers=("lek", "leke"))

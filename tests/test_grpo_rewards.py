@@ -6,9 +6,11 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from steprag.agent.grammar import START, Action
-from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
+from steprag.agent.grammars import GRAMMARS, STACK, TRANSCRIPT
 from steprag.agent.rollout import episode_of, rollout
 from steprag.errors import ConfigError
 from steprag.types import Episode, Passage, Question, State, Step, Usage
@@ -46,6 +48,9 @@ def test_a_good_episode_is_worth_this() -> None:
     assert good == {
         **{"em": 1.0, "f1": 1.0, "rouge": 2 / 3, "judge": 0.75, "format": 1.0, "cost": 2.0, "length": 0.4},
         "recall": 0.5,  # Tirana was found, Albania was not
+        "context_precision": 1.0,  # Tirana stands first
+        "grounded": 0.0,  # no passage that it found holds the lek
+        "judgement": None,  # nothing is taken back in this grammar
         "evidence": 0.5,  # Albania is named, but not from a passage about it
     }
 
@@ -103,9 +108,73 @@ def test_a_completion_that_is_no_step_scores_nothing(says: str) -> None:
     prompt = "\n".join(message["content"] for message in environment.observe(start).messages)
     policy = ScriptedPolicy(lambda _, __: prompt if says == "the prompt" else says)
     episode = asyncio.run(episode_of(rollout(environment, policy, start, seed=0)))
-    scores = score([Played(QUESTION, episode, TRANSCRIPT, tokens=300, judged=1.0)], dict.fromkeys(REWARDS, 1.0))
-    assert scores.terms == {name: [0.0] for name in REWARDS}
+    weights = dict.fromkeys(REWARDS.keys() - {"judgement"}, 1.0)  # which says nothing without steps back
+    scores = score([Played(QUESTION, episode, TRANSCRIPT, tokens=300, judged=1.0)], weights)
+    assert scores.terms == {name: [0.0] for name in weights}
     assert scores.totals == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("found", "precision"),
+    [((TIRANA, LIMA), 1.0), ((LIMA, TIRANA), 0.5), ((LIMA, TIRANA, ALBANIA), (1 / 2 + 2 / 3) / 2), ((LIMA,), 0.0)],
+)
+def test_context_precision_asks_how_far_up_the_gold_passages_stand(
+    found: tuple[Passage, ...], precision: float
+) -> None:
+    assert REWARDS["context_precision"](played(query("a"), answer("lek"), found=found)) == pytest.approx(precision)
+    assert REWARDS["context_precision"](played(answer("lek"))) == 0.0
+
+
+def test_an_answer_is_grounded_where_a_passage_that_was_found_says_it() -> None:
+    assert REWARDS["grounded"](played(query("a"), answer("The lek"), found=(ALBANIA,))) == 1.0
+    assert REWARDS["grounded"](played(query("a"), answer("ek"), found=(ALBANIA,))) == 0.0
+    assert REWARDS["grounded"](played(answer("lek"))) == 0.0
+    assert REWARDS["grounded"](played(query("a"), refused="?", found=(ALBANIA,))) == 0.0
+    assert REWARDS["grounded"](played(query("a"), answer("Yes."), found=(ALBANIA,))) is None
+
+
+def stacked(*trace: tuple[str, str, tuple[Passage, ...]]) -> Played:
+    """An episode on the stack: action, content, and what a search found."""
+    steps = tuple(Step(action, f"<{action}> {content} </{action}>", content) for action, content, _ in trace)
+    retrieved = tuple(found for action, _, found in trace if action == "search")
+    episode = Episode(State(QUESTION.question, steps), "answer", Usage(), retrieved)
+    return Played(QUESTION, episode, STACK, tokens=40)
+
+
+def test_judgement_is_what_is_taken_back_and_what_is_kept() -> None:
+    good = ("search", "a", (TIRANA,)), ("reasoning", "Tirana is in Albania", ())
+    bad, back, end = ("search", "b", (LIMA,)), ("backtrack", "no", ()), ("answer", "lek", ())
+    assert REWARDS["judgement"](stacked(bad, back, *good, end)) == 1.0
+    assert REWARDS["judgement"](stacked(good[0], back, bad, good[1], end)) == 0.0
+    assert REWARDS["judgement"](stacked(*good, bad, end)) == 0.5
+    assert REWARDS["judgement"](stacked(end)) is None
+    assert REWARDS["evidence"](stacked(*good, end)) == 0.5
+    assert REWARDS["evidence"](stacked(*good, back, end)) == 0.0, "what was taken back is not kept"
+
+
+ORNATE = {"format": 0.1, "recall": 0.1, "grounded": 0.1, "context_precision": 0.05, "judgement": 0.1, "evidence": 0.1}
+
+
+@given(st.data())
+def test_a_right_bare_episode_beats_every_wrong_ornate_one(data: st.DataObject) -> None:
+    """And a needless step back raises nothing."""
+    trace: list[tuple[str, str, tuple[Passage, ...]]] = []
+    while not trace or trace[-1][0] != "answer":
+        steps = tuple(Step(action, "", content) for action, content, _ in trace)
+        action = data.draw(st.sampled_from(STACK.allowed(steps, 12)))
+        content = data.draw(st.sampled_from(["Tirana", "Albania", "sol"]))
+        found = data.draw(st.sampled_from([(), (TIRANA,), (LIMA, ALBANIA)])) if action == "search" else ()
+        trace.append((action, "sol" if action == "answer" else content, found))
+    wrong, right = stacked(*trace), stacked(("answer", "lek", ()))
+    for weights in ({"em": 1.0, **ORNATE}, {"f1": 1.0, **ORNATE}):
+        one, other = score([wrong, right], weights).totals
+        assert other > one
+    with_back = [*trace[:-1], ("backtrack", "x", ()), trace[-1]]
+    names = tuple(Step(action, "", content) for action, content, _ in trace[:-1])
+    if names and "backtrack" in STACK.allowed(names, 14) and names[-1].action != "search":
+        before, after = values(wrong), values(stacked(*with_back))
+        for name in ("em", "f1", "format", "recall", "evidence", "grounded", "context_precision"):
+            assert (after[name] or 0) <= (before[name] or 0), name
 
 
 def test_terms_are_weighed_and_kept_alone() -> None:

@@ -55,7 +55,8 @@ class GrpoSection(Section):
 
     rewards: dict[str, float] = Field(
         default={"f1": 1.0, "format": 0.1},
-        description="reward: weight, of em, f1, rouge, judge, format, evidence, recall, cost, length; 0 only logs it",
+        description="reward: weight, such as em, f1, judge, format, evidence, recall, grounded, cost, all of them in "
+        "docs/training.md; 0 only logs it",
     )
     questions: Positive = Field(default=8, description="questions whose episodes make one step")
     episodes: int = Field(default=8, ge=2, description="episodes a question: the group that advantages compare")
@@ -69,6 +70,13 @@ class GrpoSection(Section):
         default=0.0,
         ge=0,
         description="weight of turn rewards: what a step adds to the belief in the golden answer; 0: outcomes alone",
+    )
+    credit: Literal["episode", "kept"] = Field(
+        default="episode",
+        description="kept: what a later step took off the stack is not praised (biased); episode: all steps alike",
+    )
+    weigh: Literal["token", "episode"] = Field(
+        default="token", description="token: long episodes weigh more; episode: each episode of a group weighs the same"
     )
     judge_gold: bool = Field(default=True, description="show the judge the golden answers")
     share_prefix: bool = Field(

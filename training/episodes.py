@@ -14,8 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from steprag.agent.environment import Environment
+from steprag.agent.grammar import Grammar
 from steprag.agent.judge import Judge
 from steprag.agent.rollout import episode_of, rollout
+from steprag.agent.stack import live
 from steprag.batch.concurrency import for_each
 from steprag.engines.tokens import prompt_tokens
 from steprag.policy.gate import Gate
@@ -152,6 +154,7 @@ class Group:
 
     `advantages` is None where all are worth the same. `gains`: of each episode's steps, normalised over the group
     (`training.turn_gains`), None where they are not rewarded or all alike. Where both are None the group is dropped.
+    `worth`: what each turn learns with.
     """
 
     question: Question
@@ -161,6 +164,7 @@ class Group:
     totals: list[float]
     advantages: list[float] | None
     gains: list[list[float]] | None = None
+    worth: list[list[float]] = field(default_factory=list)
 
     @property
     def dropped(self) -> bool:
@@ -200,7 +204,9 @@ async def play(
         _group([played[number] for number in numbers], [players[number].turns for number in numbers], section)
         for numbers in (range(first, first + size) for first in range(0, len(players), size))
     ]
-    return [_with_gains(group, environment, sampling, section) for group in groups] if section.gain else groups
+    if section.gain:
+        groups = [_with_gains(group, environment, sampling, section) for group in groups]
+    return [replace(group, worth=_worth(group, environment.profile.grammar, section)) for group in groups]
 
 
 def _group(played: list[Played], turns: list[list[Turn]], section: GrpoSection) -> Group:
@@ -224,20 +230,32 @@ def rows_of(groups: Sequence[Group]) -> list[StepRow]:
         StepRow(turn.prompt, turn.completion, advantage)
         for group in groups
         if not group.dropped
-        for turns, worth in zip(group.turns, _worth(group), strict=True)
+        for turns, worth in zip(group.turns, group.worth, strict=True)
         for turn, advantage in zip(turns, worth, strict=True)
     ]
     return sorted(rows, key=lambda row: (len(row.prompt), row.prompt, row.completion))
 
 
-def _worth(group: Group) -> list[list[float]]:
-    """The advantage of every turn of every episode. Answers and refused completions have no gain of their own."""
+def _worth(group: Group, grammar: Grammar, section: GrpoSection) -> list[list[float]]:
+    """The advantage of every turn of every episode: normalised by episode before it fans out over the turns.
+
+    Answers and refused completions have no gain of their own.
+    """
     whole = group.advantages or [0.0] * len(group.turns)
     gains = group.gains or [[] for _ in group.turns]
-    return [
-        [advantage + (mine[place] if place < len(mine) else 0.0) for place in range(len(turns))]
-        for advantage, turns, mine in zip(whole, group.turns, gains, strict=True)
-    ]
+    tokens = [sum(len(turn.completion) for turn in turns) for turns in group.turns]
+    usual = sum(tokens) / len(tokens)
+    found: list[list[float]] = []
+    for number, episode in enumerate(group.episodes):
+        kept = set(live(episode.state.steps, grammar))
+        places = range(len(group.turns[number]))
+        worth = [whole[number] + (gains[number][at] if at < len(gains[number]) else 0.0) for at in places]
+        if section.credit == "kept":
+            gone = [at < len(episode.state.steps) and at not in kept for at in places]
+            worth = [min(one, 0.0) if off else one for one, off in zip(worth, gone, strict=True)]
+        scale = usual / tokens[number] if section.weigh == "episode" and tokens[number] else 1.0
+        found.append([scale * one for one in worth])
+    return found
 
 
 def numbers_of(groups: Sequence[Group]) -> dict[str, float]:

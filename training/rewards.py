@@ -14,12 +14,13 @@ from statistics import mean, stdev
 from typing import Any
 
 from steprag.agent.grammar import Grammar
+from steprag.agent.stack import live
 from steprag.config import nearest
 from steprag.errors import ConfigError
 from steprag.gold import gold_of, mentions, subject
-from steprag.metrics import exact_match
+from steprag.metrics import exact_match, normalise
 from steprag.metrics import f1 as token_f1
-from steprag.types import Episode, Found, Question
+from steprag.types import Episode, Found, Passage, Question
 
 SAME = 1e-6
 """Rewards that differ by less are alike."""
@@ -83,15 +84,16 @@ def format_kept(played: Played) -> float:
 def evidence(played: Played) -> float | None:
     """The share of the gold passages that were found and whose subject the kept text names.
 
-    Kept is what the steps say whose action keeps (`Action.keeps`). None without gold, and for a grammar without such
-    actions. A proxy, the same as in `preference.gold`: it asks for the title's words, not for the fact.
+    Kept is what the steps on the stack say whose action keeps (`Action.keeps`). None without gold, and for a grammar
+    without such actions. A proxy, the same as in `preference.gold`: it asks for the title's words, not for the fact.
     """
     gold = gold_of(played.question)
     keeping = {action.name for action in played.grammar.actions if action.keeps}
     if gold is None or not keeping:
         return None
     found = {mark: subject(p.title) for p in _found(played) if (mark := gold.matches(p)) is not None}
-    kept = "\n".join(step.content for step in played.episode.state.steps if step.action in keeping)
+    steps = played.episode.state.steps
+    kept = "\n".join(steps[at].content for at in live(steps, played.grammar) if steps[at].action in keeping)
     return gold.share(sum(mentions(kept, found.values())))
 
 
@@ -99,6 +101,51 @@ def recall(played: Played) -> float | None:
     """The share of the gold passages that the searches found; None without gold."""
     gold = gold_of(played.question)
     return gold.recall(_found(played)) if gold else None
+
+
+def context_precision(played: Played) -> float | None:
+    """How far up each search has the gold passages: RAGAS's context precision with marks for verdicts, Σ(P@k·v_k)/Σv_k,
+    0 where none is marked; the mean over the searches. None without gold; 0 without a search.
+    """
+    gold = gold_of(played.question)
+    if gold is None:
+        return None
+    searches = [[gold.matches(found) is not None for found in _named(search)] for search in played.episode.retrieved]
+    return mean(map(_precision, searches)) if searches else 0.0
+
+
+def _precision(relevant: list[bool]) -> float:
+    at = [sum(relevant[: place + 1]) / (place + 1) for place, one in enumerate(relevant) if one]
+    return sum(at) / len(at) if at else 0.0
+
+
+def grounded(played: Played) -> float | None:
+    """1 where the answer stands, word for word, in a passage that a search found; 0 without an answer.
+
+    None for an answer that is yes or no, which stands in no passage.
+    """
+    said = normalise(played.episode.prediction or "")
+    if said in ("yes", "no"):
+        return None
+    read = (f" {normalise(f'{p.title} {p.text}')} " for search in played.episode.retrieved for p in search)
+    return float(bool(said) and any(f" {said} " in text for text in read))
+
+
+def judgement(played: Played) -> float | None:
+    """The share of the searches that were rightly kept or dropped: taken back at once where they found no gold passage,
+    gone on from where they did (after ReSeek, arXiv 2510.00568). None without gold, without a search, and for a grammar
+    that takes nothing back.
+    """
+    gold, steps, effects = gold_of(played.question), played.episode.state.steps, played.grammar.effects
+    if gold is None or "pop" not in effects.values():
+        return None
+    calls = [place for place, step in enumerate(steps) if effects[step.action] == "call"]
+    right = [
+        (effects[steps[place + 1].action] == "pop") != any(gold.matches(found) is not None for found in _named(search))
+        for place, search in zip(calls, played.episode.retrieved, strict=False)
+        if place + 1 < len(steps)
+    ]
+    return mean(right) if right else None
 
 
 def cost(played: Played) -> float:
@@ -119,13 +166,20 @@ REWARDS: dict[str, Reward] = {
     "format": format_kept,
     "evidence": evidence,
     "recall": recall,
+    "context_precision": context_precision,
+    "grounded": grounded,
+    "judgement": judgement,
     "cost": cost,
     "length": length,
 }
 
 
 def _found(played: Played) -> list[Found]:
-    return [Found(p.id, p.title) for search in played.episode.retrieved for p in search]
+    return [found for search in played.episode.retrieved for found in _named(search)]
+
+
+def _named(search: Sequence[Passage]) -> list[Found]:
+    return [Found(passage.id, passage.title) for passage in search]
 
 
 def check_names(weights: Mapping[str, float]) -> None:

@@ -150,6 +150,11 @@ class Grammar:
         """The action of that name. Raises KeyError where the grammar has none."""
         return self._by_name[name]
 
+    @cached_property
+    def effects(self) -> dict[str, Effect]:
+        """What each action does to the stack, by its name."""
+        return {action.name: action.effect for action in self.actions}
+
     @property
     def answer(self) -> Action:
         """The action that ends the episode; the first one where there are several."""
