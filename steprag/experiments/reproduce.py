@@ -48,7 +48,7 @@ OUTCOME = (*PAIRS_ALONE, "--reward.name", "first_answer", "--reward.metric", "em
 """What makes pairs by outcome alone: right episodes against wrong ones where they part, whatever other episodes say."""
 BELIEF = ("--search.score", "true", "--reward.name", "gain")
 """How the searches of all arms go: by the policy's belief and the answers together."""
-TURNS = ("--grpo.gain", "0.3", "--grpo.questions", "4")
+TURNS = ("--grpo.gain", "0.3")
 """What reinforcement learning gets beside the outcomes that its recipe rewards."""
 SFT_PASSES = 2
 """How often supervised training sees an episode that search found."""
