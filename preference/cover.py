@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from preference.kept import kept_contents
 from steprag.agent.grammar import Grammar
 from steprag.metrics import guessable, normalise
 from steprag.tree import path_to
@@ -37,12 +38,7 @@ def golden_met(tree: Tree, grammar: Grammar) -> list[bool | None]:
 def golden_kept(tree: Tree, grammar: Grammar) -> list[bool]:
     """For every node by id, whether a golden answer stands in what the episode has kept by then, word for word."""
     golden = _golden(tree)
-    keeping = {action.name for action in grammar.actions if action.keeps}
-    kept: list[bool] = []
-    for node in tree.nodes:  # parents come before their children
-        before = node.parent is not None and kept[node.parent]
-        kept.append(before or (node.action in keeping and _holds(node.content or "", golden)))
-    return kept
+    return [any(_holds(content, golden) for content in contents) for contents in kept_contents(tree, grammar)]
 
 
 def _golden(tree: Tree) -> list[str]:

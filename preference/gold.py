@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from preference.kept import kept_contents
 from steprag.agent.grammar import Grammar
 from steprag.gold import Gold, mentions, subject
 from steprag.types import Tree
@@ -22,6 +23,7 @@ class Seen:
 def gold_seen(tree: Tree, gold: Gold, grammar: Grammar) -> list[Seen]:
     """For every node by id, what the episode has of the gold passages by then."""
     keeping = {action.name for action in grammar.actions if action.keeps}
+    contents = kept_contents(tree, grammar) if grammar.shrinks else None
     seen: list[Seen] = []
     for node in tree.nodes:  # parents come before their children
         before = seen[node.parent] if node.parent is not None else Seen({}, frozenset())
@@ -31,6 +33,9 @@ def gold_seen(tree: Tree, gold: Gold, grammar: Grammar) -> list[Seen]:
         if node.action in keeping and node.content and found:
             there = mentions(node.content, found.values())
             kept = kept | {mark for mark, told in zip(found, there, strict=True) if told}
+        if contents is not None:  # what was kept may be gone again
+            there = mentions(" ".join(contents[node.id]), found.values())
+            kept = frozenset(mark for mark, told in zip(found, there, strict=True) if told)
         seen.append(Seen(found, kept))
     return seen
 

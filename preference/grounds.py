@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from preference.cover import golden_kept
 from preference.gold import gold_seen
+from preference.kept import kept_contents
 from steprag.agent.grammar import Grammar
 from steprag.gold import Fact, facts_of, gold_of
 from steprag.metrics import guessable, normalise
@@ -31,16 +32,11 @@ def supported(tree: Tree, grammar: Grammar) -> list[bool | None]:
 
 
 def _facts_held(tree: Tree, facts: tuple[Fact, ...], grammar: Grammar) -> list[bool | None]:
-    keeping = {action.name for action in grammar.actions if action.keeps}
     found: list[frozenset[str]] = []
-    kept: list[str] = []
     for node in tree.nodes:  # parents come before their children
-        ids, text = (found[node.parent], kept[node.parent]) if node.parent is not None else (frozenset(), " ")
-        ids = ids | {passage.id for passage in node.passages}
-        if node.action in keeping and node.content:
-            text = f"{text}{normalise(node.content)} "
-        found.append(ids)
-        kept.append(text)
+        before = found[node.parent] if node.parent is not None else frozenset[str]()
+        found.append(before | {passage.id for passage in node.passages})
+    kept = [f" {normalise(' '.join(contents))} " for contents in kept_contents(tree, grammar)]
     return [all(fact.held(ids, text) for fact in facts) for ids, text in zip(found, kept, strict=True)]
 
 

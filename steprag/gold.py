@@ -32,7 +32,8 @@ class Gold:
         if self.titles:
             title = normalise(found.title)
             return title if title in self.titles else None
-        return found.id if found.id in self.ids else None
+        bare = found.id.partition("/")[2]  # of several tools, passages are named tool/id
+        return found.id if found.id in self.ids else bare if bare in self.ids else None
 
     def recall(self, passages: Iterable[Found]) -> float:
         """The share of the needed passages that `passages` hold."""

@@ -12,16 +12,18 @@ import pytest
 from preference.build import build
 from preference.calibration import Calibration
 from preference.config import PairsConfig, PairsStageConfig, TreeRewardConfig
+from preference.cover import golden_kept
 from preference.gain import NATS
+from preference.gold import gold_recall
 from preference.grounds import grounded, supported
 from preference.pairs import build_pairs
 from preference.rewards import Rewards, rewards
-from steprag.agent.grammars import TRANSCRIPT
+from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.config import load_config
 from steprag.errors import ConfigError, DataError
 from steprag.files import from_dict, read_records, to_dict, write_records
 from steprag.gain import CLEAR, FLOOR, floored, gains
-from steprag.gold import Fact, facts_of
+from steprag.gold import Fact, facts_of, gold_of
 from steprag.training_rows import Pair
 from steprag.types import Belief, Found, Message, Node, Question, Tree, Usage
 
@@ -146,6 +148,24 @@ def test_listed_facts_say_what_must_be_found_and_kept() -> None:
     assert not supported(grown("Peru 1821 and Chile", *both, question=asked), TRANSCRIPT)[2]
     with pytest.raises(ConfigError, match=r"metadata\.facts cannot be read"):
         facts_of(replace(OLDER, metadata={"facts": [{"passage": "1"}]}))
+
+
+def test_what_a_step_back_took_is_not_kept() -> None:
+    """On the stack: a fact is kept, then its search is taken back; another branch sums it up."""
+    asked = replace(CURRENCY, metadata={"supporting_ids": ["1"], "facts": [{"passage": "1", "anyof": [["lek"]]}]})
+    nodes = (
+        step(0, None, None),
+        step(1, 0, "search", passages=(Found("wiki/1", "Albania"),)),
+        replace(step(2, 1, "reasoning", content="Albania pays in the lek"), depth=2),
+        replace(step(3, 2, "backtrack", content="no"), depth=3),
+        replace(step(4, 2, "summary", content="Albania: lek"), depth=3),
+    )
+    tree = Tree(1, asked, "done", Usage(), nodes)
+    by_id = replace(tree, question=replace(asked, metadata={"supporting_ids": ["1"]}))
+    assert golden_kept(tree, STACK) == [False, False, True, False, True]
+    recall = gold_recall(by_id, gold_of(by_id.question), STACK)
+    assert recall == [None, 1.0, 1.0, None, 1.0], "a passage of a tool bears the mark of its id"
+    assert supported(by_id, STACK) == [False, False, True, False, True]
 
 
 def pairs_of(tmp_path: Path, trees: list[Tree], **keys: object) -> list[Pair]:
