@@ -47,11 +47,15 @@ class WorkedConfig(StageConfig):
 
 @dataclass(frozen=True)
 class WorkedStep:
-    """A step as it should be written. `gold`, of an evidence step: ids of the passages that it was copied from."""
+    """A step as it should be written. `gold`, of an evidence step: ids of the passages that it was copied from.
+
+    A step with `learn` false is taken and shown, and gives no row: a detour that is not to be imitated.
+    """
 
     action: str
     text: str
     gold: tuple[str, ...] = ()
+    learn: bool = True
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,7 @@ async def replay_all(
 async def replay(
     episode: WorkedEpisode, passages: dict[str, Passage], environment: Environment, rng: random.Random
 ) -> list[Trajectory]:
-    """One row a step: the prompt of the state, and the step as written."""
+    """One row a step that is to be learnt: the prompt of the state, and the step as written."""
     state, rows = await environment.opened(environment.start(episode.question)), []
     golds = {gold for step in episode.steps for gold in step.gold}
     for written in episode.steps:
@@ -143,7 +147,8 @@ async def replay(
         prompt = environment.observe(state).messages
         step = environment.parse(state, Completion(written.text, "stop"))
         completion = (Message(role="assistant", content=written.text),)
-        rows.append(Trajectory(prompt, completion, episode.id, step.action, len(state.steps) + 1, SOURCE))
+        if written.learn:
+            rows.append(Trajectory(prompt, completion, episode.id, step.action, len(state.steps) + 1, SOURCE))
         state = await environment.apply(state, step)
     return rows
 

@@ -1,0 +1,134 @@
+"""`steprag weave`: detours that a search went, and the way back, as worked episodes of an agent that can go back.
+
+A tree goes back for free: where one search failed, its sibling was tried. Woven together they are an episode: the
+failed search, a step back, the better sibling and its way to a right answer. The failed step is shown and not learnt
+(as Self-Backtracking masks its loss, arXiv 2502.04404). `steprag worked` makes supervised steps of the episodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_generation.worked import WorkedEpisode, WorkedStep
+from steprag.agent.grammar import Grammar
+from steprag.agent.grammars import STACK
+from steprag.agent.profiles import grammar_of
+from steprag.cli import guarded
+from steprag.config import parse_arguments
+from steprag.errors import ConfigError
+from steprag.files import existing, read_records, write_records
+from steprag.gold import gold_of
+from steprag.progress import say
+from steprag.runs import read_manifest
+from steprag.tree import children_of, path_to
+from steprag.types import Node, Tree
+
+NOTES = ("this does not tell it; ask otherwise", "not what is needed; another search", "no fact here; search again")
+"""What a woven step back says; a note of its own would need a model."""
+NOTHING = ("none", "nothing", "unknown")
+"""Evidence that keeps nothing."""
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="steprag weave", description="Detours of finished trees as worked episodes of the stack agent"
+    )
+    parser.add_argument("--trees", required=True, metavar="RUN", help="run folder of steprag generate, or its trees")
+    parser.add_argument("--out", required=True, metavar="FILE", help="worked episodes, JSON Lines")
+    parser.add_argument(
+        "--straight", action="store_true", help="also right episodes without a detour, one a tree at most"
+    )
+    given = parse_arguments(parser, argv)
+    trees = existing(given.trees, "trees")
+    file = existing(trees / "trees.jsonl", "trees of the run") if trees.is_dir() else trees
+    manifest = read_manifest(file.parent) if (file.parent / "manifest.json").exists() else {}
+    episodes = list(weave_all(file, grammar_of(manifest), straight=given.straight))
+    if not episodes:
+        raise ConfigError(f"{file} has no right episode beside a search that failed; search more questions")
+    write_records(Path(given.out), episodes)
+    detours = sum(any(not step.learn for step in episode.steps) for episode in episodes)
+    say(f"weave: {len(episodes)} episodes, {detours} with a detour; next: steprag worked --prompt.profile stack")
+    return 0
+
+
+def weave_all(file: Path, grammar: Grammar, *, straight: bool) -> Iterator[WorkedEpisode]:
+    """The episodes of a file of trees, of each tree at most one with a detour and one without."""
+    for tree in read_records(file, Tree):
+        path = _right_path(tree)
+        if path is None:
+            continue
+        if straight:
+            yield _episode(tree, "straight", _written(path, grammar))
+        if woven := _woven(tree, path, grammar):
+            yield _episode(tree, "detour", woven)
+
+
+def _right_path(tree: Tree) -> list[Node] | None:
+    """The nodes behind the root to the nearest right answer that searched; None without one."""
+    right = [node for node in tree.nodes if node.prediction_f1 == 1.0 and node.depth > 1]
+    return path_to(tree, min(right, key=lambda node: (node.depth, node.id)))[1:] if right else None
+
+
+def _woven(tree: Tree, path: list[Node], grammar: Grammar) -> list[WorkedStep] | None:
+    """The path with a failed sibling of one of its searches before that; None where no search beside it failed."""
+    siblings = children_of(tree)
+    for place, node in enumerate(path):
+        if not _retrieves(node, grammar):
+            continue
+        beside = [one for one in siblings[node.parent or 0] if one is not node]
+        failed = next((one for one in beside if _failed(tree, one, grammar)), None)
+        if failed is not None:
+            note = NOTES[zlib.crc32(f"{tree.question.id}/{failed.id}".encode()) % len(NOTES)]
+            detour = [_step(failed, grammar, learn=False), WorkedStep("backtrack", f"<backtrack> {note} </backtrack>")]
+            return [*_written(path[:place], grammar), *detour, *_written(path[place:], grammar)]
+    return None
+
+
+def _failed(tree: Tree, node: Node, grammar: Grammar) -> bool:
+    """Whether a search found no marked passage that the episode had not, and no right answer stands below it.
+
+    Where no passage is marked nobody knows: it has not failed.
+    """
+    gold = gold_of(tree.question)
+    if gold is None or not _retrieves(node, grammar) or node.failure is not None:
+        return False
+    *before, _ = path_to(tree, node)
+    known = {gold.matches(found) for one in before for found in one.passages}
+    if {gold.matches(found) for found in node.passages} - known - {None}:
+        return False
+    return not any(one.prediction_f1 == 1.0 and node in path_to(tree, one) for one in tree.nodes)
+
+
+def _retrieves(node: Node, grammar: Grammar) -> bool:
+    return node.action is not None and grammar.effects.get(node.action) == "call"
+
+
+def _written(path: list[Node], grammar: Grammar) -> list[WorkedStep]:
+    return [_step(node, grammar) for node in path]
+
+
+def _step(node: Node, grammar: Grammar, *, learn: bool = True) -> WorkedStep:
+    """A node's step in the stack's words: what it does decides what it is called there.
+
+    Evidence that keeps nothing is a step back.
+    """
+    content, effect = node.content or "", grammar.effects[node.action or ""]
+    if effect == "push" and content.strip(" .").lower() in NOTHING:
+        return WorkedStep("backtrack", f"<backtrack> {NOTES[0]} </backtrack>")
+    name = {"call": "search", "push": "reasoning", "end": "answer"}.get(effect, node.action or "")
+    if grammar.name == STACK.name:
+        name = node.action or ""
+    return WorkedStep(name, f"<{name}> {' '.join(content.split())} </{name}>", learn=learn)
+
+
+def _episode(tree: Tree, kind: str, steps: list[WorkedStep]) -> WorkedEpisode:
+    asked = tree.question
+    return WorkedEpisode(f"{asked.id}-{kind}", asked.question, asked.golden_answers, tuple(steps), asked.metadata)
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

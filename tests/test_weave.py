@@ -1,0 +1,82 @@
+"""Detours of trees as worked episodes: what is woven, what is masked, and that it can be learnt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from data_generation.weave import NOTES, weave_all
+from data_generation.worked import WorkedEpisode
+from steprag.agent.grammars import TRANSCRIPT
+from steprag.cli import main
+from steprag.files import read_records, write_records
+from steprag.training_rows import Trajectory
+from steprag.types import Found, Node, Question, Tree, Usage
+from tests.fakes import WORLD
+
+ASKED = Question("q", "Which money has Albania?", ("lek",), {"supporting_ids": ["1"]})
+ALBANIA, LIMA = (Found(WORLD[at].id, WORLD[at].title) for at in (1, 2))
+
+
+def node(place: int, parent: int | None, action: str | None, content: str = "", *found: Found, **more: object) -> Node:
+    depth = {None: 0, 0: 1, 1: 2, 2: 2, 3: 3, 4: 3}[parent] if parent is not None else 0
+    values = {"text": f"So … <{action}> {content} </{action}>", "content": content, "passages": found}
+    return Node(id=place, parent=parent, depth=depth, action=action, **{**values, **more})  # pyright: ignore
+
+
+def tree(*, below_the_failed: float = 0.0, question: Question = ASKED) -> Tree:
+    """query 1 finds Lima alone, evidence 3, wrong answer 5; query 2 finds Albania, evidence 4, right answer 6."""
+    nodes = (
+        node(0, None, None),
+        node(1, 0, "query", "money of Peru", LIMA),
+        node(2, 0, "query", "money  of Albania", ALBANIA),
+        node(3, 1, "evidence", "None"),
+        node(4, 2, "evidence", "Prices are in the lek."),
+        node(5, 3, "answer", "sol", prediction_f1=below_the_failed, terminal=True),
+        node(6, 4, "answer", "lek", prediction_f1=1.0, terminal=True),
+    )
+    return Tree(1, question, "done", Usage(), nodes)
+
+
+def woven(tmp_path: Path, grown: Tree, *, straight: bool = False) -> list[WorkedEpisode]:
+    write_records(tmp_path / "trees.jsonl", [grown])
+    return list(weave_all(tmp_path / "trees.jsonl", TRANSCRIPT, straight=straight))
+
+
+def test_a_failed_search_the_way_back_and_the_better_one_are_an_episode(tmp_path: Path) -> None:
+    (episode,) = woven(tmp_path, tree())
+    assert [(step.action, step.learn) for step in episode.steps] == [
+        ("search", False), ("backtrack", True), ("search", True), ("reasoning", True), ("answer", True)]  # fmt: skip
+    assert episode.steps[0].text == "<search> money of Peru </search>"
+    assert episode.steps[1].text in {f"<backtrack> {note} </backtrack>" for note in NOTES}
+    assert episode.steps[2].text == "<search> money of Albania </search>"
+    straight, detour = woven(tmp_path, tree(), straight=True)
+    assert [step.action for step in straight.steps] == ["search", "reasoning", "answer"]
+    assert detour == episode
+
+
+def test_what_led_to_a_right_answer_or_is_not_known_to_have_failed_is_no_detour(tmp_path: Path) -> None:
+    assert woven(tmp_path, tree(below_the_failed=1.0)) == []
+    assert woven(tmp_path, tree(question=Question("q", "Which?", ("lek",)))) == []
+
+
+def test_woven_episodes_are_learnt_but_for_the_failed_step(
+    tmp_path: Path, world_index: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, file, corpus = tmp_path / "run", tmp_path / "woven.jsonl", tmp_path / "corpus.jsonl"
+    run.mkdir()
+    write_records(run / "trees.jsonl", [tree()])
+    corpus.write_text("".join(json.dumps({"id": p.id, "title": p.title, "text": p.text}) + "\n" for p in WORLD))
+    assert main(["weave", "--trees", str(run), "--out", str(file)]) == 0
+    assert "1 episodes, 1 with a detour" in capsys.readouterr().err
+    more = ["--prompt.profile", "stack", "--episode.depth", "9", "--out", str(tmp_path / "worked")]
+    assert main(["worked", "--episodes", str(file), "--corpus", str(corpus), "--index", str(world_index), *more]) == 0
+    rows = list(read_records(tmp_path / "worked/sft.train.jsonl", Trajectory))
+    assert [row.action for row in rows] == ["backtrack", "search", "reasoning", "answer"]
+    assert "money of Peru" in rows[0].prompt[-1]["content"]
+    assert "money of Peru" not in rows[1].prompt[-1]["content"], "the way back took it off the stack"
+    write_records(run / "trees.jsonl", [tree(below_the_failed=1.0)])
+    assert main(["weave", "--trees", str(run), "--out", str(file)]) == 2
+    assert "search more questions" in capsys.readouterr().err
