@@ -167,6 +167,7 @@ GRAMMARS = {
     "ircot": "df84de27d44d85ec",
     "rag": "d0c2454342a814a0",
     "search-r1": "a88fa22d5e0080eb",
+    "stack": "d755e80d74e0d85a",
     "transcript": "e5c009ba38868dbd",
 }
 
