@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from steprag.gold import gold_of
-from steprag.metrics import cover_match, exact_match, guessable, overlap
+from steprag.gold import em_of, gold_of
+from steprag.metrics import cover_match, guessable, overlap
 from steprag.stats import mean_interval, share_interval
 from steprag.types import Prediction
 
@@ -53,7 +53,7 @@ def score(prediction: Prediction) -> Score:
     found = [passage for search in prediction.passages for passage in search]
     return Score(
         id=prediction.id,
-        em=exact_match(said, golden),
+        em=em_of(said, prediction),
         f1=shared.f1,
         precision=shared.precision,
         recall=shared.recall,

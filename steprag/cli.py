@@ -27,6 +27,9 @@ class Command:
 
 COMMANDS = (
     Command("demo", "steprag.experiments.demo", "the whole pipeline on the embedded data, model and index"),
+    Command(
+        "reproduce stack", "steprag.experiments.stack_proof", "what do steps back and summaries bring? with its report"
+    ),
     Command("reproduce", "steprag.experiments.reproduce", "does training on steps help? the proof, with its report"),
     Command("doctor", "steprag.doctor", "what this machine can do"),
     Command("index build", "indexes.build", "corpus to vectors and a FAISS index"),
@@ -59,6 +62,7 @@ COMMANDS = (
     Command("ask", "inference.ask", "one question, its steps shown as they come"),
     Command("compare", "inference.compare", "runs of the agent side by side: table, paired tests, plots"),
     Command("evaluate", "inference.evaluate", "score predictions again"),
+    Command("readings", "inference.readings", "does an agent that can go back keep what helps, and only that?"),
     Command("judge", "inference.answer_judge", "have a model say which answers are right"),
 )
 
@@ -74,6 +78,7 @@ CONFIGS = (
     "training.config:TrainConfig",
     "inference.config:InferConfig",
     "inference.answer_judge:AnswerJudgeConfig",
+    "inference.readings:ReadingsConfig",
 )
 """The configurations of all commands: what may be set in the environment (`steprag.config.environment`)."""
 

@@ -9,14 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from steprag.errors import ConfigError
 from steprag.inputs import WithId, dataset_of
-from steprag.metrics import normalise
+from steprag.metrics import exact_match, normalise, parts_match
 from steprag.types import Found
 
 _DISAMBIGUATION = re.compile(r"\s*\([^)]*\)$")
+
+
+class WithAnswers(WithId, Protocol):
+    """A question, or a record that carries a question's own fields."""
+
+    @property
+    def golden_answers(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,30 @@ def facts_of(asked: WithId) -> tuple[Fact, ...]:
             f"question {asked.id!r}: metadata.facts cannot be read; give "
             '[{"passage": ID, "anyof": [[WORDS, …], …]}, …], or leave it out'
         ) from None
+
+
+def parts_of(asked: WithId) -> tuple[tuple[str, ...], ...]:
+    """The golden answers of each part of a question that asks several things (`metadata.parts`), else nothing.
+
+    Raises ConfigError where the parts cannot be read.
+    """
+    parts = asked.metadata.get("parts") or []
+    if not isinstance(parts, list) or not all(_are_words(part) for part in parts):
+        raise ConfigError(
+            f'question {asked.id!r}: metadata.parts cannot be read; give [["answer", "alias"], …], or leave it out'
+        )
+    return tuple(tuple(part) for part in parts)
+
+
+def _are_words(part: object) -> bool:
+    return isinstance(part, list) and bool(part) and all(isinstance(word, str) for word in part)
+
+
+def em_of(prediction: str | None, asked: WithAnswers) -> float:
+    """EM of an answer, 0 or 1; the share of right parts where the question has several. Raises ConfigError."""
+    if parts := parts_of(asked):
+        return parts_match(prediction, parts)
+    return exact_match(prediction, asked.golden_answers)
 
 
 def is_popqa(asked: WithId) -> bool:

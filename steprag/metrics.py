@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -30,6 +30,16 @@ def exact_match(prediction: str | None, golden_answers: tuple[str, ...]) -> floa
     if prediction is None:
         return 0.0
     return float(normalise(prediction) in {normalise(answer) for answer in golden_answers})
+
+
+def parts_match(prediction: str | None, parts: Sequence[Sequence[str]]) -> float:
+    """The share of `parts`, each with its golden answers, that are right by exact match, 0 to 1.
+
+    The prediction answers them in order, with semicolons between; what it lacks is wrong, what is too much is not read.
+    """
+    said = [] if prediction is None else prediction.split(";")
+    right = sum(exact_match(one, tuple(golden)) for one, golden in zip(said, parts, strict=False))
+    return right / len(parts)
 
 
 def cover_match(prediction: str | None, golden_answers: tuple[str, ...]) -> float:

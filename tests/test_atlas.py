@@ -271,6 +271,8 @@ def test_the_builder_writes_the_committed_files_again(tmp_path: Path) -> None:
     build(tmp_path)
     for name in atlas.NAMES:
         assert (tmp_path / f"{name}.jsonl").read_bytes() == atlas.path(name).read_bytes()
+    for name in atlas.TASKS:
+        assert (tmp_path / "tasks" / f"{name}.jsonl").read_bytes() == atlas.task(name).read_bytes()
 
 
 def test_the_searched_trees_are_of_train_questions_and_give_pairs(tmp_path: Path) -> None:

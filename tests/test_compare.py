@@ -164,11 +164,13 @@ def test_searches_of_best_of_n_are_those_of_all_its_episodes() -> None:
 GRAMMARS = {
     "cot": "22a3c26b00690529",
     "direct": "d0c2454342a814a0",
+    "flat": "9e97b3fc086a3bc8",
     "ircot": "df84de27d44d85ec",
     "rag": "d0c2454342a814a0",
     "search-r1": "a88fa22d5e0080eb",
-    "stack": "d755e80d74e0d85a",
+    "stack": "a3f76631a2f6517f",
     "transcript": "e5c009ba38868dbd",
+    "transcript-all": "e5c009ba38868dbd",
 }
 
 

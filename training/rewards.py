@@ -17,9 +17,9 @@ from steprag.agent.grammar import Grammar
 from steprag.agent.stack import live
 from steprag.config import nearest
 from steprag.errors import ConfigError
-from steprag.gold import gold_of, mentions, subject
-from steprag.metrics import exact_match, normalise
+from steprag.gold import em_of, gold_of, mentions, subject
 from steprag.metrics import f1 as token_f1
+from steprag.metrics import normalise
 from steprag.types import Episode, Found, Passage, Question
 
 SAME = 1e-6
@@ -44,8 +44,8 @@ Reward = Callable[[Played], float | None]
 
 
 def em(played: Played) -> float:
-    """1 where the answer is a golden one, normalised; else 0."""
-    return exact_match(played.episode.prediction, played.question.golden_answers)
+    """1 where the answer is a golden one, normalised, else 0; of several parts the share that is right."""
+    return em_of(played.episode.prediction, played.question)
 
 
 def f1(played: Played) -> float:

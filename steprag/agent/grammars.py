@@ -71,7 +71,7 @@ STACK = Grammar(
         Action("reasoning", "", thought=False),
         Action("backtrack", "", effect="pop", thought=False, content_chars=SHORT),
         Action("summary", "", effect="fold", thought=False),
-        Action("answer", "", effect="end", thought=False, content_chars=SHORT),
+        Action("answer", "", effect="end", thought=False),
     ),
     transitions={
         START: ("plan", "search", "answer"),
@@ -86,4 +86,16 @@ STACK = Grammar(
 )
 """An agent on a memory stack: it plans, searches, keeps facts, goes back and sums up (tags as in Agentic-RAG-R1)."""
 
-GRAMMARS = {grammar.name: grammar for grammar in (TRANSCRIPT, PROGUIDE, DIRECT, COT, IRCOT, SEARCH_R1, STACK)}
+FLAT = replace(
+    STACK,
+    name="flat",
+    actions=tuple(action for action in STACK.actions if action.effect not in ("pop", "fold")),
+    transitions={
+        last: tuple(name for name in after if name not in ("backtrack", "summary"))
+        for last, after in STACK.transitions.items()
+        if last not in ("backtrack", "summary")
+    },
+)
+"""The stack's steps without going back and summing up: what these two bring is told by what is missing here."""
+
+GRAMMARS = {grammar.name: grammar for grammar in (TRANSCRIPT, PROGUIDE, DIRECT, COT, IRCOT, SEARCH_R1, STACK, FLAT)}

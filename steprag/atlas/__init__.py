@@ -8,6 +8,8 @@ from pathlib import Path
 
 DATA = Path(__file__).parent
 NAMES = ("corpus", "train", "dev", "test", "warmstart")
+TASKS = ("ledger.dev", "ledger.test", "forks.dev", "forks.test", "worked.train", "worked.dev")
+"""Questions that try an agent's memory, and worked episodes of them (`steprag.atlas.builder.tasks`)."""
 
 
 def path(name: str) -> Path:
@@ -15,3 +17,10 @@ def path(name: str) -> Path:
     if name not in NAMES:
         raise ValueError(f"Atlas has no part named {name!r}; the parts are {', '.join(NAMES)}")
     return DATA / f"{name}.jsonl"
+
+
+def task(name: str) -> Path:
+    """The JSON Lines file of one part of the two tasks; raises ValueError where `name` is not one of `TASKS`."""
+    if name not in TASKS:
+        raise ValueError(f"Atlas has no task named {name!r}; they are {', '.join(TASKS)}")
+    return DATA / "tasks" / f"{name}.jsonl"

@@ -41,13 +41,14 @@ def verdict(run: str, other: str, words: str, compared: dict[str, Any]) -> str:
     """
     better, worse = (compared["runs"][name] for name in (run, other))
     apart = "; the two 95 % intervals of EM are disjoint" if better["em_low"] > worse["em_high"] else ""
-    said = f"- **{words}**: {_bears(compared['differences'][run][other])}{apart}."
+    said = f"- **{words}**: {bears(compared['differences'][run][other])}{apart}."
     if part := compared.get("groups", {}).get("open"):
-        said += f" Open questions alone: {_bears(part[run]['differences'][other])}."
+        said += f" Open questions alone: {bears(part[run]['differences'][other])}."
     return said
 
 
-def _bears(gain: dict[str, Any]) -> str:
+def bears(gain: dict[str, Any]) -> str:
+    """A difference of compare.json in words: points, interval, exact test, and what both together show."""
     what = {1: "a gain", -1: "a loss", 0: "no difference shown"}[shown(gain["low"], gain["high"], gain["p"])]
     span = f"{100 * gain['low']:+.1f} to {100 * gain['high']:+.1f}"
     return (

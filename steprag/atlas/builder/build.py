@@ -13,6 +13,7 @@ from steprag.atlas.builder.episodes import rows as worked
 from steprag.atlas.builder.model import AtlasWorld, plain
 from steprag.atlas.builder.questions import QuestionRow, bridge, one_hop
 from steprag.atlas.builder.splits import assign, choose
+from steprag.atlas.builder.tasks import task_files
 from steprag.atlas.builder.world import build_world
 
 PACKAGES = {
@@ -88,7 +89,7 @@ def write(path: Path, rows: Iterable[dict[str, object]]) -> None:
 
 
 def build(folder: Path) -> None:
-    """Writes the five JSON Lines files into `folder`."""
+    """Writes the five JSON Lines files of Atlas into `folder`, and those of the two tasks into its `tasks`."""
     world = build_world()
     split_of = assign(world)
     candidates = [
@@ -105,6 +106,9 @@ def build(folder: Path) -> None:
     write(folder / "corpus.jsonl", corpus_rows(world))
     for split, questions in chosen.items():
         write(folder / f"{split}.jsonl", split_rows(split, questions))
+    (folder / "tasks").mkdir(exist_ok=True)
+    for name, rows in task_files(world, split_of):
+        write(folder / "tasks" / f"{name}.jsonl", rows)
 
 
 def split_rows(split: str, questions: list[QuestionRow]) -> Sequence[dict[str, object]]:

@@ -1,0 +1,194 @@
+"""`steprag readings`: does a policy keep what helps, and take back what does not?
+
+Asked where a worked episode has just searched: the prompt is the episode's own, and what the policy does next is
+compared with what the episode does. Only grammars that can go back have such a choice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from inference.config import GreedyConfig
+from steprag.agent.checkpoints import checked_profile
+from steprag.agent.grammar import Grammar
+from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.results import ResultKind, Results
+from steprag.batch.worklist import SAMPLING, note_failures, same_model, unfinished, work_off
+from steprag.cli import guarded
+from steprag.config import StageConfig, add_options, config_from, parse_arguments
+from steprag.errors import PART_DONE, ConfigError, RequestError, StepFormatError
+from steprag.files import existing, file_hash, read_records, write_json
+from steprag.policy.budget import BudgetConfig, Spending
+from steprag.policy.client import Policy, model_identity, open_model
+from steprag.runs import open_run, read_manifest
+from steprag.sections import Positive, PromptConfig
+from steprag.stats import share_interval
+from steprag.training_rows import Trajectory
+from steprag.types import Failure, Question, Usage
+
+ROWS = "sft.train.jsonl"
+
+
+class ReadingsConfig(StageConfig):
+    """`steprag readings`: the policy, its prompts and its budget."""
+
+    policy: GreedyConfig = GreedyConfig()
+    prompt: PromptConfig = PromptConfig(profile="stack")
+    limit: Positive | None = Field(default=None, description="use the first so many readings only")
+    budget: BudgetConfig = BudgetConfig()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was done with the passages of one search: `wanted` by the worked episode, `said` by the policy. None where
+    its completion was no step of the grammar.
+    """
+
+    id: str
+    wanted: str
+    said: str | None
+    usage: Usage
+
+
+CHOICES = ResultKind(Choice, lambda choice: choice.id)
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="steprag readings", description="Does a policy keep what helps?")
+    parser.add_argument("--worked", required=True, metavar="RUN", help="run folder of steprag worked")
+    parser.add_argument("--out", required=True, metavar="RUN", help="run folder: choices.jsonl, metrics.json")
+    parser.add_argument("--adapter", metavar="A", help="short for --policy.adapter")
+    parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
+    add_options(parser, ReadingsConfig)
+    given = parse_arguments(parser, argv)
+    worked = existing(given.worked, "run folder")
+    config = config_from(ReadingsConfig, given, policy__adapter=given.adapter)
+    scores, failed = asyncio.run(readings(config, worked, Path(given.out)))
+    sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
+    return PART_DONE if failed else 0
+
+
+async def readings(config: ReadingsConfig, worked: Path, out: Path) -> tuple[dict[str, Any], int]:
+    """Runs the stage; returns the scores, also in metrics.json, and how many requests failed. Raises ConfigError."""
+    profile = checked_profile(config.prompt, config.policy)
+    grammar, file = profile.grammar, existing(worked / ROWS, "supervised steps of the run")
+    check_prompts(profile.hash, read_manifest(worked), worked)
+    rows = dict(list(after_a_search(file, grammar))[: config.limit])
+    if not rows:
+        raise ConfigError(f"{file} has no step that follows a search and may go back; grammar {grammar.name}")
+    questions = [Question(name, row.prompt[-1]["content"], ("",)) for name, row in rows.items()]
+    identity = {
+        "readings": file_hash(file),
+        "limit": config.limit,
+        "prompt": profile.hash,
+        "policy": {**model_identity(config.policy), **config.policy.model_dump(include=SAMPLING)},
+    }
+    spending = Spending(config.budget, {"policy": config.policy.price})
+    with open_run(out, "readings", identity=identity, config=config.model_dump()) as opened:
+        choices = Results(opened.path / "choices.jsonl", CHOICES)
+        if todo := unfinished(questions, choices):
+            async with open_model(config.policy, grammar) as model, Journal(out / JOURNAL, spending) as journal:
+                opened.set(calls_lost=journal.lost)
+                same_model(opened, policy=model)
+
+                async def one(question: Question) -> Choice | Failure:
+                    journalled = journal.question(question).policy(model.policy, "policy", model.gate)
+                    return await chosen(question.id, rows[question.id], grammar, journalled)
+
+                await work_off(opened, todo, one, results=choices, at_once=config.policy.concurrency,
+                               total=len(questions), spending=spending, begun=journal.begun)  # fmt: skip
+        choices.put_in_order(question.id for question in questions)
+        failed = note_failures(opened, choices)
+        scores = {**scored(list(read_records(choices.path, Choice)), grammar), "failed": failed, "identity": identity}
+        write_json(out / "metrics.json", scores)
+        opened.set(counts={"readings": scores["readings"]}, usage=scores["usage"])
+    return scores, failed
+
+
+def check_prompts(ours: str, manifest: dict[str, Any], worked: Path) -> None:
+    """Raises ConfigError where the worked steps have other prompts than the policy would see."""
+    theirs = manifest.get("prompt") or {}
+    if theirs.get("hash") != ours:
+        raise ConfigError(
+            f"{worked} was worked with prompt profile {theirs.get('profile')}, of other words; give --prompt.profile"
+        )
+
+
+def after_a_search(file: Path, grammar: Grammar) -> list[tuple[str, Trajectory]]:
+    """The rows, by name, whose step keeps or takes back what a search found."""
+    following = set(_after_call(grammar)) - {grammar.answer.name}
+    return [
+        (f"{row.question_id}/{row.depth}", row)
+        for row in read_records(file, Trajectory)
+        if row.action in following and "pop" in grammar.effects.values()
+    ]
+
+
+async def chosen(name: str, row: Trajectory, grammar: Grammar, policy: Policy) -> Choice | Failure:
+    """What the policy does at that place."""
+    allowed = _after_call(grammar)
+    try:
+        sample = await policy.sample(row.prompt, allowed, n=1, seed=0)
+    except RequestError as error:
+        return Failure(name, type(error).__name__, str(error))
+    try:
+        said = grammar.parse(sample.completions[0], allowed).action
+    except StepFormatError:
+        said = None
+    return Choice(name, row.action, said, sample.usage)
+
+
+def _after_call(grammar: Grammar) -> tuple[str, ...]:
+    call = next(action.name for action in grammar.actions if action.effect == "call")
+    return tuple(grammar.transitions[call])
+
+
+def scored(choices: list[Choice], grammar: Grammar) -> dict[str, Any]:
+    """`kept`: of the readings to keep, the share that is kept; `dropped`: of those to take back, the share that is.
+    `balanced_accuracy` is their mean, chance 0.5. Both with Wilson's 95 % interval. An answer keeps; no step is wrong.
+    """
+    effects = grammar.effects
+    helpful = [one for one in choices if effects[one.wanted] != "pop"]
+    useless = [one for one in choices if effects[one.wanted] == "pop"]
+    kept = sum(one.said is not None and effects[one.said] != "pop" for one in helpful)
+    dropped = sum(one.said is not None and effects[one.said] == "pop" for one in useless)
+    both = kept / len(helpful) + dropped / len(useless) if helpful and useless else None
+    return {
+        "readings": len(choices),
+        "balanced_accuracy": None if both is None else both / 2,
+        **_share("kept", kept, len(helpful)),
+        **_share("dropped", dropped, len(useless)),
+        "usage": asdict(sum((one.usage for one in choices), Usage())),
+    }
+
+
+def _share(name: str, hits: int, count: int) -> dict[str, Any]:
+    return {
+        f"{name}_of": count,
+        name: hits / count if count else None,
+        f"{name}_interval": share_interval(hits, count) if count else None,
+    }
+
+
+def table(scores: dict[str, Any]) -> str:
+    """The scores in a few readable lines."""
+    both = scores["balanced_accuracy"]
+    lines = [f"readings           {scores['readings']}" + (f", {scores['failed']} failed" if scores["failed"] else "")]
+    lines.append(f"balanced accuracy  {'–' if both is None else f'{both:.3f}'}")
+    for name in ("kept", "dropped"):
+        if scores[name] is not None:
+            low, high = scores[f"{name}_interval"]
+            lines.append(f"{name:<18} {scores[name]:.3f} ({low:.3f} to {high:.3f}) of {scores[f'{name}_of']}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

@@ -1,0 +1,89 @@
+"""The report of `steprag reproduce stack`: the gate, tables a task and a context, what they bear, and the commands."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from steprag.engines.threads import usable_cores
+from steprag.experiments.report import bears, compared_runs, costs
+from steprag.experiments.stages import RECIPES, Contender, StageBook
+from steprag.files import read_json, read_records, written_whole
+from steprag.runs import code_version
+from steprag.types import Prediction
+
+GATE = 0.75
+"""Balanced accuracy from which on going back can be expected to mean something; set before the run."""
+
+
+def write_report(
+    said: dict[str, Any], tables: list[tuple[str, list[Contender]]], out: Path, report: Path, book: StageBook
+) -> None:
+    """Compares the runs under every heading and writes `report`, its plots in a folder of its name beside it."""
+    lines = ["# Results: an agent that sums up and goes back", "", introduction(said), "", *gate(out / "gate"), ""]
+    for heading, runs in tables:
+        folder = report.parent / report.stem / heading.lower().replace(",", "").replace(" ", "-")
+        table, compared = compared_runs(runs, folder, report)
+        base = runs[0].label
+        lines += [f"## {heading}", "", table, "", *did(runs), ""]
+        lines += [f"- {run.label}: {bears(compared['differences'][run.label][base])}." for run in runs[1:]]
+        lines += [*by_size(runs, compared), ""]
+    done = (entry["command"] for entry in book.stages.values() if entry["done"])
+    commands = (command.replace(str(RECIPES.parent) + os.sep, "") for command in done)
+    lines += ["## What it cost", "", *costs(out, book), "", "## The commands", ""]
+    lines += [*(f"    {command}" for command in commands), ""]
+    with written_whole(report) as stream:
+        stream.write("\n".join(lines))
+
+
+def introduction(said: dict[str, Any]) -> str:
+    """What was run, on what."""
+    sizes = said["sizes"]
+    options = "".join(f" --{name} {value}" for name, value in sizes.items())
+    learnt = ", ".join(f"{count} {action}" for action, count in sorted(said["actions"].items()))
+    return (
+        f"Written by `steprag reproduce stack{options} --engine {said['engine']} --lanes {said['lanes']}` (version "
+        f"{code_version()}, {usable_cores()} cores).\n\nSmolLM2-135M-Instruct with LoRA. Every arm learnt "
+        f"{sizes['episodes']} worked episodes in its own words, for as many supervised tokens as the others (the stack "
+        f"agent's steps: {learnt}). Greedy decoding. Ledger asks several things at once; its EM is the share of parts "
+        "that are right. Forks leads to the wrong country first. Beyond the context an agent may only sum up or answer."
+    )
+
+
+def gate(run: Path) -> list[str]:
+    """Whether the stack agent tells readings that help from others."""
+    scores = read_json(run / "metrics.json")
+    both = scores["balanced_accuracy"]
+    if both is None:
+        return ["The gate was not tried: the held-out readings are all of one sort."]
+    spans = {name: "{:.3f} to {:.3f}".format(*scores[f"{name}_interval"]) for name in ("kept", "dropped")}
+    return [
+        f"Gate, {scores['readings']} held-out readings: balanced accuracy {both:.3f} (goal {GATE}). Of the readings to "
+        f"keep {scores['kept']:.3f} are kept ({spans['kept']}), of those to take back {scores['dropped']:.3f} are "
+        f"({spans['dropped']})."
+    ]
+
+
+def did(runs: list[Contender]) -> list[str]:
+    """A table of what the agents did, means an episode: steps by what they are, and tokens of a prompt."""
+    lines = ["| run | searches | steps back | summaries | prompt tokens a step |", "|---|---|---|---|---|"]
+    for run in runs:
+        played = list(read_records(run.run / "predictions.jsonl", Prediction))
+        actions = Counter(step.action for one in played for step in one.steps)
+        steps, prompts = sum(actions.values()), sum(one.usage.prompt_tokens for one in played)
+        each = (actions["query"] + actions["search"], actions["backtrack"], actions["summary"])
+        cells = [f"{count / len(played):.1f}" for count in each]
+        lines.append(f"| {run.label} | {' | '.join(cells)} | {prompts / max(1, steps):.0f} |")
+    return lines
+
+
+def by_size(runs: list[Contender], compared: dict[str, Any]) -> list[str]:
+    """The stack against the base, by the questions' own kind (parts of a ledger, false starts of a fork)."""
+    base, *others = (run.label for run in runs)
+    stack = next((label for label in others if label == "stack"), None)
+    if stack is None:
+        return []
+    parts = {kind: part for kind, part in compared.get("groups", {}).items() if kind[-1:].isdigit()}
+    return [f"- stack on {kind}: {bears(part[stack]['differences'][base])}." for kind, part in parts.items()]

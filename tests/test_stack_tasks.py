@@ -1,0 +1,176 @@
+"""Ledger and Forks: what their files promise, their words in each arm's grammar, and the gate."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from data_generation.worked import WorkedEpisode, WorkedStep, replay_all
+from inference.scores import score
+from steprag import atlas
+from steprag.agent.environment import Environment
+from steprag.agent.profiles import load_profile
+from steprag.atlas.readings import TaskEpisode
+from steprag.cli import main
+from steprag.errors import ConfigError
+from steprag.experiments import stack_words
+from steprag.experiments.stack_proof import ARMS, DEPTH, Arm
+from steprag.files import read_json, read_records, write_records
+from steprag.gold import em_of, parts_of
+from steprag.inputs import read_passages, read_questions
+from steprag.metrics import parts_match
+from steprag.types import Prediction, Question, Usage
+from tests.fakes import DictRetriever, Endpoint, chat_reply, serve
+
+CORPUS = {passage.id: passage for passage in read_passages(atlas.path("corpus"))}
+
+
+def questions(name: str) -> list[Question]:
+    return read_questions(atlas.task(name))
+
+
+def test_every_part_of_a_ledger_stands_in_its_passage() -> None:
+    for asked in questions("ledger.test") + questions("ledger.dev"):
+        parts, gold = parts_of(asked), asked.metadata["supporting_ids"]
+        assert len(parts) == len(gold) == int(asked.metadata["type"].removeprefix("ledger-"))
+        for golden, row in zip(parts, gold, strict=True):
+            assert any(answer in CORPUS[row].text for answer in golden), asked.id
+        assert em_of("; ".join(golden[0] for golden in parts), asked) == 1.0
+
+
+def test_the_decoys_of_a_fork_are_in_its_list_and_its_answer_in_its_passage() -> None:
+    for asked in questions("forks.test") + questions("forks.dev"):
+        list_row, row = asked.metadata["supporting_ids"]
+        named, decoys = CORPUS[list_row].text, asked.metadata["decoys"]
+        assert len(decoys) == int(asked.metadata["type"].removeprefix("fork-")) > 0
+        assert all(decoy in named for decoy in decoys), asked.id
+        assert any(answer in CORPUS[row].text for answer in asked.golden_answers), asked.id
+
+
+def test_what_is_asked_in_a_split_is_asked_in_no_other() -> None:
+    def asked(*names: str) -> set[str]:
+        rows = set[str]()
+        for one in (one for name in names for one in questions(name)):
+            gold = one.metadata["supporting_ids"]
+            rows |= {gold[-1]} if "decoys" in one.metadata else set(gold)
+        return rows
+
+    splits = [asked("worked.train"), asked("ledger.dev", "forks.dev", "worked.dev"), asked("ledger.test", "forks.test")]
+    assert all(splits)
+    assert not splits[0] & splits[1] | splits[0] & splits[2] | splits[1] & splits[2]
+
+
+def test_an_unknown_task_is_named_in_the_error() -> None:
+    with pytest.raises(ValueError, match="'ledger'"):
+        atlas.task("ledger")
+
+
+@pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.name)
+def test_worked_episodes_replay_in_the_words_of_each_arm(arm: Arm, tmp_path: Path) -> None:
+    file = tmp_path / "episodes.jsonl"
+    stack_words.write_worked(atlas.task("worked.train"), file, arm.words)
+    environment = Environment(load_profile(arm.profile), DictRetriever(tuple(CORPUS.values())[:50]), 3, DEPTH)
+    rows = asyncio.run(replay_all(file, atlas.path("corpus"), environment, seed=0))
+    readings = sum(len(one.readings) for one in read_records(atlas.task("worked.train"), TaskEpisode))
+    assert len(rows) == 2 * readings + 300, "a search and what is made of it for each reading, and an answer each"
+
+
+def test_the_stack_sums_up_what_helps_and_takes_back_what_does_not() -> None:
+    episode = next(one for one in read_records(atlas.task("worked.train"), TaskEpisode)
+                   if [reading.keep for reading in one.readings] == [True, False, True])  # fmt: skip
+    steps = stack_words.stack(episode)
+    assert [step["action"] for step in steps] == [
+        "search",
+        "summary",
+        "search",
+        "backtrack",
+        "search",
+        "summary",
+        "answer",
+    ]
+    assert [step["action"] for step in stack_words.transcript(episode)] == ["query", "evidence"] * 3 + ["answer"]
+
+
+def test_parts_are_scored_in_order_and_a_part_that_lacks_is_wrong(tmp_path: Path) -> None:
+    parts = [["Oslo"], ["58", "fifty-eight"], ["lek"]]
+    assert parts_match("oslo; Fifty-eight; the lek", parts) == 1.0
+    assert parts_match("58; Oslo; lek", parts) == pytest.approx(1 / 3)
+    assert parts_match("Oslo", parts) == pytest.approx(1 / 3)
+    assert parts_match(None, parts) == 0.0
+    said = Prediction("q", "Answer each: …", ("Oslo; 58; lek",), "Oslo; 57; lek", (), (), Usage(), "answer",
+                      metadata={"parts": parts})  # fmt: skip
+    assert score(said).em == pytest.approx(2 / 3)
+    with pytest.raises(ConfigError, match=r"question 'q': metadata.parts cannot be read"):
+        em_of("a", Question("q", "?", ("a",), {"parts": ["Oslo"]}))
+
+
+def policy(prompt: str, draw: int) -> str:
+    """Takes back whatever is not of Albania; once it writes no step at all."""
+    del draw
+    if "prose" in prompt:
+        return "I wonder."
+    return "<summary> lek </summary>" if "Albania" in prompt else "<backtrack> not it </backtrack>"
+
+
+@pytest.fixture
+def worked(tmp_path: Path, world_index: Path) -> Path:
+    """Worked steps over a small world: two readings to keep, two to take back."""
+
+    def episode(name: str, asked: str, *then: tuple[str, str]) -> WorkedEpisode:
+        steps = [WorkedStep("search", f"<search> {asked} </search>")]
+        steps += [WorkedStep(action, f"<{action}> {text} </{action}>") for action, text in then]
+        return WorkedEpisode(name, asked, ("x",), (*steps, WorkedStep("answer", "<answer> x </answer>")))
+
+    write_records(tmp_path / "episodes.jsonl", [
+        episode("a", "money of Albania", ("summary", "lek")),
+        episode("b", "prose of Peru", ("summary", "sol")),
+        episode("c", "capital of Peru", ("backtrack", "not it")),
+        episode("d", "capital of Albania", ("backtrack", "not it")),
+    ])  # fmt: skip
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text(json.dumps({"id": "0", "title": "t", "text": "x"}) + "\n")
+    more = [
+        "--prompt.profile",
+        "stack",
+        "--episode.depth",
+        "9",
+        "--episode.top_k",
+        "1",
+        "--out",
+        str(tmp_path / "worked"),
+    ]
+    files = ["--episodes", str(tmp_path / "episodes.jsonl"), "--corpus", str(corpus), "--index", str(world_index)]
+    assert main(["worked", *files, *more]) == 0
+    return tmp_path / "worked"
+
+
+def readings(endpoint: Endpoint, worked: Path, out: Path, *more: str) -> int:
+    served = ["--policy.base_url", endpoint.url, "--policy.model", "double", "--policy.engine", "openai"]
+    return main(["readings", "--worked", str(worked), "--out", str(out), *served, *more])
+
+
+def test_the_gate_counts_what_is_kept_and_what_is_taken_back(
+    worked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "gate"
+    with serve(chat_reply(policy)) as endpoint:
+        assert readings(endpoint, worked, out) == 0
+        asked = len(endpoint.requests)
+        assert readings(endpoint, worked, out) == 0
+        assert len(endpoint.requests) == asked == 4, "nothing is asked twice"
+    scores = read_json(out / "metrics.json")
+    assert (scores["kept"], scores["kept_of"], scores["dropped"], scores["dropped_of"]) == (0.5, 2, 0.5, 2)
+    assert scores["balanced_accuracy"] == 0.5
+    assert "balanced accuracy  0.500" in capsys.readouterr().out
+
+
+def test_the_gate_refuses_steps_of_other_prompts_and_grammars_that_cannot_go_back(
+    worked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serve(chat_reply(policy)) as endpoint:
+        assert readings(endpoint, worked, tmp_path / "other", "--prompt.profile", "flat") == 2
+        assert "worked with prompt profile stack" in capsys.readouterr().err
+        assert not endpoint.requests
