@@ -24,11 +24,11 @@ from indexes.retrieval.remote import RemoteRetriever
 from indexes.retrieval.searchers import DECIMALS, Asked, Ranking, ranking
 from indexes.service.api import Served, create_app
 from indexes.service.config import LimitsConfig
-from indexes.service.serve import service_token
 from steprag.cli import guarded
 from steprag.errors import ConfigError, RetrieverError
 from steprag.sections import RetrieverConfig
 from steprag.types import Passage
+from steprag.web.listening import token_in
 from tests import fakes
 from tests.indexing import hybrid_index
 
@@ -332,11 +332,11 @@ def test_a_page_that_points_its_name_here_is_refused(tmp_path: Path) -> None:
 
 def test_no_serving_beyond_this_machine_without_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STEPRAG_RETRIEVER_TOKEN", raising=False)
-    assert service_token("127.0.0.1", "STEPRAG_RETRIEVER_TOKEN") is None
+    assert token_in("STEPRAG_RETRIEVER_TOKEN", "127.0.0.1") is None
     with pytest.raises(ConfigError, match="serving on 0.0.0.0 needs a token.*STEPRAG_RETRIEVER_TOKEN"):
-        service_token("0.0.0.0", "STEPRAG_RETRIEVER_TOKEN")
+        token_in("STEPRAG_RETRIEVER_TOKEN", "0.0.0.0")
     monkeypatch.setenv("STEPRAG_RETRIEVER_TOKEN", "s3cret")
-    assert service_token("0.0.0.0", "STEPRAG_RETRIEVER_TOKEN") == "s3cret"
+    assert token_in("STEPRAG_RETRIEVER_TOKEN", "0.0.0.0") == "s3cret"
 
 
 # --- the retriever that asks ----------------------------------------------------------------------------------------

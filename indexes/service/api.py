@@ -24,9 +24,9 @@ from indexes.service.config import LimitsConfig
 from indexes.service.telemetry import Telemetry
 from steprag.errors import RetrieverError
 from steprag.types import Passage
+from steprag.web.guard import LOCAL_NAMES, bounded
 
 log = logging.getLogger(__name__)
-LOCAL_NAMES = ["localhost", "127.0.0.1", "[::1]"]
 BULKY = 64
 """Queries from which on a reply is written in a thread of its own."""
 
@@ -74,7 +74,7 @@ def create_app(served: Served) -> FastAPI:
     desk = _Desk(served, telemetry)
     app.add_middleware(_Gate, served=served, telemetry=telemetry)
     if served.loopback:  # a web page that makes its name point here must not get through
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES)
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=sorted(LOCAL_NAMES))
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: RequestValidationError) -> Response:
@@ -238,19 +238,4 @@ class _Gate:
             await _json({"detail": "this service wants a token"}, 401)(scope, receive, sending)
             return
         with self._telemetry.timed(scope["path"]):
-            await self._app(scope, _bounded(receive, self._served.limits.body_bytes), sending)
-
-
-def _bounded(receive: Receive, most: int) -> Receive:
-    """`receive` that gives up with 413 once more than `most` bytes of the body have come, whatever the header says."""
-    read = 0
-
-    async def receiving() -> Message:
-        nonlocal read
-        message = await receive()
-        read += len(message.get("body", b""))
-        if read > most:
-            raise HTTPException(413, f"the body has more than {most} bytes")
-        return message
-
-    return receiving
+            await self._app(scope, bounded(receive, self._served.limits.body_bytes), sending)

@@ -1,0 +1,1 @@
+"""The chat service: an agent that people talk to. Command: `steprag serve`."""

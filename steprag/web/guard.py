@@ -1,0 +1,150 @@
+"""Who may ask a web service of ours, and what its pages may load. Pure ASGI: it stands before every route.
+
+Loopback is not enough: a page of a stranger's site can send requests to this machine, and can make its own name point
+here. So a request needs a name of this machine (`Host`), a page of ours (`Origin`) and the token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
+)
+"""The Content-Security-Policy of our pages: their own files alone, and no text that becomes markup."""
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+
+@dataclass(frozen=True)
+class Door:
+    """Who may ask. `token`: what requests must carry. `loopback`: only names of this machine are answered.
+
+    `free`: paths that need no token, a page's own files; one that ends in "/" stands for all below it. `body_bytes`:
+    the longest request body; a longer one is 413. `cookie`: the name of the page's cookie; browsers do not keep
+    ports apart, so each service has a name of its own.
+    """
+
+    token: str
+    loopback: bool
+    free: tuple[str, ...]
+    body_bytes: int
+    cookie: str
+
+    def session(self) -> str:
+        """What the page's cookie holds: proof of the token, not the token."""
+        return hmac.new(self.token.encode(), b"steprag session", hashlib.sha256).hexdigest()
+
+    def knows(self, token: str) -> bool:
+        """Whether this is the token; takes as long for every wrong one."""
+        return hmac.compare_digest(token.encode(), self.token.encode())
+
+    def set_cookie(self) -> str:
+        """The header's value that signs a browser in until it is closed."""
+        return f"{self.cookie}={self.session()}; HttpOnly; SameSite=Strict; Path=/"
+
+
+class Guard:
+    """The middleware. Answers 403 to strangers' names and pages, 401 without the token; adds the pages' headers."""
+
+    def __init__(self, app: ASGIApp, door: Door) -> None:
+        self._app, self._door = app, door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *HEADERS]
+            await send(message)
+
+        if refusal := _refusal(self._door, scope["path"], headers):
+            await _refuse(sending, *refusal)
+            return
+        await self._app(scope, bounded(receive, self._door.body_bytes), sending)
+
+
+def _refusal(door: Door, path: str, headers: dict[str, str]) -> tuple[int, str, str] | None:
+    """Status, code and message for who may not ask; None for who may."""
+    host = headers.get("host", "")
+    if door.loopback and _name(host) not in LOCAL_NAMES:
+        return 403, "wrong_host", "this service answers to names of its own machine only"
+    origin = headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        return 403, "wrong_origin", "this service answers to its own page only"
+    if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
+        return 403, "wrong_origin", "this service answers to its own page only"
+    if _is_free(path, door.free) or _carries_token(door, headers):
+        return None
+    return 401, "no_token", "this service wants its token: Authorization: Bearer TOKEN, or the link that it printed"
+
+
+def _name(host: str) -> str:
+    """The name in a Host header, lower case, without the port."""
+    bare = host.rsplit(":", 1)[0] if not host.endswith("]") and ":" in host else host
+    return bare.lower()
+
+
+def _is_free(path: str, free: tuple[str, ...]) -> bool:
+    return any(path == one or (one.endswith("/") and one != "/" and path.startswith(one)) for one in free)
+
+
+def _carries_token(door: Door, headers: dict[str, str]) -> bool:
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer" and door.knows(token.strip()):
+        return True
+    try:
+        cookie = SimpleCookie(headers.get("cookie", "")).get(door.cookie)
+    except CookieError:
+        return False
+    return cookie is not None and hmac.compare_digest(cookie.value.encode(), door.session().encode())
+
+
+def bounded(receive: Receive, most: int) -> Receive:
+    """`receive` that gives up with 413 once more than `most` bytes of the body have come, whatever the header says."""
+    read = 0
+
+    async def receiving() -> Message:
+        nonlocal read
+        message = await receive()
+        read += len(message.get("body", b""))
+        if read > most:
+            raise HTTPException(413, f"the body has more than {most} bytes")
+        return message
+
+    return receiving
+
+
+def error_body(message: str, kind: str, code: str, param: str | None = None) -> dict[str, Any]:
+    """An error in the shape of the OpenAI API, which all routes of the chat service and the viewer use."""
+    return {"error": {"message": message, "type": kind, "code": code, "param": param}}
+
+
+async def _refuse(send: Send, status: int, code: str, message: str) -> None:
+    kind = "authentication_error" if status == 401 else "permission_error"
+    body = json.dumps(error_body(message, kind, code)).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
