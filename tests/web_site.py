@@ -154,7 +154,7 @@ def drip(handler: BaseHTTPRequestHandler) -> None:
         return
 
 
-def web_file(folder: Path, encoder: Path, here: Web, **keys: Any) -> Path:
+def web_file(folder: Path, here: Web, encoder: Path | str, **keys: Any) -> Path:
     """A web file that searches here."""
     file = folder / "web.yaml"
     given = {"provider": "searxng", "base_url": here.address, "allow": [here.place], "encoder": str(encoder), **keys}
