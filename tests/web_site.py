@@ -153,9 +153,15 @@ def drip(handler: BaseHTTPRequestHandler) -> None:
         return
 
 
-def web_file(folder: Path, here: Web, encoder: Path | str, **keys: Any) -> Path:
+def web_file(folder: Path, here: Web, encoder: Path | str | None, **keys: Any) -> Path:
     """A web file that searches here."""
     file = folder / "web.yaml"
-    given = {"provider": "searxng", "base_url": here.address, "allow": [here.place], "encoder": str(encoder), **keys}
+    given = {
+        "provider": "searxng",
+        "base_url": here.address,
+        "allow": [here.place],
+        "encoder": encoder and str(encoder),
+        **keys,
+    }
     file.write_text(json.dumps({"web": given}))
     return file
