@@ -59,6 +59,7 @@ COMMANDS = (
     Command("pairs", "preference.build", "trees to preference pairs and supervised steps"),
     Command("train", "training.train", "pairs, or the agent's own episodes, to a checkpoint"),
     Command("infer", "inference.inference", "run the agent over questions and score it"),
+    Command("serve", "inference.chat.serve", "talk to the agent: a web page that shows its work, and an OpenAI API"),
     Command("ask", "inference.ask", "one question, its steps shown as they come"),
     Command("compare", "inference.compare", "runs of the agent side by side: table, paired tests, plots"),
     Command("evaluate", "inference.evaluate", "score predictions again"),
@@ -78,6 +79,7 @@ CONFIGS = (
     "training.config:TrainConfig",
     "inference.config:InferConfig",
     "inference.answer_judge:AnswerJudgeConfig",
+    "inference.chat.config:ChatConfig",
     "inference.readings:ReadingsConfig",
 )
 """The configurations of all commands: what may be set in the environment (`steprag.config.environment`)."""
