@@ -60,7 +60,8 @@ async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
     for place, step in enumerate(request.given):
         state = await agent.environment.apply(state, step)
         live.publish(events.step_finished(place, step, given=True))
-        teller.found(agent.environment, state)
+        if place < len(request.given) - 1:  # what the last one found is the first thing that the rollout tells
+            teller.found(agent.environment, state)
     turns = rollout(agent.environment, agent.policy.policy, state, seed=chat.seed)
     async with aclosing(turns) as played:  # pyright: ignore[reportArgumentType] (a generator, which can be closed)
         async for turn in played:
@@ -183,7 +184,7 @@ class StepDetail:
 async def states_of(chat: ChatAgent, turn: Turn | TurnRequest, question: str, steps: tuple[Step, ...]) -> list[State]:
     """The states of a turn, from its start on; searches come from the journal."""
     environment = chat.environment(turn.mode)
-    calls = chat.journal.question(Question(turn.id, turn.asked, ()))
+    calls = chat.journal.question(Question(turn.id, turn.asked, ()), live=True)
     environment = replace(environment, retriever=calls.retriever(environment.retriever))
     states = [await environment.opened(environment.start(question))]
     for step in steps:

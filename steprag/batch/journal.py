@@ -86,7 +86,8 @@ class Journal:
         others from being asked.
         """
         self._db.write("INSERT OR IGNORE INTO questions VALUES (?, ?)", question.id, dump_line(question))
-        return QuestionCalls(self, question.id, fresh=question.id not in self._questions, live=live)
+        fresh = not live and question.id not in self._questions
+        return QuestionCalls(self, question.id, fresh=fresh, live=live)
 
     def forget(self, question_id: str) -> None:
         """Takes a question with its calls and searches out of the file. Passages stay: others may have found them."""
