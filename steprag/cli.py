@@ -73,6 +73,7 @@ CONFIGS = (
     "indexes.evaluate:EvaluateConfig",
     "indexes.search:SearchStageConfig",
     "indexes.service.config:ServeConfig",
+    "indexes.web.config:WebFileConfig",
     "data_generation.config:GenerateConfig",
     "data_generation.worked:WorkedConfig",
     "preference.config:PairsStageConfig",
