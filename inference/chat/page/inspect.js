@@ -1,0 +1,34 @@
+// What stands behind a step: the exact prompt, the raw completions and why others were refused, the allowed actions.
+import { ApiError, getStep } from "./api.js";
+import { html, useEffect, useState } from "./html.js";
+import { actionName, refusalWords } from "./words.js";
+
+export function Inspect({ turn, place }) {
+  const [detail, setDetail] = useState(null);
+  const [wrong, setWrong] = useState(null);
+  useEffect(() => {
+    let here = true;
+    getStep(turn, place).then(
+      (found) => here && setDetail(found),
+      (error) => here && setWrong(error instanceof ApiError ? error.message : String(error)),
+    );
+    return () => (here = false);
+  }, [turn, place]);
+  if (wrong) return html`<p class="line wrong-words" role="alert">${wrong}</p>`;
+  if (!detail) return html`<p class="line quiet">Reading …</p>`;
+  return html`<div class="inspect">
+    <h4>Allowed here</h4>
+    <p class="allowed">${detail.allowed.map((action) => html`<span key=${action} class="chip" data-action=${action}>${actionName(action)}</span>`)}</p>
+    <h4>Completion</h4>
+    ${detail.candidates.length === 0 && html`<p class="quiet">The model was not asked: a person wrote this step, or it was kept.</p>`}
+    ${detail.candidates.map((one, number) => html`<div key=${number} class="candidate">
+      ${one.refused && html`<p class="wrong-words">Refused: ${refusalWords(one.refused)}</p>`}
+      <pre tabindex="0">${one.text}</pre>
+    </div>`)}
+    <h4>Prompt</h4>
+    ${detail.messages.map((message, number) => html`<div key=${number} class="message">
+      <span class="role">${message.role}</span>
+      <pre tabindex="0">${message.content}</pre>
+    </div>`)}
+  </div>`;
+}
