@@ -18,9 +18,11 @@ export function Inspect({ turn, place }) {
   if (!detail) return html`<p class="line quiet">Reading …</p>`;
   return html`<div class="inspect">
     <h4>Allowed here</h4>
-    <p class="allowed">${detail.allowed.map((action) => html`<span key=${action} class="chip" data-action=${action}>${actionName(action)}</span>`)}</p>
+    <p>${detail.allowed.map((action) => html`
+      <span key=${action} class="chip" data-action=${action}>${actionName(action)}</span>`)}</p>
     <h4>Completion</h4>
-    ${detail.candidates.length === 0 && html`<p class="quiet">The model was not asked: a person wrote this step, or it was kept.</p>`}
+    ${detail.candidates.length === 0 && html`<p class="quiet">
+      The model was not asked in this turn: a person wrote the step, or it was kept from the earlier turn.</p>`}
     ${detail.candidates.map((one, number) => html`<div key=${number} class="candidate">
       ${one.refused && html`<p class="wrong-words">Refused: ${refusalWords(one.refused)}</p>`}
       <pre tabindex="0">${one.text}</pre>
