@@ -85,7 +85,7 @@ export function Feedback({ turn, controller }) {
     </div>
     ${feedback?.answer && !asking && html`<p class="line">The answer is <b>${feedback.answer}</b>
       <${SmallButton} icon="edit" onClick=${() => setAsking(true)} aria-label="Change the right answer">Change<//></p>`}
-    ${asking && html`<${EditBox} label="The answer is" text=${feedback?.answer ?? ""} action="Save" rows="1" save=${correct}
-      cancel=${() => setAsking(false)} />`}
+    ${asking && html`<${EditBox} label="The answer is" text=${feedback?.answer ?? ""} action="Save" rows="1"
+      save=${correct} cancel=${() => setAsking(false)} />`}
   </div>`;
 }
