@@ -49,6 +49,7 @@ COMMANDS = (
     Command("weave", "data_generation.weave", "detours of finished trees as worked episodes of the stack agent"),
     Command("belief", "data_generation.belief", "adds to finished trees what the policy believes of the golden answer"),
     Command("pairs import", "preference.exchange.importing", "a published RAG_ProGuide.json to pairs and its prompts"),
+    Command("pairs people", "preference.exchange.people", "what people changed and corrected in conversations"),
     Command(
         "pairs export",
         "preference.exchange.export",
@@ -72,6 +73,7 @@ CONFIGS = (
     "indexes.evaluate:EvaluateConfig",
     "indexes.search:SearchStageConfig",
     "indexes.service.config:ServeConfig",
+    "indexes.web.config:WebFileConfig",
     "data_generation.config:GenerateConfig",
     "data_generation.worked:WorkedConfig",
     "preference.config:PairsStageConfig",

@@ -132,10 +132,11 @@ def parsed(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def chat(
-    policy: Any, folder: Path | None = None, *, at_once: int = 2, rewriter: Any = None, port: int = 0, **limits: Any
-) -> Iterator[Served]:
-    """The service on `port`, or a free one; its loop runs in a thread."""
-    retriever, ready, box = DictRetriever(), threading.Event(), {}
+    policy: Any, folder: Path | None = None, *, at_once: int = 2, rewriter: Any = None,
+    retriever: DictRetriever | None = None, port: int = 0, **limits: Any,
+) -> Iterator[Served]:  # fmt: skip
+    """The service on `port`, or on a free one; its loop runs in a thread."""
+    retriever, ready, box = retriever or DictRetriever(), threading.Event(), {}
     environment = make_environment(load_profile("transcript"), retriever, EpisodeConfig())
     config = ChatServiceConfig(**limits)
     listening = listen("127.0.0.1", port)
@@ -148,7 +149,7 @@ def chat(
             agent = ChatAgent(modes_of(environment), Model(policy, gate), second, journal, store, config.history, 0)
             desk = Desk(agent, config, at_once)
             door = Door(TOKEN, True, FREE, config.body_bytes, "steprag")
-            service = ChatService(desk, door, config, "double", "world", "local", "test")
+            service = ChatService(desk, door, config, "double", "world", next(iter(agent.modes)), "test")
             settings = uvicorn.Config(create_chat_app(service), log_level="error", timeout_graceful_shutdown=1)
             box["server"], box["desk"] = uvicorn.Server(settings), desk
             box["server"].install_signal_handlers = lambda: None

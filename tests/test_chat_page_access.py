@@ -89,8 +89,8 @@ def test_everything_is_reached_by_keyboard_and_the_focus_is_seen(browser: Any) -
         turn = ended(page)
         assert turn.locator("h2").inner_text() == "Which currency?\nIn one word."
         names = tabbed(page, 45)
-        for name in ("Skip to the question", "New conversation", "Edit the question", "Change step 1", "Inspect step 5", "Copy the answer",
-                     "Source 1: Tirana", "Right"):  # fmt: skip
+        for name in ("Skip to the question", "New conversation", "Edit the question", "Change step 1",
+                     "Inspect step 5", "Copy the answer", "Source 1: Tirana", "Right"):  # fmt: skip
             assert name in names
         turn.get_by_role("button", name="Change step 3").focus()
         page.keyboard.press("Enter")
