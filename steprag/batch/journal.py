@@ -27,7 +27,7 @@ from steprag.batch.kept import CallKey, KeptCalls
 from steprag.errors import RequestError, StepragError
 from steprag.files import dump_line
 from steprag.policy.budget import Spending
-from steprag.policy.client import Model, Policy, Scorer
+from steprag.policy.client import Model, Policy, Scorer, Sessions
 from steprag.policy.gate import Gate
 from steprag.types import Passage, Question, Sample
 
@@ -150,12 +150,15 @@ class QuestionCalls:
         return Agent(replace(agent.environment, retriever=self.retriever(agent.environment.retriever)), policy, judge)
 
     def policy(self, policy: Policy, role: str, gate: Gate) -> Policy:
-        """`policy` behind the journal and its endpoint's gate."""
-        return JournalledPolicy(self, policy, role, gate)
+        """`policy` behind the journal and its endpoint's gate, its requests in a session of this question."""
+        return JournalledPolicy(self, self._in_session(policy), role, gate)
 
     def scorer(self, model: Model) -> Scorer:
         """The model's scores behind the journal and its gate. Raises ConfigError where it cannot score."""
-        return JournalledScorer(self, scorer_of(model), model.gate)
+        return JournalledScorer(self, scorer_of(replace(model, policy=self._in_session(model.policy))), model.gate)
+
+    def _in_session(self, policy: Policy) -> Policy:
+        return policy.in_session(self._id) if isinstance(policy, Sessions) else policy
 
     def retriever(self, retriever: Retriever) -> Retriever:
         """`retriever` behind the journal: a search that was made is not made again."""
