@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from steprag.batch.results import ResultKind
+from steprag.batch.merge import Merging
+from steprag.batch.results import ResultKind, Results
 from steprag.policy.budget import Spending
 from steprag.progress import say
 from steprag.runs import Run
@@ -54,3 +55,10 @@ def summarise(run: Run, trees: Iterable[dict[str, Any]], spending: Spending) -> 
     if counts["trees"]:
         listed = ", ".join(f"{name} {count}" for name, count in ended.most_common())
         say(f"generate: ended by {listed}; next: steprag pairs --trees {run.path}")
+
+
+def _finish(run: Run, trees: Results[Tree], spending: Spending) -> None:
+    summarise(run, trees.counts(), spending)
+
+
+MERGING = Merging("trees.jsonl", TREES, _finish)

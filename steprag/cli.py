@@ -46,6 +46,7 @@ COMMANDS = (
     Command("plan train", "training.planning.plan", "memory and disk of a training run, before it starts"),
     Command("plan", "data_generation.plan", "what a generation run will cost, before anything is spent"),
     Command("generate", "data_generation.generate", "Monte Carlo tree search: questions to trees"),
+    Command("merge", "steprag.batch.merge", "the shards of a run of generate or infer, as one run"),
     Command("replay", "data_generation.replay", "trees again from a run's journal, with other rewards or stop rules"),
     Command("weave", "data_generation.weave", "detours of finished trees as worked episodes of the stack agent"),
     Command("belief", "data_generation.belief", "adds to finished trees what the policy believes of the golden answer"),
