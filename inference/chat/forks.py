@@ -7,10 +7,10 @@ import time
 from inference.chat.events import url_in
 from inference.chat.player import ChatAgent, states_of
 from inference.chat.store import HumanPair, TurnRequest
-from inference.chat.wire import ApiError
 from steprag.agent.grammar import Grammar
 from steprag.errors import StepFormatError
 from steprag.types import Completion, State, Turn
+from steprag.web.replies import ApiError
 
 
 async def fork_request(chat: ChatAgent, parent: Turn, place: int, text: str, turn_id: str) -> TurnRequest:
