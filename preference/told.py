@@ -38,7 +38,8 @@ def told_rewards(tree: Tree, line: str, grammar: Grammar, options: Mapping[str, 
         raise ConfigError(f"reward rule: {where}: {first['msg'].lower()}") from None
     judged = grounded(tree, grammar) if config.reward.grounded else tree
     estimates = rewards(judged, config.reward, grammar)
-    filters = config.filters.model_copy(update={"english": False, "max_tokens": None})  # they need models
+    # no models are loaded for a page, and it shows its marks by itself
+    filters = config.filters.model_copy(update={"english": False, "max_tokens": None, "marked": None})
     passing = checks(filters, grammar, content_reader(grammar))
     rows = []
     for pair, rule in fates(judged, line_hash(line), estimates, config.pairs):

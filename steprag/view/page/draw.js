@@ -24,7 +24,7 @@ export function draw(context, size, view, scene) {
   if (view.scale > 0.35) marks(context, view, scene, seen);
   ring(context, view, scene, scene.hovered, colours.soft, 1.5);
   ring(context, view, scene, scene.selected, colours.ink, 2.5);
-  if (view.scale > 0.55) labels(context, view, scene, seen);
+  if (view.scale > 0.55) labels(context, size, view, scene, seen);
 }
 
 const across = (view, x) => x * view.scale + view.x;
@@ -155,7 +155,7 @@ function ring(context, view, { nodes, shape, upTo }, id, colour, width) {
   stroke(context, path, colour);
 }
 
-function labels(context, view, scene, seen) {
+function labels(context, size, view, scene, seen) {
   const { nodes, shape, colours, hits } = scene;
   const zoom = Math.min(1.25, Math.max(0.95, view.scale));
   context.font = `${11.5 * zoom}px ${colours.font}`;
@@ -172,7 +172,7 @@ function labels(context, view, scene, seen) {
   for (const { id, node, y } of places) {
     const text = nodes.failure[id] ?? nodes.content[id] ?? "";
     const x = node + (radius(nodes.visits[id]) + 6) * Math.min(1.6, view.scale);
-    const room = Math.floor((Math.min(free(node, y), 330) - (x - node) - 8) / (5.7 * zoom));
+    const room = Math.floor((Math.min(free(node, y), 330, Math.max(size.width - node, 60)) - (x - node) - 8) / (5.7 * zoom));
     if (!text || room < 3) continue;
     const label = shortened(text.replace(/\s+/g, " "), room);
     context.globalAlpha = hits !== null && !hits.has(id) ? 0.35 : 1;

@@ -84,7 +84,7 @@ function PredictionRow({ row, their }) {
 /** The figures of `steprag compare`: with another run, over the questions that both came to, and the difference. */
 function Figures({ runs }) {
   const keys = runs.map((run) => run.key);
-  const { data, error } = useLoaded(() => api.comparison(keys), [keys, runs.map((run) => run.stamp)]);
+  const { data, error } = useLoaded(() => api.comparison(keys), [keys, runs.map((run) => run.status)]);
   if (error) return html`<p class="hint">${error.message}</p>`;
   if (!data) return null;
   const range = (row, name) => html`${percent(row[name])} <small>${percent(row[`${name}_low`])} to ${percent(row[`${name}_high`])}</small>`;

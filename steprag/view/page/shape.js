@@ -2,7 +2,7 @@
 import { hierarchy, tree as tidy } from "/vendor/d3-hierarchy/d3-hierarchy.js";
 
 const ROW = [24, 44]; // between siblings, at least and at most
-const COLUMN = [112, 230]; // between depths
+const COLUMN = [88, 230]; // between depths
 const WIDE = 1.5; // a tall tree's columns spread, so that the whole has a screen's shape
 
 /** The places of every node by id in rows and columns, and the order of the nodes from top to bottom. */
