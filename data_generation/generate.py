@@ -18,7 +18,7 @@ from data_generation.config import GenerateConfig
 from data_generation.growth import finished, plant
 from data_generation.rounds import Earlier
 from data_generation.search import Searcher, grow, make_searcher
-from data_generation.tally import TREES, summarise
+from data_generation.tally import summarise
 from indexes import open_retriever
 from steprag.agent.belief import check_scoring
 from steprag.agent.checkpoints import checked_profile
@@ -30,6 +30,7 @@ from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
 from steprag.batch.journalled import SCORE, scorer_of
 from steprag.batch.results import Results
 from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
+from steprag.batch.tree_results import TREES
 from steprag.batch.worklist import (
     SAMPLING,
     agent_identity,

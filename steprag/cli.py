@@ -65,6 +65,7 @@ COMMANDS = (
     Command("serve", "inference.chat.serve", "talk to the agent: a web page that shows its work, and an OpenAI API"),
     Command("ask", "inference.ask", "one question, its steps shown as they come"),
     Command("compare", "inference.compare", "runs of the agent side by side: table, paired tests, plots"),
+    Command("view", "steprag.view.view", "trees, pairs, predictions and training curves of run folders, in a browser"),
     Command("evaluate", "inference.evaluate", "score predictions again"),
     Command("readings", "inference.readings", "does an agent that can go back keep what helps, and only that?"),
     Command("judge", "inference.answer_judge", "have a model say which answers are right"),

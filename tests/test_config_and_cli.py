@@ -250,7 +250,7 @@ def test_the_core_imports_no_stage() -> None:
             assert not {name.split(".")[0] for name in names} & set(STAGES), path
 
 
-ROOMS = ("engines", "web", "policy", "agent", "batch", "experiments")
+ROOMS = ("engines", "web", "policy", "agent", "batch", "view", "experiments")
 
 
 def _room(module: str) -> str | None:
