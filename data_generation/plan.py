@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from data_generation.config import GenerateConfig
-from data_generation.tally import TREES
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import places_of
+from steprag.batch.tree_results import TREES
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError

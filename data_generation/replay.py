@@ -17,7 +17,7 @@ from data_generation.config import PRESETS, GenerateConfig
 from data_generation.generate import search_identity, search_one
 from data_generation.rounds import Earlier
 from data_generation.search import make_searcher
-from data_generation.tally import summarise, tree_counts
+from data_generation.tally import summarise
 from steprag.agent.judge import Judge
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
@@ -25,6 +25,7 @@ from steprag.agent.tools import ToolSpec, specs_in
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.journalled import SCORE, state_of
 from steprag.batch.results import index_of
+from steprag.batch.tree_results import tree_counts
 from steprag.batch.worklist import FAILED
 from steprag.cli import guarded
 from steprag.config import add_options, leaves, load_config, options_from, parse_arguments

@@ -133,13 +133,13 @@ def parsed(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 @contextmanager
 def chat(
     policy: Any, folder: Path | None = None, *, at_once: int = 2, rewriter: Any = None,
-    retriever: DictRetriever | None = None, **limits: Any,
+    retriever: DictRetriever | None = None, port: int = 0, **limits: Any,
 ) -> Iterator[Served]:  # fmt: skip
-    """The service on a free port; its loop runs in a thread."""
+    """The service on `port`, or on a free one; its loop runs in a thread."""
     retriever, ready, box = retriever or DictRetriever(), threading.Event(), {}
     environment = make_environment(load_profile("transcript"), retriever, EpisodeConfig())
     config = ChatServiceConfig(**limits)
-    listening = listen("127.0.0.1", 0)
+    listening = listen("127.0.0.1", port)
 
     async def run() -> None:
         gate = Gate(PolicyConfig(concurrency=at_once))

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from data_generation.rounds import Earlier
-from data_generation.tally import TREES
 from steprag.batch.results import Place, Results, index_of, places_of, read_at
+from steprag.batch.tree_results import TREES
 from steprag.cli import main
 from steprag.errors import DataError
 from steprag.files import dump_line, read_records, write_json

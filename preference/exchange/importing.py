@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
 
 def import_file(config: FolderConfig, path: Path, out: Path) -> None:
     """Writes the pairs folder, the profile, and `refused.jsonl` with every row that is no pair and why."""
-    identity = {"file": file_hash(path), **config.model_dump(exclude={"card", "leakage"})}
+    identity = {"file": file_hash(path), **config.identity}
     with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
         profile = _extract(path, out / PROFILE)
         prompt = {"profile": profile.name, "hash": profile.hash}

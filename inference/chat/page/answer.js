@@ -16,13 +16,14 @@ export function Answer({ turn }) {
   const toggle = (n) => setOpen(new Set(open.has(n) ? [...open].filter((one) => one !== n) : [...open, n]));
   return html`<section class="answer" aria-label="Answer">
     <p class="answer-text">${turn.answer.content}
-      ${cited.map(({ n }) => html` <button key=${n} type="button" class="cite" aria-expanded=${open.has(n)} aria-controls=${`${id}-${n}`}
-        aria-label=${`Source ${n}: ${passages.get(n).title}`} onClick=${() => toggle(n)}>${n}</button>`)}
+      ${cited.map(({ n }) => html` <button key=${n} type="button" class="cite" aria-expanded=${open.has(n)}
+        aria-controls=${`${id}-${n}`} aria-label=${`Source ${n}: ${passages.get(n).title}`}
+        onClick=${() => toggle(n)}>${n}</button>`)}
     </p>
     <${CopyButton} text=${turn.answer.content} />
     ${cited.length > 0 && html`<ul class="sources">
-      ${cited.map((source) => html`<${Source} key=${source.n} id=${`${id}-${source.n}`} source=${source} item=${passages.get(source.n)}
-        open=${open.has(source.n)} toggle=${() => toggle(source.n)} />`)}
+      ${cited.map((source) => html`<${Source} key=${source.n} id=${`${id}-${source.n}`} source=${source}
+        item=${passages.get(source.n)} open=${open.has(source.n)} toggle=${() => toggle(source.n)} />`)}
     </ul>`}
     <p class="grounds quiet">${grounds(turn, known.length, cited.length)}</p>
   </section>`;
@@ -44,8 +45,9 @@ function Source({ id, source, item, open, toggle }) {
 function grounds(turn, read, cited) {
   if (!searchesOf(turn).length) return "Answered without searching: there are no sources.";
   if (!read) return "The searches found nothing: there are no sources.";
-  if (!cited) return `${count(read, "passage")} read; none holds the agent's evidence in its words. Check the steps before you rely on this.`;
-  return read === cited ? "Every passage that was read is cited." : `${count(read, "passage")} read, ${cited} cited.`;
+  const all = `${count(read, "passage")} read`;
+  if (!cited) return `${all}; none holds the agent's evidence. Check the steps before you rely on this answer.`;
+  return read === cited ? "Every passage that was read is cited." : `${all}, ${cited} cited.`;
 }
 
 /** Copies the text. Browsers allow it on this machine and over HTTPS; elsewhere there is no button. */
@@ -76,13 +78,14 @@ export function Feedback({ turn, controller }) {
   }
   return html`<div class="feedback">
     <div class="verdict" role="group" aria-label="Is the answer right?">
-      ${turn.answer && html`<${SmallButton} icon="right" aria-pressed=${feedback?.right === true} onClick=${() => judge(true)}>Right<//>`}
-      <${SmallButton} icon="wrong" aria-pressed=${feedback?.right === false} onClick=${() => judge(false)}>
-        ${turn.answer ? "Wrong" : "I know the answer"}<//>
+      ${turn.answer && html`<${SmallButton} icon="right" aria-pressed=${feedback?.right === true}
+        onClick=${() => judge(true)}>Right<//>`}
+      <${SmallButton} icon=${turn.answer ? "wrong" : "edit"} aria-pressed=${feedback?.right === false}
+        onClick=${() => judge(false)}>${turn.answer ? "Wrong" : "I know the answer"}<//>
     </div>
     ${feedback?.answer && !asking && html`<p class="line">The answer is <b>${feedback.answer}</b>
       <${SmallButton} icon="edit" onClick=${() => setAsking(true)} aria-label="Change the right answer">Change<//></p>`}
-    ${asking && html`<${EditBox} label="The answer is" text=${feedback?.answer ?? ""} action="Save" save=${correct}
-      cancel=${() => setAsking(false)} />`}
+    ${asking && html`<${EditBox} label="The answer is" text=${feedback?.answer ?? ""} action="Save" rows="1"
+      save=${correct} cancel=${() => setAsking(false)} />`}
   </div>`;
 }

@@ -17,7 +17,8 @@ export async function errorOf(response) {
   } catch {
     // no JSON: the status has to do
   }
-  return new ApiError(response.status, said.code ?? "http", said.message ?? `the service answered ${response.status}`, after);
+  const message = said.message ?? `the service answered ${response.status}`;
+  return new ApiError(response.status, said.code ?? "http", message, after);
 }
 
 async function request(method, path, body) {

@@ -3,7 +3,7 @@ import { Composer } from "./composer.js";
 import { addressed, createController } from "./controller.js";
 import { Conversations, Drawer } from "./conversations.js";
 import { html, useEffect, useMemo, useState } from "./html.js";
-import { Icon, IconButton } from "./icons.js";
+import { IconButton } from "./icons.js";
 import { useLatest } from "./scrolling.js";
 import { SignIn } from "./signin.js";
 import { reduce, shownTurns, START } from "./state.js";
@@ -42,7 +42,7 @@ export function App() {
   const [away, toLatest] = useLatest(state.current, turns);
 
   const status = html`<div class="visually-hidden" role="status" aria-live="polite">${state.said}</div>`;
-  if (state.session === "closed") return html`<main class="centred"><${SignIn} controller=${controller} />${status}</main>`;
+  if (state.session === "closed") return html`<main class="centred"><${SignIn} controller=${controller} /></main>`;
   if (state.session === "unknown") return html`<main class="centred quiet">${state.notice ?? "Loading …"}</main>`;
 
   const list = html`<${Conversations} state=${state} controller=${controller} close=${() => setDrawer(false)} />`;
@@ -62,7 +62,9 @@ export function App() {
           : html`<${Welcome} info=${state.info} controller=${controller} />`}
       </main>
       <footer class="foot">
-        ${away && html`<button type="button" class="latest" onClick=${toLatest}><${Icon} name="down" /> Latest</button>`}
+        ${away && html`<span class="latest">
+          <${IconButton} icon="down" label="To the latest" onClick=${toLatest} />
+        </span>`}
         <${Composer} info=${state.info} turns=${turns} notice=${state.notice} controller=${controller} />
       </footer>
     </div>

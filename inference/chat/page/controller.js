@@ -35,7 +35,8 @@ export function createController(dispatch, getState) {
     if (followed.has(turn)) return;
     const leaving = new AbortController();
     followed.set(turn, leaving);
-    const lost = (error) => dispatch({ type: "event", turn, event: { type: "turn.failed", message: error.message, code: error.code } });
+    const lost = ({ message, code }) =>
+      dispatch({ type: "event", turn, event: { type: "turn.failed", message, code } });
     await attempt(
       () =>
         follow(turn, {
@@ -76,8 +77,9 @@ export function createController(dispatch, getState) {
   async function start() {
     const { token, conversation } = addressed(window.location.hash);
     if (token) {
+      const signed = await attempt(() => api.signIn(token).then(() => true));
       window.history.replaceState(null, "", conversation ? `#c=${conversation}` : window.location.pathname);
-      if ((await attempt(() => api.signIn(token).then(() => true))) === undefined) return;
+      if (!signed) return;
     }
     const info = await attempt(api.getInfo);
     if (!info) return;
@@ -106,7 +108,13 @@ export function createController(dispatch, getState) {
   /** Asks a question in the conversation that is shown. Gives whether it was accepted. */
   async function ask(question, { mode, rewrite }) {
     const conversation = getState().current;
-    const accepted = await attempt(() => api.ask({ question, mode, rewrite, ...(conversation && { conversation }) }));
+    const accepted = await attempt(
+      () => api.ask({ question, mode, rewrite, ...(conversation && { conversation }) }),
+      async (error) => {
+        if (error.code === "turn_under_way") await show(conversation, false); // asked from another window
+        tell(error);
+      },
+    );
     if (!accepted) return false;
     if (!conversation) {
       window.history.pushState(null, "", `#c=${accepted.conversation}`);

@@ -10,17 +10,24 @@ export function Conversations({ state, controller, close }) {
     controller.show(id);
     close();
   }
+  function decided(sure) {
+    setDoomed(null);
+    if (sure) controller.remove(doomed.id);
+  }
   return html`
     <div class="side-head">
       <span class="brand">StepRAG</span>
       <${ThemeButton} />
       <span class="only-drawer"><${IconButton} icon="close" label="Close" onClick=${close} /></span>
     </div>
-    <button type="button" class="new" onClick=${(event) => open(event, null)}><${Icon} name="plus" /> New conversation</button>
+    <button type="button" class="new" onClick=${(event) => open(event, null)}>
+      <${Icon} name="plus" /> New conversation
+    </button>
     <nav aria-label="Conversations" class="conversations">
       <ul>
         ${state.conversations.map((one) => html`<li key=${one.id}>
-          <a href=${`#c=${one.id}`} aria-current=${one.id === state.current ? "page" : undefined} onClick=${(event) => open(event, one.id)}>
+          <a href=${`#c=${one.id}`} aria-current=${one.id === state.current ? "page" : undefined}
+            onClick=${(event) => open(event, one.id)}>
             <span class="title">${one.title}</span>
             <span class="quiet">${count(one.turns, "turn")} · ${ago(one.updated)}</span>
           </a>
@@ -34,7 +41,7 @@ export function Conversations({ state, controller, close }) {
       <div><dt>Index</dt><dd>${state.info.index}</dd></div>
       <div><dt>Version</dt><dd>${state.info.version}</dd></div>
     </dl>
-    ${doomed && html`<${Confirm} one=${doomed} done=${(sure) => (setDoomed(null), sure && controller.remove(doomed.id))} />`}
+    ${doomed && html`<${Confirm} one=${doomed} done=${decided} />`}
   `;
 }
 
@@ -44,7 +51,7 @@ function Confirm({ one, done }) {
   useEffect(() => dialog.current.showModal(), []);
   return html`<dialog ref=${dialog} class="confirm" aria-labelledby="confirm-title" onClose=${() => done(false)}>
     <h2 id="confirm-title">Delete this conversation?</h2>
-    <p>“${one.title}” with ${count(one.turns, "turn")}, and what the agent read for it, will be gone from the service.</p>
+    <p>“${one.title}” has ${count(one.turns, "turn")}. They, and what the agent read for them, will be gone.</p>
     <div class="buttons">
       <button type="button" class="plain" onClick=${() => dialog.current.close()}>Keep</button>
       <button type="button" class="danger" onClick=${() => done(true)}>Delete</button>

@@ -13,7 +13,7 @@ const PATHS = {
   right: "M5 13l4 4L19 7",
   wrong: "M6 6l12 12M18 6L6 18",
   trash: "M5 7h14M10 7V4h4v3M7 7l1 13h8l1-13",
-  light: "M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8zM12 2v2M12 20v2M2 12h2M20 12h2M5 5l1.5 1.5M17.5 17.5L19 19M5 19l1.5-1.5M17.5 6.5L19 5",
+  light: "M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8zM12 2v2M12 20v2M2 12h2M20 12h2M5 5l2 2M17 17l2 2M5 19l2-2M17 7l2-2",
   dark: "M20 14.5A8 8 0 0 1 9.5 4a8 8 0 1 0 10.5 10.5z",
   system: "M4 5h16v11H4zM9 20h6M12 16v4",
   down: "M12 5v14M6 13l6 6 6-6",
@@ -22,7 +22,7 @@ const PATHS = {
 };
 
 export function Icon({ name }) {
-  return html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true" focusable="false"><path d=${PATHS[name]} /></svg>`;
+  return html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d=${PATHS[name]} /></svg>`;
 }
 
 /** A button that shows an icon alone; `label` is its name. */
@@ -34,5 +34,7 @@ export function IconButton({ icon, label, ...rest }) {
 
 /** A small button with an icon and a word. */
 export function SmallButton({ icon, children, ...rest }) {
-  return html`<button type="button" class="small-button" ...${rest}><${Icon} name=${icon} /><span>${children}</span></button>`;
+  return html`<button type="button" class="small-button" ...${rest}>
+    <${Icon} name=${icon} /><span>${children}</span>
+  </button>`;
 }

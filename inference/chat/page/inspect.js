@@ -17,15 +17,17 @@ export function Inspect({ turn, place }) {
   if (wrong) return html`<p class="line wrong-words" role="alert">${wrong}</p>`;
   if (!detail) return html`<p class="line quiet">Reading …</p>`;
   return html`<div class="inspect">
-    <h4>Allowed here</h4>
-    <p class="allowed">${detail.allowed.map((action) => html`<span key=${action} class="chip" data-action=${action}>${actionName(action)}</span>`)}</p>
-    <h4>Completion</h4>
-    ${detail.candidates.length === 0 && html`<p class="quiet">The model was not asked: a person wrote this step, or it was kept.</p>`}
+    <h3>Allowed here</h3>
+    <p>${detail.allowed.map((action) => html`
+      <span key=${action} class="chip" data-action=${action}>${actionName(action)}</span>`)}</p>
+    <h3>Completion</h3>
+    ${detail.candidates.length === 0 && html`<p class="quiet">
+      The model was not asked in this turn: a person wrote the step, or it was kept from the earlier turn.</p>`}
     ${detail.candidates.map((one, number) => html`<div key=${number} class="candidate">
       ${one.refused && html`<p class="wrong-words">Refused: ${refusalWords(one.refused)}</p>`}
       <pre tabindex="0">${one.text}</pre>
     </div>`)}
-    <h4>Prompt</h4>
+    <h3>Prompt</h3>
     ${detail.messages.map((message, number) => html`<div key=${number} class="message">
       <span class="role">${message.role}</span>
       <pre tabindex="0">${message.content}</pre>

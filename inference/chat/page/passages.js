@@ -10,7 +10,9 @@ export function Search({ search, spans }) {
   const marked = items.filter((item) => spans.get(item.n)?.length).length;
   return html`<details class="found">
     <summary>
-      <span class="found-count">${count(items.length, "passage")} from ${sourceName(source)}${marked > 0 && `, ${marked} cited`}</span>
+      <span class="found-count">
+        ${count(items.length, "passage")} from ${sourceName(source)}${marked > 0 && `, ${marked} cited`}
+      </span>
       <span class="found-titles">${items.map((item) => item.title).join(" · ")}</span>
     </summary>
     ${why && html`<p class="line quiet">${why}</p>`}
@@ -18,7 +20,7 @@ export function Search({ search, spans }) {
       ${items.map((item) => html`<li key=${item.n}>
         <p class="passage-head">
           <span class="number">${item.n}</span> <b>${item.title}</b>
-          <span class="score quiet" title="How well the search engine finds that it fits">${item.score.toFixed(2)}</span>
+          <span class="score quiet" title="Score of the search">${item.score.toFixed(2)}</span>
         </p>
         <${PassageText} item=${item} spans=${spans.get(item.n) ?? []} />
       </li>`)}

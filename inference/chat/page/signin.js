@@ -9,7 +9,8 @@ export function SignIn({ controller }) {
   }
   return html`<form class="sign-in" onSubmit=${send}>
     <h1>StepRAG</h1>
-    <p>This service wants its token. <code>steprag serve</code> printed a link that holds it. Open that link, or paste it here.</p>
+    <p>This service wants its token. <code>steprag serve</code> printed a link that holds it.
+      Open that link, or paste it here.</p>
     <label for="token">Link or token</label>
     <input id="token" name="token" type="password" autocomplete="off" required aria-describedby="token-wrong" />
     <p id="token-wrong" class="wrong-words" role="alert">${wrong}</p>

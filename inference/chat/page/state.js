@@ -36,11 +36,10 @@ const REDUCE = {
   }),
   event: (state, { turn, event }) => {
     const known = state.turns[turn];
-    if (!known) return state;
     const said = known.conversation === state.current ? announcement(known, event) : null;
     return { ...withTurn(state, turn, applyEvent(known, event)), said: said ?? state.said };
   },
-  changed: (state, { turn, change }) => (state.turns[turn] ? withTurn(state, turn, { ...state.turns[turn], ...change }) : state),
+  changed: (state, { turn, change }) => withTurn(state, turn, { ...state.turns[turn], ...change }),
   deleted: (state, { conversation }) => ({
     ...state,
     current: state.current === conversation ? null : state.current,

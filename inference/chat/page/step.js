@@ -16,20 +16,22 @@ export function Step({ step, turn, spans, origin, controller }) {
   const writing = !step.done && !over;
   const refused = !step.done && turn.refused !== null;
   const toggle = (what) => setShown(shown === what ? null : what);
-  return html`<li class="step" data-action=${step.action ?? guess(step)} data-origin=${origin} data-refused=${refused || undefined}>
+  return html`<li class="step" data-action=${step.action ?? guess(step)} data-origin=${origin}
+    data-refused=${refused || undefined}>
     <div class="step-head">
       <b class="action">${title(step, writing, refused)}</b>
       ${origin && html`<span class="quiet">${ORIGINS[origin]}</span>`}
       ${over && (step.done || refused) && html`<span class="step-tools">
-        ${step.done && html`<${SmallButton} icon="edit" aria-expanded=${shown === "edit"} onClick=${() => toggle("edit")}
-          aria-label=${`Change step ${step.place + 1}`}>Change<//>`}
-        <${SmallButton} icon="look" aria-expanded=${shown === "inspect"} onClick=${() => toggle("inspect")}
-          aria-label=${`Inspect step ${step.place + 1}`}>Inspect<//>
+        ${step.done && html`<${SmallButton} icon="edit" aria-label=${`Change step ${step.place + 1}`}
+          aria-expanded=${shown === "edit"} onClick=${() => toggle("edit")}>Change<//>`}
+        <${SmallButton} icon="look" aria-label=${`Inspect step ${step.place + 1}`}
+          aria-expanded=${shown === "inspect"} onClick=${() => toggle("inspect")}>Inspect<//>
       </span>`}
     </div>
     <${StepText} text=${step.text} writing=${writing} />
     ${refused && html`<p class="line wrong-words">Refused: ${refusalWords(turn.finish)}.</p>`}
-    ${shown === "edit" && html`<${EditStep} step=${step} turn=${turn} controller=${controller} close=${() => setShown(null)} />`}
+    ${shown === "edit" && html`<${EditStep} step=${step} turn=${turn} controller=${controller}
+      close=${() => setShown(null)} />`}
     ${shown === "inspect" && html`<${Inspect} turn=${turn.id} place=${step.place} />`}
     ${step.passages && html`<${Search} search=${step.passages} spans=${spans} />`}
   </li>`;
@@ -60,7 +62,9 @@ function EditStep({ step, turn, controller, close }) {
     return wrong;
   }
   return html`<${EditBox} key=${raw} label=${raw ? "The whole step, with its tags" : `The ${step.action}`}
-    text=${raw ? step.text : step.content} action="Ask again from here" save=${save} cancel=${close}>
-    <button type="button" class="link" onClick=${() => setRaw(!raw)}>${raw ? "Edit the content alone" : "Edit the whole step"}</button>
+    text=${raw ? step.text : step.content} action="Ask again from here" save=${save} cancel=${close} after="question">
+    <button type="button" class="link" onClick=${() => setRaw(!raw)}>
+      ${raw ? "Edit the content alone" : "Edit the whole step"}
+    </button>
   <//>`;
 }

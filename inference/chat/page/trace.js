@@ -15,8 +15,10 @@ export function Trace({ turn, last, controller }) {
   return html`<details class="trace" open=${open}>
     <summary onClick=${(event) => (event.preventDefault(), choose(!open))}>${summary(turn)}</summary>
     <ol class="steps">
-      ${turn.opening && html`<li class="step" data-action="query"><div class="step-head"><b class="action">First search</b></div>
-        <${Search} search=${turn.opening} spans=${spans} /></li>`}
+      ${turn.opening && html`<li class="step" data-action="query">
+        <div class="step-head"><b class="action">First search</b></div>
+        <${Search} search=${turn.opening} spans=${spans} />
+      </li>`}
       ${turn.steps.map((step, place) => html`<${Step} key=${place} step=${step} turn=${turn} spans=${spans}
         origin=${step.given ? (place === own ? "yours" : "kept") : null} controller=${controller} />`)}
     </ol>

@@ -13,11 +13,12 @@ export function Turns({ turns, controller }) {
   const [more, setMore] = useState(0);
   const first = Math.max(0, turns.length - SHOWN - more);
   return html`<div class="turns">
+    <h1 class="visually-hidden">Conversation</h1>
     ${first > 0 && html`<button type="button" class="earlier" onClick=${() => setMore(more + SHOWN)}>
       Show earlier turns (${first})
     </button>`}
     ${turns.slice(first).map((turn, place) => html`<${Turn} key=${turn.id} turn=${turn} controller=${controller}
-      parent=${turns.find((one) => one.id === turn.parent)} last=${first + place === turns.length - 1} />`)}
+      last=${first + place === turns.length - 1} />`)}
   </div>`;
 }
 
@@ -26,26 +27,28 @@ function Turn(props) {
   return useMemo(() => html`<${TurnView} ...${props} />`, Object.values(props));
 }
 
-function TurnView({ turn, parent, last, controller }) {
+function TurnView({ turn, last, controller }) {
   const id = useId();
   return html`<article class="turn" id=${turn.id} aria-labelledby=${id} aria-busy=${!isOver(turn)}>
-    <${Asked} id=${id} turn=${turn} parent=${parent} controller=${controller} />
+    <${Asked} id=${id} turn=${turn} controller=${controller} />
     ${!turn.heard && html`<p class="line calm"><span class="waiting-dot"></span>
       The connection to the service is lost. Trying again; the turn goes on when the service is back.</p>`}
     ${turn.status === "waiting" && turn.heard && html`<p class="line quiet"><span class="waiting-dot"></span>
-      ${turn.queued > 0 ? `Waiting: ${count(turn.queued, "question")} before this one.` : "Waiting for the agent …"}</p>`}
+      ${turn.queued ? `Waiting: ${count(turn.queued, "question")} before this one.` : "Waiting for the agent …"}</p>`}
     <${Trace} turn=${turn} last=${last} controller=${controller} />
     <${Ending} turn=${turn} controller=${controller} />
   </article>`;
 }
 
 /** The question as it was typed; where it was rewritten, also the words that the agent saw. Both can be changed. */
-function Asked({ id, turn, parent, controller }) {
+function Asked({ id, turn, controller }) {
   const [editing, setEditing] = useState(false);
   const rewritten = turn.question !== turn.asked;
   const forked = turn.steps.findLastIndex((step) => step?.given);
   async function again(text) {
-    if (await controller.ask(text, { mode: turn.mode, rewrite: false })) setEditing(false);
+    const accepted = await controller.ask(text, { mode: turn.mode, rewrite: false });
+    if (!accepted) return "This was not accepted.";
+    setEditing(false);
     return null;
   }
   return html`<header class="asked">
@@ -55,10 +58,10 @@ function Asked({ id, turn, parent, controller }) {
         aria-label="Edit the question">Edit<//>`}
     </div>
     ${rewritten && html`<p class="line quiet">Understood as: <q>${turn.question}</q></p>`}
-    ${forked >= 0 && html`<p class="line quiet"><${Icon} name="fork" /> Asked again from step ${forked + 1}
-      ${parent && html` of <button type="button" class="link" onClick=${() => goTo(parent.id)}>the earlier turn</button>`}</p>`}
-    ${editing && html`<${EditBox} label="The question, as the agent is to see it" text=${turn.question} action="Ask again"
-      save=${again} cancel=${() => setEditing(false)} />`}
+    ${forked >= 0 && html`<p class="line quiet"><${Icon} name="fork" /> Asked again from step ${forked + 1} of${" "}
+      <button type="button" class="link" onClick=${() => goTo(turn.parent)}>the earlier turn</button></p>`}
+    ${editing && html`<${EditBox} label="The question, as the agent is to see it" text=${turn.question}
+      action="Ask again" save=${again} cancel=${() => setEditing(false)} after="question" />`}
   </header>`;
 }
 
@@ -83,18 +86,18 @@ function Ending({ turn, controller }) {
 /** Why there is no answer, in plain words. */
 function NoAnswer({ turn, controller }) {
   const [title, words] = reason(turn);
+  const again = () => controller.ask(turn.asked, { mode: turn.mode, rewrite: true });
   return html`<section class=${`no-answer ${turn.status}`}>
     <h3>${title}</h3>
     <p>${words}</p>
-    <${SmallButton} icon="again" onClick=${() => controller.ask(turn.asked, { mode: turn.mode, rewrite: true })}>Ask again<//>
+    <${SmallButton} icon="again" onClick=${again}>Ask again<//>
   </section>`;
 }
 
 function reason(turn) {
   if (turn.status === "cancelled") return ["Stopped", "The turn was ended before it had an answer."];
   if (turn.status === "failed") return ["The turn failed", sentence(turn.error.message)];
-  const words = `The agent's last step was refused: ${refusalWords(turn.finish)}. Nothing is guessed in its place.`;
-  return ["No answer", `${words} The step is shown above as the model wrote it.`];
+  return ["No answer", `The last step was refused: ${refusalWords(turn.finish)}. Nothing is guessed in its place.`];
 }
 
 function costs(turn) {

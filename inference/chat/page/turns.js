@@ -30,8 +30,10 @@ const APPLY = {
   "step.delta": (turn, { step, text }) => withStep(turn, step, { text: (turn.steps[step]?.text ?? "") + text }),
   "step.finished": (turn, { step, action, content, text, given, usage = null, seconds = null }) =>
     withStep(turn, step, { action, content, text, given: Boolean(given), usage, seconds, done: true }),
-  passages: (turn, { step, source, why = null, items }) =>
-    step < 0 ? { ...turn, opening: { source, why, items } } : withStep(turn, step, { passages: { source, why, items } }),
+  passages: (turn, { step, source, why = null, items }) => {
+    const passages = { source, why, items };
+    return step < 0 ? { ...turn, opening: passages } : withStep(turn, step, { passages });
+  },
   answer: (turn, { content, sources }) => ({ ...turn, answer: { content, sources } }),
   "turn.finished": (turn, { finish, refused = null, usage, seconds }) =>
     withRefused({ ...turn, status: "finished", finish, refused, usage, seconds }),
@@ -58,10 +60,9 @@ function withRefused(turn) {
   return withStep(turn, open < 0 ? turn.steps.length : open, { text: turn.refused });
 }
 
-/** Every search of the turn: {step, source, why, items}. */
+/** Every search of the turn, in order: {source, why, items}. */
 export function searchesOf(turn) {
-  const first = turn.opening ? [{ step: -1, ...turn.opening }] : [];
-  return [...first, ...turn.steps.filter((step) => step.passages).map((step) => ({ step: step.place, ...step.passages }))];
+  return [turn.opening, ...turn.steps.map((step) => step.passages)].filter(Boolean);
 }
 
 /** The turn's passages by their number. */

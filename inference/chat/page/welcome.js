@@ -1,6 +1,7 @@
 // The first screen: what this is, how it works, three questions to try, and what answers.
 import { html } from "./html.js";
 import { Icon } from "./icons.js";
+import { actionName } from "./words.js";
 
 /** Questions that the embedded world Atlas can answer: two steps, a comparison, three steps. */
 const EXAMPLES = [
@@ -18,9 +19,12 @@ const STEPS = [
 export function Welcome({ info, controller }) {
   return html`<section class="welcome">
     <h1>Ask a question, watch the work.</h1>
-    <p class="lead">StepRAG is a search agent. You see every step as it is written, and you can open or change each one.</p>
+    <p class="lead">StepRAG is a search agent. You see every step as it is written, and you can open or change each one.
+    </p>
     <ol class="how">
-      ${STEPS.map(([action, words]) => html`<li key=${action} data-action=${action}><b>${action}</b><span>${words}</span></li>`)}
+      ${STEPS.map(([action, words]) => html`<li key=${action} data-action=${action}>
+        <b>${actionName(action)}</b> <span>${words}</span>
+      </li>`)}
     </ol>
     <h2>Try one</h2>
     <ul class="examples">

@@ -37,8 +37,9 @@ export const sourceName = (source) => ({ local: "the index", web: "the web" })[s
 /** "1 step", "2 steps". */
 export const count = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
 
-/** 0.8 s, 12 s, 2 min 5 s. */
+/** under 0.1 s, 0.8 s, 12 s, 2 min 5 s. */
 export function duration(seconds) {
+  if (seconds < 0.1) return "under 0.1 s";
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
   const whole = Math.round(seconds);
   return whole < 60 ? `${whole} s` : `${Math.floor(whole / 60)} min ${whole % 60} s`;
