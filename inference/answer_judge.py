@@ -27,6 +27,7 @@ from steprag.cli import guarded
 from steprag.config import StageConfig, add_options, config_from, parse_arguments
 from steprag.errors import PART_DONE, ConfigError, RequestError
 from steprag.files import existing, file_hash, read_records, write_json
+from steprag.json_text import NotJson, decoded
 from steprag.metrics import exact_match
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.client import Policy, model_identity, open_model
@@ -149,8 +150,8 @@ def parse(reply: str) -> float | None:
     text = reply.strip()
     if text.startswith("{"):
         try:
-            right = json.loads(text).get("right")
-        except (ValueError, RecursionError):  # no JSON, a number of thousands of digits, nesting without end
+            right = decoded(text).get("right")
+        except NotJson:
             return None
         return float(right) if isinstance(right, bool) else None
     word = re.fullmatch(r"(yes|no)\.?", text, re.IGNORECASE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 from steprag.agent.grammar import neutralise
 from steprag.agent.profiles import fill
 from steprag.files import file_hash
+from steprag.json_text import NotJson, decoded
 from steprag.policy.client import Policy
 from steprag.types import Message, Question, State, Usage
 from steprag.yaml_files import read_yaml
@@ -93,8 +93,8 @@ def parse_score(reply: str) -> float | None:
     text = reply.strip()
     if text.startswith("{"):
         try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):  # no JSON, a number of thousands of digits, nesting without end
+            value = decoded(text)
+        except NotJson:
             return None
         number = value.get("score") if set(value) == {"score"} else None
         return number / 100 if type(number) is int and 0 <= number <= 100 else None
