@@ -38,6 +38,7 @@ COMMANDS = (
     Command("index search", "indexes.search", "passages for a query"),
     Command("index serve", "indexes.service.serve", "an index folder over HTTP"),
     Command("index evaluate", "indexes.evaluate", "recall of an index against supporting passages"),
+    Command("index calibrate", "indexes.web.calibrate", "when an index is to be left for the web"),
     Command("policy", "steprag.engines.policy_command", "serve a model or adapter; convert what the trainer made"),
     Command("worked", "data_generation.worked", "worked episodes to supervised steps"),
     Command("plan index", "indexes.plan", "what each index type of a corpus takes on this machine"),
@@ -49,6 +50,7 @@ COMMANDS = (
     Command("weave", "data_generation.weave", "detours of finished trees as worked episodes of the stack agent"),
     Command("belief", "data_generation.belief", "adds to finished trees what the policy believes of the golden answer"),
     Command("pairs import", "preference.exchange.importing", "a published RAG_ProGuide.json to pairs and its prompts"),
+    Command("pairs people", "preference.exchange.people", "what people changed and corrected in conversations"),
     Command(
         "pairs export",
         "preference.exchange.export",
@@ -59,6 +61,7 @@ COMMANDS = (
     Command("pairs", "preference.build", "trees to preference pairs and supervised steps"),
     Command("train", "training.train", "pairs, or the agent's own episodes, to a checkpoint"),
     Command("infer", "inference.inference", "run the agent over questions and score it"),
+    Command("serve", "inference.chat.serve", "talk to the agent: a web page that shows its work, and an OpenAI API"),
     Command("ask", "inference.ask", "one question, its steps shown as they come"),
     Command("compare", "inference.compare", "runs of the agent side by side: table, paired tests, plots"),
     Command("evaluate", "inference.evaluate", "score predictions again"),
@@ -71,6 +74,8 @@ CONFIGS = (
     "indexes.evaluate:EvaluateConfig",
     "indexes.search:SearchStageConfig",
     "indexes.service.config:ServeConfig",
+    "indexes.web.calibrate:CalibrateConfig",
+    "indexes.web.config:WebFileConfig",
     "data_generation.config:GenerateConfig",
     "data_generation.worked:WorkedConfig",
     "preference.config:PairsStageConfig",
@@ -78,6 +83,7 @@ CONFIGS = (
     "training.config:TrainConfig",
     "inference.config:InferConfig",
     "inference.answer_judge:AnswerJudgeConfig",
+    "inference.chat.config:ChatConfig",
     "inference.readings:ReadingsConfig",
 )
 """The configurations of all commands: what may be set in the environment (`steprag.config.environment`)."""

@@ -255,6 +255,35 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Feedback:
+    """What a person said of an answer: whether it is right, and what is."""
+
+    right: bool
+    answer: str | None = None
+
+
+@dataclass(frozen=True)
+class Turn(Prediction):
+    """One question of a conversation and its episode. Whatever reads predictions reads turns.
+
+    `asked`: the words as typed; `question`: those that the agent saw. `golden_answers`: what a person said is right,
+    none where nobody did. `finish`: as in a prediction, or "cancelled", or "failed" with the reason in `error`.
+    `given`: how many steps at its start were not played in this turn but taken from `parent`, the last of them written
+    by a person. `time`: seconds since 1970 at acceptance; `seconds`: what the play took.
+    """
+
+    conversation: str = ""
+    asked: str = ""
+    mode: str = ""
+    time: float = 0.0
+    seconds: float = 0.0
+    given: int = 0
+    parent: str | None = omitted()
+    feedback: Feedback | None = omitted()
+    error: str | None = omitted()
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What a judge said of a prediction. `right` is None where its reply (`text`) was neither yes nor no."""
 

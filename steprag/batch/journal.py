@@ -80,10 +80,24 @@ class Journal:
         """Ids of the questions that had finished calls when it was opened."""
         return self._questions
 
-    def question(self, question: Question) -> QuestionCalls:
-        """The finished calls of one question, and the way to make more."""
+    def question(self, question: Question, *, live: bool = False) -> QuestionCalls:
+        """The finished calls of one question, and the way to make more. `live`: someone waits for the answer, so
+        cancelling ends the call that is in flight (else it runs on, for it is paid), and no call of one question keeps
+        others from being asked.
+        """
         self._db.write("INSERT OR IGNORE INTO questions VALUES (?, ?)", question.id, dump_line(question))
-        return QuestionCalls(self, question.id, fresh=question.id not in self._questions)
+        fresh = not live and question.id not in self._questions
+        return QuestionCalls(self, question.id, fresh=fresh, live=live)
+
+    def forget(self, question_id: str) -> None:
+        """Takes a question with its calls and searches out of the file. Passages stay: others may have found them."""
+        for table, column in (
+            ("calls", "question"),
+            ("searches", "question"),
+            ("lost", "question"),
+            ("questions", "id"),
+        ):
+            self._db.write(f"DELETE FROM {table} WHERE {column} = ?", question_id)
 
     def questions(self) -> list[Question]:
         """Every question that was begun, in that order."""
@@ -187,8 +201,8 @@ class Journal:
 class QuestionCalls:
     """One question's calls. `policy` and `retriever` wrap the real ones; what was paid for is not paid again."""
 
-    def __init__(self, journal: Journal, question_id: str, *, fresh: bool) -> None:
-        self._journal, self._id = journal, question_id
+    def __init__(self, journal: Journal, question_id: str, *, fresh: bool, live: bool = False) -> None:
+        self._journal, self._id, self._live = journal, question_id, live
         self._known = {} if fresh else dict(journal.calls_of(question_id))
         self._found = {} if fresh else journal.searches_of(question_id)
 
@@ -213,7 +227,8 @@ class QuestionCalls:
     async def sample(self, key: CallKey, gate: Gate, chars: int, request: Request) -> Sample:
         """The reply to a call: from the journal, or sent now and journalled. A cancelled search leaves it running."""
         if key not in self._known:
-            self._known[key] = await self._kept(self._send(key, gate, chars, request))
+            call = self._send(key, gate, chars, request)
+            self._known[key] = await (call if self._live else self._kept(call))
         return self._known[key]
 
     async def _send(self, key: CallKey, gate: Gate, chars: int, request: Request) -> Sample:
@@ -229,13 +244,25 @@ class QuestionCalls:
         self._journal.sent(self._id, key)
         try:
             sample = await request()
+        except asyncio.CancelledError:
+            if self._live:
+                self._journal.failed(self._id, key)
+            raise
         except StepragError as error:
             self._journal.failed(self._id, key)
-            if not isinstance(error, RequestError):  # no other request can succeed: send none that waits
+            if (
+                not isinstance(error, RequestError) and not self._live
+            ):  # no other request can succeed: send none that waits
                 self._journal.closing, self._journal.fatal = True, error
             raise
         self._journal.replied(self._id, key, sample)
         return sample
+
+    def searched_as(self, question_id: str) -> None:
+        """Takes over the searches that another question made, so that none is made again."""
+        for (query, top_k), passages in self._journal.searches_of(question_id).items():
+            self._journal.searched(self._id, query, top_k, passages)
+            self._found[query, top_k] = passages
 
     async def search(self, query: str, top_k: int, retriever: Retriever) -> tuple[Passage, ...]:
         """The passages of a search: from the journal, or searched now and journalled."""

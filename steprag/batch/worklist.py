@@ -40,9 +40,13 @@ class Result(Protocol):
 
 def agent_identity(config: AgentConfig, questions_file: Path, environment: Environment) -> dict[str, Any]:
     """What decides the results of a run, as far as policy, prompts, index and questions go."""
+    return {"questions": file_hash(questions_file), **player_identity(config, environment)}
+
+
+def player_identity(config: AgentConfig, environment: Environment) -> dict[str, Any]:
+    """What decides an episode, whatever its question: policy, prompts and index."""
     profile = environment.profile
     return {
-        "questions": file_hash(questions_file),
         "index": environment.retriever.fingerprint,
         "prompt": {"profile": profile.name, "hash": profile.hash},
         "grammar": profile.grammar.hash,

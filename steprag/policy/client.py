@@ -24,6 +24,7 @@ from steprag.policy.endpoint import api_key, reason, translated
 from steprag.policy.gate import Gate
 from steprag.policy.replies import sample_of, served_models
 from steprag.policy.scoring import EndpointScorer
+from steprag.policy.streaming import Listener, whole_reply
 from steprag.sections import PolicyConfig
 from steprag.types import Message, Sample
 
@@ -148,6 +149,27 @@ class OpenAIPolicy:
             return sample_of(reply, stop, _begun(messages), self._config.engine)
 
         return await self._until_sane(ask)
+
+    async def stream(
+        self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, seed: int, listener: Listener
+    ) -> Sample:
+        """As `Streaming.stream`. A reply that breaks off is not asked for again: part of it was heard already."""
+        request = self._request(messages, allowed, 1, seed)
+        request |= {"stream": True, "stream_options": {"include_usage": True}}
+        try:
+            chunks = await self._client.post(
+                "/chat/completions", cast_to=object, body=request, stream=True, stream_cls=openai.AsyncStream[object]
+            )
+            async with chunks:
+                reply = await whole_reply(chunks, _begun(messages), listener)
+        except openai.APIError as error:
+            raise translated(error, self._where, self._config.api_key_env) from None
+        except (ValueError, RecursionError, aiohttp.ClientError) as error:
+            raise PolicyError(f"{self._where}: the reply broke off ({reason(error)})") from None
+        sample = sample_of(reply, self._grammar.stop, _begun(messages), self._config.engine)
+        if sample is None:
+            raise PolicyError(f"{self._where}: the reply broke off")
+        return sample
 
     async def score(self, messages: tuple[Message, ...], text: str) -> Sample:
         """As `Scorer.score`; asked for again as `sample` is."""

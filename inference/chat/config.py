@@ -1,0 +1,62 @@
+"""The keys of `steprag serve`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from inference.config import GreedyConfig
+from steprag.agent.open import SERVED as SERVED_KEYS
+from steprag.config import StageConfig
+from steprag.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig, Section
+
+SERVED = frozenset(SERVED_KEYS)
+
+
+class ChatServiceConfig(Section):
+    """Where the service listens, and what it lets people do."""
+
+    host: str = Field(default="127.0.0.1", description="address to listen on; beyond this machine only with a token")
+    port: int = Field(default=8100, ge=0, le=65535, description="0 takes a free one")
+    token_env: str = Field(default="STEPRAG_TOKEN", description="environment variable that holds the token; empty: "
+                           "on this machine one is made up at each start")  # fmt: skip
+    mode: str | None = Field(default=None, description="where it searches if nobody says: local, direct; with a web "
+                             "file also auto, web, both; none: auto where there is one, else the index")  # fmt: skip
+    waiting: Positive = Field(default=64, description="turns accepted and not yet begun; more is 429")
+    seconds: float = Field(default=120.0, gt=0, description="time for a turn from when it begins; more ends it")
+    leave: float = Field(default=10.0, ge=0, description="seconds after the last listener left until a turn is ended")
+    history: int = Field(default=10, ge=0, description="earlier turns that the rewriter reads")
+    question_chars: Positive = Field(default=8192, description="characters in a question; more is 422")
+    body_bytes: Positive = Field(default=2**20, description="longest request body; more is 413")
+    keep: bool = Field(default=True, description="write turns into the run folder; false: memory only")
+
+
+class RewriterConfig(PolicyConfig):
+    """The model that makes a question stand alone, given the turns before it."""
+
+    on: bool = Field(default=False, description="rewrite questions that follow others; needs a model that can")
+    temperature: float = Field(default=0.0, ge=0, le=5, description="sampling temperature; 0 is greedy")
+    max_tokens: Positive = Field(default=96, description="longest rewritten question, in tokens")
+
+
+class ChatConfig(StageConfig):
+    """`steprag serve`. What `rewriter` does not say of who serves it is as in `policy`."""
+
+    policy: GreedyConfig = GreedyConfig()
+    retriever: RetrieverConfig = RetrieverConfig()
+    prompt: PromptConfig = PromptConfig()
+    episode: EpisodeConfig = EpisodeConfig()
+    rewriter: RewriterConfig = RewriterConfig()
+    serve: ChatServiceConfig = ChatServiceConfig()
+    seed: int = Field(default=0, description="seeds the sampling where temperature is above 0")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rewriter_is_served_as_the_policy(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or not isinstance(policy := values.get("policy", {}), dict):
+            return values
+        rewriter = values.get("rewriter", {})
+        if not isinstance(rewriter, dict) or SERVED & rewriter.keys():
+            return values
+        return {**values, "rewriter": {**{key: policy[key] for key in SERVED & policy.keys()}, **rewriter}}

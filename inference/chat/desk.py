@@ -1,0 +1,180 @@
+"""Takes questions in, plays so many at once, and lets conversations take turns."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict, deque
+from typing import Any
+
+from inference.chat import events
+from inference.chat.config import ChatServiceConfig
+from inference.chat.live import LiveTurn
+from inference.chat.player import ChatAgent, end_of, play, turn_of
+from inference.chat.store import TurnRequest
+from steprag.errors import StepragError
+from steprag.types import Step, Turn
+
+log = logging.getLogger(__name__)
+REMEMBERED = 256
+"""Turns that ended whose events are still in memory, deltas and all."""
+
+
+class Full(Exception):
+    """So many turns wait already that no other is taken."""
+
+
+def so_far(live: LiveTurn) -> dict[str, Any]:
+    """The question and the steps that an unfinished turn has, as fields of its record."""
+    told = [event for event in live.events if event["type"] in ("question", "step.finished")]
+    steps = tuple(Step(event["action"], event["text"], event["content"]) for event in told[1:])
+    return {"question": told[0]["question"], "steps": steps} if told else {}
+
+
+class Desk:
+    """The queue of a service. One turn of a conversation at a time; conversations take turns."""
+
+    def __init__(self, chat: ChatAgent, limits: ChatServiceConfig, at_once: int) -> None:
+        self.chat, self._limits, self._at_once = chat, limits, at_once
+        self._live: OrderedDict[str, LiveTurn] = OrderedDict()
+        self._waiting: OrderedDict[str, deque[LiveTurn]] = OrderedDict()
+        self._playing: dict[str, LiveTurn] = {}
+        self._closing = False
+        for request in chat.store.pending:  # a service that was killed goes on
+            self._queue(LiveTurn(request, self._left))
+
+    @property
+    def waiting(self) -> int:
+        """Turns that were accepted and are not begun."""
+        return sum(map(len, self._waiting.values()))
+
+    @property
+    def playing(self) -> int:
+        """Turns that are played now."""
+        return len(self._playing)
+
+    def accept(self, request: TurnRequest) -> LiveTurn:
+        """Takes a turn; it is kept when this returns. Raises Full."""
+        if self.waiting >= self._limits.waiting:
+            raise Full
+        self.chat.store.accept(request)
+        live = LiveTurn(request, self._left)
+        self._queue(live)
+        return live
+
+    def live(self, turn_id: str) -> LiveTurn | None:
+        """A turn whose events are in memory."""
+        return self._live.get(turn_id)
+
+    def of(self, conversation: str) -> list[LiveTurn]:
+        """The turns of a conversation that did not end yet."""
+        return [live for live in self._live.values() if live.request.conversation == conversation and not live.over]
+
+    def cancel(self, turn_id: str) -> None:
+        """Ends a turn that waits or plays; the request to the engine is closed."""
+        live = self._live.get(turn_id)
+        if live is None or live.over:
+            return
+        live.cancelled = True
+        if live.task is not None:
+            live.task.cancel()
+            return
+        self._waiting[live.request.conversation].remove(live)
+        self._end(live, turn_of(live.request, finish="cancelled"))
+
+    def forget(self, conversation: str) -> None:
+        """Ends and deletes a conversation: its turns, and their calls in the journal."""
+        for live in self.of(conversation):
+            self.cancel(live.id)
+        for turn_id in self.chat.store.forget(conversation):
+            self._live.pop(turn_id, None)
+            self.chat.journal.forget(turn_id)
+
+    async def close(self) -> None:
+        """Stops playing. What was accepted and not answered is played at the next start."""
+        self._closing = True
+        tasks = [live.task for live in self._playing.values() if live.task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _queue(self, live: LiveTurn) -> None:
+        request = live.request
+        self._live[live.id] = live
+        live.publish(events.started(request.conversation, request.mode, request.parent, self.waiting))
+        self._waiting.setdefault(request.conversation, deque()).append(live)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begins as many turns as there is room for: the next one of each conversation that has none under way."""
+        for conversation in [*self._waiting]:
+            if len(self._playing) >= self._at_once or self._closing:
+                return
+            turns = self._waiting[conversation]
+            if not turns:
+                del self._waiting[conversation]
+            elif conversation not in self._playing:
+                live = turns.popleft()
+                self._waiting.move_to_end(conversation)
+                self._playing[conversation] = live
+                live.task = asyncio.create_task(self._play(live))
+                live.task.add_done_callback(lambda task, live=live: self._broke(live, task))
+
+    async def _play(self, live: LiveTurn) -> None:
+        live.begun = time.monotonic()
+        try:
+            turn = await self._played(live)
+        except asyncio.CancelledError:
+            if not live.cancelled:  # the service ends: the turn is played again at its next start
+                raise
+            turn = turn_of(live.request, finish="cancelled", seconds=live.seconds, **so_far(live))
+        finally:
+            del self._playing[live.request.conversation]
+        self._end(live, turn)
+        self._begin()
+
+    def _broke(self, live: LiveTurn, task: asyncio.Task[None]) -> None:
+        """A fault of this program must not leave anyone waiting: it is logged, and the turn fails."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        log.error("turn %s broke", live.id, exc_info=error)
+        self._end(live, turn_of(live.request, finish="failed", error="a fault of the service; its log says more"))
+        self._begin()
+
+    async def _played(self, live: LiveTurn) -> Turn:
+        """The turn as it ended, whatever ended it."""
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                return await play(self.chat, live)
+        except TimeoutError:
+            error = f"not answered within {self._limits.seconds:g} s (serve.seconds)"
+        except StepragError as problem:
+            log.warning("turn %s failed: %s", live.id, problem)
+            error = str(problem)
+        return turn_of(live.request, finish="failed", error=error, seconds=live.seconds, **so_far(live))
+
+    def _end(self, live: LiveTurn, turn: Turn) -> None:
+        """Keeps the turn, then tells its last event."""
+        request, last = live.request, end_of(turn)
+        known = request.id in {one.id for one in self.chat.store.pending}
+        try:
+            if known:  # else its conversation was deleted meanwhile
+                self.chat.store.end(request, turn)
+            if not request.kept:
+                self.chat.journal.forget(request.id)
+        except (OSError, StepragError) as problem:
+            log.warning("turn %s is not kept: %s", live.id, problem)
+            last = events.failed(f"the turn cannot be kept: {problem}", "not_kept")
+        live.publish(last)
+        ended = [one for one in self._live.values() if one.over and not one.listeners]
+        for old in ended[: max(0, len(ended) - REMEMBERED)]:
+            del self._live[old.id]
+
+    def _left(self, live: LiveTurn) -> None:
+        """The last listener left: someone may come back, or nobody wants the answer any more."""
+        asyncio.get_running_loop().call_later(self._limits.leave, self._abandon, live)
+
+    def _abandon(self, live: LiveTurn) -> None:
+        if not live.listeners and not self._closing:
+            self.cancel(live.id)

@@ -1,0 +1,57 @@
+"""A person changes a step: the agent goes on from there, and the change is a preference."""
+
+from __future__ import annotations
+
+import time
+
+from inference.chat.player import ChatAgent, states_of
+from inference.chat.store import TurnRequest
+from inference.chat.wire import ApiError
+from steprag.agent.grammar import Grammar
+from steprag.agent.retriever import url_of
+from steprag.errors import StepFormatError
+from steprag.training_rows import HumanPair
+from steprag.types import Completion, State, Turn
+
+
+async def fork_request(chat: ChatAgent, parent: Turn, place: int, text: str, turn_id: str) -> TurnRequest:
+    """The turn that has `text` for step `place` of `parent` and goes on from there. Raises ApiError."""
+    state = await _state_at(chat, parent, place)
+    environment = chat.environment(parent.mode)
+    written = as_step_text(environment.profile.grammar, parent.steps[place].action, text)
+    try:
+        step = environment.parse(state, Completion(written, "stop"))
+    except StepFormatError as error:
+        raise ApiError(422, error.reason, f"this is no step that may stand here: {error}", param="text") from None
+    return TurnRequest(turn_id, parent.conversation, parent.asked, parent.mode, time.time(), question=parent.question,
+                       parent=parent.id, given=(*parent.steps[:place], step))  # fmt: skip
+
+
+async def _state_at(chat: ChatAgent, turn: Turn, place: int) -> State:
+    """The state in which the turn took step `place`. Raises ApiError where it took none."""
+    if not 0 <= place < len(turn.steps):
+        raise ApiError(404, "no_such_step", f"the turn has no step {place}")
+    return (await states_of(chat, turn, turn.question, turn.steps[:place]))[-1]
+
+
+def as_step_text(grammar: Grammar, action: str, text: str) -> str:
+    """`text` as a completion; words without any tag become the content of a step of that action."""
+    if any(known.opening in text for known in grammar.actions):
+        return text
+    kind = grammar.action(action)
+    return kind.head + kind.tail(text.replace("<", "‹"))
+
+
+async def human_pair(chat: ChatAgent, parent: Turn, fork: TurnRequest) -> HumanPair | None:
+    """The preference that a fork is; None where the person wrote what the policy had written, or has no prompt."""
+    place = len(fork.given) - 1
+    chosen, rejected = fork.given[place], parent.steps[place]
+    if chosen.text == rejected.text:
+        return None
+    state = await _state_at(chat, parent, place)
+    prompt = chat.environment(parent.mode).observe(state).messages
+    web = any(url_of(passage.id) for row in (*state.earlier, state.passages) for passage in row)
+    pair = HumanPair(fork.id, parent.question, place, prompt, chosen.text, rejected.text,
+                     chosen.action, rejected.action, web)  # fmt: skip
+    chat.store.prefer(pair)
+    return pair

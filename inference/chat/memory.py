@@ -1,0 +1,76 @@
+"""A question that leans on earlier ones, made to stand alone: the agent only sees questions as it was trained on them.
+
+A model of the user's choice rewrites; without one the question stays as it was typed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from steprag.agent.grammar import neutralise
+from steprag.agent.profiles import fill
+from steprag.policy.client import Policy
+from steprag.types import Message
+from steprag.yaml_files import read_yaml
+
+PROMPT = Path(__file__).parents[2] / "configs" / "chat" / "rewrite.yaml"
+ROLE = "rewriter"
+"""The role of its calls in the journal."""
+LONGEST = 400
+"""Characters of a rewritten question."""
+
+Exchange = tuple[str, str]
+"""An earlier question, as the agent saw it, and its answer."""
+
+
+@dataclass(frozen=True)
+class QuestionFormat:
+    """One line of text, in each engine's dialect of constrained output."""
+
+    stop: tuple[str, ...] = ("\n",)
+
+    def gbnf(self, allowed: tuple[str, ...]) -> str:
+        """llama.cpp's grammar of the line; `allowed` changes nothing."""
+        return f"root ::= [^<>\\n ] [^<>\\n]{{0,{LONGEST}}}\n"
+
+    def regex(self, allowed: tuple[str, ...]) -> str:
+        """The regular expression of the line; `allowed` changes nothing."""
+        return f"[^<>\\n ][^<>\\n]{{0,{LONGEST}}}"
+
+    def schema(self, allowed: tuple[str, ...]) -> dict[str, Any] | None:
+        """None: a line of text needs no JSON."""
+
+
+async def standalone(policy: Policy, history: Sequence[Exchange], asked: str, *, seed: int) -> str:
+    """`asked` in words that need no earlier turn; as it was typed where the reply is empty. Raises PolicyError."""
+    if not history:
+        return asked
+    sample = await policy.sample(render(history, asked), (ROLE,), n=1, seed=seed)
+    return _line(sample.completions[0].text) or asked
+
+
+def render(history: Sequence[Exchange], asked: str) -> tuple[Message, ...]:
+    """The rewriter's prompt: the earlier turns in order, and the question. Their texts are data, and made inert."""
+    words = _words()
+    turns = "\n".join(
+        fill(words["turn"], question=neutralise(question), answer=neutralise(answer)) for question, answer in history
+    )
+    user = fill(words["user"], turns=turns, question=neutralise(asked)).strip()
+    return (Message(role="system", content=words["system"]), Message(role="user", content=user))
+
+
+def _line(reply: str) -> str:
+    """The reply's first line without a label in front and quotes around it."""
+    lines = [line.strip() for line in reply.splitlines() if line.strip()]
+    bare = re.sub(r"^(?:standalone |rewritten )?question\s*:\s*", "", lines[0], flags=re.IGNORECASE) if lines else ""
+    return bare.strip().strip('"').strip()[:LONGEST]
+
+
+@cache
+def _words() -> dict[str, str]:
+    return read_yaml(PROMPT)

@@ -1,0 +1,169 @@
+"""`steprag serve`: the agent as a service that people and programs talk to: a web page, and the OpenAI API."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import secrets
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from indexes import open_retriever
+from inference.chat.api import FREE, create_chat_app
+from inference.chat.config import ChatConfig
+from inference.chat.desk import Desk
+from inference.chat.memory import QuestionFormat
+from inference.chat.player import ChatAgent
+from inference.chat.service import ChatService
+from inference.chat.store import TurnStore
+from steprag.agent.checkpoints import checked_profile
+from steprag.agent.environment import Environment
+from steprag.agent.open import SERVED, Agent, make_environment, open_agent
+from steprag.agent.retriever import Sourced
+from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.worklist import player_identity
+from steprag.cli import guarded
+from steprag.config import add_options, load_config, options_from, parse_arguments
+from steprag.engines.server import is_loopback
+from steprag.errors import ConfigError
+from steprag.policy.client import Model, OpenAIPolicy, open_model
+from steprag.progress import say
+from steprag.runs import code_version, open_run
+from steprag.web.guard import Door
+from steprag.web.listening import listen, serve_app, token_in, url_of
+
+DEMO_INDEX = "runs/demo/index"
+"""What quickstart.sh builds: the index that answers where none is named."""
+EMBEDDED = {"policy": {"adapter": "atlas-warmstart"}}
+"""The policy where none is named: the embedded model with the adapter that is shipped."""
+MODES = ("auto", "local", "web", "both")
+"""Where the agent may search; the first that there is, is the default."""
+GRACE = 10.0
+"""Seconds that turns under way have to end once the service is told to stop; others are played at its next start."""
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="steprag serve", description="Talk to the agent: a web page, and an API.")
+    parser.add_argument("--index", default=DEMO_INDEX, metavar="DIR|URL", help=f"index folder, or a service's URL "
+                        f"[{DEMO_INDEX}, which quickstart.sh builds]")  # fmt: skip
+    parser.add_argument("--out", default="runs/chat", metavar="RUN", help="run folder: turns.jsonl [runs/chat]")
+    parser.add_argument("--model", metavar="M", help="short for --policy.model: name, path, checkpoint or adapter")
+    parser.add_argument("--adapter", metavar="A", help="short for --policy.adapter")
+    parser.add_argument("--base_url", metavar="URL", help="short for --policy.base_url")
+    add_options(parser, ChatConfig)
+    given = parse_arguments(parser, argv)
+    config = chat_config(given)
+    if given.index == DEMO_INDEX and not Path(given.index).exists():
+        raise ConfigError(f"there is no {DEMO_INDEX}: run bash scripts/quickstart.sh, which builds it, or give --index")
+    # `kill` ends us as Ctrl-C does; uvicorn answers what it accepted and raises the signal again behind it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        asyncio.run(serve_chat(config, given.index, Path(given.out)))
+    except KeyboardInterrupt:
+        return 0
+    return 0
+
+
+def chat_config(given: argparse.Namespace) -> ChatConfig:
+    """The configuration that the options describe. Where no model is named, the embedded one with its adapter."""
+    short = {"policy.model": given.model, "policy.adapter": given.adapter, "policy.base_url": given.base_url}
+    overrides = {**options_from(given), **{key: value for key, value in short.items() if value is not None}}
+    named = given.config or any(key.startswith("policy.") and key.split(".")[1] in SERVED for key in overrides)
+    return load_config(ChatConfig, given.config, overrides, base=None if named else EMBEDDED)
+
+
+async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:
+    """Serves until a signal comes. Raises ConfigError where index, model, address, token or folder are not in order."""
+    token = token_in(config.serve.token_env, config.serve.host) or secrets.token_urlsafe(24)
+    with listen(config.serve.host, config.serve.port) as listening:
+        async with aclosing(open_retriever(index, config.retriever)) as retriever:
+            profile = checked_profile(config.prompt, config.policy)
+            environment = make_environment(profile, retriever, config.episode)
+            with _folder(config, environment, out) as folder:
+                async with _chat_agent(config, environment, folder) as chat:
+                    desk = Desk(chat, config.serve, config.policy.concurrency)
+                    port, mode = listening.getsockname()[1], config.serve.mode or next(iter(chat.modes))
+                    if mode not in chat.modes:
+                        raise ConfigError(f"serve.mode is {mode!r}; here there are {', '.join(chat.modes)}")
+                    door = Door(token, is_loopback(config.serve.host), FREE, config.serve.body_bytes, f"steprag{port}")
+                    service = ChatService(desk, door, config.serve, _model_name(config), index, mode, code_version())
+                    sys.stdout.write(f"{url_of(listening)}/#token={token}\n")
+                    sys.stdout.flush()
+                    say(f"open the link, or point a client at {url_of(listening)}/v1 with the token as its key; "
+                        "Ctrl-C stops it")  # fmt: skip
+                    try:
+                        await serve_app(create_chat_app(service), listening, grace=math.ceil(GRACE))
+                    finally:
+                        await desk.close()
+                        chat.store.close()
+
+
+@contextmanager
+def _folder(config: ChatConfig, environment: Environment, out: Path) -> Iterator[Path | None]:
+    """The run folder, locked; None where nothing is kept."""
+    if not config.serve.keep:
+        yield None
+        return
+    identity = {**player_identity(config, environment), "seed": config.seed, "engine": config.policy.engine}
+    with open_run(out, "serve", identity=identity, config=config.model_dump()) as run:
+        yield run.path
+
+
+@asynccontextmanager
+async def _chat_agent(config: ChatConfig, environment: Environment, folder: Path | None) -> AsyncIterator[ChatAgent]:
+    """The agent in every mode, with its journal and the turns that were kept."""
+    journal_file = folder / JOURNAL if folder else Path(":memory:")
+    async with (
+        open_agent(config, environment.retriever, environment=environment) as agent,
+        _rewriter(config, agent) as rewriter,
+        Journal(journal_file) as journal,
+    ):
+        modes, store = modes_of(environment), TurnStore(folder)
+        for mode in modes.values():
+            await mode.retriever.ready()
+        yield ChatAgent(modes, agent.policy, rewriter, journal, store, config.serve.history, config.seed)
+
+
+def modes_of(environment: Environment) -> dict[str, Environment]:
+    """The agent's environments by mode, the default first. `direct` answers at once; the others differ in where they
+    search: a web file with an index brings auto, local, web and both.
+    """
+    retriever = environment.retriever
+    if isinstance(retriever, Sourced):
+        names = sorted(retriever.sources, key=MODES.index)
+        searching = {name: replace(environment, retriever=retriever.sources[name]) for name in names}
+    else:
+        searching = {"web" if retriever.fingerprint.startswith("web:") else "local": environment}
+    return {**searching, "direct": replace(environment, depth=1)}
+
+
+@asynccontextmanager
+async def _rewriter(config: ChatConfig, agent: Agent) -> AsyncIterator[Model | None]:
+    """The model that makes questions stand alone; the agent's own engine where both are served alike."""
+    if not config.rewriter.on:
+        yield None
+    elif isinstance(agent.policy.policy, OpenAIPolicy) and _served_alike(config):
+        async with agent.policy.policy.beside(config.rewriter, QuestionFormat()) as policy:
+            yield Model(policy, agent.policy.gate)
+    else:
+        async with open_model(config.rewriter, QuestionFormat()) as model:
+            yield model
+
+
+def _served_alike(config: ChatConfig) -> bool:
+    return all(getattr(config.policy, key) == getattr(config.rewriter, key) for key in SERVED)
+
+
+def _model_name(config: ChatConfig) -> str:
+    """The model in words, for the page: file names without their folders."""
+    names = [config.policy.model, config.policy.adapter]
+    return " + ".join(Path(name).name for name in names if name)
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))
