@@ -18,7 +18,7 @@ from typing import Any
 
 from inference.predictions import predictions_file, read_predictions
 from inference.scores import mean
-from steprag.agent.grammar import neutralise
+from steprag.agent.inert import neutralise
 from steprag.agent.judge import asked
 from steprag.agent.profiles import fill
 from steprag.batch.journal import JOURNAL, Journal
@@ -133,9 +133,9 @@ async def verdict(prediction: Prediction, policy: Policy) -> Verdict | Failure:
 
 
 def render(prediction: Prediction, answer: str) -> tuple[Message, ...]:
-    """The judge's prompt: question, golden answers and `answer`. Question and answer are neutralised: they are data."""
+    """The judge's prompt: question, golden answers and `answer`. All are neutralised: they are data."""
     words = _words()
-    golden = " / ".join(prediction.golden_answers)
+    golden = neutralise(" / ".join(prediction.golden_answers))
     question, said = neutralise(prediction.question), neutralise(answer)
     user = fill(words["user"], question=question, golden=golden, answer=said).strip()
     return (Message(role="system", content=words["system"].strip()), Message(role="user", content=user))

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from steprag.agent.grammar import neutralise
+from steprag.agent.inert import neutralise
 from steprag.agent.profiles import fill
 from steprag.files import file_hash
 from steprag.json_text import NotJson, decoded
@@ -104,7 +104,7 @@ def parse_score(reply: str) -> float | None:
 def render(question: Question, state: State, *, gold: bool) -> tuple[Message, ...]:
     """The judge's prompt: question, golden answers if it may see them, and the steps as they were written."""
     words = _words()
-    told = fill(words["gold"], answers=" / ".join(question.golden_answers)) if gold else ""
+    told = fill(words["gold"], answers=neutralise(" / ".join(question.golden_answers))) if gold else ""
     steps = "\n".join(step.text for step in state.steps)
     user = fill(words["user"], question=neutralise(question.question), gold=told, steps=steps).strip()
     return (Message(role="system", content=words["system"]), Message(role="user", content=user))
