@@ -114,11 +114,11 @@ async def served(url: str, questions: list[str], clients: int) -> tuple[float, l
                 question, start = rest.pop(), time.perf_counter()
                 async with session.post(f"{url}/api/turns", json={"question": question}) as reply:
                     turn = (await reply.json())["turn"]
-                heard = False
+                seen = heard = False
                 async with session.get(f"{url}/api/turns/{turn}/events") as events:
-                    firsts_of = len(firsts)
                     async for line in events.content:
-                        if len(firsts) == firsts_of and line.startswith(b"data"):
+                        if not seen and line.startswith(b"data"):
+                            seen = True
                             firsts.append(time.perf_counter() - start)
                         if not heard and b'"step.delta"' in line:
                             heard = True

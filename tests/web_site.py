@@ -135,9 +135,8 @@ def redirect(to: str) -> Answer:
 
 
 def bomb() -> Answer:
-    """300 MB of nothing in 300 kB."""
-    head = gzip.compress(b"<html><body><p>" + b"Tirana has a bomb in it. " * 200)
-    return 200, {**HTML, "Content-Encoding": "gzip"}, head[:0] + gzip.compress(b"<p>a</p>" * 2**22 * 8, 9)
+    """160 MB in a third of one."""
+    return 200, {**HTML, "Content-Encoding": "gzip"}, gzip.compress(b"<p>Tirana</p>" * 12_000_000, 9)
 
 
 def drip(handler: BaseHTTPRequestHandler) -> None:
@@ -154,9 +153,15 @@ def drip(handler: BaseHTTPRequestHandler) -> None:
         return
 
 
-def web_file(folder: Path, here: Web, encoder: Path | str, **keys: Any) -> Path:
+def web_file(folder: Path, here: Web, encoder: Path | str | None, **keys: Any) -> Path:
     """A web file that searches here."""
     file = folder / "web.yaml"
-    given = {"provider": "searxng", "base_url": here.address, "allow": [here.place], "encoder": str(encoder), **keys}
+    given = {
+        "provider": "searxng",
+        "base_url": here.address,
+        "allow": [here.place],
+        "encoder": encoder and str(encoder),
+        **keys,
+    }
     file.write_text(json.dumps({"web": given}))
     return file

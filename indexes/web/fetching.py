@@ -79,7 +79,7 @@ class Fetcher:
                                             allow_redirects=False) as reply:  # fmt: skip
                 return Reply(reply.url, reply.status, reply.headers, await self._body(reply))
         except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a URL that aiohttp cannot send
-            raise FetchError(f"{type(error).__name__}: {error}"[:300]) from None
+            raise FetchError(_reason(error)) from None
 
     def _checked(self, url: str | URL) -> URL:
         try:
@@ -118,6 +118,12 @@ class Fetcher:
         if self._session is not None and self._session[0] is asyncio.get_running_loop():
             await self._session[1].close()
         self._session = None
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, in a line; what the guard said of a name or a socket, where it was the guard."""
+    inner = getattr(error, "os_error", None)
+    return str(inner) if isinstance(inner, ForbiddenAddress) else f"{type(error).__name__}: {error}"[:300]
 
 
 def _next(reply: Reply) -> URL:
