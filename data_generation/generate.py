@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import asdict
 from pathlib import Path
@@ -145,10 +146,19 @@ async def search_all(
     return trees
 
 
+def reserved_in(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """The special tokens that a run kept out of its prompts beside those that every run keeps out."""
+    listed = manifest.get("reserved")
+    return tuple(token for token in listed if isinstance(token, str)) if isinstance(listed, list) else ()
+
+
 def tools_told(environment: Environment) -> dict[str, Any]:
-    """What the manifest keeps of the tools that the prompts name, for replays; nothing where there are none."""
-    tools = environment.profile.grammar.tools
-    return {"tools": [asdict(tool) for tool in tools]} if tools else {}
+    """What the manifest keeps for replays: the tools that the prompts name, and the special tokens kept out of them;
+    nothing where there are none.
+    """
+    tools, reserved = environment.profile.grammar.tools, environment.profile.reserved
+    told: dict[str, Any] = {"tools": [asdict(tool) for tool in tools]} if tools else {}
+    return told | ({"reserved": list(reserved)} if reserved else {})
 
 
 def search_identity(config: GenerateConfig) -> dict[str, Any]:

@@ -111,7 +111,8 @@ def test_the_environment_may_hold_keys_of_other_commands_but_none_that_nobody_ha
     monkeypatch.setenv("STEPRAG_CACHE", "/somewhere")
     for place in CONFIGS:
         module, _, name = place.partition(":")
-        assert load_config(getattr(importlib.import_module(module), name))
+        needed = {"web.provider": "ddgs"} if name == "WebFileConfig" else {}
+        assert load_config(getattr(importlib.import_module(module), name), None, needed)
     assert load_config(GenerateConfig).search.rollouts == 32
     assert load_config(TrainConfig).grpo.episodes == 4
     assert (load_config(InferConfig).limit, load_config(GenerateConfig).limit) == (7, 7)

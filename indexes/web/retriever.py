@@ -14,7 +14,7 @@ from indexes.web.config import WebConfig
 from indexes.web.pages import Pages
 from indexes.web.providers import Provider, query_of
 from indexes.web.ranking import Ranker
-from indexes.web.snapshot import Snapshot, Visit
+from indexes.web.snapshot import SeenPage, Snapshot
 from indexes.web.texts import likely, pieces, plain, web_passage
 from steprag.errors import BudgetReached, NotJournalled, RetrieverError
 from steprag.types import Passage
@@ -71,7 +71,7 @@ class WebRetriever:
             self._remembered.popitem(last=False)
         return found
 
-    async def _seen(self, asked: str) -> tuple[Visit, ...]:
+    async def _seen(self, asked: str) -> tuple[SeenPage, ...]:
         """What the snapshot holds of a search, else what the web says."""
         lock = self._searching.setdefault(asked, asyncio.Lock())
         async with lock:  # who asks the same meanwhile finds it in the snapshot
@@ -90,7 +90,7 @@ class WebRetriever:
             self._open = loop, asyncio.Semaphore(self._config.concurrency)
         return self._open[1]
 
-    async def _see(self, asked: str) -> tuple[Visit, ...]:
+    async def _see(self, asked: str) -> tuple[SeenPage, ...]:
         """Asks the web, and keeps what it says."""
         assert self._provider is not None
         assert self._pages is not None
@@ -107,14 +107,14 @@ class WebRetriever:
         known = [self._snapshot.page(result.url) for result in first]
         seen = [
             *await self._pages.read(first, known, start + PAGES * seconds),
-            *(Visit(result, None) for result in rest),
+            *(SeenPage(result, None) for result in rest),
         ]
         self._snapshot.keep(self._settings, asked, seen, datetime.now(UTC).isoformat(timespec="seconds"))
         kept = self._snapshot.search(self._settings, asked)
         assert kept is not None
         return kept  # another process may have been first; its answer is the one that replays
 
-    async def _ranked(self, query: str, seen: Sequence[Visit], top_k: int) -> tuple[Passage, ...]:
+    async def _ranked(self, query: str, seen: Sequence[SeenPage], top_k: int) -> tuple[Passage, ...]:
         """The best passages, at most `per_page` of one page; equal scores in the order of the results."""
         candidates = [
             (place, passage) for place, one in enumerate(seen) for passage in passages_of(query, one, self._config)
@@ -138,7 +138,7 @@ class WebRetriever:
         self._snapshot.close()
 
 
-def passages_of(query: str, seen: Visit, config: WebConfig) -> list[Passage]:
+def passages_of(query: str, seen: SeenPage, config: WebConfig) -> list[Passage]:
     """The candidates of a result: pieces of its page, else its snippet. A page gets its share of `chunks`."""
     result = seen.result
     if seen.page is None:

@@ -3,7 +3,7 @@ import { html, useEffect, useRef, useState } from "./html.js";
 import { Icon, IconButton } from "./icons.js";
 import { ago, count } from "./words.js";
 
-export function Conversations({ state, controller, close }) {
+export function Conversations({ conversations, current, info, controller, close }) {
   const [doomed, setDoomed] = useState(null);
   function open(event, id) {
     event.preventDefault();
@@ -25,8 +25,8 @@ export function Conversations({ state, controller, close }) {
     </button>
     <nav aria-label="Conversations" class="conversations">
       <ul>
-        ${state.conversations.map((one) => html`<li key=${one.id}>
-          <a href=${`#c=${one.id}`} aria-current=${one.id === state.current ? "page" : undefined}
+        ${conversations.map((one) => html`<li key=${one.id}>
+          <a href=${`#c=${one.id}`} aria-current=${one.id === current ? "page" : undefined}
             onClick=${(event) => open(event, one.id)}>
             <span class="title">${one.title}</span>
             <span class="quiet">${count(one.turns, "turn")} · ${ago(one.updated)}</span>
@@ -34,12 +34,12 @@ export function Conversations({ state, controller, close }) {
           <${IconButton} icon="trash" label=${`Delete: ${one.title}`} onClick=${() => setDoomed(one)} />
         </li>`)}
       </ul>
-      ${state.conversations.length === 0 && html`<p class="quiet none">Your conversations will be listed here.</p>`}
+      ${conversations.length === 0 && html`<p class="quiet none">Your conversations will be listed here.</p>`}
     </nav>
     <dl class="side-foot quiet">
-      <div><dt>Model</dt><dd>${state.info.model}</dd></div>
-      <div><dt>Index</dt><dd>${state.info.index}</dd></div>
-      <div><dt>Version</dt><dd>${state.info.version}</dd></div>
+      <div><dt>Model</dt><dd>${info.model}</dd></div>
+      <div><dt>Index</dt><dd>${info.index}</dd></div>
+      <div><dt>Version</dt><dd>${info.version}</dd></div>
     </dl>
     ${doomed && html`<${Confirm} one=${doomed} done=${decided} />`}
   `;
