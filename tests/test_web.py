@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,17 @@ from ddgs.exceptions import DDGSException, RatelimitException
 
 from indexes import open_retriever
 from indexes.web import extraction
-from indexes.web.extraction import Extractor
+from indexes.web.config import WebConfig
+from indexes.web.extraction import Extractor, Page
+from indexes.web.pages import Pages
+from indexes.web.providers import WebResult
+from indexes.web.snapshot import SeenPage
 from indexes.web.texts import likely, pieces, plain
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import url_of
 from steprag.cli import main
-from steprag.errors import BudgetReached, ConfigError, NotJournalled, RetrieverError, StepragError
+from steprag.errors import BudgetReached, ConfigError, DataError, NotJournalled, RetrieverError, StepragError
 from steprag.files import dump_line
 from steprag.types import Passage
 from tests.web_site import HITS, HTML, TIRANA, Web, article, drip, web, web_file
@@ -208,7 +213,7 @@ LOST: dict[str, Any] = {
 def test_the_snippet_stands_in_for_a_page_that_cannot_be_read(here: Web, encoder: Path, tmp_path: Path) -> None:
     here.pages |= {f"/{name}": answer for name, answer in LOST.items()}
     here.hits = [*HITS, *({"url": f"/{name}", "title": name, "snippet": f"It is {name}."} for name in LOST)]
-    (found,) = search(web_file(tmp_path, here, encoder, page_seconds=1.0), QUERY, top_k=20)
+    (found,) = search(web_file(tmp_path, here, encoder, page_seconds=3.0), QUERY, top_k=20)
     by_page = {(url_of(p.id) or "").rpartition("/")[2]: p.text for p in found}
     assert {name: by_page[name] for name in LOST} == {name: f"It is {name}." for name in LOST}
     assert "largest city" in by_page["tirana"]
@@ -340,6 +345,29 @@ def test_a_snapshot_replays_without_a_request_and_byte_by_byte(here: Web, encode
         open_retriever(web_file(tmp_path, here, encoder, snapshot=str(tmp_path / "none"), frozen=True))
 
 
+def test_a_snapshot_that_cannot_be_read_is_one_line(here: Web, encoder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "snapshot"
+    search(web_file(tmp_path, here, encoder, snapshot=str(folder)), QUERY)
+    file = folder / "web.sqlite"
+    with closing(sqlite3.connect(file)) as opened, opened:
+        opened.execute("DELETE FROM texts")
+    with pytest.raises(DataError, match=r"web.sqlite: text \w+ is missing \(restore the snapshot from a copy"):
+        search(web_file(tmp_path, here, encoder, snapshot=str(folder), frozen=True), QUERY)
+    for content in (b"no database at all, but long enough to be looked at" * 100, b""):
+        file.write_bytes(content)
+        with pytest.raises(ConfigError, match="cannot be opened"):
+            open_retriever(web_file(tmp_path, here, encoder, snapshot=str(folder), frozen=True))
+
+
+@pytest.mark.parametrize(("package", "keys"), [("trafilatura", {}), ("protego", {}), ("ddgs", {"provider": "ddgs"})])
+def test_a_missing_package_is_one_line_that_names_the_extra(
+    package: str, keys: dict[str, Any], encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=r"an extra: pip install -e '\.\[web\]'"):
+        open_retriever(web_file(tmp_path, Web("http://127.0.0.1:9"), encoder, **keys))
+
+
 def test_a_frozen_snapshot_needs_no_key(
     here: Web, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,11 +430,20 @@ def test_a_bad_web_file_is_one_line(
     assert said in line
 
 
-def test_pages_that_are_late_are_left_out_of_the_search(here: Web, encoder: Path, tmp_path: Path) -> None:
+def test_what_is_late_is_lost_and_the_rest_is_kept(here: Web) -> None:
     here.pages["/lek"] = drip
-    (found,) = search(web_file(tmp_path, here, encoder, seconds=6.0, page_seconds=600.0), QUERY)
-    assert "largest city" in texts(found)
-    assert "The lek is a currency." in {p.text for p in found}
+    config = WebConfig(page_seconds=600.0, allow=[here.place])
+    results = [WebResult(f"{here.address}/{name}", name, "") for name in ("lek", "tirana")]
+
+    async def read() -> list[SeenPage]:
+        async with aclosing(Pages(config, "test")) as pages:
+            until = asyncio.get_running_loop().time() + 1.0
+            return await pages.read(results, [None, Page("Tirana", "a city")], until)
+
+    late, known = asyncio.run(read())
+    assert (late.page, late.lost) == (None, "not there when the search had to end")
+    assert known.page == Page("Tirana", "a city")
+    assert "/tirana" not in here.asked
 
 
 def test_the_command_line_searches_the_web(

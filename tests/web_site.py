@@ -49,7 +49,7 @@ class Web:
     """
 
     address: str = ""
-    hits: list[dict[str, str]] = field(default_factory=lambda: list(HITS))
+    hits: list[dict[str, str]] = field(default_factory=lambda: [dict(hit) for hit in HITS])
     pages: dict[str, Answer | Callable[[BaseHTTPRequestHandler], None]] = field(
         default_factory=lambda: {"/tirana": (200, HTML, TIRANA), "/lek": (200, HTML, LEK)}
     )
