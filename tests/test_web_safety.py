@@ -16,8 +16,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from indexes.web.addresses import ForbiddenAddress, GuardedResolver, checked, is_open, places
 from indexes.web.fetching import Fetcher, FetchError
-from tests.test_web import QUERY, search
-from tests.web_site import HTML, TIRANA, Web, bomb, drip, redirect, web, web_file
+from tests.web_site import HTML, QUERY, TIRANA, Web, bomb, drip, redirect, search, web, web_file
 
 OPEN = ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
 CLOSED = [
@@ -82,12 +81,6 @@ class Names(AbstractResolver):
 
     async def close(self) -> None:
         pass
-
-
-@pytest.fixture
-def here() -> Iterator[Web]:
-    with web() as running:
-        yield running
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,9 @@ from steprag.errors import NotJournalled, RetrieverError
 from steprag.sections import RetrieverConfig
 from steprag.types import Passage
 from tests.fakes import WORLD, DictRetriever
-from tests.web_site import HTML, Web, web, web_file
+from tests.web_site import HTML, Web, web_file
 
 ASKED = "capital of Albania"
-
-
-@pytest.fixture
-def here() -> Iterator[Web]:
-    with web() as running:
-        yield running
 
 
 class SharedWords:
