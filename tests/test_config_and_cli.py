@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel
 
 from data_generation.config import GenerateConfig
+from indexes.web.config import WebFileConfig
 from inference.config import InferConfig
 from preference.config import PairsStageConfig
 from steprag.agent.profiles import load_profile
@@ -151,7 +152,7 @@ def test_options_may_say_none() -> None:
 def _schemas() -> dict[str, type[StageConfig]]:
     index = importlib.import_module("indexes.build").IndexConfig
     return {"generation": GenerateConfig, "inference": InferConfig, "preference": PairsStageConfig,
-            "training": TrainConfig, "index": index}  # fmt: skip
+            "training": TrainConfig, "index": index, "web": WebFileConfig}  # fmt: skip
 
 
 RECIPES = sorted((ROOT / "configs").glob("*/*.yaml"))
@@ -176,7 +177,7 @@ def test_every_recipe_loads_and_differs_from_the_defaults(path: Path) -> None:
     assert yaml.safe_load(path.read_text())
 
 
-@pytest.mark.parametrize("schema", [GenerateConfig, InferConfig, PairsStageConfig, TrainConfig])
+@pytest.mark.parametrize("schema", [GenerateConfig, InferConfig, PairsStageConfig, TrainConfig, WebFileConfig])
 def test_every_key_is_explained(schema: type[StageConfig]) -> None:
     assert [key for key, field in leaves(schema) if not field.description] == []
 

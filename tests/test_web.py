@@ -17,21 +17,18 @@ from ddgs.exceptions import DDGSException, RatelimitException
 
 from indexes import open_retriever
 from indexes.web import extraction
-from indexes.web.config import WebFileConfig
 from indexes.web.extraction import Extractor
 from indexes.web.texts import likely, pieces, plain
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import url_of
 from steprag.cli import main
-from steprag.config import load_config
 from steprag.errors import BudgetReached, ConfigError, NotJournalled, RetrieverError, StepragError
 from steprag.files import dump_line
 from steprag.types import Passage
 from tests.web_site import HITS, HTML, TIRANA, Web, article, drip, web, web_file
 
 QUERY = "What is the capital of Albania?"
-RECIPES = Path(__file__).parent.parent / "configs" / "web"
 JSON = {"Content-Type": "application/json"}
 
 
@@ -403,11 +400,6 @@ def test_a_bad_web_file_is_one_line(
     assert main(["index", "search", "--index", str(file), "x"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
-
-
-@pytest.mark.parametrize("file", sorted(RECIPES.glob("*.yaml")), ids=lambda file: file.stem)
-def test_the_shipped_web_files_are_good(file: Path) -> None:
-    assert load_config(WebFileConfig, str(file)).web.snapshot == "runs/web"
 
 
 def test_pages_that_are_late_are_left_out_of_the_search(here: Web, encoder: Path, tmp_path: Path) -> None:

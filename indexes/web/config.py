@@ -24,7 +24,7 @@ THRESHOLD = 0.61
 class WebConfig(Section):
     """How the web is searched, and what comes of it."""
 
-    provider: ProviderName = Field(description="the search engine: searxng, brave, tavily, serper or ddgs")
+    provider: ProviderName = Field(default="ddgs", description="searxng, brave, tavily, serper, or ddgs without a key")
     base_url: str | None = Field(default=None, description="where it is reached; searxng needs it, others have one")
     key_env: str | None = Field(
         default=None, description="environment variable that holds the key; none: BRAVE_API_KEY and the like"
@@ -78,4 +78,4 @@ class WebConfig(Section):
 class WebFileConfig(StageConfig):
     """A web file."""
 
-    web: WebConfig
+    web: WebConfig = WebConfig()
