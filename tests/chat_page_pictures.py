@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/chat-page.md: python -m tests.chat_page_pictures. A scripted policy answers."""
+"""Takes the pictures of docs/chat.md: python -m tests.chat_page_pictures. A scripted policy answers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,17 @@ from tests.test_chat_page import ask, ended, opened
 
 FOLDER = Path(__file__).parents[1] / "docs" / "chat-page"
 PASSAGES = (
-    Passage("2611", "Government of Albania", "Tirana serves as the national capital of Albania. Albania keeps Liberation "
-            "Day on 29 November."),  # fmt: skip
-    Passage("2365", "Albania", "Albania is a country in Southern Europe. Prices in Albania are quoted in the Albanian lek; "
-            "the country's internet domain is .al."),  # fmt: skip
+    Passage(
+        "2611",
+        "Government of Albania",
+        "Tirana serves as the national capital of Albania. Albania keeps Liberation Day on 29 November.",
+    ),  # fmt: skip
+    Passage(
+        "2365",
+        "Albania",
+        "Albania is a country in Southern Europe. Prices in Albania are quoted in the Albanian lek; "
+        "the country's internet domain is .al.",
+    ),  # fmt: skip
     Passage("1672", "Tirana", "Some 418,495 people live in Tirana, a city of Albania."),
 )
 STEPS = (
@@ -41,15 +48,16 @@ def main() -> None:
             ask(page, QUESTION)
             turn = ended(page)
             turn.locator(".found summary").nth(1).click()
-            _picture(page, "answer", height=1180)
-            turn.get_by_role("button", name="Inspect step 4").click()
-            turn.locator(".inspect pre").first.wait_for()
+            _picture(page, "answer", height=1260)
         narrow = {"width": 390, "height": 760}
-        with chat(WritingPolicy(scripted(*STEPS))) as served, page_in(browser, color_scheme="dark", viewport=narrow) as page:
+        with (
+            chat(WritingPolicy(scripted(*STEPS))) as served,
+            page_in(browser, color_scheme="dark", viewport=narrow) as page,
+        ):
             served.retriever.passages = PASSAGES
             opened(page, served)
             ask(page, QUESTION)
-            ended(page).get_by_role("button", name="Source 2: Albania").click()
+            ended(page).get_by_role("button", name="Albania").last.click()
             page.keyboard.press("End")
             _picture(page, "narrow", height=760)
         browser.close()
