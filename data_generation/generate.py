@@ -25,9 +25,11 @@ from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
 from steprag.agent.judge import Judge, prompt_hash
 from steprag.agent.open import Agent, make_environment, open_agent
+from steprag.batch.absorb import absorb_slots
 from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
 from steprag.batch.journalled import SCORE, scorer_of
 from steprag.batch.results import Results
+from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
 from steprag.batch.tree_results import TREES
 from steprag.batch.worklist import (
     SAMPLING,
@@ -57,12 +59,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--after", nargs="+", default=[], metavar="RUN", help="earlier runs: what their trees hold is marked as known"
     )
+    add_shard_option(parser)
     add_options(parser, GenerateConfig)
     given = parse_arguments(parser, argv)
     config = config_from(GenerateConfig, given)
     file = existing(given.questions, "question file")
     earlier = Earlier([Path(run) for run in given.after]) if given.after else None
-    failed = asyncio.run(generate(config, file, given.index, Path(given.out), earlier, given.dataset_name))
+    share = shard_of(given.shard)
+    failed = asyncio.run(generate(config, file, given.index, Path(given.out), earlier, given.dataset_name, share))
     return PART_DONE if failed else 0
 
 
@@ -73,13 +77,16 @@ async def generate(
     out: Path,
     earlier: Earlier | None = None,
     dataset: str | None = None,
+    share: Share | None = None,
 ) -> int:
-    """Runs the stage; returns how many questions failed. `dataset` names the file's data set.
+    """Runs the stage, or its part `share`; returns how many questions failed. `dataset` names the file's data set.
 
     Raises BudgetReached where a limit ended it.
     """
     everything = read_questions(questions_file, dataset)
     questions = everything[: config.limit]
+    questions = share.questions(questions) if share else questions
+    mine = share_of(config, share)
     profile = checked_profile(config.prompt, config.policy)
     if profile.words.search_first:
         raise ConfigError(
@@ -91,11 +98,13 @@ async def generate(
         identity |= ids_identity(everything)
         if earlier is not None:
             identity["after"] = earlier.identity
+        if share is not None:
+            identity |= share.identity
         with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
             run.save(grammar=profile.grammar.name, **tools_told(environment))
-            judge = config.judge if config.reward.judged else None
-            agent = open_agent(config, retriever, environment=environment, judge=judge)
-            trees = await search_all(run, questions, config, agent, earlier)
+            judge = mine.judge if config.reward.judged else None
+            agent = open_agent(mine, retriever, environment=environment, judge=judge)
+            trees = await search_all(run, questions, mine, agent, earlier)
             return note_failures(run, trees)
 
 
@@ -112,6 +121,7 @@ async def search_all(
     """
     trees = Results(run.path / "trees.jsonl", TREES)
     todo = unfinished(questions, trees)
+    absorb_slots(run.path, (question.id for question in questions))
     prices = {"policy": config.policy.price, SCORE: config.policy.price, "judge": config.judge.price}
     spending = Spending(config.budget, prices)
     try:

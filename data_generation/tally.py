@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from steprag.batch.merge import Merging
+from steprag.batch.results import Results
+from steprag.batch.tree_results import TREES
 from steprag.policy.budget import Spending
 from steprag.progress import say
 from steprag.runs import Run
-from steprag.types import Usage
+from steprag.types import Tree, Usage
 
 COUNTED = ("nodes", "known", "refused_steps", "solved", "mixed")
 
@@ -36,3 +39,10 @@ def summarise(run: Run, trees: Iterable[dict[str, Any]], spending: Spending) -> 
     if counts["trees"]:
         listed = ", ".join(f"{name} {count}" for name, count in ended.most_common())
         say(f"generate: ended by {listed}; next: steprag pairs --trees {run.path}")
+
+
+def _finish(run: Run, trees: Results[Tree], spending: Spending) -> None:
+    summarise(run, trees.counts(), spending)
+
+
+MERGING = Merging("trees.jsonl", TREES, _finish)

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from inference.predictions import predictions_file, read_predictions
 from inference.scores import mean
 from steprag.agent.grammar import neutralise
 from steprag.agent.judge import asked
@@ -83,9 +84,9 @@ def main(argv: list[str]) -> int:
 
 async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[str, Any], int]:
     """Judges every prediction of `run`; returns the scores, also in metrics.json, and how many requests failed."""
-    file = existing(run / "predictions.jsonl", "predictions of the run")
+    file = predictions_file(run)
     played = read_manifest(run, "identity")["identity"]
-    predictions = {prediction.id: prediction for prediction in read_records(file, Prediction)}
+    predictions = {prediction.id: prediction for prediction in read_predictions(run)}
     if not predictions:
         raise ConfigError(f"{file} holds no prediction to judge")
     questions = [Question(p.id, p.question, p.golden_answers) for p in predictions.values()]

@@ -14,7 +14,7 @@ from inference.critic_choice import critic_of
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.critic import Critic
 from steprag.agent.open import make_environment, open_agent
-from steprag.agent.rollout import Taken, Turn, episode_of, rollout
+from steprag.agent.rollout import Moment, Taken, episode_of, rollout
 from steprag.batch.journal import Journal
 from steprag.cli import guarded
 from steprag.config import parse_arguments
@@ -72,7 +72,7 @@ async def ask(question: str, index: str, config: InferConfig) -> Episode:
             return await episode_of(turns, show)
 
 
-def show(turn: Turn) -> None:
+def show(turn: Moment) -> None:
     """Writes a step that was taken, and below a query what it found."""
     if not isinstance(turn, Taken):
         return

@@ -29,8 +29,11 @@ from steprag.agent.critic import Critic
 from steprag.agent.environment import Environment
 from steprag.agent.open import Agent, make_environment, open_agent
 from steprag.agent.rollout import Choose
+from steprag.batch.absorb import absorb_slots
 from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.merge import Merging
 from steprag.batch.results import ResultKind, Results
+from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
 from steprag.batch.worklist import (
     agent_identity,
     note_failures,
@@ -62,22 +65,33 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--index", required=True, metavar="DIR|URL", help="index folder, or a service's URL")
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder: predictions.jsonl, metrics.json")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
+    add_shard_option(parser)
     add_infer_options(parser)
     given = parse_arguments(parser, argv)
     config = infer_config(given)
     file = chosen_file(given.questions, given.dataset_name, given.split, given.data_dir)
-    scores, failed = asyncio.run(infer(config, file, given.index, Path(given.out), given.dataset_name))
+    share = shard_of(given.shard)
+    scores, failed = asyncio.run(infer(config, file, given.index, Path(given.out), given.dataset_name, share))
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
     return PART_DONE if failed else 0
 
 
 async def infer(
-    config: InferConfig, questions_file: Path, index: str, out: Path, dataset: str | None = None
+    config: InferConfig,
+    questions_file: Path,
+    index: str,
+    out: Path,
+    dataset: str | None = None,
+    share: Share | None = None,
 ) -> tuple[dict[str, Any], int]:
-    """Runs the stage; returns the scores and how many questions failed. `dataset` names the file's data set."""
+    """Runs the stage, or its part `share`; returns the scores and how many questions failed. `dataset` names the
+    file's data set.
+    """
     check_sampling(config)
     everything = read_questions(questions_file, dataset)
     questions = sampled(everything, config.sample, config.seed)[: config.limit]
+    questions = share.questions(questions) if share else questions
+    mine = share_of(config, share)
     profile = checked_profile(config.prompt, config.policy)
     critic = critic_of(config, profile)
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
@@ -92,15 +106,32 @@ async def infer(
         }
         if critic:
             identity |= {"critic": critic.hash, "candidates": config.candidates}
+        if share:
+            identity |= share.identity
         with open_run(out, "infer", identity=identity, config=config.model_dump()) as run:
             judge = Critic(critic) if critic else None
-            agent = open_agent(config, retriever, environment=environment)
+            agent = open_agent(mine, retriever, environment=environment)
             run.save(asked=len(questions))
-            predictions = await answer_all(run, questions, config, agent, judge)
+            predictions = await answer_all(run, questions, mine, agent, judge)
             failed = note_failures(run, predictions)
-            scores = evaluate(run.path)
-            run.set(counts={key: scores[key] for key in ("questions", "answered", "failed")}, usage=scores["usage"])
+            scores = _scored(run)
     return scores, failed
+
+
+def _scored(run: Run) -> dict[str, Any]:
+    """The scores of the run's predictions, which the manifest then counts."""
+    scores = evaluate(run.path)
+    run.set(counts={key: scores[key] for key in ("questions", "answered", "failed")}, usage=scores["usage"])
+    return scores
+
+
+def _finish(run: Run, predictions: Results[Prediction], spending: Spending) -> None:
+    del predictions  # scored from their file
+    run.set(spent=spending.summary())
+    sys.stdout.write(table(_scored(run)) + "\n")
+
+
+MERGING = Merging("predictions.jsonl", PREDICTIONS, _finish)
 
 
 async def answer_all(
@@ -117,6 +148,7 @@ async def answer_all(
     if not todo:
         predictions.put_in_order(question.id for question in questions)
         return predictions
+    absorb_slots(run.path, (question.id for question in questions))
     try:
         async with opened as agent, Journal(run.path / JOURNAL, spending) as journal:
             run.set(calls_lost=journal.lost)

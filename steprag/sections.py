@@ -62,6 +62,11 @@ class PolicyConfig(Section):
     constrained: bool = Field(default=True, description="have the engine force the step grammar, where it can")
     timeout: float = Field(default=300.0, gt=0, description="seconds until a request counts as lost")
     retries: int = Field(default=4, ge=0, description="tries again after 429, 5xx and lost connections")
+    session_header: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9-]+$",
+        description="header that carries the question's id, so that a router sends its requests to one replica",
+    )
     rate: RateConfig = RateConfig()
     price: PriceConfig = PriceConfig()
 

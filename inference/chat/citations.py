@@ -1,7 +1,7 @@
 """Which passages an answer rests on, and where in them: computed from what the agent read and wrote, never asked of it.
 
-A passage is cited where a piece of evidence stands in it, word for word or in long runs. Models miscopy numbers and
-identifiers of sources; a comparison of texts does not.
+A passage is cited where a sentence of the evidence stands in it, word for word or in long runs. Models miscopy numbers
+and identifiers of sources; a comparison of texts does not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from steprag.types import Passage, State
 
 RUN = 4
 """Words in a row that evidence and passage must share; all of the evidence, where it has fewer."""
+ENOUGH = 0.5
+"""The part of a sentence's words that a passage must have to be cited for it."""
 _WORD = re.compile(r"\w+")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
 @dataclass(frozen=True)
@@ -51,14 +54,49 @@ def citations(state: State, keeps: frozenset[str]) -> tuple[Citation, ...]:
     found = [*state.earlier, state.passages]
     numbers = numbered(found)
     passages = {passage.id: passage for row in found for passage in row}
-    cited: dict[str, Citation] = {}
+    cited: dict[str, tuple[int, list[tuple[int, int]]]] = {}
     for place, step in enumerate(state.steps):
         if step.action in keeps:
-            for passage in (passage for row in found[: place + 1] for passage in row):
-                spans = shared_spans(step.content, passage.text)
-                if spans and passage.id not in cited:
-                    cited[passage.id] = Citation(numbers[passage.id], passage, place, spans)
-    return tuple(cited.get(id) or Citation(n, passages[id], None, ()) for id, n in numbers.items())
+            seen = {passage.id: passage.text for row in found[: place + 1] for passage in row}
+            for sentence in _SENTENCE_END.split(step.content):
+                for id, spans in _best(sentence, seen).items():
+                    cited.setdefault(id, (place, []))[1].extend(spans)
+    return tuple(
+        Citation(n, passages[id], *((cited[id][0], _merged(cited[id][1])) if id in cited else (None, ())))
+        for id, n in numbers.items()
+    )
+
+
+def _best(sentence: str, texts: dict[str, str]) -> dict[str, tuple[tuple[int, int], ...]]:
+    """The spans in those of the texts that hold most of a sentence's words, and at least half of them. Others share
+    phrases with it ("is the capital of") and no facts.
+    """
+    shares = {id: _share(sentence, text) for id, text in texts.items()}
+    most = max(shares.values(), default=0.0)
+    return {id: shared_spans(sentence, texts[id]) for id, share in shares.items() if share == most >= ENOUGH}
+
+
+def _share(sentence: str, text: str) -> float:
+    """The part of a sentence's words that stand in runs which `text` has too."""
+    words = _words(sentence)
+    length, spans = len(words), shared_spans(text, sentence)
+    covered = sum(len(_words(sentence[start:end])) for start, end in spans)
+    return covered / length if length else 0.0
+
+
+def _merged(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Spans in order, those that touch as one."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return tuple(merged)
+
+
+def _words(text: str) -> list[str]:
+    return [match.group().lower() for match in _WORD.finditer(text)]
 
 
 def shared_spans(evidence: str, text: str) -> tuple[tuple[int, int], ...]:
@@ -66,7 +104,7 @@ def shared_spans(evidence: str, text: str) -> tuple[tuple[int, int], ...]:
 
     Evidence that says there is none ("None") stands nowhere.
     """
-    words = [match.group().lower() for match in _WORD.finditer(evidence)]
+    words = _words(evidence)
     if not words or words == ["none"]:
         return ()
     places = [(match.group().lower(), match.start(), match.end()) for match in _WORD.finditer(text)]
@@ -76,9 +114,5 @@ def shared_spans(evidence: str, text: str) -> tuple[tuple[int, int], ...]:
     for start in range(len(places) - length + 1):
         window = places[start : start + length]
         if tuple(word for word, _, _ in window) in runs:
-            begin, end = window[0][1], window[-1][2]
-            if spans and begin <= spans[-1][1]:
-                spans[-1] = (spans[-1][0], end)
-            else:
-                spans.append((begin, end))
-    return tuple(spans)
+            spans.append((window[0][1], window[-1][2]))
+    return _merged(spans)

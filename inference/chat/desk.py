@@ -119,6 +119,7 @@ class Desk:
                 self._waiting.move_to_end(conversation)
                 self._playing[conversation] = live
                 live.task = asyncio.create_task(self._play(live))
+                live.task.add_done_callback(lambda task, live=live: self._broke(live, task))
 
     async def _play(self, live: LiveTurn) -> None:
         live.begun = time.monotonic()
@@ -131,6 +132,14 @@ class Desk:
         finally:
             del self._playing[live.request.conversation]
         self._end(live, turn)
+        self._begin()
+
+    def _broke(self, live: LiveTurn, task: asyncio.Task[None]) -> None:
+        """A fault of this program must not leave anyone waiting: it is logged, and the turn fails."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        log.error("turn %s broke", live.id, exc_info=error)
+        self._end(live, turn_of(live.request, finish="failed", error="a fault of the service; its log says more"))
         self._begin()
 
     async def _played(self, live: LiveTurn) -> Turn:

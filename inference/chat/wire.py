@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from typing import Annotated, Any, Literal
 
 from fastapi.responses import StreamingResponse
 from fastapi.sse import format_sse_event
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-PING = 15.0
-"""Seconds without an event after which a stream shows that it lives."""
+COMMENT = b": \n\n"
+"""A message that says nothing: it shows that the stream lives."""
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
@@ -101,26 +99,6 @@ def dumped(value: Any) -> str:
 
 
 def stream_of(messages: AsyncIterator[bytes]) -> StreamingResponse:
-    """An event stream, with a comment whenever nothing was said for PING seconds."""
+    """An event stream."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_with_pings(messages), media_type="text/event-stream", headers=headers)
-
-
-async def _with_pings(messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    async with aclosing(messages) as source:  # pyright: ignore[reportArgumentType] (a generator, which can be closed)
-        following = asyncio.ensure_future(anext(source))
-        try:
-            while True:
-                done, _ = await asyncio.wait({following}, timeout=PING)
-                if not done:
-                    yield b": \n\n"
-                    continue
-                try:
-                    message = following.result()
-                except StopAsyncIteration:
-                    return
-                yield message
-                following = asyncio.ensure_future(anext(source))
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+    return StreamingResponse(messages, media_type="text/event-stream", headers=headers)

@@ -7,8 +7,8 @@ and what the run counts of it. A start reads the index and not the results, whic
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -131,6 +131,24 @@ class Results(Generic[Record]):
             write_records(index_of(self.path), self._lines)
         else:
             index_of(self.path).unlink(missing_ok=True)
+
+
+def gather(path: Path, kind: ResultKind[Any], parts: Sequence[Path], question_ids: Iterable[str]) -> None:
+    """Writes the results of several files into one, in the order of the questions, others behind them. Of several
+    results of one question that of the last file counts. `path` may be one of the files.
+    """
+    found: dict[str, tuple[Path, Place]] = {}
+    for part in parts:
+        drop_torn_line(part)  # the run may have been killed
+        found |= {place.id: (part, place) for place in places_of(part, kind)}
+    ordered = [found[key] for key in dict.fromkeys((*question_ids, *found)) if key in found]
+    index_of(path).unlink(missing_ok=True)
+    with ExitStack() as opened, written_whole(path, "wb") as file:
+        streams = {part: opened.enter_context(part.open("rb")) for part in {part for part, _ in ordered}}
+        for part, place in ordered:
+            streams[part].seek(place.start)
+            file.write(streams[part].read(place.length))
+    write_records(index_of(path), _moved([place for _, place in ordered]))
 
 
 def _read(path: Path, kind: ResultKind[Any]) -> list[Place]:

@@ -17,7 +17,8 @@ KEEP_ALIVE = 65
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket, so that a taken port is told before anything is loaded. Raises ConfigError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio turns Nagle's algorithm off only where the protocol is named; with it on, small replies wait 40 ms.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))

@@ -1,0 +1,174 @@
+"""A chat service over fakes, on a real socket: its agent, its server in a thread, a client that reads its streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import uvicorn
+
+from inference.chat.api import FREE, create_chat_app
+from inference.chat.config import ChatServiceConfig
+from inference.chat.desk import Desk
+from inference.chat.events import ENDS
+from inference.chat.player import ChatAgent
+from inference.chat.serve import modes_of
+from inference.chat.service import ChatService
+from inference.chat.store import TurnStore
+from steprag.agent.open import make_environment
+from steprag.agent.profiles import load_profile
+from steprag.batch.journal import JOURNAL, Journal
+from steprag.policy.client import Model
+from steprag.policy.gate import Gate
+from steprag.policy.streaming import Listener
+from steprag.sections import EpisodeConfig, PolicyConfig
+from steprag.types import Completion, Message, Sample, Usage
+from steprag.web.guard import Door
+from steprag.web.listening import listen, url_of
+from tests.fakes import DictRetriever, answer, evidence, query
+
+TOKEN = "a-token"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@dataclass
+class WritingPolicy:
+    """Writes a script's completions word by word. `hold`: stops before a completion's last word until `go` is set."""
+
+    script: Callable[[tuple[Message, ...]], str]
+    hold: bool = False
+    go: threading.Event = field(default_factory=threading.Event)
+    begun: list[str] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    asked: int = 0
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        self.asked += 1
+        return Sample((Completion(self.script(messages), "stop"),) * n, Usage(1, 10, 5))
+
+    async def stream(
+        self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, seed: int, listener: Listener
+    ) -> Sample:
+        self.asked += 1
+        text = self.script(messages)
+        words = text.split(" ")
+        self.begun.append(text)
+        try:
+            for place, word in enumerate(words):
+                while self.hold and place == len(words) - 1 and not self.go.is_set():
+                    await asyncio.sleep(0.005)
+                await asyncio.sleep(0)
+                listener(f" {word}" if place else word)
+        except asyncio.CancelledError:
+            self.cancelled.append(text)
+            raise
+        return Sample((Completion(text, "stop"),), Usage(1, 10, 5))
+
+
+def scripted(*texts: str) -> Callable[[tuple[Message, ...]], str]:
+    """Completions in this order, then the last one again."""
+    rest = list(texts)
+    return lambda messages: rest.pop(0) if len(rest) > 1 else rest[0]
+
+
+WORK = (query("Tirana"), evidence("Tirana is the capital of Albania."), query("Albania"),
+        evidence("Prices in Albania are quoted in the lek."), answer("lek"))  # fmt: skip
+
+
+@dataclass
+class Served:
+    """A running service. `retriever` and `policy` are its fakes, `desk` its queue."""
+
+    url: str
+    client: httpx2.Client
+    policy: Any
+    retriever: DictRetriever
+    desk: Desk
+
+    def ask(self, question: str = "Which currency?", **more: Any) -> str:
+        """The id of a new turn."""
+        reply = self.client.post("/api/turns", json={"question": question, **more})
+        assert reply.status_code == 201, reply.text
+        return reply.json()["turn"]
+
+    def events(self, turn: str, after: str | None = None, most: int | None = None) -> list[dict[str, Any]]:
+        """The turn's events until its end, or the first `most`; each with its `id`."""
+        headers = {"Last-Event-ID": after} if after else {}
+        told: list[dict[str, Any]] = []
+        with self.client.stream("GET", f"/api/turns/{turn}/events", headers=headers) as reply:
+            assert reply.status_code == 200, reply.read()
+            for event in parsed(reply.iter_lines()):
+                told.append(event)
+                if len(told) == most:
+                    break
+        return told
+
+    def whole(self, question: str = "Which currency?", **more: Any) -> list[dict[str, Any]]:
+        """All events of a new turn."""
+        told = self.events(self.ask(question, **more))
+        assert told[-1]["type"] in ENDS
+        return told
+
+
+def parsed(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    """The events of an event stream."""
+    event: dict[str, Any] = {}
+    for line in lines:
+        if line.startswith("data: "):
+            event |= json.loads(line.removeprefix("data: "))
+        elif line.startswith("id: "):
+            event["id"] = line.removeprefix("id: ")
+        elif not line and event:
+            yield event
+            event = {}
+
+
+@contextmanager
+def chat(
+    policy: Any, folder: Path | None = None, *, at_once: int = 2, rewriter: Any = None,
+    retriever: DictRetriever | None = None, port: int = 0, **limits: Any,
+) -> Iterator[Served]:  # fmt: skip
+    """The service on `port`, or on a free one; its loop runs in a thread."""
+    retriever, ready, box = retriever or DictRetriever(), threading.Event(), {}
+    environment = make_environment(load_profile("transcript"), retriever, EpisodeConfig())
+    config = ChatServiceConfig(**limits)
+    listening = listen("127.0.0.1", port)
+
+    async def run() -> None:
+        gate = Gate(PolicyConfig(concurrency=at_once))
+        async with Journal(folder / JOURNAL if folder else Path(":memory:")) as journal:
+            store = TurnStore(folder)
+            second = Model(rewriter, gate) if rewriter else None
+            agent = ChatAgent(modes_of(environment), Model(policy, gate), second, journal, store, config.history, 0)
+            desk = Desk(agent, config, at_once)
+            door = Door(TOKEN, True, FREE, config.body_bytes, "steprag")
+            service = ChatService(desk, door, config, "double", "world", next(iter(agent.modes)), "test")
+            settings = uvicorn.Config(create_chat_app(service), log_level="error", timeout_graceful_shutdown=1)
+            box["server"], box["desk"] = uvicorn.Server(settings), desk
+            box["server"].install_signal_handlers = lambda: None
+            serving = asyncio.create_task(box["server"].serve(sockets=[listening]))
+            while not box["server"].started:
+                await asyncio.sleep(0.005)
+            ready.set()
+            await serving
+            await desk.close()
+            store.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
+    thread.start()
+    assert ready.wait(30)
+    client = httpx2.Client(base_url=url_of(listening), headers=BEARER, timeout=30)
+    try:
+        yield Served(url_of(listening), client, policy, retriever, box["desk"])
+    finally:
+        client.close()
+        box["server"].should_exit = True
+        thread.join(15)
+        listening.close()

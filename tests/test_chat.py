@@ -1,0 +1,364 @@
+"""The chat service through its HTTP doors: turns, events, cancelling, restarts, forks, feedback, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference.chat.citations import shared_spans
+from inference.chat.events import next_state
+from inference.inference import answer_one
+from steprag.agent.open import make_environment
+from steprag.agent.profiles import load_profile
+from steprag.agent.retriever import Choice
+from steprag.batch.journal import JOURNAL, Journal
+from steprag.files import read_records
+from steprag.sections import EpisodeConfig
+from steprag.types import Passage, Prediction, Question, Turn
+from tests.chat_parts import WORK, WritingPolicy, chat, scripted
+from tests.fakes import DictRetriever, answer, evidence, query
+
+
+def working(**more: Any) -> WritingPolicy:
+    return WritingPolicy(scripted(*WORK), **more)
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    return [event["type"] for event in events if event["type"] != "step.delta"]
+
+
+def in_order(events: list[dict[str, Any]]) -> None:
+    state = ""
+    for event in events:
+        state = next_state(state, event)
+
+
+def wait_for(true: Any) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_turn_is_told_step_by_step_and_equals_what_infer_predicts(tmp_path: Path) -> None:
+    with chat(working(), tmp_path) as served:
+        events = served.whole("Which currency?")
+    in_order(events)
+    assert kinds(events) == ["turn.started", "question", "step.started", "step.finished", "passages", "step.started",
+                             "step.finished", "step.started", "step.finished", "passages", "step.started",
+                             "step.finished", "step.started", "step.finished", "answer", "turn.finished"]  # fmt: skip
+    for step in (event for event in events if event["type"] == "step.finished"):
+        pieces = [event["text"] for event in events if event["type"] == "step.delta" and event["step"] == step["step"]]
+        assert len(pieces) > 3
+        assert "".join(pieces) == step["text"]
+    (turn,) = read_records(tmp_path / "turns.jsonl", Turn)
+    environment = make_environment(load_profile("transcript"), DictRetriever(), EpisodeConfig())
+    question = Question(turn.id, "Which currency?", ())
+    predicted = asyncio.run(answer_one(question, 0, environment, working()))
+    (read,) = read_records(tmp_path / "turns.jsonl", Prediction)
+    assert isinstance(predicted, Prediction)
+    for name in ("question", "prediction", "steps", "passages", "finish", "usage"):
+        assert getattr(read, name) == getattr(predicted, name)
+
+
+def test_citations_are_computed_from_evidence_and_passages() -> None:
+    with chat(working()) as served:
+        events = served.whole()
+    items = {item["n"]: item for event in events if event["type"] == "passages" for item in event["items"]}
+    sources = {items[one["n"]]["title"]: one for one in events[-2]["sources"]}
+    assert sources["Tirana"]["cited"]
+    assert sources["Tirana"]["evidence"] == 1
+    assert sources["Albania"]["evidence"] == 3
+    assert not sources["Lima"]["cited"]
+    (start, end) = sources["Albania"]["spans"][0]
+    assert items[sources["Albania"]["n"]]["text"][start:end] == "Prices in Albania are quoted in the lek"
+
+
+def test_shared_spans() -> None:
+    assert shared_spans("None", "None of it") == ()
+    assert shared_spans("in the lek", "Prices are quoted in the Lek.") == ((18, 28),)
+    assert shared_spans("a b c d x", "q a b c d e f") == ((2, 9),)
+
+
+def test_a_listener_that_comes_back_misses_nothing_and_hears_nothing_twice() -> None:
+    with chat(working(hold=True), leave=30) as served:
+        turn = served.ask()
+        first = served.events(turn, most=4)
+        served.policy.go.set()
+        rest = served.events(turn, after=first[-1]["id"])
+        again = served.events(turn)
+    assert [*first, *rest] == again
+    in_order(again)
+
+
+def test_cancelling_closes_the_request_and_frees_the_slot(tmp_path: Path) -> None:
+    policy = WritingPolicy(scripted(WORK[0], *WORK), hold=True)
+    with chat(policy, tmp_path, at_once=1) as served:
+        turn = served.ask()
+        wait_for(lambda: policy.begun)
+        assert served.client.delete(f"/api/turns/{turn}").status_code == 204
+        events = served.events(turn)
+        assert events[-1]["type"] == "turn.cancelled"
+        assert policy.cancelled == [WORK[0]]
+        policy.go.set()
+        assert served.whole()[-1]["type"] == "turn.finished"
+    with _journal(tmp_path) as journal:
+        assert journal.lost == 0
+        assert journal.calls_of(turn) == []
+    (cancelled, finished) = read_records(tmp_path / "turns.jsonl", Turn)
+    assert (cancelled.finish, finished.finish) == ("cancelled", "answer")
+
+
+def test_a_turn_ends_when_its_last_listener_stays_away() -> None:
+    policy = working(hold=True)
+    with chat(policy, leave=0.05) as served:
+        turn = served.ask()
+        served.events(turn, most=3)
+        wait_for(lambda: policy.cancelled)
+        assert served.events(turn)[-1]["type"] == "turn.cancelled"
+
+
+def test_what_was_accepted_is_played_by_the_next_service_and_paid_once(tmp_path: Path) -> None:
+    held = working(hold=True)
+    with chat(held, tmp_path, at_once=1) as served:
+        first, second = served.ask("Which currency?"), served.ask("And then?")
+        held.go.set()
+        wait_for(lambda: len(held.begun) >= 2)
+        held.go.clear()
+        wait_for(lambda: len(held.begun) >= 3)
+    begun = len(held.begun)
+    with chat(WritingPolicy(scripted(*WORK[begun - 1 :], *WORK)), tmp_path, at_once=1) as served:
+        events, others = served.events(first), served.events(second)
+        assert served.policy.asked <= 2 * len(WORK) - (begun - 1)
+    in_order(events)
+    assert events[-1]["finish"] == others[-1]["finish"] == "answer"
+    assert [turn.id for turn in read_records(tmp_path / "turns.jsonl", Turn)] == [first, second]
+
+
+def test_a_finished_turn_is_told_again_after_a_restart(tmp_path: Path) -> None:
+    with chat(working(), tmp_path) as served:
+        told = served.whole()
+        turn = told[0]["turn"]
+    with chat(working(), tmp_path) as served:
+        again = served.events(turn)
+        assert served.retriever.searched == []
+        step = served.client.get(f"/api/turns/{turn}/steps/1").json()
+    in_order(again)
+    assert kinds(again) == kinds(told)
+    assert [e for e in again if e["type"] == "passages"][0]["items"] == [e for e in told if e["type"] == "passages"][0][
+        "items"
+    ]
+    assert step["allowed"] == ["evidence"]
+    assert step["candidates"] == [{"text": WORK[1], "refused": None}]
+    assert "Tirana is the capital of Albania" in step["messages"][-1]["content"]
+
+
+def test_too_many_questions_are_refused_and_conversations_take_turns() -> None:
+    policy = WritingPolicy(lambda messages: answer(messages[-1]["content"][:200].replace("<", "")), hold=True)
+    with chat(policy, at_once=1, waiting=3) as served:
+        served.ask("first")
+        wait_for(lambda: policy.begun)
+        for question in ("one", "two", "three"):
+            served.ask(question)
+        reply = served.client.post("/api/turns", json={"question": "four"})
+        assert (reply.status_code, reply.headers["retry-after"]) == (429, "2")
+        assert reply.json()["error"]["code"] == "busy"
+        policy.go.set()
+        wait_for(lambda: len(policy.begun) == 4)
+
+
+def test_a_conversation_has_one_turn_at_a_time() -> None:
+    policy = working(hold=True)
+    with chat(policy) as served:
+        reply = served.client.post("/api/turns", json={"question": "one"}).json()
+        again = served.client.post("/api/turns", json={"question": "two", "conversation": reply["conversation"]})
+        assert again.status_code == 409
+        policy.go.set()
+
+
+def test_a_fork_goes_on_from_the_changed_step_and_becomes_a_preference(tmp_path: Path) -> None:
+    policy = WritingPolicy(scripted(*WORK, *WORK[3:]))
+    with chat(policy, tmp_path) as served:
+        turn = served.whole()[0]["turn"]
+        searched = len(served.retriever.searched)
+        refused = served.client.post(f"/api/turns/{turn}/fork", json={"step": 2, "text": evidence("x")})
+        assert refused.status_code == 422
+        assert refused.json()["error"]["code"] == "wrong_action"
+        fork = served.client.post(f"/api/turns/{turn}/fork", json={"step": 2, "text": "currency of Albania"}).json()
+        events = served.events(fork["turn"])
+        assert served.retriever.searched[searched:] == ["currency of Albania"]
+    in_order(events)
+    given = [event for event in events if event["type"] == "step.finished" and event["given"]]
+    assert [event["content"] for event in given] == [
+        "Tirana",
+        "Tirana is the capital of Albania.",
+        "currency of Albania",
+    ]
+    (pair,) = [json.loads(line) for line in (tmp_path / "preferred.jsonl").read_text().splitlines()]
+    assert (pair["rejected"], pair["web"]) == (WORK[2], False)
+    assert "<query> currency of Albania </query>" in pair["chosen"]
+    assert pair["prompt"][-1]["role"] == "user"
+    (_, forked) = read_records(tmp_path / "turns.jsonl", Turn)
+    assert (forked.parent, forked.given, forked.prediction) == (turn, 3, "lek")
+
+
+def test_feedback_becomes_the_golden_answer(tmp_path: Path) -> None:
+    with chat(working(), tmp_path) as served:
+        turn = served.whole()[0]["turn"]
+        reply = served.client.post(f"/api/turns/{turn}/feedback", json={"right": False, "answer": "the lek"})
+        assert reply.status_code == 204
+        (row,) = served.client.get("/api/conversations").json()["conversations"]
+        listed = served.client.get(f"/api/conversations/{row['id']}").json()["turns"]
+    assert listed[0]["feedback"] == {"right": False, "answer": "the lek"}
+    (kept,) = read_records(tmp_path / "turns.jsonl", Turn)
+    assert kept.golden_answers == ("the lek",)
+
+
+def test_a_deleted_conversation_leaves_nothing(tmp_path: Path) -> None:
+    with chat(working(), tmp_path) as served:
+        events = served.whole("A very secret question")
+        conversation, turn = events[0]["conversation"], events[0]["turn"]
+        assert served.client.delete(f"/api/conversations/{conversation}").status_code == 204
+        assert served.client.get(f"/api/conversations/{conversation}").status_code == 404
+        assert served.client.get(f"/api/turns/{turn}/events").status_code == 404
+    with _journal(tmp_path) as journal:
+        assert journal.questions() == []
+    assert (tmp_path / "turns.jsonl").read_text() == (tmp_path / "accepted.jsonl").read_text() == ""
+
+
+def test_a_question_that_leans_on_others_is_rewritten_to_stand_alone(tmp_path: Path) -> None:
+    policy = WritingPolicy(lambda messages: answer("lek"))
+    rewriter = WritingPolicy(lambda messages: 'Question: "What is the currency of Albania?"\nmore')
+    with chat(policy, tmp_path, rewriter=rewriter, history=2) as served:
+        conversation = served.whole("One?")[0]["conversation"]
+        assert rewriter.asked == 0
+        for question in ("Two?", "Three?", "And its currency?"):
+            events = served.whole(question, conversation=conversation)
+        plain = served.whole("As it is", conversation=conversation, rewrite=False)
+    assert events[1]["asked"] == "And its currency?"
+    assert events[1]["question"] == "What is the currency of Albania?"
+    assert plain[1]["question"] == "As it is"
+    with _journal(tmp_path) as journal:
+        calls = journal.calls_of(events[0]["turn"])
+    assert [key[0] for key, _ in calls] == ["rewriter", "policy"]
+
+
+def test_a_refused_completion_ends_the_turn_with_its_reason() -> None:
+    with chat(WritingPolicy(scripted(query("Tirana"), "I do not know."))) as served:
+        events = served.whole()
+        step = served.client.get(f"/api/turns/{events[0]['turn']}/steps/1").json()
+    in_order(events)
+    assert (events[-1]["finish"], events[-1]["refused"]) == ("no_action", "I do not know.")
+    assert step["candidates"] == [{"text": "I do not know.", "refused": "no_action"}]
+
+
+def test_a_turn_that_takes_too_long_fails_and_the_next_one_is_played() -> None:
+    policy = working(hold=True)
+    with chat(policy, at_once=1, seconds=0.1) as served:
+        events = served.whole()
+        assert events[-1]["type"] == "turn.failed"
+        assert "serve.seconds" in events[-1]["message"]
+        policy.go.set()
+        policy.script = scripted(answer("lek"))
+        assert served.whole(mode="direct")[-1]["finish"] == "answer"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"question": " "}, 422),
+        ({"question": "x" * 9000}, 422),
+        ({"question": "x", "mode": "nosuch"}, 422),
+        ({"question": "x", "extra": 1}, 422),
+        ({"question": "x", "conversation": "../../etc"}, 422),
+        ({"question": "x" * 2_000_000}, 413),
+    ],
+)
+def test_bad_requests(body: dict[str, Any], status: int) -> None:
+    with chat(working()) as served:
+        reply = served.client.post("/api/turns", json=body)
+    assert reply.status_code == status
+    assert reply.json()["error"]["message"]
+
+
+def test_a_disk_without_room_is_told_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = working(hold=True)
+    with chat(policy, tmp_path) as served:
+        store = served.desk.chat.store
+        turn = served.ask()
+        wait_for(lambda: policy.begun)
+        full = _FullFile(tmp_path / "turns.jsonl")
+        assert store._files
+        store._files = (full, store._files[1])  # pyright: ignore[reportAttributeAccessIssue]
+        policy.go.set()
+        events = served.events(turn)
+        assert (events[-1]["type"], events[-1]["code"]) == ("turn.failed", "not_kept")
+    with chat(working(), tmp_path) as served:
+        assert served.events(turn)[-1]["finish"] == "answer"
+
+
+class _FullFile:
+    """A file on a full disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, record: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    def close(self) -> None:
+        return None
+
+
+class _journal:
+    """The journal of a folder whose service has stopped."""
+
+    def __init__(self, folder: Path) -> None:
+        self._journal = Journal(folder / JOURNAL)
+
+    def __enter__(self) -> Journal:
+        return self._journal
+
+    def __exit__(self, *_: object) -> None:
+        self._journal._db.close()
+
+
+@dataclass
+class _TwoSources(DictRetriever):
+    """An index and a web that say why they were asked."""
+
+    @property
+    def sources(self) -> dict[str, Any]:
+        return {"web": _Web(fingerprint="web:x"), "local": DictRetriever(), "auto": _Web(), "both": DictRetriever()}
+
+
+class _Web(DictRetriever):
+    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+        found = await super().search(query, top_k)
+        return tuple(replace(passage, id=f"https://example.org/{passage.id}#0a1b2c3d4e5f6071") for passage in found)
+
+    def choice(self, query: str) -> Choice | None:
+        return Choice("web", f"nothing like {query!r} in the index")
+
+
+def test_modes_search_where_they_say_and_auto_says_why(tmp_path: Path) -> None:
+    with chat(WritingPolicy(scripted(*WORK, *WORK, answer("lek"), *WORK)), tmp_path, retriever=_TwoSources()) as served:
+        assert served.client.get("/api/info").json()["modes"] == ["auto", "local", "web", "both", "direct"]
+        auto = served.whole(mode="auto")
+        local = served.whole(mode="local")
+        direct = served.whole(mode="direct")
+        fork = served.client.post(f"/api/turns/{auto[0]['turn']}/fork", json={"step": 2, "text": "Albania's currency"})
+        served.events(fork.json()["turn"])
+    first = next(event for event in auto if event["type"] == "passages")
+    assert (first["source"], first["why"]) == ("web", "nothing like 'Tirana' in the index")
+    assert first["items"][0]["url"] == "https://example.org/0"
+    here = next(event for event in local if event["type"] == "passages")
+    assert (here["source"], here.get("why"), here["items"][0]["url"]) == ("local", None, None)
+    assert "passages" not in kinds(direct)
+    assert json.loads((tmp_path / "preferred.jsonl").read_text())["web"] is True
