@@ -20,7 +20,7 @@ HOSTILE = (
     "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'> ![pixel](http://attacker.test/p.png) "
     "[click](javascript:window.hacked=1) <a href='javascript:window.hacked=1'>link</a> <svg onload=window.hacked=1>"
 )
-WEB = Passage("https://example.org/a?b=c#1f", "Lek <b>bold</b>", f"{HOSTILE} The lek is Albania's currency.", 0.5)
+WEB = Passage("https://example.org/a?b=c#0123456789abcdef", "Lek <b>bold</b>", f"{HOSTILE} The lek is Albania's currency.", 0.5)
 TRAP = Passage("javascript:window.hacked=1", "Trap", HOSTILE, 0.4)
 
 
@@ -73,9 +73,10 @@ def test_what_a_screen_reader_is_told_are_ends_of_steps_never_tokens(browser: An
         ended(page)
         told = page.evaluate("window.told")
     assert told[-1] == "Answer: lek"
-    whole = {"Step 1, Query: Tirana", "3 passages found.", "Step 2, Evidence: Tirana is the capital of Albania.",
-             "Step 3, Query: Albania", "Step 4, Evidence: Prices in Albania are quoted in the lek.",
-             "Step 5, Answer: lek", "Answer: lek"}  # fmt: skip
+    whole = {"Step 1, Query: Tirana", "Step 1, Query: Tirana (3 passages found)", "Step 3, Query: Albania",
+             "Step 2, Evidence: Tirana is the capital of Albania.", "Step 3, Query: Albania (3 passages found)",
+             "Step 4, Evidence: Prices in Albania are quoted in the lek.", "Step 5, Answer: lek",
+             "Answer: lek"}  # fmt: skip
     assert set(told) - {""} <= whole
 
 
@@ -126,7 +127,7 @@ def tabbed(page: Any, times: int) -> list[str]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [320, 1280])
 def test_axe_finds_nothing_and_nothing_is_wider_than_the_window(browser: Any, scheme: str, width: int) -> None:
-    long = f"https://example.org/{'x' * 300}#1f"
+    long = f"https://example.org/{'x' * 300}#0123456789abcdef"
     script = scripted(*WORK, query("x" * 300), "I do not know.", *WORK)
     size = {"width": width, "height": 700}
     with chat(WritingPolicy(script)) as served, page_in(browser, viewport=size, color_scheme=scheme) as page:
@@ -216,7 +217,7 @@ def test_words_are_followed_at_the_end_and_left_alone_further_up(browser: Any) -
         assert page.evaluate(end) < 5
         policy.hold = True
         ask(page)
-        page.locator(".turn").nth(1).get_by_text("Tirana").wait_for()
+        page.locator(".turn").nth(1).locator(".step").get_by_text("Tirana").wait_for()
         page.mouse.move(400, 200)
         page.mouse.wheel(0, -400)
         latest = page.get_by_role("button", name="To the latest")
