@@ -20,7 +20,8 @@ HOSTILE = (
     "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'> ![pixel](http://attacker.test/p.png) "
     "[click](javascript:window.hacked=1) <a href='javascript:window.hacked=1'>link</a> <svg onload=window.hacked=1>"
 )
-WEB = Passage("https://example.org/a?b=c#0123456789abcdef", "Lek <b>bold</b>", f"{HOSTILE} The lek is Albania's currency.", 0.5)
+PAGE = "https://example.org/a?b=c"
+WEB = Passage(f"{PAGE}#0123456789abcdef", "Lek <b>bold</b>", f"{HOSTILE} The lek is Albania's currency.", 0.5)
 TRAP = Passage("javascript:window.hacked=1", "Trap", HOSTILE, 0.4)
 
 
@@ -41,7 +42,7 @@ def test_text_of_strangers_stays_text(browser: Any) -> None:
         assert page.locator("#app :is(script, img, iframe, object, b b)").count() == 0
         assert page.evaluate("window.hacked") is None
         links = [link for link in turn.locator("a").all() if link.get_attribute("href")]
-        assert {link.get_attribute("href") for link in links} == {"https://example.org/a?b=c"}
+        assert {link.get_attribute("href") for link in links} == {PAGE}
         assert {link.get_attribute("rel") for link in links} == {"noopener noreferrer"}
         assert page.locator(".conversations").inner_text().count("<script>") == 1
 
