@@ -6,30 +6,15 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from steprag.batch.results import ResultKind
+from steprag.batch.merge import Merging
+from steprag.batch.results import Results
+from steprag.batch.tree_results import TREES
 from steprag.policy.budget import Spending
 from steprag.progress import say
 from steprag.runs import Run
 from steprag.types import Tree, Usage
 
 COUNTED = ("nodes", "known", "refused_steps", "solved", "mixed")
-
-
-def tree_counts(tree: Tree) -> dict[str, Any]:
-    """What is counted of a tree. `solved`: an answer has F1 1; `mixed`: one answer is better than another."""
-    scores = [node.prediction_f1 for node in tree.nodes if node.prediction_f1 is not None]
-    return {
-        "nodes": len(tree.nodes),
-        "known": len(tree.known or ()),
-        "refused_steps": sum(node.failure is not None for node in tree.nodes),
-        "solved": int(any(score == 1.0 for score in scores)),
-        "mixed": int(bool(scores) and max(scores) > min(scores)),
-        "ended": tree.status,
-        "usage": vars(tree.usage),
-    }
-
-
-TREES = ResultKind(Tree, lambda tree: tree.question.id, tree_counts)
 
 
 def summarise(run: Run, trees: Iterable[dict[str, Any]], spending: Spending) -> None:
@@ -54,3 +39,10 @@ def summarise(run: Run, trees: Iterable[dict[str, Any]], spending: Spending) -> 
     if counts["trees"]:
         listed = ", ".join(f"{name} {count}" for name, count in ended.most_common())
         say(f"generate: ended by {listed}; next: steprag pairs --trees {run.path}")
+
+
+def _finish(run: Run, trees: Results[Tree], spending: Spending) -> None:
+    summarise(run, trees.counts(), spending)
+
+
+MERGING = Merging("trees.jsonl", TREES, _finish)

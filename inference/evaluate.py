@@ -81,7 +81,7 @@ def _with_interval(each: list[Score], name: str) -> list[tuple[str, Any]]:
 
 def episode_seconds(events: Path) -> dict[str, float] | None:
     """Median and 95th percentile of an episode's seconds, of those that were played in one go; None without any."""
-    rows = (row for _, row in read_rows(events)) if events.exists() else ()
+    rows = (row for _, row in read_rows(events, finite=False)) if events.exists() else ()
     whole = (row for row in rows if row.get("event") == "done" and not row.get("part"))
     seconds = sorted(row["seconds"] for row in whole if "seconds" in row)
     if not seconds:

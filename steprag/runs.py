@@ -64,7 +64,7 @@ def open_run(path: Path | str, stage: str, *, identity: dict[str, Any], config: 
     budget, interrupted or failed.
     """
     path = Path(path)
-    with _locked(path):
+    with locked(path):
         for leftover in path.glob(f".*{PARTIAL}"):  # a kill came while the file was being written
             leftover.unlink()
         manifest = _manifest(path, stage, identity, config)
@@ -75,7 +75,7 @@ def open_run(path: Path | str, stage: str, *, identity: dict[str, Any], config: 
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """The folder, made if need be, for this process alone."""
     lock = FileLock(path / ".lock", timeout=0)
     try:
@@ -186,20 +186,21 @@ def _manifest(path: Path, stage: str, identity: dict[str, Any], config: dict[str
     if old.get("stage") != stage:
         raise ConfigError(f"{path} is a run of {old.get('stage')!r}, not of {stage!r}; choose another folder")
     if old.get("identity") != fresh["identity"]:
+        key, was, now_asked = difference(old["identity"], fresh["identity"])
         raise ConfigError(
-            f"{path} was made with {_difference(old['identity'], fresh['identity'])}; choose another folder"
+            f"{path} was made with {key} = {was!r}, and is now asked for {now_asked!r}; choose another folder"
         )
     kept = {key: value for key, value in old.items() if key not in fresh and key != "error"}
     return {**fresh, "started": old.get("started", fresh["started"]), **kept, "previous_status": old.get("status")}
 
 
-def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """The first key on which two identities differ, in words."""
-    flat_old, flat_new = dict(_flat(old)), dict(_flat(new))
-    for key in sorted(flat_old.keys() | flat_new.keys()):
-        if flat_old.get(key) != flat_new.get(key):
-            return f"{key} = {flat_old.get(key)!r}, and is now asked for {flat_new.get(key)!r}"
-    return "another configuration"
+def difference(one: dict[str, Any], other: dict[str, Any]) -> tuple[str, Any, Any]:
+    """The first key on which two identities that are not equal differ, with both values."""
+    flat, flat_other = dict(_flat(one)), dict(_flat(other))
+    keys = sorted(flat.keys() | flat_other.keys())
+    differ = (key for key in keys if flat.get(key) != flat_other.get(key))
+    key = next(differ, "configuration")  # an empty section is a difference that has no key
+    return key, flat.get(key), flat_other.get(key)
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

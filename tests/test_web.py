@@ -402,6 +402,13 @@ def test_a_bad_web_file_is_one_line(
     assert said in line
 
 
+def test_pages_that_are_late_are_left_out_of_the_search(here: Web, encoder: Path, tmp_path: Path) -> None:
+    here.pages["/lek"] = drip
+    (found,) = search(web_file(tmp_path, here, encoder, seconds=6.0, page_seconds=600.0), QUERY)
+    assert "largest city" in texts(found)
+    assert "The lek is a currency." in {p.text for p in found}
+
+
 def test_the_command_line_searches_the_web(
     here: Web, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

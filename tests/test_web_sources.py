@@ -16,7 +16,7 @@ from indexes import open_retriever
 from indexes.evaluate import Judged
 from indexes.web.calibrate import Likeness, auc, best_threshold, likeness, stands_in, subject, words
 from indexes.web.sources import FallbackRetriever, FusedRetriever
-from steprag.agent.retriever import Choice, Choosing, Retriever, Sourced, url_of
+from steprag.agent.retriever import Choosing, Retriever, SourceChoice, Sourced, url_of
 from steprag.cli import main
 from steprag.errors import NotJournalled, RetrieverError
 from steprag.types import Passage
@@ -89,11 +89,13 @@ def test_the_web_is_asked_where_the_index_has_nothing_alike() -> None:
     auto = FallbackRetriever(DictRetriever(WORLD), far, SharedWords(), 0.75)
     assert isinstance(auto, Choosing)
     assert searched(auto, "capital Tirana")[0].title == "Tirana"
-    assert auto.choice("capital Tirana") == Choice("local", "the index's best passage has 1.00, the threshold is 0.75")
+    assert auto.choice("capital Tirana") == SourceChoice(
+        "local", "the index's best passage has 1.00, the threshold is 0.75"
+    )
     assert far.searched == [], "no request for what the index has"
     assert searched(auto, "Quito Ecuador capital")[0].title == "quito"
     choice = auto.choice("Quito Ecuador capital")
-    assert choice == Choice("web", "the index's best passage has 0.33, the threshold is 0.75")
+    assert choice == SourceChoice("web", "the index's best passage has 0.33, the threshold is 0.75")
     assert auto.choice("never asked") is None
     empty = FallbackRetriever(DictRetriever(()), far, SharedWords(), 0.0)
     assert searched(empty, "Oslo")[0].title == "oslo"
@@ -106,7 +108,7 @@ def test_where_the_web_fails_the_index_answers_and_says_so(auto: bool, capsys: p
     local, far = DictRetriever(WORLD), Failing()
     retriever = FallbackRetriever(local, far, SharedWords(), 2.0) if auto else FusedRetriever(local, far)
     assert searched(retriever, "capital Tirana") == searched(local, "capital Tirana")
-    assert retriever.choice("capital Tirana") == Choice("local", "the web could not be searched: rate limit")
+    assert retriever.choice("capital Tirana") == SourceChoice("local", "the web could not be searched: rate limit")
     assert "the index answers alone: rate limit" in capsys.readouterr().err
     far.error = NotJournalled("the frozen snapshot lacks it")
     with pytest.raises(NotJournalled):

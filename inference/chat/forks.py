@@ -6,12 +6,12 @@ import time
 
 from inference.chat.player import ChatAgent, states_of
 from inference.chat.store import TurnRequest
-from inference.chat.wire import ApiError
 from steprag.agent.grammar import Grammar
 from steprag.agent.retriever import url_of
 from steprag.errors import StepFormatError
 from steprag.training_rows import HumanPair
 from steprag.types import Completion, State, Turn
+from steprag.web.replies import ApiError
 
 
 async def fork_request(chat: ChatAgent, parent: Turn, place: int, text: str, turn_id: str) -> TurnRequest:

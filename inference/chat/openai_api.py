@@ -19,8 +19,9 @@ from inference.chat.events import Event
 from inference.chat.live import LiveTurn
 from inference.chat.service import ChatService
 from inference.chat.store import TurnRequest
-from inference.chat.wire import COMMENT, ApiError, ChatMessage, CompletionBody, as_json, dumped, new_id, sse, stream_of
+from inference.chat.wire import COMMENT, ChatMessage, CompletionBody, dumped, new_id, sse, stream_of
 from steprag.web.guard import error_body
+from steprag.web.replies import ApiError, as_json
 
 NAME = "agent"
 """The model's name; `agent-MODE` fixes the mode."""

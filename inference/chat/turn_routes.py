@@ -14,19 +14,9 @@ from inference.chat.live import LiveTurn
 from inference.chat.player import detail, retold
 from inference.chat.service import ChatService
 from inference.chat.store import TurnRequest
-from inference.chat.wire import (
-    COMMENT,
-    ApiError,
-    FeedbackBody,
-    ForkBody,
-    TurnBody,
-    as_json,
-    dumped,
-    new_id,
-    sse,
-    stream_of,
-)
+from inference.chat.wire import COMMENT, FeedbackBody, ForkBody, TurnBody, dumped, new_id, sse, stream_of
 from steprag.types import Feedback
+from steprag.web.replies import ApiError, as_json
 
 PREFIX = "/api/turns"
 

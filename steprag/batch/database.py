@@ -19,15 +19,25 @@ CREATE TABLE IF NOT EXISTS questions(id TEXT PRIMARY KEY, row TEXT);
 CREATE TABLE IF NOT EXISTS lost(id INTEGER PRIMARY KEY, question TEXT, role TEXT);
 """
 # A call without a reply was in flight when the process died.
+IN_MEMORY = Path(":memory:")
+"""The path of a journal that no file keeps."""
+PATIENCE = 150.0
+"""Seconds to wait for a file that is one process's alone: longer than a cluster takes to give a silent node up (Ray
+about 65 s) and a file server a client that does not renew its lease (NFS 4 usually 90 s).
+"""
 
 
 class Database:
-    """The open file. Every statement raises JournalError where the file cannot be read or written."""
+    """The open file. Every statement raises JournalError where the file cannot be read or written.
 
-    def __init__(self, path: Path, *, reading: bool) -> None:
+    `alone`: no other process may have it open, on this machine or another; one that has is waited for. SQLite then
+    needs no memory shared between processes, so the file may lie on a network file system.
+    """
+
+    def __init__(self, path: Path, *, reading: bool = False, alone: bool = False) -> None:
         self._path = path
         try:
-            self._db = _connected_to_read(path) if reading else _connected(path)
+            self._db = _connected_to_read(path) if reading else _connected(path, alone)
         except sqlite3.Error as error:
             raise _translated(error, path) from None
 
@@ -45,6 +55,13 @@ class Database:
         except sqlite3.Error as error:
             raise _translated(error, self._path) from None
 
+    def bury_lost(self) -> None:
+        """Counts the calls that have no reply as lost: whoever made them is dead."""
+        self.write("BEGIN")
+        self.write("INSERT INTO lost(question, role) SELECT question, role FROM calls WHERE reply IS NULL")
+        self.write("DELETE FROM calls WHERE reply IS NULL")
+        self.write("COMMIT")
+
     def close(self) -> None:
         """Closes the file."""
         self._db.close()
@@ -56,11 +73,16 @@ def _translated(error: sqlite3.Error, path: Path) -> JournalError:
         return JournalError(f"{path}: {error}; move it away to start afresh")
     if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
         return JournalError(f"{path}: {error}; make room and run again: what is in it is kept")
+    if name.startswith("SQLITE_BUSY"):
+        return JournalError(f"{path}: another process has it open; end that one and run again: what is in it is kept")
     return JournalError(f"{path}: {error}")
 
 
-def _connected(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, isolation_level=None)
+def _connected(path: Path, alone: bool) -> sqlite3.Connection:
+    where = str(path) if path == IN_MEMORY else path.absolute().as_uri()
+    db = sqlite3.connect(where, uri=True, isolation_level=None, timeout=PATIENCE if alone else 5)
+    if alone:  # before the journal mode, or SQLite shares memory all the same
+        db.execute("PRAGMA locking_mode=EXCLUSIVE")
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=NORMAL")
     db.executescript(SCHEMA)

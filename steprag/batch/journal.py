@@ -5,67 +5,64 @@ tree is grown from its first step, finished calls are answered from here, and on
 The same file rebuilds trees without a model or an index (`Replay`).
 
 Rows are committed one by one in WAL mode. A killed process loses nothing that was committed; after a power failure the
-last moments may be missing, and those calls are made again.
+last moments may be missing, and those calls are made again. Where several processes work on one run, each has a journal
+of its own (`steprag.batch.absorb`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Container, Iterator
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any
-
-from pydantic import Field, StrictStr, TypeAdapter, ValidationError
+from typing import Any
 
 from steprag.agent.open import Agent
 from steprag.agent.retriever import Retriever
 from steprag.batch.database import Database
 from steprag.batch.journalled import JournalledPolicy, JournalledRetriever, JournalledScorer, scorer_of
-from steprag.errors import JournalError, RequestError, StepragError
-from steprag.files import dump_line, from_dict
+from steprag.batch.kept import CallKey, KeptCalls
+from steprag.errors import RequestError, StepragError
+from steprag.files import dump_line
 from steprag.policy.budget import Spending
-from steprag.policy.client import Model, Policy, Scorer
+from steprag.policy.client import Model, Policy, Scorer, Sessions
 from steprag.policy.gate import Gate
-from steprag.tree_checks import COUNTABLE
-from steprag.types import Completion, Passage, Question, Sample, Usage
+from steprag.types import Passage, Question, Sample
 
 JOURNAL = "calls.sqlite"
 """Its name in a run folder."""
 _THIS = "question = ? AND role = ? AND state = ? AND seed = ? AND n = ?"
 
-_REMEDY = "the journal is damaged or not this program's: restore it, or move it away to start afresh"
-_Count = Annotated[int, Field(strict=True, ge=0, le=COUNTABLE)]
-_OBJECT = TypeAdapter(dict[str, Any])
-_Logprob = Annotated[float, Field(le=0, allow_inf_nan=False)]
-_Row = tuple[StrictStr, StrictStr] | tuple[StrictStr, StrictStr, tuple[_Logprob, ...]]
-_REPLY = TypeAdapter(Annotated[list[_Row], Field(min_length=1)])
-_USAGE = TypeAdapter(tuple[_Count, _Count, _Count, _Count])
-_FOUND = TypeAdapter(list[tuple[StrictStr, float | None]])
-
-CallKey = tuple[str, str, int, int]
-"""Role, state, seed, n."""
 Request = Callable[[], Awaitable[Sample]]
 
 
-class Journal:
+class Journal(KeptCalls):
     """The open file. Use as a context manager; leaving it waits for the calls in flight and keeps their replies.
 
-    `reading`: nothing is written, so the file may belong to a run that goes on. Raises JournalError where the file
-    cannot be read or written (disk full, damaged, made by something else).
+    `reading`: nothing is written, so the file may belong to a run that goes on. `alone`: no other process may have it
+    open (`steprag.batch.database`). `below`: calls that an earlier start of the run finished elsewhere, answered from
+    there. Raises JournalError where the file cannot be read or written (disk full, damaged, made by something else).
     """
 
-    def __init__(self, path: Path, spending: Spending | None = None, *, reading: bool = False) -> None:
-        self.path, self.spending = path, spending or Spending()
+    def __init__(
+        self,
+        path: Path,
+        spending: Spending | None = None,
+        *,
+        reading: bool = False,
+        alone: bool = False,
+        below: KeptCalls | None = None,
+    ) -> None:
+        super().__init__(path, Database(path, reading=reading, alone=alone))
+        self.spending, self.below = spending or Spending(), below
         self.in_flight: set[asyncio.Task[Any]] = set()
         self.closing = False
         self.fatal: StepragError | None = None
         """Why no request can succeed any more."""
-        self._db = Database(path, reading=reading)
         if not reading:
-            self._bury_lost()
+            self._db.bury_lost()
         self.spending.lost = self.lost
         self._questions: set[str] = set()
         self.roles: set[str] = set()
@@ -86,7 +83,7 @@ class Journal:
         others from being asked.
         """
         self._db.write("INSERT OR IGNORE INTO questions VALUES (?, ?)", question.id, dump_line(question))
-        fresh = not live and question.id not in self._questions
+        fresh = not live and question.id not in self._questions and self.below is None
         return QuestionCalls(self, question.id, fresh=fresh, live=live)
 
     def forget(self, question_id: str) -> None:
@@ -98,69 +95,6 @@ class Journal:
             ("questions", "id"),
         ):
             self._db.write(f"DELETE FROM {table} WHERE {column} = ?", question_id)
-
-    def questions(self) -> list[Question]:
-        """Every question that was begun, in that order."""
-        rows = self._db.rows("SELECT row FROM questions ORDER BY rowid")
-        return [
-            from_dict(Question, self._read(_OBJECT, row, f"question {place}"), self.path, place)
-            for place, (row,) in enumerate(rows, 1)
-        ]
-
-    def usage(self) -> Iterator[tuple[str, str, Usage]]:
-        """Question id, role and usage of every finished call."""
-        for question_id, role, usage in self._db.rows(
-            "SELECT question, role, usage FROM calls WHERE usage IS NOT NULL"
-        ):
-            yield question_id, role, Usage(*self._read(_USAGE, usage, f"the usage of a call of {question_id}"))
-
-    @property
-    def lost(self) -> int:
-        """Calls that were in flight whenever a run of this folder was killed: perhaps paid, never answered."""
-        return self._db.rows("SELECT COUNT(*) FROM lost")[0][0]
-
-    def _bury_lost(self) -> None:
-        self._db.write("INSERT INTO lost(question, role) SELECT question, role FROM calls WHERE reply IS NULL")
-        self._db.write("DELETE FROM calls WHERE reply IS NULL")
-
-    def calls_of(self, question_id: str) -> list[tuple[CallKey, Sample]]:
-        """A question's finished calls in the order in which they were sent."""
-        query = "SELECT role, state, seed, n, reply, usage FROM calls WHERE question = ? AND reply NOT NULL ORDER BY id"
-        what = f"a reply to {question_id}"
-        return [
-            (
-                (role, state, seed, n),
-                Sample(
-                    tuple(Completion(*each) for each in self._read(_REPLY, reply, what)),
-                    Usage(*self._read(_USAGE, usage, what)),
-                ),
-            )
-            for role, state, seed, n, reply, usage in self._db.rows(query, question_id)
-        ]
-
-    def searches_of(self, question_id: str) -> dict[tuple[str, int], tuple[Passage, ...]]:
-        """A question's finished searches: query and top_k to passages."""
-        query = "SELECT query, top_k, found FROM searches WHERE question = ?"
-        return {
-            (text, top_k): tuple(
-                self._passage(*found) for found in self._read(_FOUND, row, f"a search of {question_id}")
-            )
-            for text, top_k, row in self._db.rows(query, question_id)
-        }
-
-    def _passage(self, passage_id: str, score: float | None) -> Passage:
-        rows = self._db.rows("SELECT title, text FROM passages WHERE id = ?", passage_id)
-        if not rows or not all(isinstance(value, str) for value in rows[0]):
-            raise JournalError(f"{self.path}: passage {passage_id} is missing or no text; {_REMEDY}")
-        title, text = rows[0]
-        return Passage(passage_id, title, text, score)
-
-    def _read(self, kind: TypeAdapter[Any], text: object, what: str) -> Any:
-        """A JSON column. Raises JournalError, with what it is of, where it is not what this program wrote."""
-        try:
-            return kind.validate_json(text if isinstance(text, str) else repr(text))
-        except ValidationError as error:
-            raise JournalError(f"{self.path}: {what}: {error.errors()[0]['msg'].lower()}; {_REMEDY}") from None
 
     def sent(self, question_id: str, key: CallKey) -> None:
         """A call is about to leave: until `replied` or `failed` it counts as one that a kill may lose."""
@@ -195,7 +129,7 @@ class Journal:
     ) -> None:
         self.closing = True
         await asyncio.gather(*self.in_flight, return_exceptions=True)
-        self._db.close()
+        self.close()
 
 
 class QuestionCalls:
@@ -203,8 +137,11 @@ class QuestionCalls:
 
     def __init__(self, journal: Journal, question_id: str, *, fresh: bool, live: bool = False) -> None:
         self._journal, self._id, self._live = journal, question_id, live
-        self._known = {} if fresh else dict(journal.calls_of(question_id))
-        self._found = {} if fresh else journal.searches_of(question_id)
+        self._known: dict[CallKey, Sample] = {}
+        self._found: dict[tuple[str, int], tuple[Passage, ...]] = {}
+        for kept in () if fresh else filter(None, (journal.below, journal)):
+            self._known |= kept.calls_of(question_id)
+            self._found |= kept.searches_of(question_id)
 
     def agent(self, agent: Agent) -> Agent:
         """The agent for this question: all that it asks and searches goes through the journal."""
@@ -213,12 +150,15 @@ class QuestionCalls:
         return Agent(replace(agent.environment, retriever=self.retriever(agent.environment.retriever)), policy, judge)
 
     def policy(self, policy: Policy, role: str, gate: Gate) -> Policy:
-        """`policy` behind the journal and its endpoint's gate."""
-        return JournalledPolicy(self, policy, role, gate)
+        """`policy` behind the journal and its endpoint's gate, its requests in a session of this question."""
+        return JournalledPolicy(self, self._in_session(policy), role, gate)
 
     def scorer(self, model: Model) -> Scorer:
         """The model's scores behind the journal and its gate. Raises ConfigError where it cannot score."""
-        return JournalledScorer(self, scorer_of(model), model.gate)
+        return JournalledScorer(self, scorer_of(replace(model, policy=self._in_session(model.policy))), model.gate)
+
+    def _in_session(self, policy: Policy) -> Policy:
+        return policy.in_session(self._id) if isinstance(policy, Sessions) else policy
 
     def retriever(self, retriever: Retriever) -> Retriever:
         """`retriever` behind the journal: a search that was made is not made again."""

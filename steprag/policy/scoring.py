@@ -13,6 +13,7 @@ to say it are known before any work is done (`refusal`).
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -116,7 +117,13 @@ class EndpointScorer:
             raise ConfigError(why)
         self._engine, self._model, self._root, self._post = engine, model, root, post
         self._encoded: dict[str, list[int]] = {}
-        self._tokenizer: Any = None
+        self._tokenizers: dict[str, Any] = {}
+
+    def asking(self, post: Post) -> EndpointScorer:
+        """The same scorer, what it has learnt included, that sends its requests by `post`."""
+        other = copy.copy(self)
+        other._post = post
+        return other
 
     async def score(self, messages: tuple[Message, ...], text: str) -> Sample | None:
         """As `steprag.policy.client.Scorer.score`; None where the endpoint's reply makes no sense."""
@@ -187,14 +194,14 @@ class EndpointScorer:
         return self._encoded[text]
 
     def _served_tokenizer(self) -> Any:
-        if self._tokenizer is None:
-            if self._root is None:
-                raise ConfigError(
-                    f"the endpoint does not say where the weights of {self._model} lie, so its chat template is not "
-                    "known here; score with vllm or llamacpp, or label without a model (reward.name=cover)"
-                )
-            self._tokenizer = load_tokenizer(resolve_model(self._root))
-        return self._tokenizer
+        if self._root is None:
+            raise ConfigError(
+                f"the endpoint does not say where the weights of {self._model} lie, so its chat template is not "
+                "known here; score with vllm or llamacpp, or label without a model (reward.name=cover)"
+            )
+        if self._root not in self._tokenizers:
+            self._tokenizers[self._root] = load_tokenizer(resolve_model(self._root))
+        return self._tokenizers[self._root]
 
 
 def _of(wanted: list[int], told: list[tuple[int, float]]) -> list[float]:
