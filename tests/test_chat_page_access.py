@@ -96,9 +96,11 @@ def test_everything_is_reached_by_keyboard_and_the_focus_is_seen(browser: Any) -
             assert name in names
         turn.get_by_role("button", name="Change step 3").focus()
         page.keyboard.press("Enter")
+        page.locator(".edit textarea:focus").wait_for()
         page.keyboard.press("Escape")
         assert page.evaluate("document.activeElement.ariaLabel") == "Change step 3"
         page.keyboard.press("Enter")
+        page.locator(".edit textarea:focus").wait_for()
         page.keyboard.press("Control+A")
         page.keyboard.type("currency of Albania")
         page.keyboard.press("Enter")
@@ -219,8 +221,7 @@ def test_words_are_followed_at_the_end_and_left_alone_further_up(browser: Any) -
         policy.hold = True
         ask(page)
         page.locator(".turn").nth(1).locator(".step").get_by_text("Tirana").wait_for()
-        page.mouse.move(400, 200)
-        page.mouse.wheel(0, -400)
+        page.evaluate("scrollBy(0, -400)")
         latest = page.get_by_role("button", name="To the latest")
         latest.wait_for()
         before = page.evaluate("scrollY")

@@ -43,7 +43,10 @@ export function createController(dispatch, getState) {
         follow(turn, {
           signal: leaving.signal,
           onEvent: (event) => dispatch({ type: "event", turn, event }),
-          onConnection: (heard) => dispatch({ type: "changed", turn, change: { heard } }),
+          onConnection: (heard) => {
+            dispatch({ type: "changed", turn, change: { heard } });
+            if (!heard) dispatch({ type: "said", text: "The connection to the service is lost. Trying again." });
+          },
         }),
       lost,
     );
