@@ -144,7 +144,7 @@ def test_search_filter_colour_and_replay(browser: Browser, link: str) -> None:
         assert page.inner_text(".replay-words") == "5 of 41"
         assert page.locator("#steps .row").count() == 5
         page.click("text=Replay")
-        expect(page.locator(".replay-words")).to_have_text("41 of 41")
+        expect(page.locator(".replay-words")).to_have_text("41 of 41", timeout=20000)
 
 
 def test_a_pair_its_nodes_its_rules_and_its_mark(browser: Browser, link: str, runs: list[Path]) -> None:
