@@ -1,0 +1,58 @@
+"""What a finished run folder holds for other stages, and whether it is still what the run wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from steprag.checksums import FileFacts, check_files, file_facts
+from steprag.errors import DataError
+
+FILES = "files"
+"""The manifest's list of finished files."""
+KEPT = frozenset({".jsonl", ".sqlite", ".safetensors", ".gguf", ".parquet"})
+"""Endings of the files that it lists."""
+REMEDY = "restore it from a copy of the run, or make the run again in an empty folder"
+_FILES = TypeAdapter(dict[str, FileFacts])
+
+
+def outputs(folder: Path) -> dict[str, FileFacts]:
+    """Sizes and hashes of what a run folder holds for other stages, by the path in it: records, journals, weights.
+
+    Left out is what later commands write anew (scores, reports, pictures, indexes of records), what trainers keep for
+    themselves, and runs within the folder, which have manifests of their own.
+    """
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        inner = [folder.joinpath(*name.parts[:depth]) for depth in range(1, len(name.parts))]
+        own = any(part.startswith((".", "checkpoint-")) for part in name.parts)
+        apart = own or any((one / "manifest.json").exists() for one in inner)
+        if path.suffix in KEPT and path.is_file() and not apart:
+            found[name.as_posix()] = file_facts(path)
+    return found
+
+
+def to_facts(files: Mapping[str, FileFacts]) -> dict[str, dict[str, Any]]:
+    """Sizes and hashes as a manifest keeps them."""
+    return {name: dataclasses.asdict(facts) for name, facts in files.items()}
+
+
+def check_outputs(folder: Path, manifest: dict[str, Any], *, full: bool = False) -> int | None:
+    """How many files of a run folder are as its manifest lists them; None where it lists none, as those of earlier
+    versions and of runs that did not end. Raises DataError at the first that differs; `full`: every byte counts, not
+    only those of small files and of samples of large ones.
+    """
+    if FILES not in manifest:
+        return None
+    try:
+        files = _FILES.validate_python(manifest[FILES])
+    except ValidationError:
+        raise DataError(folder / "manifest.json", f"{FILES}: no list of files", remedy=REMEDY) from None
+    remedy = f"{REMEDY}; where you changed it yourself: steprag run check --accept {folder}"
+    check_files(folder, files, remedy, full=full)
+    return len(files)
