@@ -20,7 +20,35 @@ REMEDY = "restore it from a copy of the run, or make the run again in an empty f
 _FILES = TypeAdapter(dict[str, FileFacts])
 
 
-def outputs(folder: Path) -> dict[str, FileFacts]:
+class Listed:
+    """The files that a run's manifest listed when the run was opened again: those that nobody writes to until it
+    closes are not hashed again.
+    """
+
+    def __init__(self, folder: Path, files: object) -> None:
+        try:
+            self._facts = _FILES.validate_python(files or {})
+        except ValidationError:  # damaged: hashed again
+            self._facts = {}
+        self._stamps = {name: _stamp(folder / name) for name in self._facts}
+
+    def of(self, folder: Path, name: str) -> FileFacts:
+        """What was listed of a file that is as it was; else its facts now."""
+        path, facts = folder / name, self._facts.get(name)
+        same = facts is not None and self._stamps[name] == _stamp(path) and path.stat().st_size == facts.bytes
+        return facts if facts is not None and same else file_facts(path)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Size and time of change; None where there is no such file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def outputs(folder: Path, listed: Listed | None = None) -> dict[str, FileFacts]:
     """Sizes and hashes of what a run folder holds for other stages, by the path in it: records, journals, weights.
 
     Left out is what later commands write anew (scores, reports, pictures, indexes of records), what trainers keep for
@@ -33,7 +61,7 @@ def outputs(folder: Path) -> dict[str, FileFacts]:
         own = any(part.startswith((".", "checkpoint-")) for part in name.parts)
         apart = own or any((one / "manifest.json").exists() for one in inner)
         if path.suffix in KEPT and path.is_file() and not apart:
-            found[name.as_posix()] = file_facts(path)
+            found[name.as_posix()] = listed.of(folder, name.as_posix()) if listed else file_facts(path)
     return found
 
 

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 import steprag
 from steprag.errors import BudgetReached, ConfigError, DataError, StepragError
 from steprag.files import PARTIAL, LineJournal, read_json, write_json
-from steprag.run_outputs import FILES, REMEDY, check_outputs, outputs, to_facts
+from steprag.run_outputs import FILES, REMEDY, Listed, check_outputs, outputs, to_facts
 
 FORMAT = 1
 MOVED = (("grpo", "depth"), ("search", "depth"), ("retriever", "top_k"))
@@ -68,10 +68,11 @@ def open_run(path: Path | str, stage: str, *, identity: dict[str, Any], config: 
         for leftover in path.glob(f".*{PARTIAL}"):  # a kill came while the file was being written
             leftover.unlink()
         manifest = _manifest(path, stage, identity, config)
+        listed = Listed(path, manifest.pop(FILES, None))  # what is listed may change from here on
         write_json(path / "manifest.json", manifest)
         with LineJournal(path / "metrics.jsonl", synced=False) as metrics:
             run = Run(path, manifest, metrics)
-            yield from _closing(run)
+            yield from _closing(run, listed)
 
 
 @contextmanager
@@ -91,9 +92,8 @@ def _locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _closing(run: Run) -> Iterator[Run]:
+def _closing(run: Run, listed: Listed) -> Iterator[Run]:
     status = "failed"
-    run.manifest.pop(FILES, None)  # they are about to change
     try:
         yield run
         status = run.manifest["status"] if run.manifest["status"] != "running" else "done"
@@ -110,7 +110,7 @@ def _closing(run: Run) -> Iterator[Run]:
         run.set(status=status, ended=now())
         run.manifest.pop("previous_status", None)
         if status not in ("failed", "interrupted"):
-            run.set(**{FILES: to_facts(outputs(run.path))})
+            run.set(**{FILES: to_facts(outputs(run.path, listed))})
         write_json(run.path / "manifest.json", run.manifest)
 
 
