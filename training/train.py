@@ -26,9 +26,9 @@ from steprag.engines.threads import spin_briefly, usable_cores
 from steprag.engines.tokens import load_tokenizer
 from steprag.errors import ConfigError
 from steprag.figures import can_draw
-from steprag.files import file_hash, read_json
+from steprag.files import file_hash
 from steprag.progress import say
-from steprag.runs import Run, open_run
+from steprag.runs import Run, open_run, run_of
 from training.checks import check_recipe, check_room, check_smoothing, check_template
 from training.config import NEUTRAL, ONLINE, TrainConfig
 from training.job import Job
@@ -116,7 +116,7 @@ def gather(pairs: str | None, config: TrainConfig, world: World | None = None) -
         rows = read_training(train_file, config.stage)
         held_out = read_file(val_file, config.stage)[: config.held_out]
         hashes = {path.name: file_hash(path) for path in (train_file, val_file) if path.is_file()}
-        source = read_json(folder / "manifest.json") if (folder / "manifest.json").is_file() else {}
+        source = run_of(train_file)
     check_recipe(config)
     check_smoothing(config, [*rows, *held_out])
     files = resolve_model(config.model, config.adapter)
