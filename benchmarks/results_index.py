@@ -17,8 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from data_generation.tally import TREES
 from steprag.batch.results import Results, index_of
+from steprag.batch.tree_results import TREES
 from steprag.files import LineJournal
 from steprag.types import Node, Question, Tree, Usage
 

@@ -20,7 +20,6 @@ from pydantic import Field, model_validator
 
 from data_generation.generate import tools_told
 from data_generation.replay import Replay
-from data_generation.tally import TREES
 from indexes import open_retriever
 from steprag.agent.belief import believe, check_scoring
 from steprag.agent.checkpoints import checked_profile
@@ -31,6 +30,7 @@ from steprag.agent.tools import specs_in
 from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
 from steprag.batch.journalled import SCORE, scorer_of
 from steprag.batch.results import Place, Results, places_of, read_at
+from steprag.batch.tree_results import TREES
 from steprag.batch.worklist import note_failures, same_model, unfinished, work_off
 from steprag.cli import guarded
 from steprag.config import StageConfig, add_options, load_config, options_from, parse_arguments

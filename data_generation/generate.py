@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import asdict
 from functools import partial
@@ -20,7 +20,7 @@ from data_generation.config import GenerateConfig
 from data_generation.growth import finished, plant
 from data_generation.rounds import Earlier
 from data_generation.search import Searcher, grow, make_searcher
-from data_generation.tally import TREES, summarise
+from data_generation.tally import summarise
 from indexes import open_retriever
 from steprag.agent.belief import check_scoring
 from steprag.agent.checkpoints import checked_profile
@@ -32,6 +32,7 @@ from steprag.batch.journal import Journal, QuestionCalls
 from steprag.batch.journalled import SCORE, scorer_of
 from steprag.batch.results import Results
 from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
+from steprag.batch.tree_results import TREES
 from steprag.batch.workers import Slots, Work, Working, add_ray_option, slots_of, workers
 from steprag.batch.worklist import (
     SAMPLING,
@@ -150,6 +151,12 @@ async def search_all(
     return trees
 
 
+def reserved_in(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """The special tokens that a run kept out of its prompts beside those that every run keeps out."""
+    listed = manifest.get("reserved")
+    return tuple(token for token in listed if isinstance(token, str)) if isinstance(listed, list) else ()
+
+
 async def searching(config: GenerateConfig, agent: Agent, journal: Journal) -> Work[Tree]:
     """What searches one question: the agent behind the journal."""
     if config.search.score:
@@ -173,9 +180,12 @@ async def open_search(
 
 
 def tools_told(environment: Environment) -> dict[str, Any]:
-    """What the manifest keeps of the tools that the prompts name, for replays; nothing where there are none."""
-    tools = environment.profile.grammar.tools
-    return {"tools": [asdict(tool) for tool in tools]} if tools else {}
+    """What the manifest keeps for replays: the tools that the prompts name, and the special tokens kept out of them;
+    nothing where there are none.
+    """
+    tools, reserved = environment.profile.grammar.tools, environment.profile.reserved
+    told: dict[str, Any] = {"tools": [asdict(tool) for tool in tools]} if tools else {}
+    return told | ({"reserved": list(reserved)} if reserved else {})
 
 
 def search_identity(config: GenerateConfig) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from data_generation.config import GenerateConfig
-from data_generation.tally import TREES
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import places_of
+from steprag.batch.tree_results import TREES
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
@@ -126,7 +126,7 @@ def _total(what: str, each: list[float], count: int) -> Forecast:
 def _seconds(metrics: Path) -> float:
     """From the start of a run to its last finished tree, over all the times that it was started."""
     spans: list[list[datetime.datetime]] = []
-    for _, row in read_rows(metrics):
+    for _, row in read_rows(metrics, finite=False):
         time = datetime.datetime.fromisoformat(row["time"])
         if row.get("event") == "begun":
             spans.append([time, time])

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import sys
 from collections import defaultdict, deque
 from pathlib import Path
 from typing import Any
 
 from data_generation.config import PRESETS, GenerateConfig
-from data_generation.generate import search_identity, search_one
+from data_generation.generate import reserved_in, search_identity, search_one
 from data_generation.rounds import Earlier
 from data_generation.search import make_searcher
-from data_generation.tally import summarise, tree_counts
+from data_generation.tally import summarise
 from steprag.agent.judge import Judge
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
@@ -25,6 +26,7 @@ from steprag.agent.tools import ToolSpec, specs_in
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.journalled import SCORE, state_of
 from steprag.batch.results import index_of
+from steprag.batch.tree_results import tree_counts
 from steprag.batch.worklist import FAILED
 from steprag.cli import guarded
 from steprag.config import add_options, leaves, load_config, options_from, parse_arguments
@@ -83,6 +85,7 @@ async def replay(
     the reward wants a judge and the journal has no call of one.
     """
     profile = load_profile(config.prompt.profile, config.prompt.examples).with_tools(tools)
+    profile = dataclasses.replace(profile, reserved=reserved_in(read_manifest(folder)))
     identity = {**of, **search_identity(config), "replay_of": of}
     with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
         run.save(grammar=profile.grammar.name)

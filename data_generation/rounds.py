@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from data_generation.tally import TREES
 from steprag.batch.results import Place, places_of, read_at
+from steprag.batch.tree_results import TREES
 from steprag.errors import ConfigError
 from steprag.files import existing, file_hash
 from steprag.metrics import normalise

@@ -7,30 +7,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from steprag.batch.merge import Merging
-from steprag.batch.results import ResultKind, Results
+from steprag.batch.results import Results
+from steprag.batch.tree_results import TREES
 from steprag.policy.budget import Spending
 from steprag.progress import say
 from steprag.runs import Run
 from steprag.types import Tree, Usage
 
 COUNTED = ("nodes", "known", "refused_steps", "solved", "mixed")
-
-
-def tree_counts(tree: Tree) -> dict[str, Any]:
-    """What is counted of a tree. `solved`: an answer has F1 1; `mixed`: one answer is better than another."""
-    scores = [node.prediction_f1 for node in tree.nodes if node.prediction_f1 is not None]
-    return {
-        "nodes": len(tree.nodes),
-        "known": len(tree.known or ()),
-        "refused_steps": sum(node.failure is not None for node in tree.nodes),
-        "solved": int(any(score == 1.0 for score in scores)),
-        "mixed": int(bool(scores) and max(scores) > min(scores)),
-        "ended": tree.status,
-        "usage": vars(tree.usage),
-    }
-
-
-TREES = ResultKind(Tree, lambda tree: tree.question.id, tree_counts)
 
 
 def summarise(run: Run, trees: Iterable[dict[str, Any]], spending: Spending) -> None:

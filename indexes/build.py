@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import shutil
 import sys
 from dataclasses import dataclass
@@ -52,7 +51,7 @@ from indexes.whole_folder import building, link, restore
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import dump_line, existing, write_json
+from steprag.files import dump_line, existing, read_json, write_json
 from steprag.inputs import read_questions
 from steprag.progress import say
 
@@ -171,7 +170,7 @@ def _check_giver(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], 
 def _taken_in(order: _Order, folder: Path) -> Intake:
     """Passages of the corpus and their vectors, as far as they are not there already."""
     if (folder / INTAKE).is_file():
-        taken = Intake(**json.loads((folder / INTAKE).read_text(encoding="utf-8")))
+        taken = Intake(**read_json(folder / INTAKE))
     else:
         taken = take_in(order.source, folder, order.config.max_skipped)
         write_json(folder / INTAKE, dataclasses.asdict(taken))

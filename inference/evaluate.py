@@ -9,14 +9,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from inference.predictions import read_predictions
 from inference.scores import HARNESS, Score, gold_recall, interval, mean, score
 from steprag.batch.worklist import failures_in
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import existing, read_records, read_rows, write_json
+from steprag.files import existing, read_rows, write_json
 from steprag.runs import has_ended, read_manifest
-from steprag.types import Prediction, Usage
+from steprag.types import Usage
 
 AVERAGED = ("em", "f1", "precision", "recall", "cover")
 COUNTED = {"format": "answered", "steps": "steps", "searches": "searches", "tokens": "tokens"}
@@ -35,16 +36,15 @@ def main(argv: list[str]) -> int:
 
 
 def evaluate(run: Path) -> dict[str, Any]:
-    """Scores of the run's predictions.jsonl, also written to metrics.json with what they were made with.
+    """Scores of the run's predictions, also written to metrics.json with what they were made with.
 
     EM and F1 are means over the predictions (0 to 1), None where there are none; an episode that ended without an
     answer scores 0, for that is what the model did. Questions that failed for other reasons are in neither mean:
     `failed` counts them, and `strict_em` has them in its denominator. `ended`: whether every question has an outcome;
     those without are in no figure. Raises ConfigError where none has one.
     """
-    file = existing(run / "predictions.jsonl", "predictions of the run")
     each, kinds, usage = [], [], Usage()
-    for prediction in read_records(file, Prediction):
+    for prediction in read_predictions(run):
         each.append(score(prediction))
         kind = prediction.metadata.get("type")
         kinds.append(kind if isinstance(kind, str) else None)
@@ -81,7 +81,7 @@ def _with_interval(each: list[Score], name: str) -> list[tuple[str, Any]]:
 
 def episode_seconds(events: Path) -> dict[str, float] | None:
     """Median and 95th percentile of an episode's seconds, of those that were played in one go; None without any."""
-    rows = (row for _, row in read_rows(events)) if events.exists() else ()
+    rows = (row for _, row in read_rows(events, finite=False)) if events.exists() else ()
     whole = (row for row in rows if row.get("event") == "done" and not row.get("part"))
     seconds = sorted(row["seconds"] for row in whole if "seconds" in row)
     if not seconds:

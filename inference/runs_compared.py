@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from inference.evaluate import episode_seconds
+from inference.predictions import read_predictions
 from inference.scores import Score, mean, score
 from steprag.batch.worklist import FAILED, failures_in
 from steprag.errors import ConfigError
-from steprag.files import existing, read_records
 from steprag.runs import has_ended, read_manifest
 from steprag.stats import mcnemar, mean_interval
-from steprag.types import Prediction
 
 ALIKE = ("questions", "index", "harness")
 """Keys of a run's identity that must be equal in all runs of one table."""
@@ -58,7 +57,7 @@ def read_run(folder: Path, name: str, *, forced: bool = False) -> Scored:
     manifest = read_manifest(folder, "identity")
     if manifest.get("stage") != "infer":
         raise ConfigError(f"{folder} is a run of {manifest.get('stage')!r}, not of 'infer'")
-    predictions = read_records(existing(folder / "predictions.jsonl", "predictions of the run"), Prediction)
+    predictions = read_predictions(folder)
     scores = {one.id: score(one) for one in predictions}
     failed = {key: str(row["reason"]) for key, row in failures_in(folder).items() if key not in scores}
     if not forced and not has_ended(manifest, len(scores) + len(failed)):

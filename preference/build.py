@@ -69,7 +69,7 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
     """
     sources = manifests_of(trees)
     prompt, grammar = _one_prompt(trees, sources), grammar_of(sources[0])
-    identity = {"trees": [file_hash(file) for file in trees], **config.model_dump(exclude={"card", "leakage"})}
+    identity = {"trees": [file_hash(file) for file in trees], **config.identity}
     with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
         funnel, credit, calibration = Funnel(), Credit(config.reward, grammar), Calibration()
         totals: Counter[str] = Counter()

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from steprag.config import StageConfig, with_preset
+from steprag.files import existing, file_hash
 from steprag.sections import Positive, Section
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -102,6 +103,9 @@ class FilterConfig(Section):
     tokenizer: str = Field(
         default="smollm2-135m-instruct", description="the model to be trained: embedded name, folder or hub id"
     )
+    marked: str | None = Field(
+        default=None, description="file of pairs that people marked as wrong in steprag view (wrong.jsonl); drop them"
+    )
     duplicates: bool = Field(default=True, description="keep the same preference from the same prompt once")
     contradictions: bool = Field(default=True, description="drop preferences of one prompt that run in a circle")
 
@@ -171,6 +175,16 @@ class FolderConfig(StageConfig):
     card: CardConfig = CardConfig()
     validation: float = Field(default=0.1, ge=0, lt=1, description="share of questions kept for validation")
     seed: int = Field(default=0, description="decides which questions are kept for validation, and what balance keeps")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the folder's rows: of the marked pairs their file's hash, nothing where none are given, as in
+        folders of before there were any. Raises ConfigError where the file is missing.
+        """
+        decides = self.model_dump(exclude={"card": True, "leakage": True, "filters": {"marked"}})
+        if self.filters.marked is not None:
+            decides["filters"]["marked"] = file_hash(existing(self.filters.marked, "file of pairs marked as wrong"))
+        return decides
 
 
 class PairsStageConfig(FolderConfig):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from preference.config import FilterConfig
 from steprag.agent.grammar import Grammar
 from steprag.errors import StepFormatError
+from steprag.marks import preference_key, read_marks
 from steprag.metrics import normalise
 from steprag.training_rows import Pair
 from steprag.types import Completion, Message
@@ -86,7 +87,11 @@ def content_reader(grammar: Grammar) -> ContentOf:
 
 
 def checks(config: FilterConfig, grammar: Grammar, content: ContentOf) -> list[Check]:
-    """The filters that `config` asks for, but for those that need more than one pair or the tokenizer."""
+    """The filters that `config` asks for, but for those that need more than one pair or the tokenizer.
+
+    Raises ConfigError and DataError where the file of marked pairs is not in order.
+    """
+    wrong = read_marks(config.marked) if config.marked is not None else {}
 
     def well_formed(pair: Pair) -> bool:
         return content(_text(pair.chosen), pair.action) is not None and (
@@ -101,6 +106,9 @@ def checks(config: FilterConfig, grammar: Grammar, content: ContentOf) -> list[C
         said = content(_text(pair.chosen), pair.action)
         return said is None or normalise(said) not in SAYS_NOTHING
 
+    def not_marked(pair: Pair) -> bool:
+        return preference_key(pair) not in wrong
+
     def exemplary(check: StepCheck) -> Check:
         return Check(check.name, lambda pair: check.passes(pair.prompt, _text(pair.chosen), pair.action))
 
@@ -112,6 +120,7 @@ def checks(config: FilterConfig, grammar: Grammar, content: ContentOf) -> list[C
         (config.leaked, Check("no answer leaked into the query", not_leaked)),
         (config.empty, Check("says something", says_something)),
         (config.english, Check("English", english)),
+        (config.marked is not None, Check("not marked as wrong", not_marked)),
     ]
     return [
         *(check for asked, check in wanted if asked),

@@ -53,6 +53,35 @@ def build_pairs(
     return pairs
 
 
+def fates(tree: Tree, tree_hash: str, rewards: Rewards, config: PairsConfig) -> Iterator[tuple[Pair, str | None]]:
+    """Every two rewarded siblings as the pair that they would make, and the first rule that says no; None where each
+    lets it pass. Siblings whose rewards are equal or of different bases prefer nothing: they are left out.
+    """
+    made = {(pair.chosen_node, pair.rejected_node) for pair in build_pairs(tree, tree_hash, rewards, config)}
+    known = frozenset(tree.known or ()) if config.new else frozenset()
+    whole = {id(parent) for parent, _ in prompts(tree, rewards, config.unbroken)}
+    for parent, siblings in prompts(tree, rewards):
+        for one, other in combinations(siblings, 2):
+            if one[0].basis != other[0].basis or one[0].value == other[0].value:
+                continue
+            better, worse = _ordered(one, other)
+            rule = None
+            if (better[1].id, worse[1].id) not in made:
+                reached = id(parent) in whole
+                rule = _objection(better, worse, known, config) if reached else "whole branches"
+            yield _pair(tree, tree_hash, parent, better, worse, config), rule
+
+
+def _objection(one: Rated, other: Rated, known: frozenset[int], config: PairsConfig) -> str:
+    """The name of the rule that dropped a pair, as `Funnel` counts it."""
+    if known and known >= {one[1].id, other[1].id}:
+        return "new in this round"
+    asked = Funnel()
+    if not _pass(one, other, config, asked):
+        return next(name for name, (_, passed) in asked.stages.items() if not passed)
+    return "match" if config.match == "best" else "cap"
+
+
 def prompts(tree: Tree, rewards: Rewards, unbroken: bool = False) -> Iterator[tuple[Node, list[Rated]]]:
     """Each node that was prompted from, with its rewarded children; from the root downwards, depth first.
 

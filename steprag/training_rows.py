@@ -99,3 +99,22 @@ class Ranking:
     source: str
     golden_answers: tuple[str, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HumanPair:
+    """A step that a person wrote in place of the policy's (`preferred.jsonl` of a chat folder).
+
+    `turn`: the turn that goes on from it. `prompt`: what both answer; `step`: how many steps stood before. `web`: the
+    prompt shows passages of the web, which a stranger may have written.
+    """
+
+    turn: str
+    question: str
+    step: int
+    prompt: tuple[Message, ...]
+    chosen: str
+    rejected: str
+    action: str
+    rejected_action: str
+    web: bool

@@ -24,6 +24,7 @@ from inference.chat.service import ChatService
 from inference.chat.store import TurnStore
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
+from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.policy.client import Model
 from steprag.policy.gate import Gate
@@ -132,23 +133,24 @@ def parsed(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def chat(
-    policy: Any, folder: Path | None = None, *, at_once: int = 2, rewriter: Any = None, **limits: Any
-) -> Iterator[Served]:
-    """The service on a free port; its loop runs in a thread."""
-    retriever, ready, box = DictRetriever(), threading.Event(), {}
+    policy: Any, folder: Path | None = None, *, at_once: int = 2, rewriter: Any = None,
+    retriever: DictRetriever | None = None, port: int = 0, **limits: Any,
+) -> Iterator[Served]:  # fmt: skip
+    """The service on `port`, or on a free one; its loop runs in a thread."""
+    retriever, ready, box = retriever or DictRetriever(), threading.Event(), {}
     environment = make_environment(load_profile("transcript"), retriever, EpisodeConfig())
     config = ChatServiceConfig(**limits)
-    listening = listen("127.0.0.1", 0)
+    listening = listen("127.0.0.1", port)
 
     async def run() -> None:
         gate = Gate(PolicyConfig(concurrency=at_once))
-        async with Journal(folder / JOURNAL if folder else Path(":memory:")) as journal:
+        async with Journal(folder / JOURNAL if folder else IN_MEMORY) as journal:
             store = TurnStore(folder)
             second = Model(rewriter, gate) if rewriter else None
             agent = ChatAgent(modes_of(environment), Model(policy, gate), second, journal, store, config.history, 0)
             desk = Desk(agent, config, at_once)
             door = Door(TOKEN, True, FREE, config.body_bytes, "steprag")
-            service = ChatService(desk, door, config, "double", "world", "local", "test")
+            service = ChatService(desk, door, config, "double", "world", next(iter(agent.modes)), "test")
             settings = uvicorn.Config(create_chat_app(service), log_level="error", timeout_graceful_shutdown=1)
             box["server"], box["desk"] = uvicorn.Server(settings), desk
             box["server"].install_signal_handlers = lambda: None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from inference.chat.events import next_state
 from inference.inference import answer_one
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
+from steprag.agent.retriever import SourceChoice
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.files import read_records
 from steprag.sections import EpisodeConfig
-from steprag.types import Prediction, Question, Turn
+from steprag.types import Passage, Prediction, Question, Turn
 from tests.chat_parts import WORK, WritingPolicy, chat, scripted
 from tests.fakes import DictRetriever, answer, evidence, query
 
@@ -325,3 +327,38 @@ class _journal:
 
     def __exit__(self, *_: object) -> None:
         self._journal._db.close()
+
+
+@dataclass
+class _TwoSources(DictRetriever):
+    """An index and a web that say why they were asked."""
+
+    @property
+    def sources(self) -> dict[str, Any]:
+        return {"web": _Web(fingerprint="web:x"), "local": DictRetriever(), "auto": _Web(), "both": DictRetriever()}
+
+
+class _Web(DictRetriever):
+    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+        found = await super().search(query, top_k)
+        return tuple(replace(passage, id=f"https://example.org/{passage.id}#0a1b2c3d4e5f6071") for passage in found)
+
+    def choice(self, query: str) -> SourceChoice | None:
+        return SourceChoice("web", f"nothing like {query!r} in the index")
+
+
+def test_modes_search_where_they_say_and_auto_says_why(tmp_path: Path) -> None:
+    with chat(WritingPolicy(scripted(*WORK, *WORK, answer("lek"), *WORK)), tmp_path, retriever=_TwoSources()) as served:
+        assert served.client.get("/api/info").json()["modes"] == ["auto", "local", "web", "both", "direct"]
+        auto = served.whole(mode="auto")
+        local = served.whole(mode="local")
+        direct = served.whole(mode="direct")
+        fork = served.client.post(f"/api/turns/{auto[0]['turn']}/fork", json={"step": 2, "text": "Albania's currency"})
+        served.events(fork.json()["turn"])
+    first = next(event for event in auto if event["type"] == "passages")
+    assert (first["source"], first["why"]) == ("web", "nothing like 'Tirana' in the index")
+    assert first["items"][0]["url"] == "https://example.org/0"
+    here = next(event for event in local if event["type"] == "passages")
+    assert (here["source"], here.get("why"), here["items"][0]["url"]) == ("local", None, None)
+    assert "passages" not in kinds(direct)
+    assert json.loads((tmp_path / "preferred.jsonl").read_text())["web"] is True

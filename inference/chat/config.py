@@ -21,6 +21,8 @@ class ChatServiceConfig(Section):
     port: int = Field(default=8100, ge=0, le=65535, description="0 takes a free one")
     token_env: str = Field(default="STEPRAG_TOKEN", description="environment variable that holds the token; empty: "
                            "on this machine one is made up at each start")  # fmt: skip
+    mode: str | None = Field(default=None, description="where it searches if nobody says: local, direct; with a web "
+                             "file also auto, web, both; none: auto where there is one, else the index")  # fmt: skip
     waiting: Positive = Field(default=64, description="turns accepted and not yet begun; more is 429")
     seconds: float = Field(default=120.0, gt=0, description="time for a turn from when it begins; more ends it")
     leave: float = Field(default=10.0, ge=0, description="seconds after the last listener left until a turn is ended")

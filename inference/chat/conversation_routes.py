@@ -8,8 +8,8 @@ from fastapi import APIRouter, Response
 
 from inference.chat.service import ChatService
 from inference.chat.store import TurnRequest
-from inference.chat.wire import ApiError, as_json
 from steprag.types import Turn
+from steprag.web.replies import ApiError, as_json
 
 
 def conversation_routes(service: ChatService) -> APIRouter:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from inference.chat.citations import Citation
+from steprag.agent.retriever import url_of
 from steprag.types import Passage, Step, Usage
 
 Event = dict[str, Any]
@@ -72,9 +73,9 @@ def step_finished(
 
 
 def passages(step: int, source: str, found: Sequence[Passage], numbers: dict[str, int], why: str | None) -> Event:
-    """What a step's search found. `source`: local or web; `why`: how the source was chosen, where it was."""
+    """What a step's search found. `source`: local, web or both; `why`: how the source was chosen, where it was."""
     items = [
-        {"n": numbers[passage.id], "id": passage.id, "title": passage.title, "url": url_in(passage.id),
+        {"n": numbers[passage.id], "id": passage.id, "title": passage.title, "url": url_of(passage.id),
          "score": passage.score, "text": passage.text}
         for passage in found
     ]  # fmt: skip
@@ -104,9 +105,3 @@ def failed(message: str, code: str) -> Event:
 def cancelled() -> Event:
     """Someone ended the turn."""
     return {"type": "turn.cancelled"}
-
-
-def url_in(passage_id: str) -> str | None:
-    """The address of a passage from the web, whose id is `url#hash`; None for one of a corpus."""
-    url, _, mark = passage_id.rpartition("#")
-    return url if mark and url.startswith(("http://", "https://")) else None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 
-from inference.chat.events import url_in
 from inference.chat.player import ChatAgent, states_of
-from inference.chat.store import HumanPair, TurnRequest
-from inference.chat.wire import ApiError
+from inference.chat.store import TurnRequest
 from steprag.agent.grammar import Grammar
+from steprag.agent.retriever import url_of
 from steprag.errors import StepFormatError
+from steprag.training_rows import HumanPair
 from steprag.types import Completion, State, Turn
+from steprag.web.replies import ApiError
 
 
 async def fork_request(chat: ChatAgent, parent: Turn, place: int, text: str, turn_id: str) -> TurnRequest:
@@ -49,7 +50,8 @@ async def human_pair(chat: ChatAgent, parent: Turn, fork: TurnRequest) -> HumanP
         return None
     state = await _state_at(chat, parent, place)
     prompt = chat.environment(parent.mode).observe(state).messages
-    web = any(url_in(passage.id) for row in (*state.earlier, state.passages) for passage in row)
-    pair = HumanPair(fork.id, parent.question, place, prompt, chosen.text, rejected.text, web)
+    web = any(url_of(passage.id) for row in (*state.earlier, state.passages) for passage in row)
+    pair = HumanPair(fork.id, parent.question, place, prompt, chosen.text, rejected.text,
+                     chosen.action, rejected.action, web)  # fmt: skip
     chat.store.prefer(pair)
     return pair

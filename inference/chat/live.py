@@ -12,6 +12,8 @@ from inference.chat.events import ENDS, Event, next_state
 from inference.chat.store import TurnRequest
 
 Left = Callable[["LiveTurn"], None]
+PING = 15.0
+"""Seconds without an event after which listeners are told so: their connections must be seen to live."""
 
 
 @dataclass
@@ -59,18 +61,25 @@ class LiveTurn:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    async def follow(self, after: int = 0) -> AsyncIterator[tuple[int, Event]]:
-        """The events from place `after` on, each with its number (the first is 1), until the turn is over."""
+    async def follow(self, after: int = 0) -> AsyncIterator[list[Event]]:
+        """The events from place `after` on until the turn is over, as many at once as there are. An empty list says
+        that PING seconds passed without one.
+        """
         self.listeners += 1
         try:
             place = after
             while True:
-                while place < len(self.events):
-                    place += 1
-                    yield place, self.events[place - 1]
-                if self.over:
+                if place < len(self.events):
+                    news, place = self.events[place:], len(self.events)
+                    yield news
+                elif self.over:
                     return
-                await self._news.wait()
+                else:
+                    try:
+                        async with asyncio.timeout(PING):
+                            await self._news.wait()
+                    except TimeoutError:
+                        yield []
         finally:
             self.listeners -= 1
             if not self.listeners and not self.over:

@@ -19,8 +19,9 @@ from inference.chat.events import Event
 from inference.chat.live import LiveTurn
 from inference.chat.service import ChatService
 from inference.chat.store import TurnRequest
-from inference.chat.wire import ApiError, ChatMessage, CompletionBody, as_json, dumped, new_id, sse, stream_of
+from inference.chat.wire import COMMENT, ChatMessage, CompletionBody, dumped, new_id, sse, stream_of
 from steprag.web.guard import error_body
+from steprag.web.replies import ApiError, as_json
 
 NAME = "agent"
 """The model's name; `agent-MODE` fixes the mode."""
@@ -130,13 +131,16 @@ async def _chunks(service: ChatService, live: LiveTurn, body: CompletionBody) ->
         said = {} if event is None else {"steprag": event}
         return sse(dumped({**head, "choices": [choice], **more, **said}))
 
+    def told(event: Event) -> bytes:
+        delta: dict[str, Any] = {"role": "assistant", "content": ""} if event["type"] == "turn.started" else {}
+        if (words := thought(event)) is not None:
+            delta |= {"reasoning_content": words, "reasoning": words}
+        return chunk(delta, event)
+
     try:
-        async with aclosing(live.follow()) as events:  # pyright: ignore[reportArgumentType] (can be closed)
-            async for number, event in events:
-                delta: dict[str, Any] = {"role": "assistant", "content": ""} if number == 1 else {}
-                if (told := thought(event)) is not None:
-                    delta |= {"reasoning_content": told, "reasoning": told}
-                yield chunk(delta, event)
+        async with aclosing(live.follow()) as news:  # pyright: ignore[reportArgumentType] (can be closed)
+            async for events in news:
+                yield b"".join(map(told, events)) or COMMENT
         last = live.events[-1]
         if last["type"] == "turn.failed":
             yield sse(dumped(error_body(last["message"], "api_error", last["code"])))

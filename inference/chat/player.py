@@ -16,13 +16,14 @@ from inference.chat.memory import ROLE, standalone
 from inference.chat.store import TurnRequest, TurnStore
 from steprag.agent.environment import Environment
 from steprag.agent.open import Agent
+from steprag.agent.retriever import Choosing, Retriever, url_of
 from steprag.agent.rollout import Asked, Heard, Taken, rollout
 from steprag.batch.journal import Journal, QuestionCalls
 from steprag.batch.journalled import state_of
 from steprag.errors import StepFormatError
 from steprag.policy.client import Model
 from steprag.policy.streaming import HeardPolicy
-from steprag.types import Completion, Episode, Found, Question, State, Step, Turn, Usage
+from steprag.types import Completion, Episode, Found, Passage, Question, State, Step, Turn, Usage
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
         calls.searched_as(request.parent)
     seen = await _seen(chat, calls, request)
     live.publish(events.question(request.asked, seen))
-    teller = _Teller(live)
+    teller = _Teller(live, chat.environment(request.mode).retriever)
     agent = calls.agent(Agent(chat.environment(request.mode), _heard(chat.policy, teller)))
     state = agent.environment.start(seen)
     for place, step in enumerate(request.given):
@@ -128,8 +129,8 @@ def _answer(state: State, environment: Environment) -> Event:
 class _Teller:
     """Turns what a rollout yields, and what its policy writes, into a live turn's events."""
 
-    def __init__(self, live: LiveTurn) -> None:
-        self._live = live
+    def __init__(self, live: LiveTurn, origin: Retriever) -> None:
+        self._live, self._origin = live, origin
         self._place, self._text = 0, ""
         self._since, self._usage = time.monotonic(), Usage()
 
@@ -155,17 +156,27 @@ class _Teller:
 
     def found(self, environment: Environment, state: State) -> None:
         """Publishes what the search behind a state found; nothing where none led there."""
-        if told := found_event(environment, state):
+        if told := found_event(environment, state, self._origin):
             self._live.publish(told)
 
 
-def found_event(environment: Environment, state: State) -> Event | None:
-    """What the search that led to `state` found; None where none did."""
+def found_event(environment: Environment, state: State, origin: Retriever) -> Event | None:
+    """What the search that led to `state` found; None where none did. `origin`: the retriever behind the journal, which
+    may say why it searched where it did.
+    """
     if not environment.searched(state):
         return None
     found = [*state.earlier, state.passages]
-    source = "web" if any(events.url_in(passage.id) for passage in state.passages) else "local"
-    return events.passages(len(state.steps) - 1, source, state.passages, numbered(found), None)
+    query = state.steps[-1].content if state.steps else state.question
+    choice = origin.choice(query) if isinstance(origin, Choosing) else None
+    source = choice.source if choice else _source(state.passages)
+    return events.passages(len(state.steps) - 1, source, state.passages, numbered(found), choice and choice.why)
+
+
+def _source(passages: tuple[Passage, ...]) -> str:
+    """Where passages came from, as their ids say."""
+    kinds = {"web" if url_of(passage.id) else "local" for passage in passages}
+    return "both" if len(kinds) > 1 else next(iter(kinds), "local")
 
 
 def _difference(after: Usage, before: Usage) -> Usage:
@@ -216,14 +227,14 @@ async def retold(chat: ChatAgent, turn: Turn) -> list[Event]:
     environment = chat.environment(turn.mode)
     told = [events.started(turn.conversation, turn.mode, turn.parent, 0), events.question(turn.asked, turn.question)]
     states = await states_of(chat, turn, turn.question, turn.steps)
-    if first := found_event(environment, states[0]):
+    if first := found_event(environment, states[0], environment.retriever):
         told.append(first)
     for place, (step, state) in enumerate(zip(turn.steps, states[1:], strict=True)):
         given = place < turn.given
         if not given:
             told.append(events.step_started(place, environment.allowed(states[place])))
         told.append(events.step_finished(place, step, given=given))
-        if searched := found_event(environment, state):
+        if searched := found_event(environment, state, environment.retriever):
             told.append(searched)
     if turn.prediction is not None:
         told.append(_answer(states[-1], environment))

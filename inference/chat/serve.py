@@ -24,6 +24,8 @@ from inference.chat.store import TurnStore
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
 from steprag.agent.open import SERVED, Agent, make_environment, open_agent
+from steprag.agent.retriever import Sourced
+from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import player_identity
 from steprag.cli import guarded
@@ -40,6 +42,8 @@ DEMO_INDEX = "runs/demo/index"
 """What quickstart.sh builds: the index that answers where none is named."""
 EMBEDDED = {"policy": {"adapter": "atlas-warmstart"}}
 """The policy where none is named: the embedded model with the adapter that is shipped."""
+MODES = ("auto", "local", "web", "both")
+"""Where the agent may search; the first that there is, is the default."""
 GRACE = 10.0
 """Seconds that turns under way have to end once the service is told to stop; others are played at its next start."""
 
@@ -84,9 +88,11 @@ async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:
             with _folder(config, environment, out) as folder:
                 async with _chat_agent(config, environment, folder) as chat:
                     desk = Desk(chat, config.serve, config.policy.concurrency)
-                    port = listening.getsockname()[1]
+                    port, mode = listening.getsockname()[1], config.serve.mode or next(iter(chat.modes))
+                    if mode not in chat.modes:
+                        raise ConfigError(f"serve.mode is {mode!r}; here there are {', '.join(chat.modes)}")
                     door = Door(token, is_loopback(config.serve.host), FREE, config.serve.body_bytes, f"steprag{port}")
-                    service = ChatService(desk, door, config.serve, _model_name(config), index, "local", code_version())
+                    service = ChatService(desk, door, config.serve, _model_name(config), index, mode, code_version())
                     sys.stdout.write(f"{url_of(listening)}/#token={token}\n")
                     sys.stdout.flush()
                     say(f"open the link, or point a client at {url_of(listening)}/v1 with the token as its key; "
@@ -112,19 +118,29 @@ def _folder(config: ChatConfig, environment: Environment, out: Path) -> Iterator
 @asynccontextmanager
 async def _chat_agent(config: ChatConfig, environment: Environment, folder: Path | None) -> AsyncIterator[ChatAgent]:
     """The agent in every mode, with its journal and the turns that were kept."""
-    journal_file = folder / JOURNAL if folder else Path(":memory:")
+    journal_file = folder / JOURNAL if folder else IN_MEMORY
     async with (
         open_agent(config, environment.retriever, environment=environment) as agent,
         _rewriter(config, agent) as rewriter,
         Journal(journal_file) as journal,
     ):
         modes, store = modes_of(environment), TurnStore(folder)
+        for mode in modes.values():
+            await mode.retriever.ready()
         yield ChatAgent(modes, agent.policy, rewriter, journal, store, config.serve.history, config.seed)
 
 
 def modes_of(environment: Environment) -> dict[str, Environment]:
-    """The agent's environments by mode: `local` searches the index, `direct` answers at once."""
-    return {"local": environment, "direct": replace(environment, depth=1)}
+    """The agent's environments by mode, the default first. `direct` answers at once; the others differ in where they
+    search: a web file with an index brings auto, local, web and both.
+    """
+    retriever = environment.retriever
+    if isinstance(retriever, Sourced):
+        names = sorted(retriever.sources, key=MODES.index)
+        searching = {name: replace(environment, retriever=retriever.sources[name]) for name in names}
+    else:
+        searching = {"web" if retriever.fingerprint.startswith("web:") else "local": environment}
+    return {**searching, "direct": replace(environment, depth=1)}
 
 
 @asynccontextmanager

@@ -8,9 +8,9 @@ from inference.chat.config import ChatServiceConfig
 from inference.chat.desk import Desk, Full
 from inference.chat.live import LiveTurn
 from inference.chat.store import TurnRequest
-from inference.chat.wire import ApiError
 from steprag.types import Turn
 from steprag.web.guard import Door
+from steprag.web.replies import ApiError
 
 
 @dataclass(frozen=True)

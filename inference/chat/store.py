@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from steprag.files import LineJournal, drop_torn_line, read_records, write_records
-from steprag.types import Feedback, Message, Step, Turn, omitted
+from steprag.training_rows import HumanPair
+from steprag.types import Feedback, Step, Turn, omitted
 
 TURNS = "turns.jsonl"
 ACCEPTED = "accepted.jsonl"
@@ -41,21 +42,6 @@ class TurnRequest:
     given: tuple[Step, ...] = ()
     history: tuple[tuple[str, str], ...] | None = omitted()
     kept: bool = True
-
-
-@dataclass(frozen=True)
-class HumanPair:
-    """A step that a person preferred, in place of the one that the policy took. `prompt`: what both answer. `web`: the
-    prompt shows passages of the web.
-    """
-
-    turn: str
-    question: str
-    step: int
-    prompt: tuple[Message, ...]
-    chosen: str
-    rejected: str
-    web: bool
 
 
 class TurnStore:

@@ -14,8 +14,9 @@ from inference.chat.live import LiveTurn
 from inference.chat.player import detail, retold
 from inference.chat.service import ChatService
 from inference.chat.store import TurnRequest
-from inference.chat.wire import ApiError, FeedbackBody, ForkBody, TurnBody, as_json, dumped, new_id, sse, stream_of
+from inference.chat.wire import COMMENT, FeedbackBody, ForkBody, TurnBody, dumped, new_id, sse, stream_of
 from steprag.types import Feedback
+from steprag.web.replies import ApiError, as_json
 
 PREFIX = "/api/turns"
 
@@ -99,9 +100,13 @@ def _place(last_event_id: str | None, live: LiveTurn) -> int:
 
 
 async def _live_events(live: LiveTurn, after: int) -> AsyncIterator[bytes]:
-    async with aclosing(live.follow(after)) as events:  # pyright: ignore[reportArgumentType] (can be closed)
-        async for number, event in events:
-            yield sse(dumped(event), f"{live.mark}:{number}")
+    async with aclosing(live.follow(after)) as news:  # pyright: ignore[reportArgumentType] (can be closed)
+        async for events in news:
+            yield (
+                b"".join(sse(dumped(event), f"{live.mark}:{number}") for number, event in enumerate(events, after + 1))
+                or COMMENT
+            )
+            after += len(events)
 
 
 async def _told(turn_id: str, events: list[dict[str, Any]]) -> AsyncIterator[bytes]:

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from typing import Annotated, Any, Literal
 
-from fastapi import Response
 from fastapi.responses import StreamingResponse
 from fastapi.sse import format_sse_event
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from steprag.web.guard import error_body
-
-PING = 15.0
-"""Seconds without an event after which a stream shows that it lives."""
+COMMENT = b": \n\n"
+"""A message that says nothing: it shows that the stream lives."""
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
-
-
-class SessionBody(_Body):
-    """`POST /api/session`."""
-
-    token: str
 
 
 class TurnBody(_Body):
@@ -94,33 +83,9 @@ class CompletionBody(BaseModel):
     functions: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
-class ApiError(Exception):
-    """A refusal in the shape of the OpenAI API. `code` is for programs, the message for people."""
-
-    def __init__(
-        self, status: int, code: str, message: str, *, param: str | None = None, after: int | None = None
-    ) -> None:
-        super().__init__(message)
-        self.status, self.code, self.param, self.after = status, code, param, after
-
-    def reply(self) -> Response:
-        """The response; with `Retry-After` where `after` says when to come again."""
-        kind = (
-            "invalid_request_error" if self.status < 429 else "rate_limit_error" if self.status == 429 else "api_error"
-        )
-        headers = {} if self.after is None else {"Retry-After": str(self.after)}
-        return as_json(error_body(str(self), kind, self.code, self.param), self.status, headers)
-
-
 def new_id(kind: str) -> str:
     """A name that nobody can guess: `kind` and 16 hex digits."""
     return f"{kind}{secrets.token_hex(8)}"
-
-
-def as_json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A JSON response. Half a surrogate, which JSON can hold and UTF-8 cannot, becomes a question mark."""
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    return Response(text.encode("utf-8", "replace"), status, headers, media_type="application/json")
 
 
 def sse(data: str, id: str | None = None) -> bytes:
@@ -134,26 +99,6 @@ def dumped(value: Any) -> str:
 
 
 def stream_of(messages: AsyncIterator[bytes]) -> StreamingResponse:
-    """An event stream, with a comment whenever nothing was said for PING seconds."""
+    """An event stream."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_with_pings(messages), media_type="text/event-stream", headers=headers)
-
-
-async def _with_pings(messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    async with aclosing(messages) as source:  # pyright: ignore[reportArgumentType] (a generator, which can be closed)
-        following = asyncio.ensure_future(anext(source))
-        try:
-            while True:
-                done, _ = await asyncio.wait({following}, timeout=PING)
-                if not done:
-                    yield b": \n\n"
-                    continue
-                try:
-                    message = following.result()
-                except StopAsyncIteration:
-                    return
-                yield message
-                following = asyncio.ensure_future(anext(source))
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+    return StreamingResponse(messages, media_type="text/event-stream", headers=headers)

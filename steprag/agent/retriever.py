@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from steprag.agent.tools import ToolSpec
 from steprag.types import Passage
+
+_WEB_ID = re.compile(r"(?:^|/)(https?://\S+)#[0-9a-f]{16}$")
 
 
 class Retriever(Protocol):
@@ -44,3 +49,40 @@ class Tooled(Protocol):
     def tools(self) -> tuple[ToolSpec, ...]:
         """What calls may name."""
         ...
+
+
+@dataclass(frozen=True)
+class SourceChoice:
+    """Where passages came from (`source`: local, web or both), and why, in a line."""
+
+    source: str
+    why: str
+
+
+@runtime_checkable
+class Choosing(Protocol):
+    """A retriever that chooses among sources."""
+
+    def choice(self, query: str) -> SourceChoice | None:
+        """Of the last search of this query; None where there was none."""
+        ...
+
+
+@runtime_checkable
+class Sourced(Protocol):
+    """A retriever with several ways to search at hand: local, web, both (fused), and auto (the web where the local
+    index has nothing like the query). They share what they hold; closing the whole closes them.
+    """
+
+    @property
+    def sources(self) -> Mapping[str, Retriever]:
+        """The ways by their names."""
+        ...
+
+
+def url_of(passage_id: str) -> str | None:
+    """The address of a passage from the web, whose id is `url#hash` (`tool/url#hash` where tools are named); None for
+    one of a corpus.
+    """
+    found = _WEB_ID.search(passage_id)
+    return found.group(1) if found else None

@@ -47,7 +47,7 @@ class Taken:
     usage: Usage
 
 
-Turn = Asked | Heard | Taken | Episode
+Moment = Asked | Heard | Taken | Episode
 """What `rollout` yields: for each step asked, heard and (unless all was refused) taken, and the episode at the end."""
 
 
@@ -59,7 +59,7 @@ async def rollout(
     seed: int,
     candidates: int = 1,
     choose: Choose | None = None,
-) -> AsyncIterator[Turn]:
+) -> AsyncIterator[Moment]:
     """Plays from `state` to the end, one request a step; the k-th step samples with `seed + k`.
 
     A request asks for `candidates` completions; `choose` says which of the steps among them is taken (without it, the
@@ -90,7 +90,7 @@ async def rollout(
     yield Episode(state, "answer", usage, tuple(retrieved))
 
 
-async def episode_of(turns: AsyncIterator[Turn], watch: Callable[[Turn], None] | None = None) -> Episode:
+async def episode_of(turns: AsyncIterator[Moment], watch: Callable[[Moment], None] | None = None) -> Episode:
     """The episode at the end of `rollout(…)`; `watch` is told every turn before it."""
     async with aclosing(turns) as played:  # pyright: ignore[reportArgumentType] (a generator, which can be closed)
         async for turn in played:

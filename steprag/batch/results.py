@@ -6,7 +6,6 @@ and what the run counts of it. A start reads the index and not the results, whic
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -14,10 +13,19 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from steprag.errors import DataError
-from steprag.files import LineJournal, drop_torn_line, from_dict, lines_of, read_records, write_records, written_whole
+from steprag.files import (
+    LineJournal,
+    drop_torn_line,
+    from_dict,
+    lines_of,
+    parse_line,
+    read_records,
+    write_records,
+    written_whole,
+)
 
 Record = TypeVar("Record")
-VERSION = 1
+VERSION = 2
 """Of the index; raised when what a kind counts changes, so that older ones are made anew."""
 
 
@@ -58,14 +66,14 @@ def places_of(path: Path, kind: ResultKind[Any]) -> list[Place]:
 
     Writes nothing, so the file may be another run's. Raises DataError with the line of a result that is none.
     """
-    return _indexed(path) or _read(path, kind)
+    return indexed_places(path) or _read(path, kind)
 
 
 def read_at(place: Place, path: Path, cls: type[Record]) -> Record:
     """The one result at that place of its file."""
     with path.open("rb") as stream:
         stream.seek(place.start)
-        return from_dict(cls, json.loads(stream.read(place.length)), path, place.line)
+        return from_dict(cls, parse_line(stream.read(place.length), path, place.line), path, place.line)
 
 
 class Results(Generic[Record]):
@@ -78,7 +86,7 @@ class Results(Generic[Record]):
         """Reads the index, and makes it anew where it is missing or the results were changed by something else."""
         self.path, self._kind = path, kind
         drop_torn_line(path)
-        self._lines = _indexed(path)
+        self._lines = indexed_places(path)
         if not self._lines:
             self._lines = _read(path, kind)
             self._write_index()
@@ -101,7 +109,7 @@ class Results(Generic[Record]):
 
             def append(result: Record) -> None:
                 start, line = self.path.stat().st_size, self._lines[-1].line + 1 if self._lines else 1
-                place = _place(result, self._kind, line, start, lines.append(result))
+                place = place_of(result, self._kind, line, start, lines.append(result))
                 self._lines.append(place)
                 self._by_question[place.id] = place
                 index.append(place)
@@ -154,11 +162,13 @@ def gather(path: Path, kind: ResultKind[Any], parts: Sequence[Path], question_id
 def _read(path: Path, kind: ResultKind[Any]) -> list[Place]:
     rows = lines_of(path) if path.exists() else ()
     return [
-        _place(from_dict(kind.record, row, path, line), kind, line, start, length) for line, row, start, length in rows
+        place_of(from_dict(kind.record, row, path, line), kind, line, start, length)
+        for line, row, start, length in rows
     ]
 
 
-def _place(record: Any, kind: ResultKind[Any], line: int, start: int, length: int) -> Place:
+def place_of(record: Any, kind: ResultKind[Any], line: int, start: int, length: int) -> Place:
+    """The place of a result that stands there."""
     return Place(kind.id_of(record), line, start, length, kind.counts(record), VERSION)
 
 
@@ -170,7 +180,7 @@ def _moved(places: list[Place]) -> Iterator[Place]:
         start += place.length
 
 
-def _indexed(path: Path) -> list[Place]:
+def indexed_places(path: Path) -> list[Place]:
     """What the index says, if it holds; none where it is missing, older than the results, torn or not of their size."""
     index = index_of(path)
     if not (path.exists() and index.exists()) or index.stat().st_mtime_ns < path.stat().st_mtime_ns:

@@ -17,7 +17,7 @@ from steprag.agent.environment import Environment
 from steprag.agent.open import AgentConfig
 from steprag.batch.concurrency import for_each
 from steprag.batch.results import Results
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, DataError
 from steprag.files import LineJournal, drop_torn_line, file_hash, read_rows, write_records
 from steprag.policy.budget import Spending
 from steprag.policy.client import Model, OpenAIPolicy, model_identity
@@ -158,7 +158,12 @@ def failures_in(folder: Path) -> dict[str, dict[str, Any]]:
     file = folder / FAILED
     if not file.exists():
         return {}
-    return {row["id"]: row for _, row in read_rows(file)}
+    failed = {}
+    for number, row in read_rows(file):
+        if not isinstance(row, dict) or not isinstance(row.get("id"), str):
+            raise DataError(file, "no failure of a question: it has no id", line=number, remedy="delete the line")
+        failed[row["id"]] = row
+    return failed
 
 
 def note_failures(run: Run, results: Results[Any]) -> int:

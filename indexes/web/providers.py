@@ -1,0 +1,205 @@
+"""Search engines: what is sent to each, and how its reply is read. By plain HTTP, without their packages."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from yarl import URL
+
+from indexes.web.addresses import places
+from indexes.web.config import WebConfig
+from indexes.web.fetching import Fetcher, Reply
+from steprag.errors import ConfigError, RetrieverError
+from steprag.files import as_utf8
+
+QUERY_CHARS, QUERY_WORDS = 400, 50
+"""The longest query that every provider takes (Brave's bounds); what is longer is cut at a word."""
+REPLY_BYTES = 4_000_000
+ADDRESS_CHARS = 2000
+AGAIN = frozenset({408, 429, 500, 502, 503, 504})
+LONGEST_WAIT = 5.0
+"""Seconds before a request is sent again, at most; the provider's Retry-After is heeded below it."""
+REFUSED = frozenset({401, 402, 403, 432, 433})
+"""Wrong key, or nothing left of the plan (432 and 433 are Tavily's)."""
+_TAGS = re.compile(r"</?(?:strong|b|em|i|br)\s*/?>", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class WebResult:
+    """One hit of a search engine; `snippet` is what it shows of the page."""
+
+    url: str
+    title: str
+    snippet: str
+
+
+class Provider(Protocol):
+    """A search engine."""
+
+    async def search(self, query: str) -> tuple[WebResult, ...]:
+        """Its results, best first. Raises RetrieverError where this search failed; ConfigError where none can succeed:
+        no key, no JSON, a plan that is used up. The caller bounds the time.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Releases connections."""
+        ...
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a provider is spoken to.
+
+    `key_header` with `key_before` carries the key. `body`: the query goes in JSON by POST, else in the address by GET.
+    `found`: where the list of results lies in the reply; `url`, `title`, `snippet`: the keys of one.
+    """
+
+    base_url: str
+    path: str
+    key_env: str
+    key_header: str
+    query: str
+    count: str
+    most: int
+    found: tuple[str, ...]
+    url: str
+    title: str
+    snippet: str
+    key_before: str = ""
+    body: bool = False
+    fixed: tuple[tuple[str, str | bool], ...] = ()
+
+
+DIALECTS = {
+    "searxng": Dialect("", "/search", "", "", "q", "", 50, ("results",), "url", "title", "content",
+                       fixed=(("format", "json"),)),
+    "brave": Dialect("https://api.search.brave.com", "/res/v1/web/search", "BRAVE_API_KEY", "X-Subscription-Token",
+                     "q", "count", 20, ("web", "results"), "url", "title", "description",
+                     fixed=(("text_decorations", "false"),)),
+    "tavily": Dialect("https://api.tavily.com", "/search", "TAVILY_API_KEY", "Authorization", "query", "max_results",
+                      20, ("results",), "url", "title", "content", key_before="Bearer ", body=True),
+    "serper": Dialect("https://google.serper.dev", "/search", "SERPER_API_KEY", "X-API-KEY", "q", "num", 50,
+                      ("organic",), "link", "title", "snippet", body=True),
+}  # fmt: skip
+
+
+class HttpProvider:
+    """A provider that is asked by HTTP."""
+
+    def __init__(self, config: WebConfig, user_agent: str) -> None:
+        """Raises ConfigError where the key's variable is empty."""
+        self._config, self._dialect = config, DIALECTS[config.provider]
+        try:
+            base = URL((config.base_url or self._dialect.base_url).rstrip("/"))
+        except ValueError as error:
+            raise ConfigError(f"web.base_url: {error}") from None
+        if base.scheme not in ("http", "https") or not base.raw_host:
+            raise ConfigError(f"web.base_url {config.base_url!r} should be an http or https address")
+        self._url = URL(f"{base}{self._dialect.path}")
+        # what the user names may be on this machine; results and redirects do not get there by it
+        own = places([f"{base.raw_host}:{base.port}"]) if config.base_url else frozenset[tuple[str, int]]()
+        self._fetcher = Fetcher(own, most=REPLY_BYTES, user_agent=user_agent)
+        self._headers = {"Accept": "application/json", **self._key()}
+
+    def _key(self) -> dict[str, str]:
+        name = self._config.key_env or self._dialect.key_env
+        key = os.environ.get(name, "") if name else ""
+        if self._dialect.key_header and not key:
+            raise ConfigError(f"{self._config.provider} wants a key: put it in {name}, or name another variable in "
+                              "web.key_env")  # fmt: skip
+        return {self._dialect.key_header: self._dialect.key_before + key} if self._dialect.key_header else {}
+
+    async def search(self, query: str) -> tuple[WebResult, ...]:
+        """As the protocol says; a reply that is late or over the rate is asked for a second time."""
+        reply = await self._send(query)
+        if reply.status in AGAIN:
+            await asyncio.sleep(_wait(reply))
+            reply = await self._send(query)
+        return self._read(reply)
+
+    async def _send(self, query: str) -> Reply:
+        dialect, config = self._dialect, self._config
+        asked: dict[str, Any] = {dialect.query: query, **dict(dialect.fixed), **config.params}
+        if dialect.count:
+            asked[dialect.count] = min(config.results, dialect.most)
+        if dialect.body:
+            return await self._fetcher.request("POST", self._url, headers=self._headers, json=asked)
+        spelt = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in asked.items()}
+        return await self._fetcher.request("GET", self._url, headers=self._headers, params=spelt)
+
+    def _read(self, reply: Reply) -> tuple[WebResult, ...]:
+        name = self._config.provider
+        if reply.status == 403 and name == "searxng":
+            raise ConfigError(
+                f"SearXNG at {self._url.origin()} answers 403: JSON is off by default there. Add json to "
+                "search.formats in its settings.yml; if it is there already, its limiter refuses programs"
+            )
+        if reply.status in REFUSED:
+            raise ConfigError(f"{name} refuses the key, or its plan is used up ({reply.status}): {_said(reply)}")
+        if reply.status != 200:
+            raise RetrieverError(f"{name} answers {reply.status}: {_said(reply)}")
+        try:
+            said = found = json.loads(reply.body)
+            for key in self._dialect.found:
+                found = found.get(key) or {}  # where nothing is found, the key is absent
+            rows = [row for row in found if isinstance(row, dict)]
+        except (ValueError, AttributeError, TypeError, RecursionError):
+            raise RetrieverError(f"{name} answers with what is no list of results: {_said(reply)}") from None
+        if not rows and (silent := said.get("unresponsive_engines")):  # SearXNG's; else it would pass for no results
+            raise RetrieverError(f"none of SearXNG's engines answers: {silent}"[:300])
+        return results_of(rows, (self._dialect.url, self._dialect.title, self._dialect.snippet), self._config.results)
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self._fetcher.aclose()
+
+
+def query_of(text: str) -> str:
+    """What a provider is sent of a query: single spaces, at most 50 words and 400 characters."""
+    words = text.split()[:QUERY_WORDS]
+    while len(words) > 1 and len(" ".join(words)) > QUERY_CHARS:
+        words.pop()
+    return " ".join(words)[:QUERY_CHARS]
+
+
+def results_of(rows: Sequence[Mapping[str, Any]], keys: tuple[str, str, str], most: int) -> tuple[WebResult, ...]:
+    """The rows that have an http address, each address once, in order."""
+    found: dict[str, WebResult] = {}
+    for row in rows:
+        url, title, snippet = (as_utf8(str(row.get(key) or "")) for key in keys)
+        address = _address(url)
+        if address is not None and address not in found:
+            found[address] = WebResult(address, _plain(title), _plain(snippet))
+    return tuple(found.values())[:most]
+
+
+def _address(url: str) -> str | None:
+    """The address as it is asked for, without a fragment; None where it is no http address."""
+    try:
+        found = URL(url.strip()).with_fragment(None)
+    except ValueError:
+        return None
+    spelt = str(found)
+    return spelt if found.scheme in ("http", "https") and found.raw_host and len(spelt) <= ADDRESS_CHARS else None
+
+
+def _plain(text: str) -> str:
+    """Words without the marks that engines put around what matches."""
+    return " ".join(html.unescape(_TAGS.sub("", text)).split())
+
+
+def _wait(reply: Reply) -> float:
+    given = reply.headers.get("Retry-After", "")
+    return min(LONGEST_WAIT, float(given)) if given.isdigit() else 1.0
+
+
+def _said(reply: Reply) -> str:
+    return " ".join(reply.body[:400].decode("utf-8", "replace").split())[:200]

@@ -1,0 +1,166 @@
+"""Index and web together: both rankings as one, or the web only where the index has nothing like the query."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from indexes.corpora.passage_store import passage_text
+from indexes.retrieval.searchers import RRF_K, named
+from indexes.web.ranking import Ranker
+from steprag.agent.retriever import Retriever, SourceChoice
+from steprag.errors import RetrieverError
+from steprag.progress import say
+from steprag.types import Passage
+
+REMEMBERED = 4096
+"""Queries whose choice is remembered."""
+
+
+class Choices:
+    """Where the passages of the last queries came from."""
+
+    def __init__(self) -> None:
+        self._made: OrderedDict[str, SourceChoice] = OrderedDict()
+
+    def note(self, query: str, choice: SourceChoice) -> None:
+        """Remembers a choice."""
+        self._made[query] = choice
+        self._made.move_to_end(query)
+        while len(self._made) > REMEMBERED:
+            self._made.popitem(last=False)
+
+    def of(self, query: str) -> SourceChoice | None:
+        """The choice of the last search of this query."""
+        return self._made.get(query)
+
+
+class FusedRetriever:
+    """Index and web by reciprocal rank fusion: a passage counts 1 / (60 + its rank) in each ranking, and the sum is
+    scaled so that the first place in both gives 1 (`fuse_ranks`, here over passages and not over rows).
+
+    Where the web fails, the index answers alone, which `choice` says.
+    """
+
+    def __init__(self, local: Retriever, web: Retriever) -> None:
+        self._local, self._web, self._choices = local, web, Choices()
+        self.fingerprint = f"both:{named(RRF_K, local.fingerprint, web.fingerprint)}"
+
+    async def ready(self) -> None:
+        """Waits for both."""
+        await asyncio.gather(self._local.ready(), self._web.ready())
+
+    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+        """The best of both, the index's first where they are equal."""
+        local, web = await asyncio.gather(
+            self._local.search(query, top_k), self._web.search(query, top_k), return_exceptions=True
+        )
+        if isinstance(local, BaseException):
+            raise local
+        if isinstance(web, RetrieverError):
+            self._choices.note(query, _without_web(web))
+            return local
+        if isinstance(web, BaseException):
+            raise web
+        self._choices.note(query, SourceChoice("both", "index and web are fused by rank"))
+        return fused(local, web)[:top_k]
+
+    def choice(self, query: str) -> SourceChoice | None:
+        """Where the passages of the last search of this query came from, and why."""
+        return self._choices.of(query)
+
+    async def aclose(self) -> None:
+        """Closes both."""
+        await asyncio.gather(self._local.aclose(), self._web.aclose())
+
+
+class FallbackRetriever:
+    """The index; the web where the index's best passage is less like the query than `threshold`.
+
+    How alike they are is one measure for every kind of index: the cosine by the web's encoder. A hybrid ranking's own
+    scores say only which passage is the best. Where the web fails, the index answers, which `choice` says.
+    """
+
+    def __init__(self, local: Retriever, web: Retriever, ranker: Ranker, threshold: float) -> None:
+        self._local, self._web, self._ranker, self._threshold = local, web, ranker, threshold
+        self._choices = Choices()
+        facts = named(threshold, local.fingerprint, web.fingerprint, ranker.fingerprint)
+        self.fingerprint = f"auto:{facts}"
+
+    async def ready(self) -> None:
+        """Waits for both."""
+        await asyncio.gather(self._local.ready(), self._web.ready(), self._ranker.ready())
+
+    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+        """The passages of the index, or of the web."""
+        local = await self._local.search(query, top_k)
+        likeness = await alike(self._ranker, query, local)
+        said = f"the index's best passage has {likeness:.2f}, the threshold is {self._threshold:.2f}"
+        if likeness >= self._threshold:
+            self._choices.note(query, SourceChoice("local", said))
+            return local
+        try:
+            web = await self._web.search(query, top_k)
+        except RetrieverError as error:
+            self._choices.note(query, _without_web(error))
+            return local
+        self._choices.note(query, SourceChoice("web", said))
+        return web
+
+    def choice(self, query: str) -> SourceChoice | None:
+        """Where the passages of the last search of this query came from, and why."""
+        return self._choices.of(query)
+
+    async def aclose(self) -> None:
+        """Closes both."""
+        await asyncio.gather(self._local.aclose(), self._web.aclose())
+
+
+class SourcesRetriever:
+    """One of several ways to search, with the others at hand: `sources` names all of them.
+
+    They share the index, the web and the encoder, which are closed with this.
+    """
+
+    def __init__(self, sources: Mapping[str, Retriever], chosen: str) -> None:
+        self.sources, self._chosen = dict(sources), sources[chosen]
+        self.fingerprint = self._chosen.fingerprint
+
+    async def ready(self) -> None:
+        """Waits for the chosen one."""
+        await self._chosen.ready()
+
+    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+        """What the chosen one finds."""
+        return await self._chosen.search(query, top_k)
+
+    def choice(self, query: str) -> SourceChoice | None:
+        """What the chosen one says of itself, where it chooses."""
+        return self._chosen.choice(query) if isinstance(self._chosen, FusedRetriever | FallbackRetriever) else None
+
+    async def aclose(self) -> None:
+        """Closes all."""
+        await self.sources["both"].aclose()
+
+
+async def alike(ranker: Ranker, query: str, passages: tuple[Passage, ...]) -> float:
+    """How like the query the likest passage is; -1 where there is none."""
+    return max(await ranker.scores(query, [passage_text(passage) for passage in passages]), default=-1.0)
+
+
+def fused(*rankings: tuple[Passage, ...]) -> tuple[Passage, ...]:
+    """Passages by the sum over rankings of 61 / (60 + rank), divided by how many rankings there are."""
+    scores: dict[str, float] = {}
+    passages: dict[str, Passage] = {}
+    for ranking in rankings:
+        for rank, passage in enumerate(ranking, 1):
+            passages.setdefault(passage.id, passage)
+            scores[passage.id] = scores.get(passage.id, 0.0) + (RRF_K + 1) / (RRF_K + rank) / len(rankings)
+    order = sorted(passages, key=lambda name: -scores[name])
+    return tuple(Passage(name, passages[name].title, passages[name].text, round(scores[name], 6)) for name in order)
+
+
+def _without_web(error: RetrieverError) -> SourceChoice:
+    say(f"the web could not be searched; the index answers alone: {error}")
+    return SourceChoice("local", f"the web could not be searched: {error}")

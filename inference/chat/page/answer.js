@@ -1,0 +1,97 @@
+// The answer, the passages that it rests on, and what a person says of it. Citations come from the service, which
+// computes them from evidence and passages; the model writes none.
+import { EditBox } from "./editbox.js";
+import { html, useId, useState } from "./html.js";
+import { SmallButton } from "./icons.js";
+import { PassageText } from "./passages.js";
+import { passagesOf, searchesOf } from "./turns.js";
+import { count, sourceName } from "./words.js";
+
+export function Answer({ turn }) {
+  const id = useId();
+  const [open, setOpen] = useState(new Set());
+  const passages = passagesOf(turn);
+  const known = turn.answer.sources.filter((source) => passages.has(source.n));
+  const cited = known.filter((source) => source.cited);
+  const toggle = (n) => setOpen(new Set(open.has(n) ? [...open].filter((one) => one !== n) : [...open, n]));
+  return html`<section class="answer" aria-label="Answer">
+    <p class="answer-text">${turn.answer.content}
+      ${cited.map(({ n }) => html` <button key=${n} type="button" class="cite" aria-expanded=${open.has(n)}
+        aria-controls=${`${id}-${n}`} aria-label=${`Source ${n}: ${passages.get(n).title}`}
+        onClick=${() => toggle(n)}>${n}</button>`)}
+    </p>
+    <${CopyButton} text=${turn.answer.content} />
+    ${cited.length > 0 && html`<ul class="sources">
+      ${cited.map((source) => html`<${Source} key=${source.n} id=${`${id}-${source.n}`} source=${source}
+        item=${passages.get(source.n)} open=${open.has(source.n)} toggle=${() => toggle(source.n)} />`)}
+    </ul>`}
+    <p class="grounds quiet">${grounds(turn, known.length, cited.length)}</p>
+  </section>`;
+}
+
+function Source({ id, source, item, open, toggle }) {
+  return html`<li id=${id}>
+    <details open=${open}>
+      <summary onClick=${(event) => (event.preventDefault(), toggle())}>
+        <span class="number">${source.n}</span> <b>${item.title}</b>
+        <span class="quiet">
+          evidence of step ${source.evidence + 1}, from ${sourceName(item.url ? "web" : "local")}
+        </span>
+      </summary>
+      <${PassageText} item=${item} spans=${source.spans} />
+    </details>
+  </li>`;
+}
+
+/** How far the answer can be traced to what was read. */
+function grounds(turn, read, cited) {
+  if (!searchesOf(turn).length) return "Answered without searching: there are no sources.";
+  if (!read) return "The searches found nothing: there are no sources.";
+  const all = `${count(read, "passage")} read`;
+  if (!cited) return `${all}; none holds the agent's evidence. Check the steps before you rely on this answer.`;
+  return read === cited ? "Every passage that was read is cited." : `${all}, ${cited} cited.`;
+}
+
+/** Copies the text. Browsers allow it on this machine and over HTTPS; elsewhere there is no button. */
+function CopyButton({ text }) {
+  const [copied, setCopied] = useState(false);
+  if (!navigator.clipboard) return null;
+  async function copy() {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      return; // the browser's user does not allow it
+    }
+    setCopied(true);
+    setTimeout(() => setCopied(false), 2000);
+  }
+  return html`<${SmallButton} icon=${copied ? "right" : "copy"} onClick=${copy} aria-label="Copy the answer">
+    ${copied ? "Copied" : "Copy"}<//>`;
+}
+
+/** Right, wrong, and what is right: the service keeps it as the question's golden answer. */
+export function Feedback({ turn, controller }) {
+  const [asking, setAsking] = useState(false);
+  const { feedback } = turn;
+  async function judge(right) {
+    await controller.judge(turn.id, { right });
+    setAsking(!right);
+  }
+  async function correct(answer) {
+    const kept = await controller.judge(turn.id, { right: false, answer });
+    if (kept) setAsking(false);
+    return kept ? null : "This was not kept.";
+  }
+  return html`<div class="feedback">
+    <div class="verdict" role="group" aria-label="Is the answer right?">
+      ${turn.answer && html`<${SmallButton} icon="right" aria-pressed=${feedback?.right === true}
+        onClick=${() => judge(true)}>Right<//>`}
+      <${SmallButton} icon=${turn.answer ? "wrong" : "edit"} aria-pressed=${feedback?.right === false}
+        onClick=${() => judge(false)}>${turn.answer ? "Wrong" : "I know the answer"}<//>
+    </div>
+    ${feedback?.answer && !asking && html`<p class="line">The answer is <b>${feedback.answer}</b>
+      <${SmallButton} icon="edit" onClick=${() => setAsking(true)} aria-label="Change the right answer">Change<//></p>`}
+    ${asking && html`<${EditBox} label="The answer is" text=${feedback?.answer ?? ""} action="Save" rows="1"
+      save=${correct} cancel=${() => setAsking(false)} />`}
+  </div>`;
+}

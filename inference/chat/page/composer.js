@@ -1,0 +1,64 @@
+// The question box: Enter sends, Shift+Enter begins a new line. While a turn runs, its button stops the turn.
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
+import { Icon } from "./icons.js";
+import { isOver } from "./turns.js";
+import { modeWords } from "./words.js";
+
+const TALLEST = 200; // pixels
+
+/** `draft`: {text, mode, rewrite}, what stands in the box; mode is null until one is chosen. */
+export function Composer({ info, turns, notice, draft, change, controller }) {
+  const { text, rewrite } = draft;
+  const mode = draft.mode ?? info.mode;
+  const [sending, setSending] = useState(false);
+  const box = useRef(null);
+  const running = turns.find((turn) => !isOver(turn));
+
+  useEffect(() => box.current.focus({ preventScroll: true }), []);
+  useLayoutEffect(() => {
+    box.current.style.height = "auto";
+    box.current.style.height = `${Math.min(box.current.scrollHeight, TALLEST)}px`;
+  }, [text]);
+
+  async function send(event) {
+    event.preventDefault();
+    if (!text.trim() || running || sending) return;
+    setSending(true);
+    if (await controller.ask(text.trim(), { mode, rewrite })) change({ text: "" });
+    setSending(false);
+  }
+  function pressed(event) {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
+  }
+
+  return html`<form class="composer" onSubmit=${send}>
+    ${notice && html`<p class="notice">${notice}</p>`}
+    <div class="box">
+      <label class="visually-hidden" for="question">Question</label>
+      <textarea id="question" ref=${box} rows="1" placeholder="Ask a question" value=${text} maxlength="8192"
+        onInput=${(event) => change({ text: event.currentTarget.value })} onKeyDown=${pressed}></textarea>
+      <div class="controls">
+        <${ModeChoice} modes=${info.modes} mode=${mode} choose=${(one) => change({ mode: one })} />
+        ${info.rewriter && turns.length > 0 && html`<label class="check">
+          <input type="checkbox" checked=${rewrite}
+            onChange=${(event) => change({ rewrite: event.currentTarget.checked })} />
+          Use earlier turns
+        </label>`}
+        ${running
+          ? html`<button type="button" class="send" onClick=${() => controller.stop(running.id)}>
+              <${Icon} name="stop" /><span>Stop</span></button>`
+          : html`<button type="submit" class="send" disabled=${!text.trim() || sending}>
+              <${Icon} name="send" /><span>Ask</span></button>`}
+      </div>
+    </div>
+  </form>`;
+}
+
+function ModeChoice({ modes, mode, choose }) {
+  return html`<label class="mode">
+    <span class="visually-hidden">Mode</span>
+    <select value=${mode} title=${modeWords(mode)} onChange=${(event) => choose(event.currentTarget.value)}>
+      ${modes.map((one) => html`<option key=${one} value=${one}>${modeWords(one)}</option>`)}
+    </select>
+  </label>`;
+}

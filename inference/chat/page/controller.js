@@ -1,0 +1,159 @@
+// What the page does: asks the service, follows turns, and tells the reducer. Views call these functions, nothing else.
+import * as api from "./api.js";
+import { follow } from "./stream.js";
+import { isOver } from "./turns.js";
+
+/** The token and the conversation that the address names: #token=…, #c=… */
+export function addressed(hash) {
+  const named = new URLSearchParams(hash.replace(/^#/, ""));
+  return { token: named.get("token"), conversation: named.get("c") };
+}
+
+/** The page's actions. `dispatch` tells the reducer, `getState` gives what it knows now. */
+export function createController(dispatch, getState) {
+  const followed = new Map(); // turn id -> AbortController
+
+  /** Runs a request. What goes wrong becomes the line above the question box, or the form for the token. */
+  async function attempt(work, whereWrong = tell) {
+    try {
+      return await work();
+    } catch (error) {
+      if (!(error instanceof api.ApiError)) throw error;
+      if (error.status === 401) dispatch({ type: "session.closed" });
+      else whereWrong(error);
+      return undefined;
+    }
+  }
+
+  function tell(error) {
+    const again = error.retryAfter ? ` Try again in ${error.retryAfter} seconds.` : "";
+    dispatch({ type: "notice", text: `${capital(error.message)}.${again}` });
+  }
+
+  /** Follows a turn in the background until it is over; leaving its conversation does not end it. */
+  async function followTurn(turn) {
+    if (followed.has(turn)) return;
+    const leaving = new AbortController();
+    followed.set(turn, leaving);
+    const lost = ({ message, code }) =>
+      dispatch({ type: "event", turn, event: { type: "turn.failed", message, code } });
+    await attempt(
+      () =>
+        follow(turn, {
+          signal: leaving.signal,
+          onEvent: (event) => dispatch({ type: "event", turn, event }),
+          onConnection: (heard) => dispatch({ type: "changed", turn, change: { heard } }),
+        }),
+      lost,
+    );
+    followed.delete(turn);
+    if (!leaving.signal.aborted && getState().turns[turn]?.fresh) await listConversations();
+  }
+
+  async function listConversations() {
+    const listed = await attempt(api.getConversations);
+    if (listed) dispatch({ type: "conversations", conversations: listed.conversations });
+  }
+
+  /** Shows a conversation; null is a new one. `push`: whether the browser's "back" leads to what was shown before. */
+  async function show(conversation, push = true) {
+    const address = conversation ? `#c=${conversation}` : window.location.pathname;
+    if (push) window.history.pushState(null, "", address);
+    else window.history.replaceState(null, "", address);
+    dispatch({ type: "shown", conversation });
+    if (!conversation) return;
+    const listed = await attempt(() => api.getConversation(conversation), (error) => {
+      if (error.status !== 404 || getState().current !== conversation) return tell(error);
+      window.history.replaceState(null, "", window.location.pathname);
+      dispatch({ type: "shown", conversation: null });
+      return dispatch({ type: "notice", text: "That conversation is not there any more." });
+    });
+    if (!listed) return;
+    dispatch({ type: "listed", conversation, rows: listed.turns });
+    for (const row of listed.turns) if (!isOver(getState().turns[row.turn])) followTurn(row.turn);
+  }
+
+  /** Signs in with the token of the address, if any, and shows the conversation that it names. */
+  async function start() {
+    const { token, conversation } = addressed(window.location.hash);
+    if (token) {
+      const signed = await attempt(() => api.signIn(token).then(() => true));
+      window.history.replaceState(null, "", conversation ? `#c=${conversation}` : window.location.pathname);
+      if (!signed) return;
+    }
+    const info = await attempt(api.getInfo);
+    if (!info) return;
+    dispatch({ type: "session.open", info });
+    await Promise.all([listConversations(), show(conversation, false)]);
+  }
+
+  /** Signs in with a token that was typed, or with the whole link. Gives what is wrong, or null. */
+  async function signIn(typed) {
+    const token = addressed(typed.slice(typed.indexOf("#") + 1)).token ?? typed.trim();
+    try {
+      await api.signIn(token);
+    } catch (error) {
+      return error instanceof api.ApiError ? error.message : String(error);
+    }
+    await start();
+    return null;
+  }
+
+  function begun({ turn, conversation }, known) {
+    dispatch({ type: "asked", turn, conversation, known: { ...known, fresh: true } });
+    followTurn(turn);
+    listConversations();
+  }
+
+  /** Asks a question in the conversation that is shown. Gives whether it was accepted. */
+  async function ask(question, { mode, rewrite }) {
+    const conversation = getState().current;
+    const accepted = await attempt(
+      () => api.ask({ question, mode, rewrite, ...(conversation && { conversation }) }),
+      async (error) => {
+        if (error.code === "turn_under_way") await show(conversation, false); // asked from another window
+        tell(error);
+      },
+    );
+    if (!accepted) return false;
+    if (!conversation) {
+      window.history.pushState(null, "", `#c=${accepted.conversation}`);
+      dispatch({ type: "shown", conversation: accepted.conversation });
+    }
+    begun(accepted, { asked: question, question, mode });
+    return true;
+  }
+
+  /** Asks again from a step, with other words in its place. Gives what is wrong, or null. */
+  async function fork(turn, step, text) {
+    let wrong = "The service wants its token.";
+    const accepted = await attempt(() => api.fork(turn.id, step, text), (error) => (wrong = error.message));
+    if (!accepted) return wrong;
+    begun(accepted, { asked: turn.asked, question: turn.question, mode: turn.mode, parent: turn.id });
+    return null;
+  }
+
+  async function stop(turn) {
+    await attempt(() => api.cancel(turn));
+  }
+
+  /** Says whether the answer is right, and what is. Gives whether it was kept. */
+  async function judge(turn, feedback) {
+    const kept = await attempt(() => api.judge(turn, feedback).then(() => true));
+    if (kept) dispatch({ type: "changed", turn, change: { feedback } });
+    return Boolean(kept);
+  }
+
+  async function remove(conversation) {
+    const gone = await attempt(() => api.deleteConversation(conversation).then(() => true));
+    if (!gone) return;
+    for (const turn of getState().order[conversation] ?? []) followed.get(turn)?.abort();
+    const shown = getState().current === conversation;
+    dispatch({ type: "deleted", conversation });
+    if (shown) await show(null);
+  }
+
+  return { start, signIn, show, ask, fork, stop, judge, remove, say: (text) => dispatch({ type: "said", text }) };
+}
+
+const capital = (words) => words.charAt(0).toUpperCase() + words.slice(1);

@@ -1,0 +1,63 @@
+// The words of the page: names of actions and modes, reasons why a turn has no answer, numbers as people read them.
+
+/** What each mode does. */
+export const MODES = {
+  local: { name: "Index", does: "search the index" },
+  direct: { name: "Direct", does: "answer without searching" },
+  web: { name: "Web", does: "search the web" },
+  both: { name: "Both", does: "search the index and the web" },
+  auto: { name: "Auto", does: "search the web where the index has little" },
+};
+
+export const modeName = (mode) => MODES[mode]?.name ?? mode;
+export const modeWords = (mode) => (MODES[mode] ? `${MODES[mode].name}: ${MODES[mode].does}` : mode);
+
+/** Why a completion was refused; the service's own vocabulary (steprag/agent/grammar.py, FAILURES). */
+export const REFUSALS = {
+  truncated: "the token limit cut it off",
+  empty: "it is empty",
+  no_action: "it holds no complete action",
+  several_actions: "it holds more than one action",
+  no_lead: "the words that announce its action are missing",
+  trailing_text: "text follows its closing tag",
+  empty_content: "nothing stands between its tags",
+  wrong_action: "its action is not allowed at this place",
+  control_token: "it holds a control token of the chat template",
+  bad_call: "its call names no tool, or the arguments do not fit",
+};
+
+export const refusalWords = (reason) => REFUSALS[reason] ?? reason;
+
+/** "Query" for "query". */
+export const actionName = (action) => action.charAt(0).toUpperCase() + action.slice(1).replaceAll("_", " ");
+
+/** Where passages come from. */
+const SOURCES = { local: "the index", web: "the web", both: "the index and the web" };
+export const sourceName = (source) => SOURCES[source] ?? source;
+
+/** "1 step", "2 steps". */
+export const count = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
+
+/** under 0.1 s, 0.8 s, 12 s, 2 min 5 s. */
+export function duration(seconds) {
+  if (seconds < 0.1) return "under 0.1 s";
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  const whole = Math.round(seconds);
+  return whole < 60 ? `${whole} s` : `${Math.floor(whole / 60)} min ${whole % 60} s`;
+}
+
+/** "just now", "5 min ago", "3 h ago", else the date. `updated`: seconds since 1970. */
+export function ago(updated, now = Date.now() / 1000) {
+  const seconds = now - updated;
+  if (seconds < 60) return "just now";
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ago`;
+  return new Date(updated * 1000).toLocaleDateString("en", { day: "numeric", month: "short", year: "numeric" });
+}
+
+/** A first letter in upper case, and a full stop at the end. */
+export function sentence(words) {
+  const trimmed = words.trim();
+  if (!trimmed) return "";
+  return trimmed.charAt(0).toUpperCase() + trimmed.slice(1) + (/[.!?…]$/.test(trimmed) ? "" : ".");
+}

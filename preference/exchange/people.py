@@ -1,0 +1,116 @@
+"""`steprag pairs people`: what people did in conversations as training data: steps that they wrote in place of the
+policy's become pairs, answers that they gave become questions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from preference.config import FolderConfig
+from preference.leakage import check_folder
+from preference.pairs_folder import PairsFolder
+from preference.report import summary, write_report
+from preference.rule_counts import Funnel
+from steprag.agent.profiles import grammar_of
+from steprag.cli import guarded
+from steprag.config import add_options, config_from, parse_arguments
+from steprag.files import dump_line, existing, file_hash, line_hash, read_records
+from steprag.metrics import normalise
+from steprag.progress import say
+from steprag.runs import open_run, read_manifest
+from steprag.training_rows import HumanPair, Pair
+from steprag.types import Message, Question, Turn
+
+SOURCE = "human"
+CORRECTIONS = "corrections.jsonl"
+NO_EVIDENCE_OF_STRANGERS = "shows no passage of the web"
+"""The rule that leaves out pairs whose prompt a stranger's page may have shaped."""
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="steprag pairs people", description="Conversations to pairs (changed steps) and questions (corrections)."
+    )
+    parser.add_argument("run", metavar="RUN", help="run folder of steprag serve")
+    parser.add_argument("--out", required=True, metavar="DIR", help="pairs folder; also gets corrections.jsonl")
+    parser.add_argument("--web", action="store_true", help="keep pairs whose prompts show passages of the web")
+    add_options(parser, FolderConfig)
+    given = parse_arguments(parser, argv)
+    from_people(config_from(FolderConfig, given), existing(given.run, "run folder"), Path(given.out), web=given.web)
+    return 0
+
+
+def from_people(config: FolderConfig, run_folder: Path, out: Path, *, web: bool) -> None:
+    """Writes the pairs folder and the corrections. Raises ConfigError where the folder is none of steprag serve."""
+    manifest = read_manifest(run_folder, "identity", "config")
+    turns_file = existing(run_folder / "turns.jsonl", "turns of the conversations")
+    turns = {turn.id: turn for turn in read_records(turns_file, Turn)}
+    preferred = run_folder / "preferred.jsonl"
+    sources = {file.name: file_hash(file) for file in (turns_file, preferred) if file.exists()}
+    identity = {"turns": sources, "web": web, **config.model_dump(exclude={"card", "leakage"})}
+    with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
+        funnel, tally = Funnel(), Counter[str]()
+        prompt = manifest["identity"].get("prompt")
+        with PairsFolder(out, config, ("pairs",), grammar_of(manifest), funnel) as folder:
+            for row in read_records(preferred, HumanPair) if preferred.exists() else ():
+                tally["changed_steps"] += 1
+                if web or funnel.count(NO_EVIDENCE_OF_STRANGERS, not row.web):
+                    folder.add(*to_pair(row, turns.get(row.turn)))
+            stream = folder.file(CORRECTIONS)
+            for question in corrections(turns.values()):
+                tally["corrections"] += 1
+                stream.write(dump_line(question) + "\n")
+            stats = folder.finish()
+            counts = {**tally, **folder.counts}
+            write_report(folder, config, {"counts": counts, "source": {"run": run_folder.name}, "prompt": prompt,
+                                          "rules": funnel.rows(), "pairs": stats})  # fmt: skip
+        run.set(counts=counts, prompt=prompt)
+        if config.leakage.against:
+            check_folder(out, config.leakage)
+    say(f"pairs people: {tally['changed_steps']} changed steps; {tally['corrections']} questions with an answer of a "
+        f"person's in {out / CORRECTIONS}")  # fmt: skip
+    say(summary("pairs people", out))
+
+
+def to_pair(row: HumanPair, turn: Turn | None) -> tuple[Question, list[Pair]]:
+    """A changed step as a pair: the person's step is chosen. `turn`: the one that went on from it, where it ended."""
+    identity = f"{SOURCE}-{line_hash(normalise(row.question))}"
+    golden = turn.golden_answers if turn else ()
+    pair = Pair(
+        prompt=row.prompt,
+        chosen=(Message(role="assistant", content=row.chosen),),
+        rejected=(Message(role="assistant", content=row.rejected),),
+        question_id=identity,
+        tree=None,
+        chosen_node=None,
+        rejected_node=None,
+        action=row.action,
+        rejected_action=row.rejected_action,
+        depth=row.step + 1,
+        chosen_reward=None,
+        rejected_reward=None,
+        margin=None,
+        chosen_visits=None,
+        rejected_visits=None,
+        source=SOURCE,
+        golden_answers=golden,
+    )
+    return Question(identity, row.question, golden, {"dataset": SOURCE}), [pair]
+
+
+def corrections(turns: Iterable[Turn]) -> Iterator[Question]:
+    """The questions that people answered, each once: the last answer counts."""
+    answered: dict[str, Question] = {}
+    for turn in turns:
+        if turn.golden_answers:
+            identity = f"{SOURCE}-{line_hash(normalise(turn.question))}"
+            answered[identity] = Question(identity, turn.question, turn.golden_answers, {"dataset": SOURCE})
+    yield from answered.values()
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

@@ -1,0 +1,59 @@
+"""What the viewer is told of a tree: the rewards of its steps under a rule, and what became of every two siblings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from preference.config import PairsStageConfig, Part
+from preference.filters import checks, content_reader
+from preference.grounds import grounded
+from preference.pairs import fates
+from preference.rewards import Rewards, rewards
+from steprag.agent.grammar import Grammar
+from steprag.errors import ConfigError
+from steprag.files import line_hash
+from steprag.types import Tree
+
+
+def told_rules() -> list[str]:
+    """The names of the reward rules that need no weights."""
+    return list(get_args(Part))
+
+
+def told_rewards(tree: Tree, line: str, grammar: Grammar, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Rewards by node id with their standard errors, and a row for every two siblings that could be a pair.
+
+    `line` is the tree's own in its file. `options` are sections of `steprag pairs`, such as a pairs folder's own
+    configuration. A row's `rule` names what dropped the pair, None where it passed every rule and filter that looks at
+    one pair alone. Raises ConfigError where the options are none.
+    """
+    try:
+        config = PairsStageConfig.model_validate(options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"reward rule: {where}: {first['msg'].lower()}") from None
+    judged = grounded(tree, grammar) if config.reward.grounded else tree
+    estimates = rewards(judged, config.reward, grammar)
+    # no models are loaded for a page, and it shows its marks by itself
+    filters = config.filters.model_copy(update={"english": False, "max_tokens": None, "marked": None})
+    passing = checks(filters, grammar, content_reader(grammar))
+    rows = []
+    for pair, rule in fates(judged, line_hash(line), estimates, config.pairs):
+        dropped = rule or next((check.name for check in passing if not check.passes(pair)), None)
+        rows.append(
+            {"chosen": pair.chosen_node, "rejected": pair.rejected_node, "margin": pair.margin,
+             "error": pair.margin_error, "rule": dropped}
+        )  # fmt: skip
+    return {"rule": config.reward.name, **_columns(estimates), "pairs": rows}
+
+
+def _columns(estimates: Rewards) -> dict[str, list[Any]]:
+    return {
+        "values": [None if one is None else one.value for one in estimates],
+        "errors": [None if one is None else one.error for one in estimates],
+        "bases": [None if one is None else one.basis for one in estimates],
+    }

@@ -1,0 +1,34 @@
+"""The results file of a search, `trees.jsonl`: what is counted of a tree, and noted of it in the file's index."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from steprag.batch.results import ResultKind
+from steprag.types import Tree
+
+
+def tree_counts(tree: Tree) -> dict[str, Any]:
+    """What is counted of a tree, and what a list of trees shows of it.
+
+    `solved`: an answer has F1 1; `mixed`: one answer is better than another; `best`: the best answer's F1, None where
+    there is none; `kind`: the question's `metadata.type`, None where it has none.
+    """
+    scores = [node.prediction_f1 for node in tree.nodes if node.prediction_f1 is not None]
+    kind = tree.question.metadata.get("type")
+    return {
+        "nodes": len(tree.nodes),
+        "known": len(tree.known or ()),
+        "refused_steps": sum(node.failure is not None for node in tree.nodes),
+        "solved": int(any(score == 1.0 for score in scores)),
+        "mixed": int(bool(scores) and max(scores) > min(scores)),
+        "ended": tree.status,
+        "usage": vars(tree.usage),
+        "question": tree.question.question,
+        "kind": kind if isinstance(kind, str) else None,
+        "depth": max(node.depth for node in tree.nodes),
+        "best": max(scores, default=None),
+    }
+
+
+TREES = ResultKind(Tree, lambda tree: tree.question.id, tree_counts)

@@ -1,0 +1,204 @@
+"""What the viewer answers, as JSON-ready values: the routes (`steprag.view.api`) and the one-file export ask it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from steprag.batch.results import Place
+from steprag.errors import ConfigError, DataError
+from steprag.files import line_hash, read_rows, to_dict, write_records
+from steprag.marks import MARKS, WrongPair, preference_key, read_marks
+from steprag.runs import now
+from steprag.training_rows import Pair
+from steprag.types import Tree
+from steprag.view.doors import COMPARISON, REWARDS, RULES, SCORE, behind
+from steprag.view.folders import SERIES, RunFolder
+from steprag.view.kinds import FILES
+from steprag.view.listing import Listing
+from steprag.view.series import series_of
+from steprag.view.trees import TreeReader, node_of, node_told, skeleton
+
+SLICE = 0.25
+"""Seconds that a request reads on in a file that is not wholly listed."""
+SEARCH = 10.0
+"""Seconds that the search for a pair's tree reads on in each file."""
+ROWS = 2000
+"""Rows that a request brings at most."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Address:
+    """Where a record stands: run, kind, number of the file among the run's of that kind, line. `id` is the record's: it
+    finds the record again where the file was put into another order.
+    """
+
+    run: str
+    kind: str
+    line: int
+    id: str = ""
+    file: int = 0
+
+
+class Answers:
+    """Answers for some run folders. Nothing of a run stays in memory but its listings and the last few trees."""
+
+    def __init__(self, folders: dict[str, RunFolder]) -> None:
+        self.folders = folders
+        self._trees = TreeReader()
+
+    def run(self, key: str) -> RunFolder:
+        """The run of that name. Raises ConfigError: requests reach the named folders alone."""
+        if key not in self.folders:
+            raise ConfigError(f"no run is called {key!r} here")
+        return self.folders[key]
+
+    def runs(self) -> dict[str, Any]:
+        """Every run with what its manifest says; `stamp` changes whenever one of its files does."""
+        return {"runs": [_run_told(run) for run in self.folders.values()], "rules": behind(RULES)()}
+
+    def rows(self, run: str, kind: str, file: int, start: int) -> dict[str, Any]:
+        """The rows of a file from the `start`-th on. `next` is where the following ones begin."""
+        listing = self._listing(run, kind, file)
+        with listing.lock:
+            listing.refresh(SLICE)
+            places = listing.places[start : start + ROWS]
+            return {
+                "generation": listing.generation,
+                "name": listing.path.name,
+                "rows": [{"line": place.line, "id": place.id, **place.counts} for place in places],
+                "next": start + len(places),
+                "complete": listing.complete and start + len(places) >= len(listing.places),
+                "read": listing.end,
+                "size": listing.size,
+                "torn": listing.torn,
+                "faults": [vars(fault) for fault in listing.faults],
+                "fault_count": listing.fault_count,
+            }
+
+    def tree(self, at: Address) -> dict[str, Any]:
+        """A tree's skeleton, and where it stands."""
+        _, place, tree, line = self._tree(at)
+        return {"line": place.line, **skeleton(tree, line)}
+
+    def node(self, at: Address, node: int) -> dict[str, Any]:
+        """All of a node."""
+        listing, place, tree, _ = self._tree(at)
+        return node_told(tree, node_of(tree, node, listing, place), self.run(at.run))
+
+    def rewards(self, at: Address, reward: dict[str, Any], like: str | None) -> dict[str, Any]:
+        """The rewards of a tree's nodes, and what became of every two siblings. `reward` are keys of that section;
+        `like` names a pairs run whose own configuration is taken, under those keys.
+        """
+        _, _, tree, line = self._tree(at)
+        options = dict(self.run(like).manifest()[0].get("config") or {}) if like else {}
+        options["reward"] = {**(options.get("reward") or {}), **reward}
+        return behind(REWARDS)(tree, line, self.run(at.run).grammar(), options)
+
+    def where(self, tree: str, question: str) -> dict[str, Any]:
+        """The run and line of the tree with that hash. Raises ConfigError where no run holds it."""
+        for key, run in self.folders.items():
+            for listing in run.listings("trees"):
+                listing.refresh(SEARCH)
+                for place in listing.places:
+                    if place.id == question and line_hash(listing.line_at(place)) == tree:
+                        return {"run": key, "line": place.line, "id": place.id}
+        raise ConfigError("no run that is open here holds this pair's tree: name its folder too")
+
+    def record(self, at: Address) -> dict[str, Any]:
+        """A pair, a prediction or an episode of training, whole."""
+        listing, place = self._place(at)
+        record = listing.read(place)
+        told = {"line": place.line, **to_dict(record)}
+        if at.kind == "pairs":
+            told["key"] = preference_key(record)
+        if at.kind == "predictions" and record.golden_answers:
+            told["score"] = behind(SCORE)(record)
+        return told
+
+    def kinds(self, run: str) -> dict[str, str]:
+        """The kind (`metadata.type`) of every question of a pairs folder that has one, by question id."""
+        path = self.run(run).file("questions.jsonl")
+        rows = read_rows(path) if path else ()
+        metadata = {str(row.get("id")): row.get("metadata") for _, row in rows if isinstance(row, dict)}
+        kinds = {key: one.get("type") for key, one in metadata.items() if isinstance(one, dict)}
+        return {key: kind for key, kind in kinds.items() if isinstance(kind, str)}
+
+    def series(self, run: str) -> dict[str, Any]:
+        """The curves of a run. Raises ConfigError where it has none."""
+        path = self.run(run).file(SERIES)
+        if path is None:
+            raise ConfigError(f"{run} has no {SERIES}")
+        return series_of(path)
+
+    def comparison(self, runs: Iterable[str]) -> dict[str, Any]:
+        """The rows of `steprag compare` over the questions that all of these runs came to."""
+        folders = [self.run(key) for key in runs]
+        return {"rows": behind(COMPARISON)([run.root for run in folders], [run.key for run in folders])}
+
+    def marks(self, run: str) -> dict[str, Any]:
+        """The names of the preferences that were marked as wrong in a pairs folder."""
+        file = self.run(run).file(MARKS)
+        return {"file": str(self._marks_file(run)), "wrong": sorted(read_marks(file)) if file else []}
+
+    def mark(self, at: Address, wrong: bool) -> dict[str, Any]:
+        """Marks a pair as wrong, or takes the mark back; it is on the disk when this returns."""
+        listing, place = self._place(at)
+        pair: Pair = listing.read(place)
+        file = self._marks_file(at.run)
+        marks = read_marks(file) if file.exists() else {}
+        key = preference_key(pair)
+        marks.pop(key, None)
+        if wrong:
+            chosen, rejected = (part[-1]["content"] for part in (pair.chosen, pair.rejected))
+            marks[key] = WrongPair(key, pair.question_id, chosen, rejected, now())
+        write_records(file, marks.values())
+        return self.marks(at.run)
+
+    def _marks_file(self, run: str) -> Path:
+        return self.run(run).root / MARKS
+
+    def _listing(self, run: str, kind: str, file: int) -> Listing[Any]:
+        if kind not in FILES:
+            raise ConfigError(f"runs have no {kind!r}; known: {', '.join(FILES)}")
+        listings = self.run(run).listings(kind)
+        if not 0 <= file < len(listings):
+            raise ConfigError(f"{run} has no {kind}")
+        return listings[file]
+
+    def _place(self, at: Address) -> tuple[Listing[Any], Place]:
+        listing = self._listing(at.run, at.kind, at.file)
+        with listing.lock:
+            listing.refresh(SLICE)
+            found = [place for place in listing.places if not at.id or place.id == at.id]
+            place = next((place for place in found if place.line == at.line), found[0] if found and at.id else None)
+        if place is None:
+            raise DataError(listing.path, "no record stands there", line=at.line)
+        return listing, place
+
+    def _tree(self, at: Address) -> tuple[Listing[Tree], Place, Tree, str]:
+        listing, place = self._place(at)
+        return listing, place, *self._trees.tree(listing, place)
+
+
+def _run_told(run: RunFolder) -> dict[str, Any]:
+    manifest, fault = run.manifest()
+    identity = manifest.get("identity") or {}
+    policy = identity.get("policy") if isinstance(identity.get("policy"), dict) else {}
+    return {
+        "key": run.key,
+        "stage": manifest.get("stage"),
+        "status": manifest.get("status"),
+        "started": manifest.get("started"),
+        "ended": manifest.get("ended"),
+        "version": manifest.get("version"),
+        "model": policy.get("model"),
+        "counts": manifest.get("counts"),
+        "asked": manifest.get("asked"),
+        "fault": fault,
+        "kinds": run.kinds(),
+        "files": {kind: [listing.path.name for listing in run.listings(kind)] for kind in FILES},
+        "stamp": run.stamp(),
+    }

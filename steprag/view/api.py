@@ -1,0 +1,141 @@
+"""The viewer's routes: reading, and one that marks pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from steprag.errors import ConfigError, DataError
+from steprag.view.answers import Address, Answers
+from steprag.web.assets import page_routes
+from steprag.web.guard import Door, Guard
+from steprag.web.replies import ApiError, as_json, session_route, tell_errors
+
+PAGE = Path(__file__).parent / "page"
+FREE = ("/", "/page/", "/vendor/", "/healthz", "/api/session")
+"""What needs no token: the page's own files hold nothing of anyone."""
+Kind = Literal["trees", "pairs", "predictions", "episodes"]
+Place = Annotated[int, Query(ge=0)]
+
+
+class MarkBody(BaseModel):
+    """`POST /api/marks`."""
+
+    model_config = ConfigDict(extra="forbid")
+    run: str
+    file: Annotated[int, Field(ge=0)] = 0
+    line: Annotated[int, Field(ge=1)]
+    id: str
+    wrong: bool
+
+
+def _record_at(kind: Kind, run: str, line: Place = 0, id: str = "", file: Place = 0) -> Address:
+    return Address(run, kind, line, id, file)
+
+
+def _tree_at(run: str, line: Place = 0, id: str = "") -> Address:
+    return Address(run, "trees", line, id)
+
+
+RecordAt = Annotated[Address, Depends(_record_at)]
+TreeAt = Annotated[Address, Depends(_tree_at)]
+
+
+def create_view_app(answers: Answers, door: Door) -> FastAPI:
+    """The application."""
+    app = FastAPI(title="StepRAG viewer", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(Guard, door=door)
+    app.include_router(page_routes(PAGE))
+    app.include_router(session_route(door))
+    app.include_router(run_routes(answers))
+    app.include_router(tree_routes(answers))
+    tell_errors(app)
+
+    @app.exception_handler(DataError)
+    @app.exception_handler(ConfigError)
+    async def not_there(request: Request, error: DataError | ConfigError) -> Response:
+        return ApiError(404, "not_there", str(error)).reply()
+
+    @app.exception_handler(OSError)
+    async def not_read(request: Request, error: OSError) -> Response:
+        return ApiError(503, "not_read", f"{error.filename or 'the disk'}: {error.strerror}").reply()
+
+    @app.get("/healthz")
+    async def health() -> Response:
+        return as_json({"status": "ok"})
+
+    return app
+
+
+def run_routes(answers: Answers) -> APIRouter:
+    """Runs, their files and the marks. The functions read files, so they run in threads."""
+    router = APIRouter(prefix="/api")
+
+    @router.get("/runs")
+    def runs() -> Response:
+        return as_json(answers.runs())
+
+    @router.get("/rows/{kind}")
+    def rows(kind: Kind, run: str, file: Place = 0, start: Annotated[int, Query(ge=0, alias="from")] = 0) -> Response:
+        return as_json(answers.rows(run, kind, file, start))
+
+    @router.get("/record/{kind}")
+    def record(at: RecordAt) -> Response:
+        return as_json(answers.record(at))
+
+    @router.get("/kinds")
+    def kinds(run: str) -> Response:
+        return as_json(answers.kinds(run))
+
+    @router.get("/series")
+    def series(run: str) -> Response:
+        return as_json(answers.series(run))
+
+    @router.get("/comparison")
+    def comparison(run: Annotated[list[str], Query(min_length=1, max_length=8)]) -> Response:
+        return as_json(answers.comparison(run))
+
+    @router.get("/marks")
+    def marks(run: str) -> Response:
+        return as_json(answers.marks(run))
+
+    @router.post("/marks")
+    def mark(body: MarkBody) -> Response:
+        return as_json(answers.mark(Address(body.run, "pairs", body.line, body.id, body.file), body.wrong))
+
+    return router
+
+
+def tree_routes(answers: Answers) -> APIRouter:
+    """Trees, their nodes and rewards."""
+    router = APIRouter(prefix="/api")
+
+    @router.get("/tree")
+    def tree(at: TreeAt) -> Response:
+        return as_json(answers.tree(at))
+
+    @router.get("/node")
+    def node(at: TreeAt, node: Place) -> Response:
+        return as_json(answers.node(at, node))
+
+    @router.get("/rewards")
+    def rewards(
+        at: TreeAt,
+        rule: str = "spre",
+        metric: str | None = None,
+        alpha: float | None = None,
+        grounded: bool | None = None,
+        like: str | None = None,
+    ) -> Response:
+        asked: dict[str, Any] = {"name": rule, "metric": metric, "alpha": alpha, "grounded": grounded}
+        reward = {key: value for key, value in asked.items() if value is not None}
+        return as_json(answers.rewards(at, reward, like))
+
+    @router.get("/where")
+    def where(tree: str, question: str) -> Response:
+        return as_json(answers.where(tree, question))
+
+    return router

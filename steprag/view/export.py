@@ -1,0 +1,145 @@
+"""One file that opens without a server: the page's scripts, styles and data in a single HTML document.
+
+Scripts stay modules. Each becomes a `data:` address under a name that an import map knows, and what it imports is named
+likewise; nothing is bundled or changed otherwise. Data are pieces of JSON, compressed, that the page unpacks when it
+wants them (`page/pack.js`), so a hundred trees are small enough to mail.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import posixpath
+import re
+from collections.abc import Iterator
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+from steprag.errors import ConfigError, DataError
+from steprag.files import written_whole
+from steprag.view.answers import Address, Answers
+from steprag.web.assets import VENDOR
+
+PAGE = Path(__file__).parent / "page"
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+RECORDS = 500
+"""Pairs, predictions and episodes of a file that the export holds at most."""
+_IMPORT = re.compile(r"""(\b(?:from|import)\s*)"([^"]+\.js)\"""")
+_STYLE = re.compile(r'<link rel="stylesheet" href="([^"]+)">')
+_CLASSIC = re.compile(r'<script src="([^"]+)"></script>')
+_MODULE = re.compile(r'<script type="module" src="([^"]+)"></script>')
+_ICON = re.compile(r'<link rel="icon" href="([^"]+)"')
+
+
+def write_export(answers: Answers, out: Path, trees: int) -> int:
+    """Writes the file, whole or not at all; returns its size in bytes. `trees`: of each run at most so many."""
+    pieces = {name: _packed(value) for name, value in _pieces(answers, trees)}
+    with written_whole(out) as stream:
+        stream.write(document(pieces))
+    return out.stat().st_size
+
+
+def document(pieces: dict[str, str]) -> str:
+    """The page with everything in it."""
+    shell = (PAGE / "index.html").read_text(encoding="utf-8")
+    modules = {f"@{address}": _module(address) for address in _scripts()}
+    imports = json.dumps({"imports": modules})
+    data = json.dumps(pieces).replace("<", "\\u003c")
+    head = f'<meta charset="utf-8">\n    <meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+    shell = shell.replace('<meta charset="utf-8">', head)
+    shell = _STYLE.sub(lambda found: f"<style>{_text(found[1])}</style>", shell)
+    shell = _CLASSIC.sub(lambda found: f"<script>{_text(found[1])}</script>", shell)
+    shell = _ICON.sub(lambda found: f'<link rel="icon" href="{_inline(_text(found[1]), "image/svg+xml")}"', shell)
+    module = (
+        f'<script type="importmap">{imports}</script>\n    <script type="application/json" id="pack">{data}</script>'
+    )
+    return _MODULE.sub(lambda found: f'{module}\n    <script type="module">import "@{found[1]}";</script>', shell)
+
+
+def _scripts() -> Iterator[str]:
+    """The addresses of every module, as the server has them."""
+    yield from (f"/page/{file.name}" for file in sorted(PAGE.glob("*.js")))
+    yield from (f"/vendor/{file.relative_to(VENDOR).as_posix()}" for file in sorted(VENDOR.rglob("*.js")))
+
+
+def _module(address: str) -> str:
+    """A module as a data: address; what it imports is named as the import map has it."""
+
+    def named(found: re.Match[str]) -> str:
+        return f'{found[1]}"@{posixpath.normpath(posixpath.join(posixpath.dirname(address), found[2]))}"'
+
+    return _inline(_IMPORT.sub(named, _text(address)), "text/javascript")
+
+
+def _text(address: str) -> str:
+    room, _, name = address.removeprefix("/").partition("/")
+    return ((PAGE if room == "page" else VENDOR) / name).read_text(encoding="utf-8")
+
+
+def _inline(text: str, kind: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"
+
+
+def _packed(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return base64.b64encode(gzip.compress(text, mtime=0)).decode()
+
+
+def _pieces(answers: Answers, most: int) -> Iterator[tuple[str, Any]]:
+    """Every piece by the name that the page asks for it."""
+    told = answers.runs()
+    yield "runs", told
+    where: dict[str, Any] = {}
+    for run in told["runs"]:
+        key = run["key"]
+        for kind, files in run["files"].items():
+            for file in range(len(files)):
+                rows = _all_rows(answers, key, kind, file, most if kind == "trees" else RECORDS)
+                yield f"rows/{kind}/{key}/{file}", rows
+                if kind == "trees":
+                    for row in rows["rows"]:
+                        tree = _tree(answers, Address(key, kind, row["line"], row["id"], file), told["rules"])
+                        where[tree["tree"]["hash"]] = {"run": key, "line": row["line"], "id": row["id"]}
+                        yield f"tree/{key}/{row['line']}", tree
+                else:
+                    at = [Address(key, kind, row["line"], row["id"], file) for row in rows["rows"]]
+                    yield f"records/{kind}/{key}/{file}", {one.line: answers.record(one) for one in at}
+        if "pairs" in run["kinds"]:
+            yield f"marks/{key}", answers.marks(key)
+            yield f"kinds/{key}", answers.kinds(key)
+        if "series" in run["kinds"]:
+            yield f"series/{key}", answers.series(key)
+    yield "where", where
+    yield from _comparisons(answers, [run["key"] for run in told["runs"] if run["stage"] == "infer"])
+
+
+def _all_rows(answers: Answers, run: str, kind: str, file: int, most: int) -> dict[str, Any]:
+    told = answers.rows(run, kind, file, 0)
+    while len(told["rows"]) < most and told["read"] < told["size"] and not told["torn"]:
+        told = answers.rows(run, kind, file, 0)
+    return told | {"rows": told["rows"][:most], "complete": True}
+
+
+def _tree(answers: Answers, at: Address, rules: list[str]) -> dict[str, Any]:
+    tree = answers.tree(at)
+    nodes = [answers.node(at, node) for node in range(len(tree["nodes"]["parent"]))]
+    for node in nodes:
+        del node["prompt"]  # the parent's next_prompt
+    return {
+        "tree": tree,
+        "nodes": nodes,
+        "rewards": {rule: answers.rewards(at, {"name": rule}, None) for rule in rules},
+    }
+
+
+def _comparisons(answers: Answers, runs: list[str]) -> Iterator[tuple[str, Any]]:
+    for keys in [*((key,) for key in runs), *permutations(runs, 2)]:
+        try:
+            yield f"comparison/{'/'.join(keys)}", answers.comparison(keys)
+        except (ConfigError, DataError):
+            continue  # runs of other questions have no table; the page says that the file does not hold it

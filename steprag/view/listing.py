@@ -1,0 +1,194 @@
+"""A JSON Lines file that may be gigabytes and may grow: where each record stands, and the little that a list shows.
+
+Reading goes on in slices of time, so a page has its first rows at once. Lines that cannot be read become faults with
+their line numbers; the others are shown.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Generic
+
+from steprag.batch.results import Place, Record, ResultKind, indexed_places, place_of
+from steprag.errors import ConfigError, DataError
+from steprag.files import from_dict, parse_line
+
+LONGEST = 2**28
+"""Bytes that a line may have: 256 MiB."""
+FAULTS = 100
+"""Faults that are kept word for word; more are counted."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A line that could not be read, and why."""
+
+    line: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What tells that a file is another one than before, or has more in it."""
+
+    inode: int
+    size: int
+    changed: int
+
+
+class Listing(Generic[Record]):
+    """The places of a file's records, in order of its lines. Call `refresh` before each look.
+
+    `generation` rises whenever the places so far no longer hold, because something else was put in the file's place.
+    `lock` is to be held between a refresh and what relies on it.
+    """
+
+    def __init__(self, path: Path, kind: ResultKind[Record], *, indexed: bool = False) -> None:
+        """`indexed`: the file may have an index (`steprag.batch.results`) that counts as `kind` does."""
+        self.path, self._kind, self._indexed = path, kind, indexed
+        self.lock = threading.RLock()
+        self.generation = 0
+        self._stamp: Stamp | None = None
+        self._unpacked: BinaryIO | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self.places: list[Place] = []
+        self.faults: list[Fault] = []
+        self.fault_count = 0
+        self.end = self._line = 0
+        self.torn = False
+        if self._unpacked:
+            self._unpacked.close()
+        self._unpacked = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file, unpacked; 0 where there is none."""
+        if self._unpacked:
+            return os.fstat(self._unpacked.fileno()).st_size
+        return self._stamp.size if self._stamp else 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that is in the file by now is listed."""
+        return self.end >= self.size or self.torn
+
+    def refresh(self, seconds: float) -> None:
+        """Looks at the file again and reads on for so long at most, at least one line."""
+        with self.lock:
+            now = _stamp_of(self.path)
+            if self._replaced(now):
+                self.generation += 1
+                self._forget()
+                self._stamp = now
+                self._begin()
+            elif now != self._stamp:
+                self._stamp, self.torn = now, False
+            if now is not None and not self.complete:
+                self._read_on(time.monotonic() + seconds)
+
+    def _replaced(self, now: Stamp | None) -> bool:
+        before = self._stamp
+        if before is None or now is None:
+            return now != before
+        grown = now.inode == before.inode and now.size > before.size and self._unpacked is None
+        return not (grown or now == before)
+
+    def _begin(self) -> None:
+        if self._stamp is None:
+            return
+        if self.path.suffix == ".gz":
+            self._unpacked = self._unpack()
+        elif self._indexed and (places := indexed_places(self.path)):
+            self.places = places
+            self.end, self._line = places[-1].start + places[-1].length, places[-1].line
+
+    def _unpack(self) -> BinaryIO:
+        """The file's text in a nameless temporary file, as far as it can be unpacked."""
+        stream = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the listing
+        try:
+            with gzip.open(self.path) as packed:
+                shutil.copyfileobj(packed, stream)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            self._fault(0, f"not a whole gzip file: {error}")
+        return stream
+
+    def _open(self) -> BinaryIO:
+        return os.fdopen(os.dup(self._unpacked.fileno()), "rb") if self._unpacked else self.path.open("rb")
+
+    def _read_on(self, deadline: float) -> None:
+        with self._open() as stream:
+            stream.seek(self.end)
+            while self.end < self.size:
+                line = stream.readline(LONGEST)
+                if not line.endswith(b"\n") and not _whole(line):
+                    self.torn = True  # still being written, or what a kill left
+                    return
+                self._line += 1
+                if line.strip():
+                    self._list(line)
+                self.end += len(line)
+                if time.monotonic() > deadline:
+                    return
+
+    def _list(self, line: bytes) -> None:
+        try:
+            record = from_dict(self._kind.record, self._parsed(line), self.path, self._line)
+            self.places.append(place_of(record, self._kind, self._line, self.end, len(line)))
+        except (DataError, ConfigError) as error:
+            self._fault(self._line, error.problem if isinstance(error, DataError) else str(error))
+
+    def _fault(self, line: int, message: str) -> None:
+        self.fault_count += 1
+        if len(self.faults) < FAULTS:
+            self.faults.append(Fault(line, message))
+
+    def _parsed(self, line: bytes) -> Any:
+        try:
+            text = line.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise DataError(self.path, f"not UTF-8: byte {line[error.start]:#04x}", line=self._line) from None
+        return parse_line(text.rstrip("\r\n"), self.path, self._line)
+
+    def line_at(self, place: Place) -> str:
+        """The text of a record's line, without its newline. Raises DataError where the file changed meanwhile."""
+        with self._open() as stream:
+            stream.seek(place.start)
+            line = stream.read(place.length)
+        try:
+            return line.decode("utf-8-sig").removesuffix("\n")
+        except UnicodeDecodeError:
+            raise DataError(self.path, "changed while it was read", line=place.line) from None
+
+    def read(self, place: Place) -> Record:
+        """The record at a place. Raises DataError where the file changed meanwhile."""
+        row = parse_line(self.line_at(place), self.path, place.line)
+        return from_dict(self._kind.record, row, self.path, place.line)
+
+
+def _stamp_of(path: Path) -> Stamp | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _whole(line: bytes) -> bool:
+    """Whether a last line without a newline is an object all the same: no part of one is JSON."""
+    if len(line) >= LONGEST:
+        return True  # too long: it is listed as a fault
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False

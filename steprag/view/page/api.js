@@ -1,0 +1,76 @@
+// Where the page gets its data: from the server, or from the file that it stands in (`steprag view --out FILE.html`).
+import { openPack } from "./pack.js";
+
+/** A refusal by the server, or its silence: `status` is 0 where it did not answer at all. */
+export class ApiError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function request(method, path, query, body) {
+  const pairs = Object.entries(query ?? {}).flatMap(([key, value]) =>
+    (Array.isArray(value) ? value : [value]).filter((one) => one !== undefined && one !== null).map((one) => [key, one]));
+  const url = pairs.length ? `${path}?${new URLSearchParams(pairs)}` : path;
+  const options = { method, cache: "no-store" };
+  if (body !== undefined) {
+    options.headers = { "Content-Type": "application/json" };
+    options.body = JSON.stringify(body);
+  }
+  let response;
+  try {
+    response = await fetch(url, options);
+  } catch {
+    throw new ApiError(0, "the viewer does not answer; does `steprag view` still run?");
+  }
+  if (response.ok) return response.status === 204 ? null : response.json();
+  let said = null;
+  try {
+    said = (await response.json()).error?.message;
+  } catch {
+    // no JSON: the status has to do
+  }
+  throw new ApiError(response.status, said ?? `the viewer answered ${response.status}`);
+}
+
+const get = (path, query) => request("GET", path, query);
+
+const server = {
+  signIn: (token) => request("POST", "/api/session", null, { token }),
+  runs: () => get("/api/runs"),
+  rows: (run, kind, file, from) => get(`/api/rows/${kind}`, { run, file, from }),
+  record: (kind, at) => get(`/api/record/${kind}`, at),
+  tree: (at) => get("/api/tree", at),
+  node: (at, node) => get("/api/node", { ...at, node }),
+  rewards: (at, options) => get("/api/rewards", { ...at, ...options }),
+  where: (tree, question) => get("/api/where", { tree, question }),
+  kinds: (run) => get("/api/kinds", { run }),
+  series: (run) => get("/api/series", { run }),
+  comparison: (runs) => get("/api/comparison", { run: runs }),
+  marks: (run) => get("/api/marks", { run }),
+  mark: (body) => request("POST", "/api/marks", null, body),
+};
+
+/** The same from a pack. `steprag/view/export.py` names its pieces. */
+const packed = (pack) => ({
+  runs: () => pack.get("runs"),
+  rows: (run, kind, file) => pack.get(`rows/${kind}/${run}/${file}`),
+  record: async (kind, { run, file = 0, line }) => (await pack.get(`records/${kind}/${run}/${file}`))[line],
+  tree: async ({ run, line }) => (await pack.get(`tree/${run}/${line}`)).tree,
+  node: async ({ run, line }, node) => {
+    const { tree, nodes } = await pack.get(`tree/${run}/${line}`);
+    const parent = tree.nodes.parent[node];
+    return { ...nodes[node], prompt: parent === null ? null : nodes[parent].next_prompt };
+  },
+  rewards: async ({ run, line }, { rule = "spre" }) => (await pack.get(`tree/${run}/${line}`)).rewards[rule],
+  where: async (tree) => (await pack.get("where"))[tree] ?? Promise.reject(new Error("this file does not hold the pair's tree")),
+  kinds: (run) => pack.get(`kinds/${run}`),
+  series: (run) => pack.get(`series/${run}`),
+  comparison: (runs) => pack.get(`comparison/${runs.join("/")}`),
+  marks: (run) => pack.get(`marks/${run}`),
+});
+
+const pack = openPack();
+export const offline = pack !== null;
+export const api = pack ? packed(pack) : server;

@@ -1,0 +1,66 @@
+// One chart, drawn by uPlot, in the colours of the theme.
+import uPlot from "/vendor/uplot/uplot.js";
+import { number } from "./format.js";
+import { html, useEffect, useRef, useState } from "./html.js";
+
+const HEIGHT = 190;
+
+export function Chart({ title, unit, x, lines }) {
+  const box = useRef(null);
+  const [theme, setTheme] = useState(0);
+  useEffect(() => {
+    const again = () => setTheme((times) => times + 1);
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    window.addEventListener("themechange", again);
+    dark.addEventListener("change", again);
+    return () => {
+      window.removeEventListener("themechange", again);
+      dark.removeEventListener("change", again);
+    };
+  }, []);
+  useEffect(() => {
+    const element = box.current;
+    const chart = new uPlot(options(element.clientWidth, unit, lines), dataOf(x, lines), element);
+    const watcher = new ResizeObserver(() => chart.setSize({ width: element.clientWidth, height: HEIGHT }));
+    watcher.observe(element);
+    return () => {
+      watcher.disconnect();
+      chart.destroy();
+    };
+  }, [x, lines, theme]);
+  const last = lines[0].values.findLast((value) => value !== null);
+  return html`<figure class="chart"><figcaption>${title} <small>${number(last ?? null)} at last</small></figcaption>
+    <div class="plot" ref=${box} role="img" aria-label=${`${title} by ${unit}: ${number(last ?? null)} at last`}></div></figure>`;
+}
+
+/** Where a line is smoothed, the logged values stay behind it, faint. */
+const dataOf = (x, lines) => [x, ...lines.flatMap((line) => (line.smooth ? [line.values, smoothed(line.values)] : [line.values]))];
+
+/** A running mean that looks back over about a tenth of the run, corrected for its start, as in curves.png. */
+function smoothed(values) {
+  const keep = 1 - 1 / Math.max(1, values.length / 10);
+  let [total, weight] = [0, 0];
+  return values.map((value) => {
+    if (value === null) return null;
+    [total, weight] = [keep * total + (1 - keep) * value, keep * weight + (1 - keep)];
+    return total / weight;
+  });
+}
+
+function options(width, unit, lines) {
+  const style = getComputedStyle(document.documentElement);
+  const read = (name) => style.getPropertyValue(name).trim();
+  const axis = { stroke: read("--ink-soft"), font: `11px ${read("--font")}`, grid: { stroke: read("--line"), width: 1 }, ticks: { show: false } };
+  const series = lines.flatMap((line) => {
+    if (line.dots) return [{ label: line.name, stroke: read("--wrong"), paths: () => null, points: { show: true, size: 5, fill: read("--wrong") } }];
+    const main = { label: line.name, stroke: read("--accent"), width: 2, spanGaps: true, points: { show: false } };
+    return line.smooth ? [{ label: "logged", stroke: read("--chart-faint"), width: 1, spanGaps: true, points: { show: false } }, { ...main, label: "smoothed" }] : [main];
+  });
+  const told = (_, value) => (value === null ? "–" : number(value));
+  return {
+    width, height: HEIGHT, legend: { live: true }, cursor: { points: { size: 6 } },
+    scales: { x: { time: false } },
+    axes: [{ ...axis, size: 28 }, { ...axis, size: 52, values: (_, ticks) => ticks.map((tick) => number(tick, 2)) }],
+    series: [{ label: unit, value: told }, ...series.map((one) => ({ ...one, value: told }))],
+  };
+}

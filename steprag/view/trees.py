@@ -1,0 +1,123 @@
+"""What the page is told of one tree and of one of its nodes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+from steprag.batch.database import Database
+from steprag.batch.journal import JOURNAL
+from steprag.batch.results import Place
+from steprag.errors import DataError, JournalError
+from steprag.files import line_hash
+from steprag.tree import children_of
+from steprag.types import Node, Tree
+from steprag.view.folders import RunFolder
+from steprag.view.listing import Listing
+
+KEPT = 4
+"""Trees that are kept in memory, the last ones looked at."""
+
+
+class TreeReader:
+    """Reads trees by run and line; the last few stay in memory, so that nodes open at once."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[Any, ...], tuple[Tree, str]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def tree(self, listing: Listing[Tree], place: Place) -> tuple[Tree, str]:
+        """The tree and the text of its line. Raises DataError."""
+        key = (listing.path, listing.generation, place.start, place.length)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        found = listing.read(place), listing.line_at(place)
+        with self._lock:
+            self._kept[key] = found
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return found
+
+
+def skeleton(tree: Tree, line: str) -> dict[str, Any]:
+    """A tree without prompts and passages: columns in order of the node ids."""
+    nodes = tree.nodes
+    return {
+        "hash": line_hash(line),
+        "question": {"id": tree.question.id, "question": tree.question.question,
+                     "golden_answers": tree.question.golden_answers, "metadata": tree.question.metadata},
+        "status": tree.status,
+        "usage": vars(tree.usage),
+        "iterations": tree.iterations,
+        "known": tree.known,
+        "principal": principal(tree),
+        "nodes": {
+            **{name: [getattr(node, name) for node in nodes] for name in COLUMNS},
+            "found": [[passage.title for passage in node.passages] for node in nodes],
+            "belief": [None if node.belief is None else node.belief.logp for node in nodes],
+        },
+    }  # fmt: skip
+
+
+COLUMNS = ("parent", "depth", "action", "text", "content", "visits", "value", "terminal", "failure", "prediction_f1")
+"""Fields of a node that a skeleton has."""
+
+
+def principal(tree: Tree) -> list[int]:
+    """The ids of the path that the search visited most, from the root: at each node the child of most visits, of equal
+    ones the one of greater value, then the older.
+    """
+    children, path = children_of(tree), [0]
+    while below := [child for child in children[path[-1]] if child.visits]:
+        path.append(max(below, key=lambda node: (node.visits, node.value or 0.0, -node.id)).id)
+    return path
+
+
+def node_told(tree: Tree, node: Node, run: RunFolder) -> dict[str, Any]:
+    """All of a node: the prompt that it was sampled from, its completion, what it found, and what it cost."""
+    parent = None if node.parent is None else tree.nodes[node.parent]
+    texts, missing = passage_texts(run, [passage.id for passage in node.passages])
+    return {
+        "id": node.id,
+        "prompt": parent.messages if parent else None,
+        "next_prompt": node.messages,
+        "text": node.text,
+        "content": node.content,
+        "passages": [{**vars(passage), "text": texts.get(passage.id)} for passage in node.passages],
+        "texts_missing": missing,
+        "judge": node.judge,
+        "belief": None if node.belief is None else {**vars(node.belief), "usage": vars(node.belief.usage)},
+        "usage": vars(node.usage),
+    }
+
+
+def passage_texts(run: RunFolder, ids: list[str]) -> tuple[dict[str, str], str | None]:
+    """Texts of passages by id, from the run's journal, and why some are missing where some are."""
+    path = run.file(JOURNAL)
+    if not ids:
+        return {}, None
+    if path is None:
+        return {}, f"the run keeps no passage texts: it has no {JOURNAL}"
+    try:
+        database = Database(path, reading=True)
+    except JournalError as error:
+        return {}, str(error)
+    try:
+        marks = ",".join("?" * len(ids))
+        rows = database.rows(f"SELECT id, text FROM passages WHERE id IN ({marks})", *ids)
+    except JournalError as error:
+        return {}, str(error)
+    finally:
+        database.close()
+    texts = {key: text for key, text in rows if isinstance(text, str)}
+    return texts, None if len(texts) >= len(set(ids)) else f"{JOURNAL} lacks some of these passages"
+
+
+def node_of(tree: Tree, node_id: int, listing: Listing[Tree], place: Place) -> Node:
+    """A node by id. Raises DataError."""
+    if not 0 <= node_id < len(tree.nodes):
+        raise DataError(listing.path, f"the tree has no node {node_id}", line=place.line)
+    return tree.nodes[node_id]

@@ -1,0 +1,75 @@
+"""`steprag view RUN…`: run folders in a browser, or as one file to mail."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import signal
+import sys
+from pathlib import Path
+
+from steprag.cli import guarded
+from steprag.config import parse_arguments
+from steprag.engines.server import is_loopback
+from steprag.errors import ConfigError
+from steprag.progress import say
+from steprag.view.answers import Answers
+from steprag.view.export import write_export
+from steprag.view.folders import open_folders
+
+BODY_BYTES = 2**16
+"""Longest request body: a mark."""
+GRACE = 5
+"""Seconds that requests under way have to end."""
+
+
+def main(argv: list[str]) -> int:
+    """Runs `steprag view`; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="steprag view", description="Trees, pairs, predictions and training curves of run folders, in a browser."
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, folders of run folders, or a trees.jsonl")
+    parser.add_argument("--out", metavar="FILE.html", help="write one file that opens without a server, and end")
+    parser.add_argument("--trees", type=int, default=100, metavar="N", help="of each run, trees in that file [100]")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; beyond this machine only with a "
+                        "token [127.0.0.1]")  # fmt: skip
+    parser.add_argument("--port", type=int, default=8200, help="0 takes a free one [8200]")
+    parser.add_argument("--token_env", default="STEPRAG_TOKEN", metavar="NAME", help="environment variable that holds "
+                        "the token; empty: on this machine one is made up at each start [STEPRAG_TOKEN]")  # fmt: skip
+    given = parse_arguments(parser, argv)
+    if not 0 <= given.port <= 65535:
+        raise ConfigError(f"--port {given.port}: give 0 to 65535")
+    if given.trees < 1:
+        raise ConfigError(f"--trees {given.trees}: give at least 1")
+    answers = Answers(open_folders(given.runs))
+    if given.out:
+        size = write_export(answers, Path(given.out), given.trees)
+        say(f"view: {given.out} holds {', '.join(answers.folders)} ({size / 2**20:.1f} MiB); open it in a browser")
+        return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        asyncio.run(serve_view(answers, given.host, given.port, given.token_env))
+    except KeyboardInterrupt:
+        return 0
+    return 0
+
+
+async def serve_view(answers: Answers, host: str, port: int, token_env: str) -> None:
+    """Serves until a signal comes. Raises ConfigError where address or token are not in order."""
+    from steprag.view.api import FREE, create_view_app
+    from steprag.web.guard import Door
+    from steprag.web.listening import listen, serve_app, token_in, url_of
+
+    token = token_in(token_env, host) or secrets.token_urlsafe(24)
+    with listen(host, port) as listening:
+        cookie = f"steprag{listening.getsockname()[1]}"
+        door = Door(token, is_loopback(host), FREE, BODY_BYTES, cookie)
+        sys.stdout.write(f"{url_of(listening)}/#token={token}\n")
+        sys.stdout.flush()
+        say(f"open the link to view {', '.join(answers.folders)}; Ctrl-C stops it")
+        await serve_app(create_view_app(answers, door), listening, grace=GRACE)
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

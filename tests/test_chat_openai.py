@@ -1,0 +1,277 @@
+"""The agent as an OpenAI model, by the `openai` package and by hand; who may ask; what the policy's client streams."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+import openai
+import pytest
+
+from steprag.agent.grammars import TRANSCRIPT
+from steprag.errors import PolicyError
+from steprag.policy.client import OpenAIPolicy
+from steprag.policy.streaming import whole_reply
+from steprag.sections import PolicyConfig
+from tests.chat_parts import BEARER, TOKEN, WORK, Served, WritingPolicy, chat, parsed, scripted
+from tests.fakes import answer, query
+from tests.streaming import streaming_endpoint
+from tests.test_chat import wait_for, working
+
+
+def client(served: Served) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{served.url}/v1", api_key=TOKEN, max_retries=0)
+
+
+def asked(text: str = "Which currency?") -> Any:
+    return [{"role": "user", "content": text}]
+
+
+def test_the_openai_package_reads_steps_answer_sources_and_usage() -> None:
+    with chat(working()) as served:
+        names = [model.id for model in client(served).models.list().data]
+        stream = client(served).chat.completions.create(
+            model="agent", messages=asked(), stream=True, stream_options={"include_usage": True}
+        )
+        chunks = list(stream)
+    assert names == ["agent", "agent-local", "agent-direct"]
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    reasoning = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
+    assert reasoning == "".join(getattr(delta, "reasoning", None) or "" for delta in deltas)
+    assert reasoning.splitlines()[:3] == ["query: Tirana", "  [1] Tirana", "  [2] Albania"]
+    assert "".join(delta.content or "" for delta in deltas) == "lek"
+    (cited,) = [delta.annotations for delta in deltas if getattr(delta, "annotations", None)]  # pyright: ignore
+    assert [one["url_citation"]["title"] for one in cited] == ["Tirana", "Albania"]
+    assert cited[0]["url_citation"]["end_index"] == 3
+    assert chunks[-1].usage
+    assert chunks[-1].usage.total_tokens == 5 * 15
+    events = [chunk.model_extra["steprag"] for chunk in chunks if chunk.model_extra and "steprag" in chunk.model_extra]
+    assert [events[0]["type"], events[-1]["type"]] == ["turn.started", "turn.finished"]
+
+
+def test_without_streaming_the_answer_is_the_same() -> None:
+    with chat(working()) as served:
+        whole = client(served).chat.completions.create(model="agent-local", messages=asked())
+    message = whole.choices[0].message
+    assert message.content == "lek"
+    assert message.annotations
+    assert [one.url_citation.title for one in message.annotations] == ["Tirana", "Albania"]
+    assert whole.usage
+    assert whole.usage.prompt_tokens == 50
+
+
+def test_a_refused_completion_is_told_as_content_and_a_failure_as_an_error() -> None:
+    with chat(WritingPolicy(scripted("I do not know.")), seconds=0.2) as served:
+        refused = client(served).chat.completions.create(model="agent", messages=asked())
+        served.policy.hold = True
+        with pytest.raises(openai.APIStatusError) as failed:
+            client(served).chat.completions.create(model="agent", messages=asked())
+        with pytest.raises(openai.APIError, match=r"serve\.seconds"):
+            list(client(served).chat.completions.create(model="agent", messages=asked(), stream=True))
+    assert refused.choices[0].message.content == "(no answer: no_action)"
+    assert failed.value.status_code == 502
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_cancels_its_turn(stream: bool) -> None:
+    policy = working(hold=True)
+    with chat(policy, at_once=1) as served:
+        where = urlsplit(served.url)
+        body = json.dumps({"model": "agent", "messages": asked(), "stream": stream})
+        with socket.create_connection((where.hostname, where.port)) as leaving:
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {where.netloc}\r\nAuthorization: Bearer {TOKEN}\r\n"
+            leaving.sendall(
+                f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+            )
+            wait_for(lambda: policy.begun)
+        wait_for(lambda: policy.cancelled)
+        policy.script, policy.hold = scripted(*WORK), False
+        assert served.whole()[-1]["finish"] == "answer"
+
+
+def test_earlier_messages_are_the_history_and_titles_are_not_kept() -> None:
+    seen: list[Any] = []
+    rewriter = WritingPolicy(lambda messages: seen.append(messages) or "What is the currency of Peru?")
+    with chat(WritingPolicy(lambda messages: answer("sol")), rewriter=rewriter) as served:
+        messages: Any = [
+            {"role": "system", "content": "You are a pirate."},
+            {"role": "user", "content": "What is the capital of Peru?"},
+            {"role": "assistant", "content": "Lima"},
+            {"role": "user", "content": [{"type": "text", "text": "And its currency?"}]},
+        ]
+        reply = client(served).chat.completions.create(model="agent", messages=messages)
+        task = asked("### Task:\nGenerate a concise title")
+        assert client(served).chat.completions.create(model="agent", messages=task).choices[0].message.content == "sol"
+        rows = served.client.get("/api/conversations").json()["conversations"]
+    assert "What is the capital of Peru?" in seen[0][1]["content"]
+    assert "pirate" not in seen[0][1]["content"]
+    assert reply.choices[0].message.content == "sol"
+    assert [row["title"] for row in rows] == ["And its currency?"]
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"model": "gpt-4o"}, 404),
+        ({"messages": []}, 400),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, 400),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400),
+        ({"n": 2}, 400),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, 400),
+    ],
+)
+def test_what_the_agent_cannot_do_is_refused(change: dict[str, Any], status: int) -> None:
+    with chat(working()) as served:
+        reply = served.client.post("/v1/chat/completions", json={"model": "agent", "messages": asked(), **change})
+    assert reply.status_code == status
+    assert reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({**BEARER, "Host": "evil.example"}, 403),
+        ({**BEARER, "Origin": "http://evil.example"}, 403),
+        ({**BEARER, "Origin": "null"}, 403),
+        ({**BEARER, "Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Cookie": "steprag=forged"}, 401),
+        (BEARER, 200),
+    ],
+)
+def test_who_may_ask(headers: dict[str, str], status: int) -> None:
+    with chat(working()) as served:
+        reply = httpx2.get(f"{served.url}/api/info", headers=headers)
+    assert reply.status_code == status
+    assert "default-src 'none'" in reply.headers["content-security-policy"]
+
+
+def test_the_links_token_becomes_a_cookie_that_is_not_the_token() -> None:
+    with chat(working()) as served, httpx2.Client(base_url=served.url) as browser:
+        assert browser.get("/").status_code == 200
+        assert browser.post("/api/session", json={"token": "wrong"}).status_code == 401
+        reply = browser.post("/api/session", json={"token": TOKEN})
+        assert reply.status_code == 204
+        assert TOKEN not in reply.headers["set-cookie"]
+        assert {"HttpOnly", "SameSite=Strict"} <= set(reply.headers["set-cookie"].split("; "))
+        assert browser.get("/api/info").status_code == 200
+
+
+def test_no_request_names_a_path() -> None:
+    with chat(working()) as served:
+        where = urlsplit(served.url)
+        connection = http.client.HTTPConnection(str(where.hostname), where.port)
+        for path in ("/page/../api.py", "/page/%2e%2e/api.py", "/vendor//etc/passwd", "/page/index.html%00.js"):
+            connection.request("GET", path, headers=BEARER)
+            reply = connection.getresponse()
+            reply.read()
+            assert reply.status == 404
+
+
+def stream(reply: Callable[[dict[str, Any]], Any]) -> tuple[list[str], Any, list[dict[str, Any]]]:
+    """What was heard, the sample or the error, and the requests that came."""
+    heard: list[str] = []
+
+    async def play(url: str) -> Any:
+        config = PolicyConfig(engine="openai", model="double", base_url=url, retries=0, timeout=5)
+        async with OpenAIPolicy(config, url, "double", TRANSCRIPT) as policy:
+            try:
+                return await policy.stream(asked(), ("query", "answer"), seed=3, listener=heard.append)
+            except PolicyError as error:
+                return error
+
+    with streaming_endpoint(reply) as endpoint:
+        return heard, asyncio.run(play(endpoint.url)), endpoint.requests
+
+
+def chunk(text: str | None, finish: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish}]}
+
+
+def test_a_streamed_reply_is_the_reply_and_is_heard_piece_by_piece() -> None:
+    pieces = [query("Tirana")[start : start + 7] for start in range(0, len(query("Tirana")), 7)]
+    usage = {"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 7, "total_tokens": 19}}
+    heard, sample, requests = stream(lambda _: [*map(chunk, pieces), chunk(None, "stop"), usage])
+    assert heard == pieces
+    assert sample.completions[0].text == query("Tirana")
+    assert (sample.usage.prompt_tokens, sample.usage.completion_tokens) == (12, 7)
+    assert requests[0]["stream"] is True
+    assert requests[0]["seed"] == 3
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [chunk("So the")],  # the engine dies in mid-sentence: no finish
+        [chunk("So the"), "not json"],
+        [chunk("So"), {"error": {"message": "out of memory"}}],
+        [chunk("So"), []],
+        [{"choices": {}}, {"choices": ["x"]}],
+        [chunk("x" * 600_000), chunk("x" * 600_000), chunk(None, "stop")],
+        [],
+    ],
+)
+def test_a_stream_that_breaks_off_is_one_line(chunks: list[Any]) -> None:
+    _, error, _ = stream(lambda _: chunks)
+    assert isinstance(error, PolicyError)
+    assert "\n" not in str(error)
+
+
+def test_an_engine_that_repeats_what_it_writes_on_is_not_heard_doing_so() -> None:
+    async def chunks() -> Any:
+        for piece in ("So the ans", "wer is", " lek"):
+            yield chunk(piece, "stop")
+
+    heard: list[str] = []
+    reply = asyncio.run(whole_reply(chunks(), "So the answer is", heard.append))
+    assert heard == [" lek"]
+    assert reply["choices"][0]["message"]["content"] == "So the answer is lek"
+
+
+def test_events_of_a_reply_are_read_by_any_sse_client() -> None:
+    with chat(working()) as served:
+        body = {"model": "agent", "messages": asked(), "stream": True}
+        with served.client.stream("POST", "/v1/chat/completions", json=body) as reply:
+            lines = list(reply.iter_lines())
+    assert lines[-3:-1] == ["data: [DONE]", ""] or lines[-2:] == ["data: [DONE]", ""]
+    first = next(parsed(iter(lines)))
+    assert first["object"] == "chat.completion.chunk"
+
+
+def test_a_reader_of_a_byte_at_a_time_holds_nobody_up() -> None:
+    with chat(working(), at_once=1) as served:
+        where = urlsplit(served.url)
+        slow = served.ask()
+        with socket.create_connection((where.hostname, where.port)) as reader:
+            head = f"GET /api/turns/{slow}/events HTTP/1.1\r\nHost: {where.netloc}\r\nAuthorization: Bearer {TOKEN}\r\n"
+            reader.sendall(f"{head}Connection: close\r\n\r\n".encode())
+            read = b"".join(reader.recv(1) for _ in range(40))
+            served.policy.script = scripted(answer("lek"))
+            assert served.whole(mode="direct")[-1]["finish"] == "answer"
+            while part := reader.recv(1 << 16):
+                read += part
+    assert read.startswith(b"HTTP/1.1 200 OK")
+    assert b'"type":"turn.finished"' in read
+
+
+def test_many_conversations_are_listed_and_fair() -> None:
+    policy = WritingPolicy(lambda messages: answer("lek"), hold=True)
+    with chat(policy, at_once=1, waiting=400) as served:
+        first = served.client.post("/api/turns", json={"question": "first", "mode": "direct"}).json()
+        for number in range(300):
+            served.ask(f"question {number}", mode="direct")
+        policy.hold = False
+        policy.go.set()
+        wait_for(lambda: served.client.get("/api/info").json() | {"waiting": 0, "playing": 0}
+                 == served.client.get("/api/info").json())  # fmt: skip
+        rows = served.client.get("/api/conversations").json()["conversations"]
+        assert len(rows) == 301
+        assert rows[0]["title"] == "question 299"
+        assert served.events(first["turn"])[-1]["finish"] == "answer"

@@ -1,0 +1,315 @@
+"""The chat page in a real browser, over the real service with a scripted policy: asking, watching, stopping, coming
+back, changing, judging.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steprag.errors import PolicyError
+from tests.browser import browser, page_in
+from tests.chat_parts import TOKEN, WORK, Served, WritingPolicy, chat, scripted
+from tests.fakes import QUESTION, answer, evidence, query
+
+__all__ = ["browser"]
+pytestmark = pytest.mark.slow
+
+
+def working(**more: Any) -> WritingPolicy:
+    return WritingPolicy(scripted(*WORK), **more)
+
+
+def opened(page: Any, served: Served) -> None:
+    """The page by the link that the service prints."""
+    page.goto(f"{served.url}/#token={TOKEN}")
+    page.get_by_role("textbox", name="Question", exact=True).wait_for()
+
+
+def ask(page: Any, question: str = QUESTION) -> None:
+    page.get_by_role("textbox", name="Question", exact=True).fill(question)
+    page.keyboard.press("Enter")
+
+
+def ended(page: Any, turns: int = 1) -> Any:
+    """The last turn, once it is over."""
+    turn = page.locator(".turn").nth(turns - 1)
+    turn.locator(".ending").wait_for()
+    return turn
+
+
+def test_the_first_screen_says_what_this_is_and_what_answers(browser: Any) -> None:
+    with chat(working()) as served, page_in(browser) as page:
+        opened(page, served)
+        assert page.url == f"{served.url}/"  # the token is gone from the address, and no script can read the cookie
+        assert page.evaluate("document.cookie") == ""
+        words = page.locator(".welcome").inner_text()
+        assert "search agent" in words
+        assert "double" in words
+        assert "world" in words
+        assert page.get_by_role("combobox", name="Mode").locator("option").count() == 2
+        examples = page.locator(".examples button")
+        assert examples.count() == 3
+        examples.first.click()
+        assert (
+            ended(page).locator("h2").inner_text() == "Which currency is used in the country whose capital is Tirana?"
+        )
+
+
+def test_without_its_token_the_page_asks_for_it(browser: Any) -> None:
+    with chat(working()) as served, page_in(browser) as page:
+        page.goto(served.url)
+        page.get_by_label("Link or token").fill("not this")
+        page.keyboard.press("Enter")
+        page.get_by_text("this is not the service's token").wait_for()
+        page.get_by_label("Link or token").fill(f"{served.url}/#token={TOKEN}")
+        page.keyboard.press("Enter")
+        page.locator(".welcome").wait_for()
+        page.context.clear_cookies()
+        ask(page)
+        page.get_by_label("Link or token").fill(TOKEN)
+        page.keyboard.press("Enter")
+        box = page.get_by_role("textbox", name="Question", exact=True)
+        box.wait_for()
+        assert box.input_value() == QUESTION
+        box.press("Enter")
+        assert ended(page).locator(".answer").is_visible()
+
+
+def test_a_step_is_seen_while_it_is_written_and_whole_at_the_end(browser: Any) -> None:
+    policy = working(hold=True)
+    with chat(policy) as served, page_in(browser) as page:
+        opened(page, served)
+        ask(page)
+        first = page.locator(".step").first
+        first.get_by_text("Tirana").wait_for()
+        assert "</query>" not in first.inner_text()
+        assert page.get_by_role("button", name="Stop").is_visible()
+        policy.go.set()
+        turn = ended(page)
+        assert [step.inner_text() for step in turn.locator(".step-text").all()] == [*WORK]
+        assert [step.inner_text() for step in turn.locator(".action").all()] == [
+            "Query", "Evidence", "Query", "Evidence", "Answer",
+        ]  # fmt: skip
+        assert turn.locator(".answer-text").inner_text().startswith("lek")
+
+
+def test_citations_open_the_passage_with_the_evidence_marked(browser: Any) -> None:
+    with chat(working()) as served, page_in(browser) as page:
+        world = served.retriever.passages
+        served.retriever.passages = tuple(  # spans count characters, of which a flag is two and four UTF-16 units
+            type(one)(one.id, one.title, f"🇦🇱 {one.text}", one.score) for one in world
+        )
+        opened(page, served)
+        ask(page)
+        turn = ended(page)
+        turn.get_by_role("button", name="Source 2: Albania").click()
+        source = turn.locator(".sources li", has_text="Albania").filter(has_text="step 4")
+        assert source.locator("mark").inner_text() == "Prices in Albania are quoted in the lek"
+        assert turn.locator(".grounds").inner_text() == "3 passages read, 2 cited."
+        found = turn.locator(".found").nth(1)
+        assert not found.locator(".passages").is_visible()
+        found.locator("summary").click()
+        assert found.locator("mark").all_inner_texts().count("Prices in Albania are quoted in the lek") == 1
+
+
+def test_the_answer_is_copied(browser: Any) -> None:
+    allowed = ["clipboard-read", "clipboard-write"]
+    with chat(working()) as served, page_in(browser, permissions=allowed) as page:
+        opened(page, served)
+        ask(page)
+        ended(page).get_by_role("button", name="Copy the answer").click()
+        page.get_by_text("Copied").wait_for()
+        assert page.evaluate("navigator.clipboard.readText()") == "lek"
+
+
+def test_an_answer_without_sources_says_so(browser: Any) -> None:
+    script = scripted(answer("lek"), query("Tirana"), evidence("Nothing of this stands anywhere."), answer("lek"))
+    with chat(WritingPolicy(script)) as served, page_in(browser) as page:
+        opened(page, served)
+        page.get_by_role("combobox", name="Mode").select_option("direct")
+        ask(page)
+        assert "without searching" in ended(page).locator(".grounds").inner_text()
+        page.get_by_role("combobox", name="Mode").select_option("local")
+        ask(page)
+        assert "none holds the agent's evidence" in ended(page, 2).locator(".grounds").inner_text()
+
+
+def test_stop_ends_the_turn(browser: Any) -> None:
+    policy = WritingPolicy(scripted(WORK[0], *WORK), hold=True)
+    with chat(policy) as served, page_in(browser) as page:
+        opened(page, served)
+        ask(page)
+        page.locator(".step").get_by_text("Tirana").wait_for()
+        page.get_by_role("button", name="Stop").click()
+        turn = ended(page)
+        assert "Stopped" in turn.inner_text()
+        assert policy.cancelled == [WORK[0]]
+        policy.go.set()
+        turn.get_by_role("button", name="Ask again").click()
+        assert ended(page, 2).locator(".answer").is_visible()
+
+
+def test_a_reload_goes_on_where_the_turn_is(browser: Any) -> None:
+    policy = working(hold=True)
+    with chat(policy) as served, page_in(browser) as page:
+        opened(page, served)
+        ask(page)
+        page.locator(".step").get_by_text("Tirana").wait_for()
+        page.reload()
+        page.locator(".step").get_by_text("Tirana").wait_for()
+        policy.go.set()
+        assert ended(page).locator(".step-text").all_inner_texts() == [*WORK]
+        assert page.locator(".turn").count() == 1
+
+
+def test_a_service_that_is_killed_and_started_again_goes_on(browser: Any, tmp_path: Path) -> None:
+    with page_in(browser) as page:
+        with chat(working(hold=True), tmp_path) as served:
+            opened(page, served)
+            ask(page)
+            page.locator(".step").get_by_text("Tirana").wait_for()
+            port = int(served.url.rsplit(":", 1)[1])
+        page.get_by_text("connection to the service is lost").wait_for()
+        with chat(working(), tmp_path, port=port):
+            turn = ended(page)
+            assert turn.locator(".step-text").all_inner_texts() == [*WORK]
+            assert page.get_by_text("connection to the service is lost").count() == 0
+            page.reload()
+            assert ended(page).locator(".answer").is_visible()
+
+
+def test_a_step_opens_to_prompt_completion_and_allowed_actions(browser: Any) -> None:
+    with chat(WritingPolicy(scripted(query("Tirana"), "I do not know."))) as served, page_in(browser) as page:
+        opened(page, served)
+        ask(page)
+        turn = ended(page)
+        turn.get_by_role("button", name="Inspect step 1").click()
+        behind = turn.locator(".inspect")
+        behind.get_by_text(f"Question: {QUESTION}").wait_for()
+        assert behind.locator(".chip").all_inner_texts() == ["Query", "Answer"]
+        assert behind.locator(".candidate pre").inner_text() == query("Tirana")
+        turn.get_by_role("button", name="Inspect step 1").click()
+        turn.get_by_role("button", name="Inspect step 2").click()
+        behind.get_by_text("Refused: it holds no complete action").wait_for()
+
+
+def test_a_changed_step_is_asked_again_from_there(browser: Any, tmp_path: Path) -> None:
+    with chat(WritingPolicy(scripted(*WORK, *WORK[3:])), tmp_path) as served, page_in(browser) as page:
+        opened(page, served)
+        ask(page)
+        ended(page).get_by_role("button", name="Change step 3").click()
+        box = page.get_by_label("The query")
+        assert box.input_value() == "Albania"
+        page.get_by_role("button", name="Edit the whole step").click()
+        page.get_by_label("The whole step").fill(evidence("x"))
+        page.keyboard.press("Enter")
+        page.get_by_text("this is no step that may stand here").wait_for()
+        page.get_by_role("button", name="Edit the content alone").click()
+        box.fill("currency of Albania")
+        page.keyboard.press("Enter")
+        fork = ended(page, 2)
+        assert "Asked again from step 3" in fork.locator(".asked").inner_text()
+        origins = [step.get_attribute("data-origin") for step in fork.locator(".step").all()]
+        assert origins == ["kept", "kept", "yours", None, None]
+        assert fork.locator(".step-text .content").nth(2).inner_text().strip() == "currency of Albania"
+        fork.get_by_role("button", name="the earlier turn").click()
+        assert page.evaluate("document.activeElement.closest('.turn') === document.querySelector('.turn')")
+
+
+def test_a_rewritten_question_is_shown_and_can_be_changed(browser: Any) -> None:
+    policy = WritingPolicy(lambda messages: answer("lek"))
+    rewriter = WritingPolicy(lambda messages: "What is the currency of Albania?")
+    with chat(policy, rewriter=rewriter) as served, page_in(browser) as page:
+        opened(page, served)
+        ask(page, "Which country?")
+        ended(page)
+        assert page.get_by_label("Use earlier turns").is_checked()
+        ask(page, "And its currency?")
+        turn = ended(page, 2)
+        assert "Understood as: What is the currency of Albania?" in turn.locator(".asked").inner_text()
+        turn.get_by_role("button", name="Edit the question").click()
+        page.get_by_label("The question, as the agent is to see it").fill("What is the currency of Peru?")
+        page.keyboard.press("Enter")
+        assert ended(page, 3).locator("h2").inner_text() == "What is the currency of Peru?"
+        assert rewriter.asked == 1
+
+
+def test_what_a_person_says_of_an_answer_is_kept(browser: Any, tmp_path: Path) -> None:
+    with chat(working(), tmp_path) as served, page_in(browser) as page:
+        opened(page, served)
+        ask(page)
+        turn = ended(page)
+        turn.get_by_role("button", name="Wrong").click()
+        page.get_by_label("The answer is").fill("the Albanian lek")
+        page.keyboard.press("Enter")
+        turn.get_by_text("The answer is the Albanian lek").wait_for()
+        page.reload()
+        ended(page).get_by_text("The answer is the Albanian lek").wait_for()
+        assert page.get_by_role("button", name="Wrong").get_attribute("aria-pressed") == "true"
+        assert '"answer":"the Albanian lek"' in (tmp_path / "turns.jsonl").read_text().replace('": "', '":"')
+
+
+def test_conversations_are_listed_opened_and_deleted(browser: Any) -> None:
+    with chat(WritingPolicy(lambda messages: answer("lek"))) as served, page_in(browser) as page:
+        opened(page, served)
+        ask(page, "First?")
+        ended(page)
+        first = page.url
+        assert "#c=" in first
+        page.get_by_role("button", name="New conversation").click()
+        page.locator(".welcome").wait_for()
+        ask(page, "Second?")
+        ended(page)
+        page.get_by_role("link", name="First?").click()
+        page.get_by_role("heading", name="First?").wait_for()
+        assert page.url == first
+        page.go_back()
+        page.get_by_role("heading", name="Second?").wait_for()
+        page.get_by_role("link", name="First?").hover()
+        page.get_by_role("button", name="Delete: First?").click()
+        page.get_by_role("button", name="Keep").click()
+        assert page.get_by_role("link", name="First?").is_visible()
+        page.get_by_role("link", name="First?").hover()
+        page.get_by_role("button", name="Delete: First?").click()
+        page.get_by_role("button", name="Delete", exact=True).click()
+        page.get_by_role("link", name="First?").wait_for(state="detached")
+        page.goto(first)
+        page.locator(".notice", has_text="not there any more").wait_for()
+
+
+class BrokenPolicy(WritingPolicy):
+    """An engine that dies in mid-sentence."""
+
+    async def stream(self, messages: Any, allowed: Any, *, seed: int, listener: Any) -> Any:
+        listener("I need one")
+        raise PolicyError("http://127.0.0.1:9: the reply broke off")
+
+
+def test_failures_say_their_reason(browser: Any) -> None:
+    with chat(BrokenPolicy(lambda messages: "")) as served, page_in(browser) as page:
+        opened(page, served)
+        ask(page)
+        turn = ended(page)
+        assert "The turn failed" in turn.inner_text()
+        assert "the reply broke off" in turn.inner_text()
+        assert "I need one" in turn.inner_text()
+    with chat(WritingPolicy(scripted("I do not know."))) as served, page_in(browser) as page:
+        opened(page, served)
+        ask(page)
+        assert "The last step was refused: it holds no complete action" in ended(page).inner_text()
+
+
+def test_a_full_service_is_told_and_the_question_stays(browser: Any) -> None:
+    policy = working(hold=True, go=threading.Event())
+    with chat(policy, at_once=1, waiting=1) as served, page_in(browser) as page:
+        opened(page, served)
+        served.ask("one")
+        served.ask("two")
+        ask(page, "three")
+        page.locator(".notice", has_text="Try again in 2 seconds").wait_for()
+        assert page.get_by_role("textbox", name="Question", exact=True).input_value() == "three"
+        policy.go.set()

@@ -1,0 +1,62 @@
+"""What people do in conversations, as data: `steprag evaluate` on a chat folder, `steprag pairs people`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from steprag.cli import main
+from steprag.files import read_records
+from steprag.runs import open_run
+from steprag.training_rows import HumanPair, Pair
+from steprag.types import Message, Question
+from tests.chat_parts import WORK, WritingPolicy, chat, scripted
+from tests.fakes import query
+
+
+def conversations(folder: Path) -> None:
+    """A chat folder with three turns: one corrected, one confirmed, one left alone; and a changed step."""
+    identity = {"prompt": {"profile": "transcript", "hash": "x"}}
+    with open_run(folder, "serve", identity=identity, config={"prompt": {"profile": "transcript"}}):
+        with chat(WritingPolicy(scripted(*WORK, *WORK, *WORK, *WORK[3:])), folder) as served:
+            wrong, right, _ = (served.whole(question)[0]["turn"] for question in ("One?", "Two?", "Three?"))
+            served.client.post(f"/api/turns/{wrong}/feedback", json={"right": False, "answer": "euro"})
+            served.client.post(f"/api/turns/{right}/feedback", json={"right": True})
+            body = {"step": 2, "text": query("currency of Albania")}
+            fork = served.client.post(f"/api/turns/{right}/fork", json=body).json()["turn"]
+            served.events(fork)
+
+
+def test_a_chat_folder_is_scored_by_what_people_said(tmp_path: Path) -> None:
+    conversations(tmp_path / "chat")
+    assert main(["evaluate", "--predictions", str(tmp_path / "chat")]) == 0
+    scores = json.loads((tmp_path / "chat" / "metrics.json").read_text())
+    assert (scores["questions"], scores["em"]) == (2, 0.5)
+
+
+def test_changed_steps_become_pairs_and_corrections_questions(tmp_path: Path) -> None:
+    conversations(tmp_path / "chat")
+    assert main(["pairs", "people", str(tmp_path / "chat"), "--out", str(tmp_path / "pairs")]) == 0
+    pairs = [pair for split in ("train", "val") for pair in read_records(tmp_path / f"pairs/pairs.{split}.jsonl", Pair)]
+    assert [(pair.source, pair.chosen[0]["content"], pair.rejected[0]["content"], pair.depth) for pair in pairs] == [
+        ("human", query("currency of Albania"), WORK[2], 3)
+    ]
+    corrected = {
+        one.question: one.golden_answers for one in read_records(tmp_path / "pairs/corrections.jsonl", Question)
+    }
+    assert corrected == {"One?": ("euro",), "Two?": ("lek",)}
+
+
+def test_steps_over_web_passages_are_left_out_unless_asked_for(tmp_path: Path) -> None:
+    conversations(tmp_path / "chat")
+    file = tmp_path / "chat" / "preferred.jsonl"
+    (row,) = read_records(file, HumanPair)
+    assert row.prompt[0] == Message(role="system", content=row.prompt[0]["content"])
+    file.write_text(json.dumps({**vars(row), "web": True}) + "\n")
+    counts = []
+    for name, more in (("without", ()), ("with", ("--web",))):
+        assert main(["pairs", "people", str(tmp_path / "chat"), "--out", str(tmp_path / name), *more]) == 0
+        counts.append(
+            sum(len((tmp_path / name / f"pairs.{split}.jsonl").read_text()) > 0 for split in ("train", "val"))
+        )
+    assert counts == [0, 1]

@@ -1,0 +1,337 @@
+"""The viewer over HTTP: what it answers is what the stages compute, and whom it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import json
+import re
+import shutil
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from preference.config import PairsStageConfig
+from preference.pairs import build_pairs
+from preference.rewards import rewards
+from steprag.agent.grammars import TRANSCRIPT
+from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.tree_results import tree_counts
+from steprag.cli import main
+from steprag.files import dump_line, from_dict, line_hash, read_records
+from steprag.runs import open_run
+from steprag.training_rows import Pair
+from steprag.types import Passage, Tree
+from steprag.view.answers import Answers
+from steprag.view.api import FREE, create_view_app
+from steprag.view.export import document, write_export
+from steprag.view.folders import open_folders
+from steprag.view.trees import principal
+from steprag.web.guard import Door
+from tests.viewing import MARKUP, SHIPPED, TOKEN, answered_run, made_run, made_tree, shipped_lines, shipped_run
+
+Ask = Callable[[httpx2.AsyncClient], Coroutine[Any, Any, Any]]
+
+
+def asked(ask: Ask, *runs: Path, token: str | None = TOKEN) -> Any:
+    """What `ask` gets from a viewer of these runs, without a socket between."""
+
+    async def whole() -> Any:
+        app = create_view_app(Answers(open_folders(map(str, runs))), Door(TOKEN, True, FREE, 2**16, "steprag1"))
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:1", headers=headers) as client:
+            return await ask(client)
+
+    return asyncio.run(whole())
+
+
+def got(path: str, *runs: Path) -> Any:
+    """The JSON of one request that is answered well."""
+
+    async def ask(client: httpx2.AsyncClient) -> Any:
+        answer = await client.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    return asked(ask, *runs)
+
+
+def first_tree() -> Tree:
+    return from_dict(Tree, json.loads(shipped_lines(1)[0]), SHIPPED, 1)
+
+
+def pairs_of(trees: Path, out: Path, *options: str) -> list[Pair]:
+    """What `steprag pairs` makes of a run, all in one file."""
+    fixed = ("--validation", "0", "--card.plots", "false")
+    assert main(["pairs", "--trees", str(trees), "--out", str(out), *fixed, *options]) == 0
+    return list(read_records(out / "pairs.train.jsonl", Pair))
+
+
+def test_runs_say_what_is_in_them(tmp_path: Path) -> None:
+    told = got("/api/runs", shipped_run(tmp_path / "trees", 2), answered_run(tmp_path / "answers", ["lek"]))
+    assert [(run["key"], run["stage"], run["kinds"]) for run in told["runs"]] == [
+        ("trees", "generate", ["trees", "series"]),
+        ("answers", "infer", ["predictions", "series"]),
+    ]
+    assert "spre" in told["rules"]
+    assert "gain" in told["rules"]
+
+
+def test_the_rows_of_a_list(tmp_path: Path) -> None:
+    run = shipped_run(tmp_path / "run", 3)
+    whole = got("/api/rows/trees?run=run", run)
+    assert whole["rows"][0] == {
+        "line": 1,
+        "id": "atlas-train-0001",
+        **json.loads(json.dumps(tree_counts(first_tree()))),
+    }
+    assert (whole["complete"], whole["next"], whole["size"]) == (True, 3, (run / "trees.jsonl").stat().st_size)
+    assert got("/api/rows/trees?run=run&from=2", run)["rows"] == whole["rows"][2:]
+
+
+def test_a_tree_a_node_and_its_passages(tmp_path: Path) -> None:
+    run, tree = shipped_run(tmp_path / "run", 1), first_tree()
+    told = got("/api/tree?run=run&line=1", run)
+    assert told["hash"] == line_hash(shipped_lines(1)[0].rstrip("\n"))
+    assert told["nodes"]["content"] == [node.content for node in tree.nodes]
+    assert told["nodes"]["value"] == [node.value for node in tree.nodes]
+    node = got("/api/node?run=run&line=1&node=1", run)
+    assert node["prompt"] == list(tree.nodes[0].messages or ())
+    assert node["text"] == tree.nodes[1].text
+    assert node["passages"][0]["text"] is None
+    assert "no calls.sqlite" in node["texts_missing"]
+
+
+async def _journalled(path: Path, *passages: Passage) -> None:
+    async with Journal(path) as journal:
+        journal.searched("atlas-train-0001", "a query", 3, passages)
+
+
+def test_passages_have_the_texts_of_the_journal(tmp_path: Path) -> None:
+    run, found = shipped_run(tmp_path / "run", 1), first_tree().nodes[1].passages
+    asyncio.run(_journalled(run / JOURNAL, *(Passage(one.id, one.title, f"text of {one.id}") for one in found[:2])))
+    node = got("/api/node?run=run&line=1&node=1", run)
+    assert [passage["text"] for passage in node["passages"]] == [f"text of {one.id}" for one in found[:2]] + [None]
+    assert "lacks some" in node["texts_missing"]
+
+
+def test_a_damaged_journal_is_told_and_the_node_is_shown(tmp_path: Path) -> None:
+    run = shipped_run(tmp_path / "run", 1)
+    (run / JOURNAL).write_text("no database at all, but long enough to be looked at as one" * 50)
+    node = got("/api/node?run=run&line=1&node=1", run)
+    assert "not a database" in node["texts_missing"]
+    assert node["text"]
+
+
+def test_the_principal_path_goes_by_visits() -> None:
+    tree = first_tree()
+    path = principal(tree)
+    assert path[0] == 0
+    for parent, child in zip(path, path[1:], strict=False):
+        siblings = [node for node in tree.nodes if node.parent == parent]
+        assert tree.nodes[child].visits == max(node.visits for node in siblings)
+
+
+@pytest.mark.parametrize("rule", ["spre", "best_leaf", "gold", "gain", "reasonrag"])
+def test_rewards_and_fates_are_those_of_the_pairs(tmp_path: Path, rule: str) -> None:
+    """A pair that no rule dropped is a pair that the rules make, and the other way round."""
+    run = shipped_run(tmp_path / "run", 8)
+    config = PairsStageConfig.model_validate({"reward": {"name": rule}})
+    for number, line in enumerate(shipped_lines(8), 1):
+        tree = from_dict(Tree, json.loads(line), SHIPPED, number)
+        told = got(f"/api/rewards?run=run&line={number}&rule={rule}", run)
+        estimates = rewards(tree, config.reward, TRANSCRIPT)
+        assert told["values"] == [None if one is None else one.value for one in estimates]
+        made = {(pair.chosen_node, pair.rejected_node) for pair in build_pairs(tree, "x", estimates, config.pairs)}
+        names = {"margin", "standard error", "same action", "different content", "cap", "well formed",
+                 "no answer leaked into the query", None}  # fmt: skip
+        assert {one["rule"] for one in told["pairs"]} <= names
+        by_the_rules = {one["rule"] for one in told["pairs"] if (one["chosen"], one["rejected"]) not in made}
+        assert None not in by_the_rules
+        filtered = {"well formed", "no answer leaked into the query", None}
+        assert {(one["chosen"], one["rejected"]) for one in told["pairs"] if one["rule"] in filtered} == made
+
+
+def test_the_fates_follow_the_configuration_of_a_pairs_folder(tmp_path: Path) -> None:
+    run = shipped_run(tmp_path / "run", 6)
+    strict = pairs_of(run, tmp_path / "strict", "--pairs.match", "best", "--pairs.margin", "0.4")
+    like = "/api/rewards?run=run&line=1&like=strict"
+    told = got(like, run, tmp_path / "strict")
+    kept = {(one["chosen"], one["rejected"]) for one in told["pairs"] if one["rule"] is None}
+    made = {(pair.chosen_node, pair.rejected_node) for pair in strict if pair.question_id == "atlas-train-0001"}
+    assert made <= kept  # what is missing fell to filters across trees
+    assert kept < {(one["chosen"], one["rejected"]) for one in got("/api/rewards?run=run&line=1", run)["pairs"]}
+
+
+def test_a_pair_leads_to_its_tree_and_kind(tmp_path: Path) -> None:
+    run = shipped_run(tmp_path / "run", 6)
+    pair = pairs_of(run, tmp_path / "pairs")[0]
+    runs = (tmp_path / "pairs", run)
+    row = got("/api/rows/pairs?run=pairs", *runs)["rows"][0]
+    assert (row["tree"], row["margin"], row["nodes"]) == (
+        pair.tree,
+        pair.margin,
+        [pair.chosen_node, pair.rejected_node],
+    )
+    assert row["question"].startswith("How many counties")
+    where = f"/api/where?tree={pair.tree}&question={pair.question_id}"
+    assert got(where, *runs) == {"run": "run", "line": 1, "id": pair.question_id}
+    assert got("/api/record/pairs?run=pairs&line=1", *runs)["chosen"] == [dict(pair.chosen[0])]
+    assert got("/api/kinds?run=pairs", *runs)["atlas-train-0001"] == "bridge"
+
+
+def test_a_marked_pair_is_dropped_by_the_next_build(tmp_path: Path) -> None:
+    run = shipped_run(tmp_path / "run", 6)
+    before = pairs_of(run, tmp_path / "pairs")
+    body = {"run": "pairs", "line": 2, "id": before[1].question_id}
+
+    async def ask(client: httpx2.AsyncClient) -> Any:
+        told = [
+            (await client.post("/api/marks", json={**body, "wrong": wrong})).json() for wrong in (True, False, True)
+        ]
+        return [len(one["wrong"]) for one in told], told[-1]["file"]
+
+    counts, file = asked(ask, tmp_path / "pairs")
+    assert counts == [1, 0, 1]
+    assert file == str(tmp_path / "pairs" / "wrong.jsonl")
+    after = pairs_of(run, tmp_path / "again", "--filters.marked", file)
+    assert after == [before[0], *before[2:]]
+    assert pairs_of(run, tmp_path / "pairs") == before  # the folder itself goes on as it was made
+    report = json.loads((tmp_path / "again/report.json").read_text(encoding="utf-8"))
+    assert {row["rule"]: row["before"] - row["after"] for row in report["rules"]}["not marked as wrong"] == 1
+
+
+def test_marks_that_are_no_marks_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = shipped_run(tmp_path / "run", 1)
+    (tmp_path / "wrong.jsonl").write_text('{"pair": 1}\n', encoding="utf-8")
+    options = ["pairs", "--trees", str(run), "--out", str(tmp_path / "out"), "--filters.marked"]
+    assert main([*options, str(tmp_path / "wrong.jsonl")]) == 2
+    assert "wrong.jsonl:1: WrongPair: preference: field required" in capsys.readouterr().err
+    assert main([*options, str(tmp_path / "none.jsonl")]) == 2
+    assert "file of pairs marked as wrong not found" in capsys.readouterr().err
+
+
+def test_predictions_are_scored_and_compared_as_by_the_commands(tmp_path: Path) -> None:
+    one = answered_run(tmp_path / "one", ["lek", "lek", "sol", None])
+    two = answered_run(tmp_path / "two", ["sol", "lek", "lek", "sol"])
+    rows = got("/api/rows/predictions?run=one", one)["rows"]
+    assert [(row["em"], row["finish"], row["searches"]) for row in rows] == [
+        (1.0, "answer", 1), (1.0, "answer", 1), (0.0, "answer", 1), (0.0, "no_action", 1),
+    ]  # fmt: skip
+    record = got("/api/record/predictions?run=one&line=1", one)
+    assert (record["prediction"], record["score"]["f1"]) == ("lek", 1.0)
+    table = got("/api/comparison?run=one&run=two", one, two)["rows"]
+    assert main(["compare", str(one), str(two), "--out", str(tmp_path / "out")]) == 0
+    compared = json.loads((tmp_path / "out/compare.json").read_text(encoding="utf-8"))
+    assert {line["run"]: line for line in table} == compared["runs"]
+
+
+def test_episodes_of_training_are_listed(tmp_path: Path) -> None:
+    row = {"step": 1, "question": "q", "finish": "answer", "steps": ["a"], "refused": None, "prediction": "lek",
+           "rewards": {"f1": 1.0}, "reward": 1.0, "advantage": 0.5}  # fmt: skip
+    with open_run(tmp_path / "grpo", "train", identity={}, config={}):
+        (tmp_path / "grpo/episodes.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    told = got("/api/rows/episodes?run=grpo", tmp_path / "grpo")["rows"]
+    assert told == [
+        {"line": 1, "id": "q", **{key: row[key] for key in row if key not in ("question", "refused")}, "steps": 1}
+    ]
+    assert got("/api/record/episodes?run=grpo&line=1", tmp_path / "grpo")["steps"] == ["a"]
+
+
+@pytest.mark.parametrize(("path", "status"), [
+    ("/api/rows/trees?run=../run", 404), ("/api/rows/trees?run=/etc/passwd", 404), ("/api/rows/secrets?run=run", 422),
+    ("/api/rows/trees?run=run&from=-1", 422), ("/api/tree?run=run&line=9", 404),
+    ("/api/node?run=run&line=1&node=99", 404),
+    ("/api/rewards?run=run&line=1&rule=none", 404), ("/api/series?run=file", 404), ("/page/../api.py", 404),
+    ("/page/%2e%2e/api.py", 404), ("/vendor/../guard.py", 404), ("/api/record/pairs?run=run&line=1", 404),
+])  # fmt: skip
+def test_what_is_not_there_is_refused(tmp_path: Path, path: str, status: int) -> None:
+    run = shipped_run(tmp_path / "run", 1)
+    shutil.copy(SHIPPED, tmp_path / "file.jsonl.gz")
+
+    async def ask(client: httpx2.AsyncClient) -> tuple[int, str]:
+        answer = await client.get(path)
+        return answer.status_code, answer.json()["error"]["message"]
+
+    got_status, message = asked(ask, run)
+    assert (got_status, bool(message)) == (status, True)
+
+
+def test_only_who_has_the_token_reads(tmp_path: Path) -> None:
+    run = shipped_run(tmp_path / "run", 1)
+
+    async def ask(client: httpx2.AsyncClient) -> list[int]:
+        paths = ["/api/runs", "/api/tree?run=run&line=1", "/", "/page/app.js", "/vendor/preact/preact.js"]
+        told = [(await client.get(path)).status_code for path in paths]
+        told.append((await client.post("/api/marks", json={})).status_code)
+        told.append((await client.post("/api/session", json={"token": "wrong"})).status_code)
+        told.append((await client.post("/api/session", json={"token": TOKEN})).status_code)
+        told.append((await client.get("/api/runs")).status_code)  # by the cookie
+        told.append((await client.get("/api/runs", headers={"Host": "stranger.example"})).status_code)
+        return told
+
+    assert asked(ask, run, token=None) == [401, 401, 200, 200, 200, 401, 401, 204, 200, 403]
+
+
+def test_a_damaged_manifest_is_told(tmp_path: Path) -> None:
+    run = shipped_run(tmp_path / "run", 1)
+    (run / "manifest.json").write_text("{", encoding="utf-8")
+    told = got("/api/runs", run)["runs"][0]
+    assert "manifest.json:1: not JSON" in told["fault"]
+    assert told["kinds"] == ["trees", "series"]
+
+
+def pieces_of(page: str) -> dict[str, Any]:
+    packed = re.search(r'<script type="application/json" id="pack">(.*?)</script>', page, re.DOTALL)
+    assert packed
+    return {name: json.loads(gzip.decompress(base64.b64decode(part))) for name, part in json.loads(packed[1]).items()}
+
+
+def test_the_file_to_mail_holds_everything_and_asks_nobody(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", made_tree(30, words=MARKUP), made_tree(5, "made-2"))
+    pairs_of(shipped_run(tmp_path / "shipped", 3), tmp_path / "shipped/pairs")
+    runs = [str(run), str(tmp_path / "shipped"), str(answered_run(tmp_path / "one", ["lek"]))]
+    answers = Answers(open_folders(runs))
+    size = write_export(answers, tmp_path / "out/all.html", 1)
+    page = (tmp_path / "out/all.html").read_text(encoding="utf-8")
+    assert size == len(page.encode())
+    pieces = pieces_of(page)
+    assert len(pieces["rows/trees/run/0"]["rows"]) == 1
+    assert pieces["tree/run/1"]["nodes"][3]["text"] == f"{MARKUP} 3"
+    assert {
+        "tree/shipped/1",
+        "records/pairs/pairs/0",
+        "series/shipped",
+        "kinds/pairs",
+        "comparison/one",
+    } <= pieces.keys()
+    assert "tree/run/2" not in pieces
+    assert MARKUP not in page
+    assert not re.findall(r'(?:src|href)="(?!data:)', page)
+    imports = json.loads(re.search(r'<script type="importmap">(.*?)</script>', page, re.DOTALL)[1])["imports"]  # type: ignore[index]
+    for module in imports.values():
+        text = base64.b64decode(module.removeprefix("data:text/javascript;base64,")).decode()
+        assert set(re.findall(r'\bfrom\s*"([^"\n]+\.js)"', text)) <= imports.keys()
+
+
+def test_a_hundred_shipped_trees_are_small_enough_to_mail(tmp_path: Path) -> None:
+    assert main(["view", str(SHIPPED), "--out", str(tmp_path / "trees.html")]) == 0
+    assert (tmp_path / "trees.html").stat().st_size < 2 * 2**20
+
+
+def test_no_piece_ends_the_script_that_holds_it() -> None:
+    page = document({"</script><script>alert(1)</script>": "x"})
+    assert "</script><script>alert" not in page
+
+
+def test_the_counts_of_a_tree_go_into_the_index(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", made_tree(9))
+    place = json.loads((run / "trees.jsonl.index").read_text(encoding="utf-8"))
+    assert place["counts"]["question"] == "step: which of 9?"
+    assert (place["counts"]["kind"], place["counts"]["nodes"]) == ("made", 9)
+    assert (run / "trees.jsonl").read_text(encoding="utf-8") == dump_line(made_tree(9)) + "\n"
