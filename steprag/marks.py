@@ -17,7 +17,7 @@ MARKS = "wrong.jsonl"
 
 
 @dataclass(frozen=True)
-class Mark:
+class WrongPair:
     """A preference that is wrong. `preference` names it (`preference_key`); the rest is for people."""
 
     preference: str
@@ -36,9 +36,9 @@ def preference_key(pair: Pair) -> str:
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
 
-def read_marks(path: Path | str) -> dict[str, Mark]:
+def read_marks(path: Path | str) -> dict[str, WrongPair]:
     """The marks of a file by the names of their preferences. Raises ConfigError and DataError."""
     file = existing(path, "file of pairs marked as wrong")
     if file.is_dir():
         raise DataError(file, "is a folder", remedy=f"give the file, {file / MARKS}")
-    return {mark.preference: mark for mark in read_records(file, Mark)}
+    return {mark.preference: mark for mark in read_records(file, WrongPair)}

@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/chat-page.md: python -m tests.chat_page_pictures. A scripted policy answers."""
+"""Takes the pictures of docs/chat.md: python -m tests.chat_page_pictures. A scripted policy answers."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ def main() -> None:
             ask(page, QUESTION)
             turn = ended(page)
             turn.locator(".found summary").nth(1).click()
-            _picture(page, "answer", height=1180)
-            turn.get_by_role("button", name="Inspect step 4").click()
-            turn.locator(".inspect pre").first.wait_for()
+            _picture(page, "answer", height=1260)
         narrow = {"width": 390, "height": 760}
         with (
             chat(WritingPolicy(scripted(*STEPS))) as served,
@@ -59,7 +57,7 @@ def main() -> None:
             served.retriever.passages = PASSAGES
             opened(page, served)
             ask(page, QUESTION)
-            ended(page).get_by_role("button", name="Source 2: Albania").click()
+            ended(page).get_by_role("button", name="Albania").last.click()
             page.keyboard.press("End")
             _picture(page, "narrow", height=760)
         browser.close()

@@ -173,11 +173,11 @@ def test_a_service_that_is_killed_and_started_again_goes_on(browser: Any, tmp_pa
             ask(page)
             page.locator(".step").get_by_text("Tirana").wait_for()
             port = int(served.url.rsplit(":", 1)[1])
-        page.get_by_text("connection to the service is lost").wait_for()
+        page.locator(".calm", has_text="connection to the service is lost").wait_for()
         with chat(working(), tmp_path, port=port):
             turn = ended(page)
             assert turn.locator(".step-text").all_inner_texts() == [*WORK]
-            assert page.get_by_text("connection to the service is lost").count() == 0
+            assert page.locator(".calm").count() == 0
             page.reload()
             assert ended(page).locator(".answer").is_visible()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from steprag.agent.profiles import PROFILES, load_profile
 from steprag.engines.models import resolve_model
 from steprag.engines.special_tokens import special_tokens
 from steprag.errors import DataError, StepFormatError
+from steprag.inputs import read_passages
 from steprag.sections import PromptConfig
 from steprag.types import Completion, Passage, Question, State, Step
 
@@ -41,8 +41,10 @@ FAMILIES = {
     "Granite": ("<|start_of_role|>", "<|end_of_role|>"),
 }  # fmt: skip
 TOKENS = [token for family in FAMILIES.values() for token in family]
-ORDINARY = ("[A]", "[USA]", "[1990]", "[citation needed]", "[note 3]", "x[i] > y[j]", "|x|", "3 < 4", "[|x|]", "a >> b <<",
-            "[/A]", "[O III]", "~[]", "] ! [", "NASA [JPL]", "[TO DO]")  # fmt: skip
+ORDINARY = (
+    *("[A]", "[USA]", "[1990]", "[citation needed]", "[note 3]", "x[i] > y[j]", "|x|", "3 < 4", "[|x|]"),
+    *("a >> b <<", "[/A]", "[O III]", "~[]", "] ! [", "NASA [JPL]", "[TO DO]"),
+)
 
 
 @pytest.mark.parametrize("token", TOKENS)
@@ -65,11 +67,8 @@ def test_no_control_token_of_any_family_survives(token: str) -> None:
 def test_ordinary_text_stays_as_it_is() -> None:
     for text in ORDINARY:
         assert neutralise(text) == text
-    rows = (
-        gzip.open(atlas.path("corpus"), "rt") if atlas.path("corpus").suffix == ".gz" else atlas.path("corpus").open()
-    )
-    with rows:
-        corpus = rows.read()
+    corpus = "".join(f"{passage.title}\n{passage.text}\n" for passage in read_passages(atlas.path("corpus")))
+    assert len(corpus) > 100_000
     assert neutralise(corpus) == corpus
 
 
@@ -129,11 +128,11 @@ def test_a_poisoned_corpus_forges_nothing_in_any_profile(name: str) -> None:
     profile = load_profile(name)
     grammar: Grammar = profile.grammar
     poison, clean = Passage("p", HOSTILE, HOSTILE), Passage("p", "", "")
-    first = next((action for action in grammar.actions if action.retrieves), grammar.actions[0])
-    step = Step(first.name, f"{first.head} who {first.closing}", "who")
-    for steps, found in (((), ()), ((step,), (poison,))):
-        asked = profile.render(State(HOSTILE, steps, found), grammar.allowed(steps, 7))
-        bare = profile.render(State("", steps, (clean,) * len(found)), grammar.allowed(steps, 7))
+    calls = [Step(one.name, f"{one.head} who {one.closing}", "who") for one in grammar.actions if one.retrieves]
+    for steps, found in (((), ()), *(((call,), (poison,)) for call in calls)):
+        earlier = ((),) * len(steps)
+        asked = profile.render(State(HOSTILE, steps, found, earlier), grammar.allowed(steps, 7))
+        bare = profile.render(State("", steps, (clean,) * len(found), earlier), grammar.allowed(steps, 7))
         for message, plain in zip(asked, bare, strict=False):
             for action in grammar.actions:
                 for tag in (action.opening, action.closing):

@@ -61,14 +61,17 @@ def made_tree(size: int, name: str = "made-1", words: str = "step") -> Tree:
 
 
 def made_run(folder: Path, *trees: Tree) -> Path:
-    """A run folder of these trees, appended as a search appends them."""
-    with (
-        open_run(folder, "generate", identity={}, config={}),
-        Results(folder / "trees.jsonl", TREES).appending() as add,
-    ):
+    """A run folder of these trees."""
+    with open_run(folder, "generate", identity={}, config={}):
+        append_trees(folder, *trees)
+    return folder
+
+
+def append_trees(folder: Path, *trees: Tree) -> None:
+    """What a running search does."""
+    with Results(folder / "trees.jsonl", TREES).appending() as add:
         for tree in trees:
             add(tree)
-    return folder
 
 
 def answered_run(folder: Path, said: list[str | None]) -> Path:

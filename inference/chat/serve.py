@@ -25,6 +25,7 @@ from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
 from steprag.agent.open import SERVED, Agent, make_environment, open_agent
 from steprag.agent.retriever import Sourced
+from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import player_identity
 from steprag.cli import guarded
@@ -117,7 +118,7 @@ def _folder(config: ChatConfig, environment: Environment, out: Path) -> Iterator
 @asynccontextmanager
 async def _chat_agent(config: ChatConfig, environment: Environment, folder: Path | None) -> AsyncIterator[ChatAgent]:
     """The agent in every mode, with its journal and the turns that were kept."""
-    journal_file = folder / JOURNAL if folder else Path(":memory:")
+    journal_file = folder / JOURNAL if folder else IN_MEMORY
     async with (
         open_agent(config, environment.retriever, environment=environment) as agent,
         _rewriter(config, agent) as rewriter,

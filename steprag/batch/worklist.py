@@ -26,6 +26,8 @@ from steprag.runs import Run
 from steprag.types import Failure, Question, Usage
 
 FAILED = "failures.jsonl"
+Served = dict[str, dict[str, str]]
+"""Role to what its endpoint says of the model."""
 SAMPLING = {"temperature", "top_p", "top_k", "min_p", "max_tokens", "constrained"}
 
 
@@ -114,14 +116,24 @@ async def work_off(
             watching.cancel()
 
 
+def served_by(**models: Model | None) -> Served:
+    """What the endpoints of these roles say that they serve, beside its name; nothing of those that say nothing."""
+    found = {key: each.policy.served for key, each in models.items() if each and isinstance(each.policy, OpenAIPolicy)}
+    return {role: served for role, served in found.items() if served}
+
+
 def same_model(run: Run, **models: Model | None) -> None:
-    """Notes what the endpoints of these roles say that they serve, beside its name; raises ConfigError where one said
-    something else when the run was begun. An endpoint that says nothing may serve anything.
+    """As `note_served`, of what the endpoints of these roles serve."""
+    note_served(run, served_by(**models))
+
+
+def note_served(run: Run, models: Served) -> None:
+    """Notes what is served; raises ConfigError where an endpoint said something else when the run was begun. One that
+    says nothing may serve anything.
     """
     known = dict(run.manifest.get("served", {}))
-    for role, model in models.items():
-        served = model.policy.served if model and isinstance(model.policy, OpenAIPolicy) else {}
-        if served and known.setdefault(role, served) != served:
+    for role, served in models.items():
+        if known.setdefault(role, served) != served:
             raise ConfigError(
                 f"{run.path} was begun with {known[role]} served as the {role}, which is now {served}; serve the same "
                 "again, or choose another folder"

@@ -10,7 +10,7 @@ from typing import Any
 from steprag.batch.results import Place
 from steprag.errors import ConfigError, DataError
 from steprag.files import line_hash, read_rows, to_dict, write_records
-from steprag.marks import MARKS, Mark, preference_key, read_marks
+from steprag.marks import MARKS, WrongPair, preference_key, read_marks
 from steprag.runs import now
 from steprag.training_rows import Pair
 from steprag.types import Tree
@@ -23,6 +23,8 @@ from steprag.view.trees import TreeReader, node_of, node_told, skeleton
 
 SLICE = 0.25
 """Seconds that a request reads on in a file that is not wholly listed."""
+SEARCH = 10.0
+"""Seconds that the search for a pair's tree reads on in each file."""
 ROWS = 2000
 """Rows that a request brings at most."""
 
@@ -99,6 +101,7 @@ class Answers:
         """The run and line of the tree with that hash. Raises ConfigError where no run holds it."""
         for key, run in self.folders.items():
             for listing in run.listings("trees"):
+                listing.refresh(SEARCH)
                 for place in listing.places:
                     if place.id == question and line_hash(listing.line_at(place)) == tree:
                         return {"run": key, "line": place.line, "id": place.id}
@@ -149,7 +152,8 @@ class Answers:
         key = preference_key(pair)
         marks.pop(key, None)
         if wrong:
-            marks[key] = Mark(key, pair.question_id, pair.chosen[-1]["content"], pair.rejected[-1]["content"], now())
+            chosen, rejected = (part[-1]["content"] for part in (pair.chosen, pair.rejected))
+            marks[key] = WrongPair(key, pair.question_id, chosen, rejected, now())
         write_records(file, marks.values())
         return self.marks(at.run)
 

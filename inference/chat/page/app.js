@@ -10,12 +10,21 @@ import { reduce, shownTurns, START } from "./state.js";
 import { Turns } from "./turn.js";
 import { Welcome } from "./welcome.js";
 
-/** The state and the controller. The state is changed at once, and drawn when the browser comes to it. */
+/** The state and the controller. The state is changed at once, and drawn once a frame however many tokens came. */
 function usePage() {
   const [state, draw] = useState(START);
   const controller = useMemo(() => {
     let now = START;
-    const dispatch = (action) => draw((now = reduce(now, action)));
+    let awaited = false;
+    const dispatch = (action) => {
+      now = reduce(now, action);
+      if (awaited) return;
+      awaited = true;
+      requestAnimationFrame(() => {
+        awaited = false;
+        draw(now);
+      });
+    };
     return createController(dispatch, () => now);
   }, []);
   return [state, controller];

@@ -14,7 +14,9 @@ export function Composer({ info, turns, notice, draft, change, controller }) {
   const box = useRef(null);
   const running = turns.find((turn) => !isOver(turn));
 
-  useEffect(() => box.current.focus({ preventScroll: true }), []);
+  useEffect(() => {
+    if (!turns.length) box.current.focus({ preventScroll: true });
+  }, [turns.length === 0]);
   useLayoutEffect(() => {
     box.current.style.height = "auto";
     box.current.style.height = `${Math.min(box.current.scrollHeight, TALLEST)}px`;

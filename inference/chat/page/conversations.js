@@ -5,14 +5,18 @@ import { ago, count } from "./words.js";
 
 export function Conversations({ conversations, current, info, controller, close }) {
   const [doomed, setDoomed] = useState(null);
-  function open(event, id) {
+  const first = useRef(null);
+  function open(event, id, title) {
     event.preventDefault();
     controller.show(id);
+    controller.say(`Opened: ${title}`);
     close();
   }
   function decided(sure) {
     setDoomed(null);
-    if (sure) controller.remove(doomed.id);
+    if (!sure) return;
+    controller.remove(doomed.id);
+    first.current.focus(); // what had the focus goes with the conversation
   }
   return html`
     <div class="side-head">
@@ -20,14 +24,14 @@ export function Conversations({ conversations, current, info, controller, close 
       <${ThemeButton} />
       <span class="only-drawer"><${IconButton} icon="close" label="Close" onClick=${close} /></span>
     </div>
-    <button type="button" class="new" onClick=${(event) => open(event, null)}>
+    <button type="button" class="new" ref=${first} onClick=${(event) => open(event, null, "a new conversation")}>
       <${Icon} name="plus" /> New conversation
     </button>
     <nav aria-label="Conversations" class="conversations">
       <ul>
         ${conversations.map((one) => html`<li key=${one.id}>
           <a href=${`#c=${one.id}`} aria-current=${one.id === current ? "page" : undefined}
-            onClick=${(event) => open(event, one.id)}>
+            onClick=${(event) => open(event, one.id, one.title)}>
             <span class="title">${one.title}</span>
             <span class="quiet">${count(one.turns, "turn")} · ${ago(one.updated)}</span>
           </a>

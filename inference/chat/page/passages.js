@@ -6,7 +6,7 @@ import { count, sentence, sourceName } from "./words.js";
 /** A search's passages, folded; the summary names their titles. */
 export function Search({ search, spans }) {
   const { items, source, why } = search;
-  const chosen = why && html`<p class="line quiet">${sentence(why)}</p>`;
+  const chosen = why && html`<p class="line quiet">Auto chose ${sourceName(source)}: ${sentence(why, false)}</p>`;
   if (!items.length) return html`${chosen}<p class="line quiet">Nothing found in ${sourceName(source)}.</p>`;
   const marked = items.filter((item) => spans.get(item.n)?.length).length;
   return html`${chosen}<details class="found">

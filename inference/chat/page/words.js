@@ -55,9 +55,10 @@ export function ago(updated, now = Date.now() / 1000) {
   return new Date(updated * 1000).toLocaleDateString("en", { day: "numeric", month: "short", year: "numeric" });
 }
 
-/** A first letter in upper case, and a full stop at the end. */
-export function sentence(words) {
+/** With a full stop at the end, and a first letter in upper case unless it goes on behind other words. */
+export function sentence(words, first = true) {
   const trimmed = words.trim();
   if (!trimmed) return "";
-  return trimmed.charAt(0).toUpperCase() + trimmed.slice(1) + (/[.!?…]$/.test(trimmed) ? "" : ".");
+  const begun = first ? trimmed.charAt(0).toUpperCase() + trimmed.slice(1) : trimmed;
+  return /[.!?…]$/.test(begun) ? begun : `${begun}.`;
 }
