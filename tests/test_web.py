@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from indexes import open_retriever
+from indexes.web import snapshot
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import url_of
@@ -146,6 +147,15 @@ def test_who_asks_the_same_at_once_asks_the_web_once(here: Web, encoder: Path, t
     found = asyncio.run(ask())
     assert len(set(found)) == 1
     assert here.asked.count("/search") == 1
+
+
+def test_without_a_snapshot_little_is_held_in_memory(
+    here: Web, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "HELD", 2)
+    search(web_file(tmp_path, here, encoder), QUERY, "Lima", QUERY, "Quito", QUERY)
+    assert [asked["q"] for asked in here.sent] == [QUERY, "Lima", "Quito", QUERY]
+    assert here.asked.count("/tirana") == 2, "a page is fetched again once memory was emptied"
 
 
 def test_paid_searches_can_be_bounded(here: Web, encoder: Path, tmp_path: Path) -> None:
