@@ -151,7 +151,9 @@ def passages_of(query: str, seen: SeenPage, config: WebConfig) -> list[Passage]:
         return [web_passage(result.url, plain(result.title), snippet)] if snippet else []
     title = plain(seen.page.title) or plain(result.title)
     share = max(1, config.chunks // max(1, config.pages))
-    texts = likely(query, list(pieces(plain(seen.page.text), config.chunk_words)), share)
+    heading, _, rest = seen.page.text.partition("\n")
+    body = rest if plain(heading) == title and rest.strip() else seen.page.text
+    texts = likely(query, list(pieces(plain(body), config.chunk_words)), share)
     return [web_passage(result.url, title, text) for text in texts]
 
 
