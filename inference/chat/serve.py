@@ -94,7 +94,7 @@ async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:
                         raise ConfigError(f"serve.mode is {mode!r}; here there are {', '.join(chat.modes)}")
                     door = Door(token, is_loopback(config.serve.host), FREE, config.serve.body_bytes, f"steprag{port}")
                     service = ChatService(desk, door, config.serve, _model_name(config), index, mode, code_version())
-                    sys.stdout.write(f"{url_of(listening)}/#token={quote(token, safe="")}\n")
+                    sys.stdout.write(f"{url_of(listening)}/#token={quote(token, safe='')}\n")
                     sys.stdout.flush()
                     say(f"open the link, or point a client at {url_of(listening)}/v1 with the token as its key; "
                         "Ctrl-C stops it")  # fmt: skip
