@@ -54,7 +54,7 @@ def decoded(content: bytes | str, *, finite: bool = True) -> Any:
 def _value(text: str, decoder: json.JSONDecoder) -> Any:
     """As `decoder.decode`, which looks for blanks around every text: most of ours have none."""
     try:
-        value, end = decoder.scan_once(text, 0)
+        value, end = decoder.scan_once(text, 0)  # pyright: ignore[reportAttributeAccessIssue] - typeshed lacks it
     except StopIteration:
         return decoder.decode(text)
     return value if end == len(text) else decoder.decode(text)
