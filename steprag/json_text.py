@@ -14,7 +14,8 @@ class NotJson(ValueError):
 
     def __init__(self, problem: str, line: int = 0, kind: Literal["encoding", "json"] = "json") -> None:
         super().__init__(problem)
-        self.line, self.kind = line, kind
+        self.line = line
+        self.kind: Literal["encoding", "json"] = kind
 
 
 def _no_number(name: str) -> NoReturn:

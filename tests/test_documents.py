@@ -119,7 +119,7 @@ def test_the_commands_of_the_readme_run_one_after_the_other(tmp_path: Path) -> N
     assert len(lines) > 10
     for line in lines:
         command = [sys.executable, "-m", "steprag.cli", *made_smaller(line)]
-        if line.startswith(("index serve", "policy serve", "serve")):
+        if line.startswith(("view ", "index serve", "policy serve", "serve")):
             serves_and_stops(command, tmp_path)
         else:
             done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
