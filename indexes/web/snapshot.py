@@ -17,6 +17,7 @@ from typing import Any
 from indexes.web.extraction import Page
 from indexes.web.providers import WebResult
 from steprag.errors import ConfigError, DataError, JournalError
+from steprag.json_text import decoded
 
 FILE = "web.sqlite"
 MEMORY = ":memory:"
@@ -80,7 +81,7 @@ class Snapshot:
         if not row:
             return None
         try:
-            return tuple(self._seen(*each) for each in json.loads(row[0][0]))
+            return tuple(self._seen(*each) for each in decoded(row[0][0]))
         except (ValueError, TypeError) as error:
             raise DataError(self._path, f"search {query[:60]!r} cannot be read: {error}") from None
 
