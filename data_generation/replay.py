@@ -33,7 +33,7 @@ from steprag.config import add_options, leaves, load_config, options_from, parse
 from steprag.errors import ConfigError, DataError, NotJournalled
 from steprag.files import dump_line, existing, written_whole
 from steprag.policy.client import Policy, Scorer
-from steprag.runs import open_run, read_manifest
+from steprag.runs import checked_manifest, open_run, read_manifest
 from steprag.types import Completion, Failure, Message, Passage, Question, Sample, Tree, Usage
 
 
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     add_options(parser, GenerateConfig)
     given = parse_arguments(parser, argv)
     folder = existing(given.trees, "run folder")
-    manifest = read_manifest(folder, "identity", "config")
+    manifest = checked_manifest(folder, "identity", "config")
     if manifest.get("stage") != "generate" or not (folder / JOURNAL).is_file():
         raise ConfigError(f"{folder} is not a run of steprag generate with a journal ({JOURNAL})")
     earlier = Earlier([Path(run) for run in given.after]) if given.after else None

@@ -35,11 +35,11 @@ from indexes.encoding.shards import Work, encode_shards
 from indexes.manifest import (
     BUILT,
     INDEX,
+    MEND,
     SPARSE,
     CorpusFacts,
     IndexFacts,
     IndexManifest,
-    check_files,
     identity,
     read_index_manifest,
 )
@@ -48,6 +48,7 @@ from indexes.vectors.index_types import build_type, check_type, requested
 from indexes.vectors.recall import make_probe
 from indexes.vectors.vector_file import VECTORS, VectorFile
 from indexes.whole_folder import building, link, restore
+from steprag.checksums import check_files
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
@@ -214,7 +215,7 @@ def _given(order: _Order, folder: Path, giver: Path) -> Intake:
     rows = manifest.corpus.rows
     check_type(order.config.type, rows, order.spec.dimension, order.config.ann)
     say(f"index: the vectors of {giver} are taken; nothing is encoded")
-    check_files(giver, manifest, full=True)
+    check_files(giver, manifest.files, MEND, full=True)
     for name in (PASSAGES, OFFSETS, SKIPPED, VECTORS):
         if (giver / name).is_file():
             link(giver / name, folder / name)

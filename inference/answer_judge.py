@@ -32,7 +32,7 @@ from steprag.json_text import NotJson, decoded
 from steprag.metrics import exact_match
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.client import Policy, model_identity, open_model
-from steprag.runs import open_run, read_manifest
+from steprag.runs import checked_manifest, open_run
 from steprag.sections import JudgeConfig
 from steprag.stats import share_interval
 from steprag.types import Failure, Message, Prediction, Question, Usage, Verdict
@@ -86,7 +86,7 @@ def main(argv: list[str]) -> int:
 async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[str, Any], int]:
     """Judges every prediction of `run`; returns the scores, also in metrics.json, and how many requests failed."""
     file = predictions_file(run)
-    played = read_manifest(run, "identity")["identity"]
+    played = checked_manifest(run, "identity")["identity"]
     predictions = {prediction.id: prediction for prediction in read_predictions(run)}
     if not predictions:
         raise ConfigError(f"{file} holds no prediction to judge")

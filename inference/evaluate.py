@@ -16,7 +16,7 @@ from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError
 from steprag.files import existing, read_rows, write_json
-from steprag.runs import has_ended, read_manifest
+from steprag.runs import checked_manifest, has_ended
 from steprag.types import Usage
 
 AVERAGED = ("em", "f1", "precision", "recall", "cover")
@@ -49,7 +49,7 @@ def evaluate(run: Path) -> dict[str, Any]:
         kind = prediction.metadata.get("type")
         kinds.append(kind if isinstance(kind, str) else None)
         usage += prediction.usage
-    manifest = read_manifest(run, "identity")
+    manifest = checked_manifest(run, "identity")
     failed = len(failures_in(run).keys() - {one.id for one in each})
     if not each and not failed:
         raise ConfigError(f"{run} has no predictions to score")

@@ -28,7 +28,7 @@ from steprag.errors import PART_DONE, ConfigError, RequestError, StepFormatError
 from steprag.files import existing, file_hash, read_records, write_json
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.client import Policy, model_identity, open_model
-from steprag.runs import open_run, read_manifest
+from steprag.runs import checked_manifest, open_run
 from steprag.sections import Positive, PromptConfig
 from steprag.stats import share_interval
 from steprag.training_rows import Trajectory
@@ -80,7 +80,7 @@ async def readings(config: ReadingsConfig, worked: Path, out: Path) -> tuple[dic
     """Runs the stage; returns the scores, also in metrics.json, and how many requests failed. Raises ConfigError."""
     profile = checked_profile(config.prompt, config.policy)
     grammar, file = profile.grammar, existing(worked / ROWS, "supervised steps of the run")
-    check_prompts(profile.hash, read_manifest(worked), worked)
+    check_prompts(profile.hash, checked_manifest(worked), worked)
     rows = dict(list(after_a_search(file, grammar))[: config.limit])
     if not rows:
         raise ConfigError(f"{file} has no step that follows a search and may go back; grammar {grammar.name}")

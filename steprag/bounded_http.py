@@ -43,7 +43,7 @@ class BoundedClient(httpx2.AsyncClient):
         except TimeoutError:
             raise _late(self._seconds, request) from None
         body: Any = response.stream
-        response.stream = _Body(body, request, deadline, self._seconds, self._secret)
+        response.stream = _BoundedBody(body, request, deadline, self._seconds, self._secret)
         try:
             if packed := response.headers.get("Content-Encoding", "identity").strip().lower().replace("identity", ""):
                 raise httpx2.RemoteProtocolError(f"a packed reply ({packed[:20]}) that nobody asked for")
@@ -55,7 +55,7 @@ class BoundedClient(httpx2.AsyncClient):
         return response
 
 
-class _Body(httpx2.AsyncByteStream):
+class _BoundedBody(httpx2.AsyncByteStream):
     """A reply's bytes, counted, in time, and without the secret."""
 
     def __init__(

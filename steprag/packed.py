@@ -14,8 +14,8 @@ from steprag.limits import EXPANSION, LINE, expansion, line_bytes
 
 FREE = 64 << 20
 """Bytes that any compressed file may expand to: a short list of equal rows is no bomb."""
-_SLICE = 1 << 12
-"""Packed bytes that zstandard is given at once: they expand to 128 MiB at most, mostly to some 16 KiB."""
+_SLICE = 1 << 10
+"""Packed bytes that zstandard is given at once: they expand to 32 MiB at most, mostly to some 4 KiB."""
 
 
 class NotWhole(Exception):

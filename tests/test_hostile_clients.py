@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI, Request
 
 from steprag.web import connections
-from steprag.web.connections import Bounds, Seldom, bounded_protocol, full_said_once, room
+from steprag.web.connections import ConnectionBounds, Seldom, bounded_protocol, full_said_once, room
 
 uvicorn = pytest.importorskip("uvicorn")
 WHOLE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -36,7 +36,9 @@ def answering() -> FastAPI:
 
 @asynccontextmanager
 async def served(most: int = 8, header: float = 20, body: float = 20) -> AsyncIterator[int]:
-    config = uvicorn.Config(answering(), port=0, log_level="error", http=bounded_protocol(Bounds(most, header, body)))
+    config = uvicorn.Config(
+        answering(), port=0, log_level="error", http=bounded_protocol(ConnectionBounds(most, header, body))
+    )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve(None))  # without its signal handlers
     while not server.started:

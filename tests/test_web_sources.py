@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,12 @@ from indexes.web.sources import FallbackRetriever, FusedRetriever
 from steprag.agent.retriever import Choosing, Retriever, SourceChoice, Sourced, url_of
 from steprag.cli import main
 from steprag.errors import NotJournalled, RetrieverError
+from steprag.sections import RetrieverConfig
 from steprag.types import Passage
 from tests.fakes import WORLD, DictRetriever
-from tests.web_site import HTML, Web, web, web_file
+from tests.web_site import HTML, Web, web_file
 
 ASKED = "capital of Albania"
-
-
-@pytest.fixture
-def here() -> Iterator[Web]:
-    with web() as running:
-        yield running
 
 
 class SharedWords:
@@ -147,7 +142,8 @@ def test_passages_are_ranked_by_the_encoder_of_the_local_index(
     here: Web, encoder: Path, world_index: Path, tmp_path: Path
 ) -> None:
     def fingerprint(**keys: Any) -> str:
-        retriever = open_retriever(web_file(tmp_path, here, keys.pop("encoder", None), **keys))
+        file = web_file(tmp_path, here, keys.pop("encoder", None), **keys)
+        retriever = open_retriever(file, RetrieverConfig(preload=False))
         assert isinstance(retriever, Sourced)
         return retriever.sources["web"].fingerprint
 

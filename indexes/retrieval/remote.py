@@ -141,7 +141,7 @@ class RemoteRetriever:
         if reply.headers.get(FINGERPRINT, self.fingerprint) != self.fingerprint:
             raise ConfigError(f"{self._url} serves another index than when it was opened; start the run again")
         try:
-            (found,) = _decoded(reply)["result"]
+            (found,) = decoded(reply.content)["result"]
             return tuple(self._passage(item) for item in found[:top_k])
         except (KeyError, TypeError, ValueError, OverflowError, DataError) as error:
             raise RetrieverError(f"{self._url}: a reply that is not Search-R1's: {error}") from None

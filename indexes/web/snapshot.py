@@ -65,7 +65,10 @@ class Snapshot:
         """Names the snapshot wherever it lies; what is searched without a file has no lasting name."""
         if str(self._path) == MEMORY:
             return "live"
-        return str(self._file.execute("SELECT value FROM facts WHERE name = 'id'").fetchone()[0])
+        row = self._file.execute("SELECT value FROM facts WHERE name = 'id'").fetchone()
+        if row is None:
+            raise ConfigError(f"{self._path} is no snapshot of the web: it has no name")
+        return str(row[0])
 
     def search(self, settings: str, query: str) -> tuple[SeenPage, ...] | None:
         """What a search saw, or None where it was never made. Raises DataError for a damaged file."""

@@ -41,7 +41,7 @@ def room() -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class ConnectionBounds:
     """What the connections of one service share. `idle`: those without a request, the longest so first."""
 
     most: int
@@ -56,7 +56,7 @@ _Base: Any = AutoHTTPProtocol
 class BoundedProtocol(_Base):
     """uvicorn's HTTP protocol with the bounds of its service; `bounded_protocol` makes one for each."""
 
-    bounds: Bounds
+    bounds: ConnectionBounds
     _timer: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
     _part: str | None = None
@@ -118,7 +118,7 @@ def _cancelled(timer: asyncio.TimerHandle | None) -> None:
         timer.cancel()
 
 
-def bounded_protocol(bounds: Bounds) -> type[asyncio.Protocol]:
+def bounded_protocol(bounds: ConnectionBounds) -> type[asyncio.Protocol]:
     """The protocol of a service with these bounds."""
     return type("ServiceProtocol", (BoundedProtocol,), {"bounds": bounds})
 

@@ -61,7 +61,7 @@ async def serve_app(app: ASGIApp, listening: socket.socket, *, grace: int) -> No
     most, at_once = connections.room()
     settings = uvicorn.Config(
         app,
-        http=connections.bounded_protocol(connections.Bounds(most)),
+        http=connections.bounded_protocol(connections.ConnectionBounds(most)),
         backlog=at_once,  # asyncio accepts so many before it looks at the first
         log_level="warning",
         access_log=False,

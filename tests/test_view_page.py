@@ -1,0 +1,308 @@
+"""The viewer's page in a real Chromium: by pointer and keyboard, on big trees, growing folders and hostile files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from steprag.cli import main
+from tests.browser import browser, page_in, violations
+from tests.viewing import (
+    MARKUP,
+    SHIPPED,
+    answered_run,
+    append_trees,
+    made_run,
+    made_tree,
+    shipped_lines,
+    shipped_run,
+    viewer,
+)
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+expect = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install -e '.[dev]'").expect
+__all__ = ["browser"]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+MOST = 500
+"""Elements that the page may have, whatever it shows."""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The shipped trees, pairs of them, two runs of inference and the log of a training."""
+    folder = tmp_path_factory.mktemp("runs")
+    trees = shipped_run(folder / "trees", 100)
+    assert main(["pairs", "--trees", str(trees), "--out", str(folder / "pairs"), "--card.plots", "false"]) == 0
+    answered_run(folder / "before", ["lek", "lek", "sol", None])
+    answered_run(folder / "after", ["sol", "lek", "lek", "sol"])
+    rows = [json.dumps({"step": step, "loss": 2 / (1 + step), "rewards/margins": step / 50}) for step in range(50)]
+    episodes = [
+        {"step": 9, "question": "q1", "finish": "answer", "steps": ["thought"], "prediction": said, "reward": reward,
+         "rewards": {"f1": reward, "format": 1.0}, "advantage": reward - 0.5}
+        for said, reward in (("lek", 1.0), ("sol", 0.0))
+    ]  # fmt: skip
+    (folder / "train").mkdir()
+    (folder / "train/metrics.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    (folder / "train/episodes.jsonl").write_text("\n".join(map(json.dumps, episodes)), encoding="utf-8")
+    return [folder / name for name in ("trees", "pairs", "before", "after", "train")]
+
+
+@pytest.fixture(scope="module")
+def link(runs: list[Path]) -> Iterator[str]:
+    with viewer(*runs) as link:
+        yield link
+
+
+def at(page: Page, link: str, place: str) -> None:
+    """Opens a place of the page; the token comes first."""
+    page.goto(link)
+    page.wait_for_selector("nav a")
+    page.goto(link.split("#")[0] + place)
+
+
+def elements(page: Page) -> int:
+    return page.evaluate("document.querySelectorAll('*').length")
+
+
+def chosen_node(page: Page) -> str:
+    page.wait_for_selector(".node-pane .raw")
+    return page.inner_text(".node-name")
+
+
+def test_a_tree_by_pointer(browser: Browser, link: str) -> None:
+    with page_in(browser) as page:
+        at(page, link, "#/trees/trees")
+        page.wait_for_selector(".tree-head h2")
+        assert page.inner_text(".tree-head h2").startswith("How many counties")
+        assert page.inner_text(".shown") == "100 trees"
+        page.fill(".filters input", "norwegian")
+        expect(page.locator(".shown")).to_have_text("1 of 100 trees")
+        page.click("#trees .row")
+        expect(page.locator(".tree-head h2")).to_contain_text("Norwegian")
+        assert "/trees/2" in page.url
+        page.click("#steps .row:nth-child(3)")
+        expect(page.locator(".node-name")).to_have_text("node 4")
+        assert page.url.endswith("/2/4")
+        box = page.locator("canvas").bounding_box()
+        assert box
+        place = page.evaluate(VIEW_OF, 2)
+        page.mouse.click(box["x"] + place[0], box["y"] + place[1])
+        expect(page.locator(".node-name")).to_have_text("node 2")
+        assert page.locator("#steps .row[aria-selected=true]").count() == 1
+        assert elements(page) < MOST
+
+
+VIEW_OF = """(id) => {
+  const { view, scene } = document.querySelector("canvas").stage;
+  return [scene.shape.x[id] * view.scale + view.x, scene.shape.y[id] * view.scale + view.y];
+}"""
+
+
+def test_a_tree_by_keyboard_alone(browser: Browser, link: str) -> None:
+    with page_in(browser) as page:
+        at(page, link, "#/trees/trees/1")
+        page.focus("#steps")
+        for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+            page.keyboard.press(key)
+        below = chosen_node(page)
+        page.keyboard.press("ArrowLeft")
+        expect(page.locator(".node-name")).not_to_have_text(below)
+        page.keyboard.press("End")
+        active = page.get_attribute("#steps", "aria-activedescendant")
+        assert [page.get_attribute(f"#{active}", f"aria-{name}") for name in ("posinset", "setsize")] == ["41", "41"]
+        page.keyboard.press("Home")
+        expect(page.locator(".node-name")).to_have_text("node 0")
+        page.focus("#trees")
+        page.keyboard.press("ArrowDown")
+        expect(page.locator(".tree-head h2")).to_contain_text("Norwegian")
+
+
+def test_search_filter_colour_and_replay(browser: Browser, link: str) -> None:
+    with page_in(browser) as page:
+        at(page, link, "#/trees/trees/1")
+        page.fill(".tools input", "los angeles")
+        page.click("text=/Next of \\d+ steps/")
+        expect(page.locator(".node-pane")).to_contain_text("Los Angeles")
+        page.fill(".tools input", "")
+        page.select_option(".tools select >> nth=0", "answer")
+        expect(page.locator("#steps .row >> nth=0")).to_have_attribute("aria-setsize", "12")
+        page.select_option(".tools select >> nth=0", "")
+        page.select_option(".tools select >> nth=1", "gain")
+        page.click("#steps .row:nth-child(2)")
+        expect(page.locator(".node-pane .facts")).to_contain_text("reward")
+        page.click("text=Rewards under every rule")
+        page.wait_for_selector(".every-rule tbody tr")
+        assert page.locator(".every-rule tbody tr").count() == 8
+        page.locator(".replay input").evaluate("(e) => { e.value = 4; e.dispatchEvent(new Event('input')); }")
+        assert page.inner_text(".replay-words") == "5 of 41"
+        assert page.locator("#steps .row").count() == 5
+        page.click("text=Replay")
+        expect(page.locator(".replay-words")).to_have_text("41 of 41", timeout=20000)
+
+
+def test_a_pair_its_nodes_its_rules_and_its_mark(browser: Browser, link: str, runs: list[Path]) -> None:
+    with page_in(browser) as page:
+        at(page, link, "#/pairs/pairs")
+        page.wait_for_selector(".two-sides ins")
+        assert page.locator(".two-sides del").count() > 0
+        all_pairs = page.inner_text(".shown")
+        page.select_option(".filter-row select >> nth=0", "evidence")
+        expect(page.locator(".shown")).not_to_have_text(all_pairs)
+        page.select_option(".filter-row select >> nth=2", "bridge")
+        page.click("#pairs .row")
+        page.click("text=Every two siblings of this tree")
+        page.wait_for_selector(".pair-list .here")
+        page.click("text=Mark as wrong")
+        page.wait_for_selector("text=Marked as wrong")
+        assert len((runs[1] / "wrong.jsonl").read_text(encoding="utf-8").splitlines()) == 1
+        page.click("text=Marked as wrong; press to take back")
+        page.wait_for_selector("text=Mark as wrong")
+        page.click("text=/node \\d+ in its tree/ >> nth=0")
+        page.wait_for_selector(".tree-view .node-pane")
+        assert re.search(r"#/trees/trees/\d+/\d+$", page.url)
+
+
+def test_two_runs_on_the_same_questions(browser: Browser, link: str) -> None:
+    with page_in(browser) as page:
+        at(page, link, "#/after/predictions")
+        page.select_option(".filters select >> nth=0", "before")
+        expect(page.locator(".filter-row select >> nth=0")).to_contain_text("(1)")
+        for outcome, question in (
+            ("won", "number 2"),
+            ("lost", "number 0"),
+            ("both", "number 1"),
+            ("none", "number 3"),
+        ):
+            page.select_option(".filter-row select >> nth=0", outcome)
+            expect(page.locator("#predictions .row")).to_contain_text([question])
+        page.click("#predictions .row")
+        page.wait_for_selector(".step-grid.two")
+        assert page.locator(".step-grid .ending").count() == 2
+        page.wait_for_selector(".figures")
+        assert page.locator(".figures tbody tr").count() == 2
+
+
+def test_curves_and_groups(browser: Browser, link: str) -> None:
+    with page_in(browser) as page:
+        at(page, link, "#/train/training")
+        page.wait_for_selector(".chart canvas")
+        assert page.locator(".chart").count() == 2
+        assert page.inner_text(".chart figcaption >> nth=0").startswith("loss")
+        assert page.locator(".figures tbody tr").count() == 2
+        page.click(".figures button >> nth=0")
+        page.wait_for_selector(".episode .raw")
+
+
+PLACES = ("#/trees/trees/1/2", "#/pairs/pairs/0.1", "#/after/predictions/1/before", "#/train/training")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("place", PLACES)
+def test_nothing_stands_in_anyones_way(browser: Browser, link: str, place: str, scheme: str) -> None:
+    """Axe finds no violation, wide and at 320 pixels, where nothing is wider than the screen either."""
+    with page_in(browser, color_scheme=scheme) as page:
+        at(page, link, place)
+        page.wait_for_selector(".node-pane .raw, .two-sides, .step-grid .played, .chart canvas")
+        page.wait_for_load_state("networkidle")
+        assert violations(page) == ""
+        page.set_viewport_size({"width": 320, "height": 700})
+        assert violations(page) == ""
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320
+
+
+@pytest.mark.parametrize("size", [1_000, 10_000])
+def test_big_trees_stay_usable(browser: Browser, tmp_path: Path, size: int) -> None:
+    run = made_run(tmp_path / "run", made_tree(size))
+    with viewer(run) as link, page_in(browser) as page:
+        at(page, link, "#/run/trees/1")
+        page.wait_for_selector(".node-pane")
+        assert elements(page) < MOST
+        page.focus("#steps")
+        page.keyboard.press("End")
+        expect(page.locator(".node-name")).not_to_have_text("node 0")
+        page.mouse.move(600, 500)
+        page.mouse.wheel(0, -600)
+        page.mouse.down()
+        page.mouse.move(500, 400, steps=5)
+        page.mouse.up()
+        page.fill(".tools input", f"step {size - 1}")
+        expect(page.locator("#steps .row")).to_have_count(1)
+        assert elements(page) < MOST
+
+
+def test_a_folder_that_grows_grows_on_the_page(browser: Browser, tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", made_tree(10, "made-0"))
+    with viewer(run) as link, page_in(browser) as page:
+        at(page, link, "#/run/trees")
+        expect(page.locator(".shown")).to_have_text("1 tree")
+        page.click("#steps .row:nth-child(3)")
+        chosen = chosen_node(page)
+        append_trees(run, made_tree(12, "made-1"), made_tree(13, "made-2"))
+        expect(page.locator(".shown")).to_have_text("3 trees")
+        assert chosen_node(page) == chosen  # what one looks at stays
+        with (run / "trees.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(shipped_lines(1)[0][:200])
+        page.wait_for_selector("text=The last line is not whole yet.")
+
+
+def test_hostile_files_are_words(browser: Browser, tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", made_tree(12, words=MARKUP))
+    with (run / "trees.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write('{"broken": \n' + MARKUP + "\n")
+    (run / "manifest.json").write_text(json.dumps({"stage": MARKUP, "status": MARKUP, "identity": {}, "config": {}}))
+    bad = answered_run(tmp_path / "bad", [MARKUP, "lek"])
+    with viewer(run, bad) as link, page_in(browser) as page:
+        at(page, link, "#/run/trees/1/1")
+        page.wait_for_selector(".node-pane .raw")
+        assert "<script>" in page.inner_text(".tree-head h2")
+        page.click("text=2 lines cannot be read")
+        assert "trees.jsonl:2: not JSON" in page.inner_text(".faults")
+        page.click("text=Prompt, as the policy saw it")
+        page.goto(link.split("#")[0] + "#/bad/predictions/1")
+        page.wait_for_selector(".step-grid .played")
+        assert page.title() == "StepRAG view"
+        assert page.locator("main img, main script").count() == 0
+        page.goto(link.split("#")[0] + "#/%ff/<script>/1/2")
+        page.wait_for_selector("nav a")
+
+
+def test_without_the_token_there_is_a_form(browser: Browser, link: str) -> None:
+    with page_in(browser) as page:
+        page.goto(link.split("#")[0])
+        page.fill("#token", "wrong")
+        page.click("button")
+        page.wait_for_selector("text=this is not the service's token")
+        page.fill("#token", link)
+        page.click("button")
+        page.wait_for_selector("nav a")
+
+
+def test_one_file_opens_from_the_disk(browser: Browser, tmp_path: Path, runs: list[Path]) -> None:
+    out = tmp_path / "all.html"
+    assert main(["view", *map(str, runs), "--trees", "3", "--out", str(out)]) == 0
+    with page_in(browser) as page:
+        page.goto(out.as_uri())
+        page.wait_for_selector(".node-pane .raw")
+        assert page.inner_text(".shown") == "3 trees"
+        page.click("#steps .row:nth-child(3)")
+        page.wait_for_selector("text=Prompt, as the policy saw it")
+        page.goto(f"{out.as_uri()}#/pairs/pairs")
+        page.wait_for_selector(".two-sides ins")
+        page.goto(f"{out.as_uri()}#/after/predictions/1/before")
+        page.wait_for_selector(".figures")
+        page.goto(f"{out.as_uri()}#/train/training")
+        page.wait_for_selector(".chart canvas")
+
+
+def test_the_shipped_file_opens_as_it_is(browser: Browser) -> None:
+    with viewer(SHIPPED) as link, page_in(browser) as page:
+        page.goto(link)
+        page.wait_for_selector(".node-pane .raw")
+        assert page.inner_text(".shown") == "100 trees"
