@@ -132,6 +132,8 @@ def test_folders_files_and_folders_of_folders_are_found(tmp_path: Path) -> None:
     shipped_run(tmp_path / "all/two", 1)
     shipped_run(tmp_path / "all/two/pairs", 1)
     shutil.copy(SHIPPED, tmp_path / "trees.round2.jsonl.gz")
+    (tmp_path / "all/index").mkdir()
+    (tmp_path / "all/index/manifest.json").write_text("{}", encoding="utf-8")  # an index: nothing to look at
     assert list(open_folders([str(tmp_path / "all")])) == ["one", "two"]
     assert list(open_folders([str(tmp_path / "all/two"), str(tmp_path / "all/one"), str(tmp_path / "all/two")])) == [
         "two", "pairs", "one",
