@@ -40,7 +40,7 @@ from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.client import model_identity
 from steprag.policy.scoring import refusal
 from steprag.progress import say
-from steprag.runs import open_run, read_manifest
+from steprag.runs import open_run, run_of
 from steprag.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
 from steprag.types import Failure, Node, Question, State, Step, Tree
 
@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     trees = existing(given.trees, "trees")
     file = existing(trees / "trees.jsonl", "trees of the run") if trees.is_dir() else trees
-    made_by = read_manifest(file.parent, "config") if (file.parent / "manifest.json").exists() else {}
+    made_by = run_of(file, "config")
     kept = {section: made_by["config"][section] for section in ("prompt", "episode") if made_by}
     config = load_config(BeliefConfig, given.config, options_from(given), kept)
     return PART_DONE if asyncio.run(add_beliefs(config, file, made_by, given.index, Path(given.out))) else 0

@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +28,16 @@ from steprag.agent.environment import Environment
 from steprag.agent.judge import Judge, prompt_hash
 from steprag.agent.open import Agent, make_environment, open_agent
 from steprag.batch.absorb import absorb_slots
-from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
+from steprag.batch.journal import Journal, QuestionCalls
 from steprag.batch.journalled import SCORE, scorer_of
 from steprag.batch.results import Results
 from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
 from steprag.batch.tree_results import TREES
+from steprag.batch.workers import Slots, Work, Working, add_ray_option, slots_of, workers
 from steprag.batch.worklist import (
     SAMPLING,
     agent_identity,
     note_failures,
-    same_model,
     unfinished,
     work_off,
 )
@@ -60,13 +62,15 @@ def main(argv: list[str]) -> int:
         "--after", nargs="+", default=[], metavar="RUN", help="earlier runs: what their trees hold is marked as known"
     )
     add_shard_option(parser)
+    add_ray_option(parser)
     add_options(parser, GenerateConfig)
     given = parse_arguments(parser, argv)
     config = config_from(GenerateConfig, given)
     file = existing(given.questions, "question file")
     earlier = Earlier([Path(run) for run in given.after]) if given.after else None
-    share = shard_of(given.shard)
-    failed = asyncio.run(generate(config, file, given.index, Path(given.out), earlier, given.dataset_name, share))
+    share, slots = shard_of(given.shard), slots_of(given.ray)
+    run = generate(config, file, given.index, Path(given.out), earlier, given.dataset_name, share, slots)
+    failed = asyncio.run(run)
     return PART_DONE if failed else 0
 
 
@@ -78,8 +82,10 @@ async def generate(
     earlier: Earlier | None = None,
     dataset: str | None = None,
     share: Share | None = None,
+    slots: int = 0,
 ) -> int:
-    """Runs the stage, or its part `share`; returns how many questions failed. `dataset` names the file's data set.
+    """Runs the stage, or its part `share`; returns how many questions failed. `dataset` names the file's data set,
+    `slots` is the number of Ray's processes that search, 0 for this one.
 
     Raises BudgetReached where a limit ended it.
     """
@@ -104,7 +110,9 @@ async def generate(
             run.save(grammar=profile.grammar.name, **tools_told(environment))
             judge = mine.judge if config.reward.judged else None
             agent = open_agent(mine, retriever, environment=environment, judge=judge)
-            trees = await search_all(run, questions, mine, agent, earlier)
+            order = [question.id for question in questions]
+            on_ray = Slots(slots, partial(open_search, index=index), retriever.fingerprint, order) if slots else None
+            trees = await search_all(run, questions, mine, agent, earlier, on_ray)
             return note_failures(run, trees)
 
 
@@ -114,8 +122,10 @@ async def search_all(
     config: GenerateConfig,
     opened: AbstractAsyncContextManager[Agent],
     earlier: Earlier | None = None,
+    slots: Slots[GenerateConfig] | None = None,
 ) -> Results[Tree]:
-    """Searches the questions that have no tree yet; returns all trees. `opened` is entered only if some are missing.
+    """Searches the questions that have no tree yet; returns all trees. `opened` is entered only if some are missing,
+    and not where `slots` search.
 
     Leaving early (a limit, a refused key, Ctrl-C), it waits for the calls in flight, so that their replies are kept.
     """
@@ -126,29 +136,56 @@ async def search_all(
     spending = Spending(config.budget, prices)
     try:
         if todo:
-            async with opened as agent, Journal(run.path / JOURNAL, spending) as journal:
-                run.set(calls_lost=journal.lost)
-                same_model(run, policy=agent.policy, judge=agent.judge)
-                if config.search.score:
-                    await check_scoring(scorer_of(agent.policy))
+            async with workers(run, config, spending, opened, searching, slots) as (work, begun):
 
                 async def search(question: Question) -> Tree | Failure:
-                    tree = await search_one(question, searcher_for(journal.question(question), config, agent))
+                    tree = await work(question)
                     return earlier.mark(tree) if earlier and isinstance(tree, Tree) else tree
 
                 at_once, total = config.trees_at_once or 2 * config.policy.concurrency, len(questions)
                 await work_off(run, todo, search, results=trees, at_once=at_once, total=total, spending=spending,
-                               begun=journal.begun)  # fmt: skip
+                               begun=begun)  # fmt: skip
     finally:
         trees.put_in_order(question.id for question in questions)
         summarise(run, trees.counts(), spending)
     return trees
 
 
+def reserved_in(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """The special tokens that a run kept out of its prompts beside those that every run keeps out."""
+    listed = manifest.get("reserved")
+    return tuple(token for token in listed if isinstance(token, str)) if isinstance(listed, list) else ()
+
+
+async def searching(config: GenerateConfig, agent: Agent, journal: Journal) -> Work[Tree]:
+    """What searches one question: the agent behind the journal."""
+    if config.search.score:
+        await check_scoring(scorer_of(agent.policy))
+
+    async def search(question: Question) -> Tree | Failure:
+        return await search_one(question, searcher_for(journal.question(question), config, agent))
+
+    return search
+
+
+@asynccontextmanager
+async def open_search(
+    config: GenerateConfig, *, index: str
+) -> AsyncIterator[tuple[Agent, Working[GenerateConfig, Tree]]]:
+    """The agent of a process that searches for another one, and `searching`."""
+    async with aclosing(open_retriever(index, config.retriever)) as retriever:
+        judge = config.judge if config.reward.judged else None
+        async with open_agent(config, retriever, judge=judge) as agent:
+            yield agent, searching
+
+
 def tools_told(environment: Environment) -> dict[str, Any]:
-    """What the manifest keeps of the tools that the prompts name, for replays; nothing where there are none."""
-    tools = environment.profile.grammar.tools
-    return {"tools": [asdict(tool) for tool in tools]} if tools else {}
+    """What the manifest keeps for replays: the tools that the prompts name, and the special tokens kept out of them;
+    nothing where there are none.
+    """
+    tools, reserved = environment.profile.grammar.tools, environment.profile.reserved
+    told: dict[str, Any] = {"tools": [asdict(tool) for tool in tools]} if tools else {}
+    return told | ({"reserved": list(reserved)} if reserved else {})
 
 
 def search_identity(config: GenerateConfig) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def _total(what: str, each: list[float], count: int) -> Forecast:
 def _seconds(metrics: Path) -> float:
     """From the start of a run to its last finished tree, over all the times that it was started."""
     spans: list[list[datetime.datetime]] = []
-    for _, row in read_rows(metrics):
+    for _, row in read_rows(metrics, finite=False):
         time = datetime.datetime.fromisoformat(row["time"])
         if row.get("event") == "begun":
             spans.append([time, time])

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import sys
 from collections import defaultdict, deque
 from pathlib import Path
 from typing import Any
 
 from data_generation.config import PRESETS, GenerateConfig
-from data_generation.generate import search_identity, search_one
+from data_generation.generate import reserved_in, search_identity, search_one
 from data_generation.rounds import Earlier
 from data_generation.search import make_searcher
 from data_generation.tally import summarise
@@ -32,7 +33,7 @@ from steprag.config import add_options, leaves, load_config, options_from, parse
 from steprag.errors import ConfigError, DataError, NotJournalled
 from steprag.files import dump_line, existing, written_whole
 from steprag.policy.client import Policy, Scorer
-from steprag.runs import open_run, read_manifest
+from steprag.runs import checked_manifest, open_run, read_manifest
 from steprag.types import Completion, Failure, Message, Passage, Question, Sample, Tree, Usage
 
 
@@ -44,7 +45,7 @@ def main(argv: list[str]) -> int:
     add_options(parser, GenerateConfig)
     given = parse_arguments(parser, argv)
     folder = existing(given.trees, "run folder")
-    manifest = read_manifest(folder, "identity", "config")
+    manifest = checked_manifest(folder, "identity", "config")
     if manifest.get("stage") != "generate" or not (folder / JOURNAL).is_file():
         raise ConfigError(f"{folder} is not a run of steprag generate with a journal ({JOURNAL})")
     earlier = Earlier([Path(run) for run in given.after]) if given.after else None
@@ -84,6 +85,7 @@ async def replay(
     the reward wants a judge and the journal has no call of one.
     """
     profile = load_profile(config.prompt.profile, config.prompt.examples).with_tools(tools)
+    profile = dataclasses.replace(profile, reserved=reserved_in(read_manifest(folder)))
     identity = {**of, **search_identity(config), "replay_of": of}
     with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
         run.save(grammar=profile.grammar.name)

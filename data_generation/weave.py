@@ -23,7 +23,7 @@ from steprag.errors import ConfigError
 from steprag.files import existing, read_records, write_records
 from steprag.gold import gold_of
 from steprag.progress import say
-from steprag.runs import read_manifest
+from steprag.runs import run_of
 from steprag.tree import children_of, path_to
 from steprag.types import Node, Tree
 
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     trees = existing(given.trees, "trees")
     file = existing(trees / "trees.jsonl", "trees of the run") if trees.is_dir() else trees
-    manifest = read_manifest(file.parent) if (file.parent / "manifest.json").exists() else {}
+    manifest = run_of(file)
     episodes = list(weave_all(file, grammar_of(manifest), straight=given.straight))
     if not episodes:
         raise ConfigError(f"{file} has no right episode beside a search that failed; search more questions")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import shutil
 import sys
 from dataclasses import dataclass
@@ -36,11 +35,11 @@ from indexes.encoding.shards import Work, encode_shards
 from indexes.manifest import (
     BUILT,
     INDEX,
+    MEND,
     SPARSE,
     CorpusFacts,
     IndexFacts,
     IndexManifest,
-    check_files,
     identity,
     read_index_manifest,
 )
@@ -49,10 +48,11 @@ from indexes.vectors.index_types import build_type, check_type, requested
 from indexes.vectors.recall import make_probe
 from indexes.vectors.vector_file import VECTORS, VectorFile
 from indexes.whole_folder import building, link, restore
+from steprag.checksums import check_files
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import dump_line, existing, write_json
+from steprag.files import dump_line, existing, read_json, write_json
 from steprag.inputs import read_questions
 from steprag.progress import say
 
@@ -171,7 +171,7 @@ def _check_giver(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], 
 def _taken_in(order: _Order, folder: Path) -> Intake:
     """Passages of the corpus and their vectors, as far as they are not there already."""
     if (folder / INTAKE).is_file():
-        taken = Intake(**json.loads((folder / INTAKE).read_text(encoding="utf-8")))
+        taken = Intake(**read_json(folder / INTAKE))
     else:
         taken = take_in(order.source, folder, order.config.max_skipped)
         write_json(folder / INTAKE, dataclasses.asdict(taken))
@@ -215,7 +215,7 @@ def _given(order: _Order, folder: Path, giver: Path) -> Intake:
     rows = manifest.corpus.rows
     check_type(order.config.type, rows, order.spec.dimension, order.config.ann)
     say(f"index: the vectors of {giver} are taken; nothing is encoded")
-    check_files(giver, manifest, full=True)
+    check_files(giver, manifest.files, MEND, full=True)
     for name in (PASSAGES, OFFSETS, SKIPPED, VECTORS):
         if (giver / name).is_file():
             link(giver / name, folder / name)

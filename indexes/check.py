@@ -14,9 +14,10 @@ from indexes.addons.addon import read_sidecar, sidecars
 from indexes.corpora.passage_store import PassageStore
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import encoder_here
-from indexes.manifest import BUILT, IndexManifest, check_files, read_index_manifest
+from indexes.manifest import BUILT, MEND, IndexManifest, read_index_manifest
 from indexes.vectors.index_types import open_index
 from indexes.vectors.vector_file import VECTORS, VectorFile
+from steprag.checksums import check_files
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import DataError
@@ -30,11 +31,11 @@ ALIKE = 0.99
 def check_folder(folder: Path, sample: int = SAMPLE) -> dict[str, Any]:
     """What was compared. Raises DataError or ConfigError at the first difference."""
     manifest = read_index_manifest(folder)
-    check_files(folder, manifest, full=True)
+    check_files(folder, manifest.files, MEND, full=True)
     compared = [*manifest.files]
     for name in sidecars(folder):
         beside = read_sidecar(folder, manifest, name)
-        check_files(folder / name, beside, full=True)
+        check_files(folder / name, beside.files, MEND, full=True)
         compared += [f"{name}/{file}" for file in beside.files]
     if manifest.encoder.dense:
         _check_count(folder, manifest)

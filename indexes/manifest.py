@@ -7,11 +7,13 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from indexes.corpora.passage_store import PASSAGES
 from indexes.encoding.encoders import EncoderSpec
+from steprag.checksums import FileFacts
 from steprag.errors import ConfigError, DataError
-from steprag.files import file_hash, from_dict, read_json
+from steprag.files import from_dict, read_json
 
 FORMAT = 1
 STAGE = "index"
@@ -19,11 +21,6 @@ BUILT = "built"
 INDEX = "index.faiss"
 SPARSE = "bm25"
 """The type of an index without vectors."""
-HASHED_BYTES = 64 * 2**20
-"""Bytes that are hashed whenever an index is opened, smallest file first; of larger ones a sample of blocks is."""
-BLOCK = 4096
-BLOCKS = 256
-"""Blocks of a sample: spread evenly, the first and the last among them."""
 MEND = "build the index again, or copy the whole folder again"
 
 
@@ -45,15 +42,6 @@ class IndexFacts:
 
     type: str
     parameters: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class FileFacts:
-    """`sample` is the hash of some blocks of a large file (`sample_hash`); none in folders of earlier versions."""
-
-    bytes: int
-    sha256: str
-    sample: str | None = None
 
 
 @dataclass(frozen=True)
@@ -94,22 +82,6 @@ def fingerprint(encoder: EncoderSpec, index: IndexFacts, passages_sha256: str) -
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def file_facts(path: Path) -> FileFacts:
-    """A file's size, SHA-256 and sample hash; reads the whole file."""
-    return FileFacts(path.stat().st_size, file_hash(path), sample_hash(path))
-
-
-def sample_hash(path: Path) -> str:
-    """SHA-256 over a file's size and 256 of its blocks, spread from the first to the last: at most 1 MiB is read."""
-    size = path.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
-    with path.open("rb") as stream:
-        for number in range(BLOCKS):
-            stream.seek(max(0, size - BLOCK) * number // (BLOCKS - 1))
-            digest.update(stream.read(BLOCK))
-    return digest.hexdigest()
-
-
 def read_index_manifest(folder: Path) -> IndexManifest:
     """The manifest of an index folder. Raises ConfigError where there is none, DataError where it is damaged."""
     path = folder / "manifest.json"
@@ -119,38 +91,8 @@ def read_index_manifest(folder: Path) -> IndexManifest:
     if row.get("stage") != STAGE:
         raise ConfigError(f"{folder} is a run of {row.get('stage')!r}, not an index folder")
     manifest = from_dict(IndexManifest, row, path, 1)
+    if PASSAGES not in manifest.files:
+        raise DataError(path, f"lists no {PASSAGES} among its files", remedy=MEND)
     if manifest.format != FORMAT:
         raise ConfigError(f"{path}: format {manifest.format}, this version reads {FORMAT}; build the index again")
     return manifest
-
-
-class Listed(Protocol):
-    """A manifest that lists files."""
-
-    @property
-    def files(self) -> dict[str, FileFacts]:
-        """Facts by the file's path within the folder."""
-        ...
-
-
-def check_files(folder: Path, manifest: Listed, *, full: bool = False) -> None:
-    """Compares the folder's files with the manifest. Raises DataError at the first that differs.
-
-    Sizes always; hashes of the smallest files up to 64 MiB together, of larger ones those of a sample of blocks; with
-    `full` the hashes of all.
-    """
-    hashed = 0
-    for name, facts in sorted(manifest.files.items(), key=lambda item: (item[1].bytes, item[0])):
-        path = folder / name
-        if not path.is_file():
-            raise DataError(path, "is missing", remedy=MEND)
-        size = path.stat().st_size
-        if size != facts.bytes:
-            raise DataError(path, f"has {size} bytes, the manifest says {facts.bytes}", remedy=MEND)
-        hashed += size
-        if full or hashed <= HASHED_BYTES:
-            same = file_hash(path) == facts.sha256
-        else:
-            same = facts.sample is None or sample_hash(path) == facts.sample
-        if not same:
-            raise DataError(path, "is not the file that was built: its SHA-256 differs", remedy=MEND)

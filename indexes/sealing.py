@@ -20,10 +20,10 @@ from indexes.manifest import (
     CorpusFacts,
     IndexFacts,
     IndexManifest,
-    file_facts,
     fingerprint,
 )
 from indexes.vectors.vector_file import VECTORS
+from steprag.checksums import file_facts
 from steprag.files import to_dict, write_json
 from steprag.runs import code_version, now
 

@@ -21,6 +21,7 @@ from indexes.encoding.shards import MARKS
 from indexes.vectors.vector_file import NoRoom, no_room
 from steprag.errors import ConfigError, DataError
 from steprag.files import write_json
+from steprag.json_text import decoded
 from steprag.progress import say
 
 STATE = "state.json"
@@ -72,7 +73,7 @@ def _prepare(folder: Path, state: dict[str, Any]) -> None:
     """Keeps what stands in the folder where it is of the same build, else clears it."""
     state = json.loads(json.dumps(state))
     try:
-        known = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        known = decoded((folder / STATE).read_bytes())
     except (FileNotFoundError, ValueError):
         known = None
     if known != state:

@@ -18,7 +18,7 @@ from typing import Any
 
 from inference.predictions import predictions_file, read_predictions
 from inference.scores import mean
-from steprag.agent.grammar import neutralise
+from steprag.agent.inert import neutralise
 from steprag.agent.judge import asked
 from steprag.agent.profiles import fill
 from steprag.batch.journal import JOURNAL, Journal
@@ -28,10 +28,11 @@ from steprag.cli import guarded
 from steprag.config import StageConfig, add_options, config_from, parse_arguments
 from steprag.errors import PART_DONE, ConfigError, RequestError
 from steprag.files import existing, file_hash, read_records, write_json
+from steprag.json_text import NotJson, decoded
 from steprag.metrics import exact_match
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.client import Policy, model_identity, open_model
-from steprag.runs import open_run, read_manifest
+from steprag.runs import checked_manifest, open_run
 from steprag.sections import JudgeConfig
 from steprag.stats import share_interval
 from steprag.types import Failure, Message, Prediction, Question, Usage, Verdict
@@ -85,7 +86,7 @@ def main(argv: list[str]) -> int:
 async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[str, Any], int]:
     """Judges every prediction of `run`; returns the scores, also in metrics.json, and how many requests failed."""
     file = predictions_file(run)
-    played = read_manifest(run, "identity")["identity"]
+    played = checked_manifest(run, "identity")["identity"]
     predictions = {prediction.id: prediction for prediction in read_predictions(run)}
     if not predictions:
         raise ConfigError(f"{file} holds no prediction to judge")
@@ -132,9 +133,9 @@ async def verdict(prediction: Prediction, policy: Policy) -> Verdict | Failure:
 
 
 def render(prediction: Prediction, answer: str) -> tuple[Message, ...]:
-    """The judge's prompt: question, golden answers and `answer`. Question and answer are neutralised: they are data."""
+    """The judge's prompt: question, golden answers and `answer`. All are neutralised: they are data."""
     words = _words()
-    golden = " / ".join(prediction.golden_answers)
+    golden = neutralise(" / ".join(prediction.golden_answers))
     question, said = neutralise(prediction.question), neutralise(answer)
     user = fill(words["user"], question=question, golden=golden, answer=said).strip()
     return (Message(role="system", content=words["system"].strip()), Message(role="user", content=user))
@@ -150,8 +151,8 @@ def parse(reply: str) -> float | None:
     text = reply.strip()
     if text.startswith("{"):
         try:
-            right = json.loads(text).get("right")
-        except (ValueError, RecursionError):  # no JSON, a number of thousands of digits, nesting without end
+            right = decoded(text).get("right")
+        except NotJson:
             return None
         return float(right) if isinstance(right, bool) else None
     word = re.fullmatch(r"(yes|no)\.?", text, re.IGNORECASE)

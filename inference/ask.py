@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import sys
 from contextlib import aclosing
-from pathlib import Path
 
 from indexes import open_retriever
 from inference.config import InferConfig, add_infer_options, infer_config
@@ -15,6 +14,7 @@ from steprag.agent.checkpoints import checked_profile
 from steprag.agent.critic import Critic
 from steprag.agent.open import make_environment, open_agent
 from steprag.agent.rollout import Moment, Taken, episode_of, rollout
+from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import Journal
 from steprag.cli import guarded
 from steprag.config import parse_arguments
@@ -23,8 +23,6 @@ from steprag.types import Episode, Passage, Question
 
 SHOWN = 110
 """Characters of a passage."""
-IN_MEMORY = Path(":memory:")
-"""A journal that no file keeps. Calls go through one as in a run, so that the same options play the same episode."""
 
 
 def main(argv: list[str]) -> int:
@@ -59,6 +57,7 @@ async def ask(question: str, index: str, config: InferConfig) -> Episode:
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
         environment = make_environment(profile, retriever, config.episode)
         opened = open_agent(config, retriever, environment=environment)
+        # calls go through a journal as in a run, so that the same options play the same episode
         async with opened as agent, Journal(IN_MEMORY) as journal:
             mine = journal.question(Question("asked", question, ())).agent(agent)
             turns = rollout(

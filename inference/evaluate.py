@@ -16,7 +16,7 @@ from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError
 from steprag.files import existing, read_rows, write_json
-from steprag.runs import has_ended, read_manifest
+from steprag.runs import checked_manifest, has_ended
 from steprag.types import Usage
 
 AVERAGED = ("em", "f1", "precision", "recall", "cover")
@@ -49,7 +49,7 @@ def evaluate(run: Path) -> dict[str, Any]:
         kind = prediction.metadata.get("type")
         kinds.append(kind if isinstance(kind, str) else None)
         usage += prediction.usage
-    manifest = read_manifest(run, "identity")
+    manifest = checked_manifest(run, "identity")
     failed = len(failures_in(run).keys() - {one.id for one in each})
     if not each and not failed:
         raise ConfigError(f"{run} has no predictions to score")
@@ -81,7 +81,7 @@ def _with_interval(each: list[Score], name: str) -> list[tuple[str, Any]]:
 
 def episode_seconds(events: Path) -> dict[str, float] | None:
     """Median and 95th percentile of an episode's seconds, of those that were played in one go; None without any."""
-    rows = (row for _, row in read_rows(events)) if events.exists() else ()
+    rows = (row for _, row in read_rows(events, finite=False)) if events.exists() else ()
     whole = (row for row in rows if row.get("event") == "done" and not row.get("part"))
     seconds = sorted(row["seconds"] for row in whole if "seconds" in row)
     if not seconds:

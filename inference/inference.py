@@ -9,8 +9,9 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,14 @@ from steprag.agent.environment import Environment
 from steprag.agent.open import Agent, make_environment, open_agent
 from steprag.agent.rollout import Choose
 from steprag.batch.absorb import absorb_slots
-from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.journal import Journal
 from steprag.batch.merge import Merging
 from steprag.batch.results import ResultKind, Results
 from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
+from steprag.batch.workers import Slots, Work, Working, add_ray_option, slots_of, workers
 from steprag.batch.worklist import (
     agent_identity,
     note_failures,
-    same_model,
     unfinished,
     work_off,
 )
@@ -66,12 +67,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder: predictions.jsonl, metrics.json")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
     add_shard_option(parser)
+    add_ray_option(parser)
     add_infer_options(parser)
     given = parse_arguments(parser, argv)
     config = infer_config(given)
     file = chosen_file(given.questions, given.dataset_name, given.split, given.data_dir)
-    share = shard_of(given.shard)
-    scores, failed = asyncio.run(infer(config, file, given.index, Path(given.out), given.dataset_name, share))
+    share, slots = shard_of(given.shard), slots_of(given.ray)
+    run = infer(config, file, given.index, Path(given.out), given.dataset_name, share, slots)
+    scores, failed = asyncio.run(run)
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
     return PART_DONE if failed else 0
 
@@ -83,9 +86,10 @@ async def infer(
     out: Path,
     dataset: str | None = None,
     share: Share | None = None,
+    slots: int = 0,
 ) -> tuple[dict[str, Any], int]:
     """Runs the stage, or its part `share`; returns the scores and how many questions failed. `dataset` names the
-    file's data set.
+    file's data set, `slots` is the number of Ray's processes that answer, 0 for this one.
     """
     check_sampling(config)
     everything = read_questions(questions_file, dataset)
@@ -109,10 +113,12 @@ async def infer(
         if share:
             identity |= share.identity
         with open_run(out, "infer", identity=identity, config=config.model_dump()) as run:
-            judge = Critic(critic) if critic else None
+            judge = Critic(critic) if critic and not slots else None
             agent = open_agent(mine, retriever, environment=environment)
+            order = [question.id for question in questions]
+            on_ray = Slots(slots, partial(open_answers, index=index), retriever.fingerprint, order) if slots else None
             run.save(asked=len(questions))
-            predictions = await answer_all(run, questions, mine, agent, judge)
+            predictions = await answer_all(run, questions, mine, agent, judge, on_ray)
             failed = note_failures(run, predictions)
             scores = _scored(run)
     return scores, failed
@@ -140,8 +146,11 @@ async def answer_all(
     config: InferConfig,
     opened: AbstractAsyncContextManager[Agent],
     critic: Critic | None = None,
+    slots: Slots[InferConfig] | None = None,
 ) -> Results[Prediction]:
-    """Answers the questions that have no prediction yet; returns all. `opened` is entered only if some are missing."""
+    """Answers the questions that have no prediction yet; returns all. `opened` is entered only if some are missing,
+    and not where `slots` answer.
+    """
     predictions = Results(run.path / "predictions.jsonl", PREDICTIONS)
     todo = unfinished(questions, predictions)
     spending = Spending(config.budget, {"policy": config.policy.price})
@@ -150,24 +159,9 @@ async def answer_all(
         return predictions
     absorb_slots(run.path, (question.id for question in questions))
     try:
-        async with opened as agent, Journal(run.path / JOURNAL, spending) as journal:
-            run.set(calls_lost=journal.lost)
-            same_model(run, policy=agent.policy)
-
-            async def answer(question: Question) -> Prediction | Failure:
-                mine = journal.question(question).agent(agent)
-                return await answer_one(
-                    question,
-                    config.seed,
-                    mine.environment,
-                    mine.policy.policy,
-                    best_of=config.best_of,
-                    critic=critic.score if critic else None,
-                    candidates=config.candidates,
-                    choose=critic.choose if critic else None,
-                )
-
-            at_once, total, begun = config.policy.concurrency, len(questions), journal.begun
+        working = partial(answering, critic=critic)
+        async with workers(run, config, spending, opened, working, slots) as (answer, begun):
+            at_once, total = config.policy.concurrency, len(questions)
             await work_off(
                 run, todo, answer, results=predictions, at_once=at_once, total=total, spending=spending, begun=begun
             )
@@ -176,6 +170,41 @@ async def answer_all(
             run.set(spent=spending.summary())
         predictions.put_in_order(question.id for question in questions)
     return predictions
+
+
+async def answering(
+    config: InferConfig, agent: Agent, journal: Journal, *, critic: Critic | None = None
+) -> Work[Prediction]:
+    """What answers one question: the agent behind the journal."""
+
+    async def answer(question: Question) -> Prediction | Failure:
+        mine = journal.question(question).agent(agent)
+        return await answer_one(
+            question,
+            config.seed,
+            mine.environment,
+            mine.policy.policy,
+            best_of=config.best_of,
+            critic=critic.score if critic else None,
+            candidates=config.candidates,
+            choose=critic.choose if critic else None,
+        )
+
+    return answer
+
+
+@asynccontextmanager
+async def open_answers(
+    config: InferConfig, *, index: str
+) -> AsyncIterator[tuple[Agent, Working[InferConfig, Prediction]]]:
+    """The agent of a process that answers for another one, and `answering`."""
+    chosen = critic_of(config, checked_profile(config.prompt, config.policy))
+    critic = Critic(chosen) if chosen else None
+    async with (
+        aclosing(open_retriever(index, config.retriever)) as retriever,
+        open_agent(config, retriever) as agent,
+    ):
+        yield agent, partial(answering, critic=critic)
 
 
 async def answer_one(

@@ -28,7 +28,7 @@ from steprag.errors import PART_DONE, ConfigError, RequestError, StepFormatError
 from steprag.files import existing, file_hash, read_records, write_json
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.client import Policy, model_identity, open_model
-from steprag.runs import open_run, read_manifest
+from steprag.runs import checked_manifest, open_run
 from steprag.sections import Positive, PromptConfig
 from steprag.stats import share_interval
 from steprag.training_rows import Trajectory
@@ -47,7 +47,7 @@ class ReadingsConfig(StageConfig):
 
 
 @dataclass(frozen=True)
-class Choice:
+class ReadingChoice:
     """What was done with the passages of one search: `wanted` by the worked episode, `said` by the policy. None where
     its completion was no step of the grammar.
     """
@@ -58,7 +58,7 @@ class Choice:
     usage: Usage
 
 
-CHOICES = ResultKind(Choice, lambda choice: choice.id)
+CHOICES = ResultKind(ReadingChoice, lambda choice: choice.id)
 
 
 def main(argv: list[str]) -> int:
@@ -80,7 +80,7 @@ async def readings(config: ReadingsConfig, worked: Path, out: Path) -> tuple[dic
     """Runs the stage; returns the scores, also in metrics.json, and how many requests failed. Raises ConfigError."""
     profile = checked_profile(config.prompt, config.policy)
     grammar, file = profile.grammar, existing(worked / ROWS, "supervised steps of the run")
-    check_prompts(profile.hash, read_manifest(worked), worked)
+    check_prompts(profile.hash, checked_manifest(worked), worked)
     rows = dict(list(after_a_search(file, grammar))[: config.limit])
     if not rows:
         raise ConfigError(f"{file} has no step that follows a search and may go back; grammar {grammar.name}")
@@ -99,7 +99,7 @@ async def readings(config: ReadingsConfig, worked: Path, out: Path) -> tuple[dic
                 opened.set(calls_lost=journal.lost)
                 same_model(opened, policy=model)
 
-                async def one(question: Question) -> Choice | Failure:
+                async def one(question: Question) -> ReadingChoice | Failure:
                     journalled = journal.question(question).policy(model.policy, "policy", model.gate)
                     return await chosen(question.id, rows[question.id], grammar, journalled)
 
@@ -107,7 +107,8 @@ async def readings(config: ReadingsConfig, worked: Path, out: Path) -> tuple[dic
                                total=len(questions), spending=spending, begun=journal.begun)  # fmt: skip
         choices.put_in_order(question.id for question in questions)
         failed = note_failures(opened, choices)
-        scores = {**scored(list(read_records(choices.path, Choice)), grammar), "failed": failed, "identity": identity}
+        made = list(read_records(choices.path, ReadingChoice))
+        scores = {**scored(made, grammar), "failed": failed, "identity": identity}
         write_json(out / "metrics.json", scores)
         opened.set(counts={"readings": scores["readings"]}, usage=scores["usage"])
     return scores, failed
@@ -132,7 +133,7 @@ def after_a_search(file: Path, grammar: Grammar) -> list[tuple[str, Trajectory]]
     ]
 
 
-async def chosen(name: str, row: Trajectory, grammar: Grammar, policy: Policy) -> Choice | Failure:
+async def chosen(name: str, row: Trajectory, grammar: Grammar, policy: Policy) -> ReadingChoice | Failure:
     """What the policy does at that place."""
     allowed = _after_call(grammar)
     try:
@@ -143,7 +144,7 @@ async def chosen(name: str, row: Trajectory, grammar: Grammar, policy: Policy) -
         said = grammar.parse(sample.completions[0], allowed).action
     except StepFormatError:
         said = None
-    return Choice(name, row.action, said, sample.usage)
+    return ReadingChoice(name, row.action, said, sample.usage)
 
 
 def _after_call(grammar: Grammar) -> tuple[str, ...]:
@@ -151,7 +152,7 @@ def _after_call(grammar: Grammar) -> tuple[str, ...]:
     return tuple(grammar.transitions[call])
 
 
-def scored(choices: list[Choice], grammar: Grammar) -> dict[str, Any]:
+def scored(choices: list[ReadingChoice], grammar: Grammar) -> dict[str, Any]:
     """`kept`: of the readings to keep, the share that is kept; `dropped`: of those to take back, the share that is.
     `balanced_accuracy` is their mean, chance 0.5. Both with Wilson's 95 % interval. An answer keeps; no step is wrong.
     """

@@ -11,7 +11,7 @@ from inference.predictions import read_predictions
 from inference.scores import Score, mean, score
 from steprag.batch.worklist import FAILED, failures_in
 from steprag.errors import ConfigError
-from steprag.runs import has_ended, read_manifest
+from steprag.runs import checked_manifest, has_ended
 from steprag.stats import mcnemar, mean_interval
 
 ALIKE = ("questions", "index", "harness")
@@ -54,7 +54,7 @@ def read_run(folder: Path, name: str, *, forced: bool = False) -> Scored:
     """Raises ConfigError where the folder is not a run of steprag infer, has questions without an outcome unless
     `forced`, or holds no predictions.
     """
-    manifest = read_manifest(folder, "identity")
+    manifest = checked_manifest(folder, "identity")
     if manifest.get("stage") != "infer":
         raise ConfigError(f"{folder} is a run of {manifest.get('stage')!r}, not of 'infer'")
     predictions = read_predictions(folder)

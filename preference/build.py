@@ -31,7 +31,7 @@ from steprag.errors import ConfigError
 from steprag.files import existing, file_hash, from_dict, line_hash, parse_line, read_lines
 from steprag.metrics import guessable
 from steprag.progress import say
-from steprag.runs import open_run, read_manifest
+from steprag.runs import open_run, run_of
 from steprag.types import Tree, Usage
 
 
@@ -119,7 +119,7 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
 
 def manifests_of(trees: list[Path]) -> list[dict[str, Any]]:
     """The manifest of the run that each file of trees lies in; empty where it lies in none."""
-    return [read_manifest(file.parent) if (file.parent / "manifest.json").exists() else {} for file in trees]
+    return [run_of(file) for file in trees]
 
 
 def _one_prompt(trees: list[Path], sources: list[dict[str, Any]]) -> Any:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from steprag.errors import NO_ROOM, ConfigError, StepragError
 from steprag.extras import missing_extra
+from steprag.terminal import plain_terminals
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ COMMANDS = (
     Command("compare", "inference.compare", "runs of the agent side by side: table, paired tests, plots"),
     Command("view", "steprag.view.view", "trees, pairs, predictions and training curves of run folders, in a browser"),
     Command("evaluate", "inference.evaluate", "score predictions again"),
+    Command("run check", "steprag.run_check", "finished run folders against the hashes in their manifests"),
     Command("readings", "inference.readings", "does an agent that can go back keep what helps, and only that?"),
     Command("judge", "inference.answer_judge", "have a model say which answers are right"),
 )
@@ -98,6 +100,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def guarded(command: Callable[[list[str]], int], argv: list[str]) -> int:
     """Runs `command(argv)`; a StepragError becomes one line on standard error and its exit code."""
+    with plain_terminals():
+        return _guarded(command, argv)
+
+
+def _guarded(command: Callable[[list[str]], int], argv: list[str]) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         with _extras_named(""):

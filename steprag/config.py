@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from steprag.errors import ConfigError
+from steprag.progress import say
 from steprag.sections import Section
-from steprag.yaml_files import read_yaml
+from steprag.yaml_files import parsed, read_yaml
 
 PREFIX = "STEPRAG_"
 OPTION = "config:"
@@ -54,6 +54,7 @@ def load_config(
     stand in for the defaults. Raises ConfigError for an unknown key, naming the nearest known one, or a bad value.
     """
     recipe = read_yaml(Path(file)) if file is not None else {}
+    _tell_of_keys(file, recipe)
     values: Values = {}
     for layer in (base or {}, recipe, _nested(environment(cls)), _nested(overrides or {})):
         values = _over(values, layer)
@@ -62,6 +63,14 @@ def load_config(
     except ValidationError as error:
         told = _explain(cls, error)
         raise ConfigError(f"{file}: {told}" if _stands_in(error, recipe) else told) from None
+
+
+def _tell_of_keys(file: str | None, recipe: Values) -> None:
+    """Says where a recipe, which may be a stranger's, names both an endpoint and the variable with the key for it."""
+    for section in recipe.values():
+        if isinstance(section, dict) and section.get("api_key_env") and section.get("base_url"):
+            where = str(section["base_url"])[:200]
+            say(f"warning: {file} sends what ${section['api_key_env']} holds to {where}; is that endpoint yours?")
 
 
 def environment(cls: type[StageConfig]) -> dict[str, str]:
@@ -188,7 +197,7 @@ def _scalar(value: Any) -> Any:
         return value
     if value.lower() == "none":
         return None
-    return yaml.safe_load(value) if value.startswith(("[", "{")) else value
+    return parsed(value, "an option") if value.startswith(("[", "{")) else value
 
 
 def _explain(cls: type[StageConfig], error: ValidationError) -> str:

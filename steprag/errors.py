@@ -35,6 +35,16 @@ class StepragError(Exception):
 
     exit_code = 1
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """What another process raises again: the message and all else, whatever the class is made from."""
+        return _again, (type(self), self.args, vars(self))
+
+
+def _again(cls: type[StepragError], args: tuple[object, ...], state: dict[str, object]) -> StepragError:
+    error = cls.__new__(cls, *args)
+    vars(error).update(state)
+    return error
+
 
 class ConfigError(StepragError):
     """A configuration key, an option or a path that the user gave is wrong."""

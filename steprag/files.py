@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import hashlib
 import json
 import os
 import tempfile
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from steprag.errors import ConfigError, DataError
+from steprag.json_text import NotJson, decoded
+from steprag.limits import LINE, line_bytes
+from steprag.packed import NotWhole, lines, open_bytes, too_long
 from steprag.types import OMITTED
 
 Record = TypeVar("Record")
@@ -32,7 +33,8 @@ def as_utf8(text: str) -> str:
 
 @cache
 def _adapter(cls: type) -> TypeAdapter[Any]:
-    return TypeAdapter(cls)
+    """Of a tuple with one `cls`: pydantic takes no configuration beside a dataclass itself."""
+    return TypeAdapter(tuple[cls], config=ConfigDict(allow_inf_nan=False))
 
 
 @cache
@@ -59,10 +61,10 @@ def from_dict(cls: type[Record], row: object, path: Path, line: int) -> Record:
     values: dict[str, Any] = {k: v for k, v in row.items() if k in known}
     values["extra"] = {k: v for k, v in row.items() if k not in known}
     try:
-        return _adapter(cls).validate_python(values)
+        return _adapter(cls).validate_python((values,))[0]
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the record"
+        where = ".".join(str(part) for part in first["loc"][1:]) or "the record"
         said = first["msg"].lower().removeprefix("value error, ")
         raise DataError(path, f"{cls.__name__}: {where}: {said}", line=line) from None
 
@@ -111,57 +113,59 @@ def existing(path: Path | str, what: str) -> Path:
     return found
 
 
-def open_text(path: Path) -> TextIO:
-    """A text file for reading, plain or gzipped by its ending. Bad UTF-8 surfaces as UnicodeDecodeError."""
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig")
-    return path.open(encoding="utf-8-sig")
-
-
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Number (from 1) and text, without newline, of every line that is not blank. Raises DataError with the line."""
-    if path.is_dir():
-        raise DataError(path, "is a folder, not a JSON Lines file")
-    number = 0
-    with open_text(path) as stream:
+    """Number (from 1) and text, without its line break, of every line that is not blank.
+
+    Raises DataError, with the line, for what is no UTF-8, a damaged `.gz` or `.zst`, and a line beyond
+    `steprag.limits.line_bytes`.
+    """
+    for number, text, _, _ in _placed_lines(path):
+        yield number, text
+
+
+def _placed_lines(path: Path) -> Iterator[tuple[int, str, int, int]]:
+    """As `read_lines`, and each line's first byte and its length in bytes, with its newline."""
+    if not path.is_file():
+        problem = "is a folder, not a JSON Lines file" if path.is_dir() else "is a device or a pipe, or missing"
+        raise DataError(path, problem, remedy="give the path of a file")
+    number = start = 0
+    with open_bytes(path) as stream:
         try:
-            for number, line in enumerate(stream, 1):
+            for number, line in lines(stream):
+                if line is None:
+                    raise DataError(path, too_long()[0], line=number, remedy=too_long()[1])
                 if line.strip():
-                    yield number, line.removesuffix("\n")
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise DataError(path, f"not a whole gzip file: {error}", line=number + 1, remedy="fetch it again") from None
-        except UnicodeDecodeError as error:
-            problem = f"not UTF-8: byte {error.object[error.start]:#04x}"
-            raise DataError(path, problem, line=number + 1, remedy="convert the file to UTF-8") from None
+                    yield number, _text(line, number, path), start, len(line)
+                start += len(line)
+        except NotWhole as error:
+            raise DataError(path, str(error), line=number + 1, remedy=error.remedy) from None
 
 
-def parse_line(line: str, path: Path, number: int) -> Any:
-    """A line's JSON. Raises DataError with the line, also where no file could hold the value again."""
-    return _parse_json(line, path, number)
-
-
-def _parse_json(text: str, path: Path, first: int, remedy: str = "") -> Any:
-    """The JSON value of `text`, which starts at line `first` of the file. Raises DataError as `parse_line` does."""
+def _text(line: bytes, number: int, path: Path) -> str:
     try:
-        value = json.loads(text)
-        if "\\ud" in text or "\\uD" in text:  # the only way in for half a surrogate pair
-            json.dumps(value, ensure_ascii=False).encode()
-    except json.JSONDecodeError as error:
-        problem = f"not JSON: {error.msg} at column {error.colno}"
-        raise DataError(path, problem, line=first + error.lineno - 1, remedy=remedy) from None
-    except UnicodeEncodeError:
-        raise DataError(path, "half a surrogate pair, which is no character", line=first, remedy=remedy) from None
-    except RecursionError:
-        raise DataError(path, "lists or objects are nested too deep", line=first, remedy=remedy) from None
-    except ValueError:  # Python's limit: 4,300 digits
-        raise DataError(path, "a number has too many digits", line=first, remedy=remedy) from None
-    return value
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        problem = f"not UTF-8: byte {line[error.start]:#04x}"
+        raise DataError(path, problem, line=number, remedy="convert the file to UTF-8") from None
+    text = text.removesuffix("\n").removesuffix("\r")
+    return text.removeprefix("\ufeff") if number == 1 else text
 
 
-def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """Line number (from 1) and decoded JSON of every line that is not blank. Raises DataError with the line."""
+def parse_line(line: str | bytes, path: Path, number: int, *, finite: bool = True) -> Any:
+    """A line's JSON. Raises DataError with the line, also where no file could hold the value again.
+
+    `finite` False takes NaN and Infinity too: metrics of ours may hold them.
+    """
+    try:
+        return decoded(line, finite=finite)
+    except NotJson as error:
+        raise DataError(path, str(error), line=number) from None
+
+
+def read_rows(path: Path, *, finite: bool = True) -> Iterator[tuple[int, Any]]:
+    """Line number (from 1) and decoded JSON of every line that is not blank; as `read_lines` and `parse_line`."""
     for number, line in read_lines(path):
-        yield number, parse_line(line, path, number)
+        yield number, parse_line(line, path, number, finite=finite)
 
 
 def read_records(path: Path, cls: type[Record]) -> Iterator[Record]:
@@ -188,14 +192,18 @@ def written_whole(path: Path, mode: str = "w") -> Iterator[Any]:
 
 
 def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
-    """The JSON object that a file holds. Raises DataError, which ends with `remedy`, for anything else."""
-    content = path.read_bytes()
+    """The JSON object that a file holds; NaN and Infinity, which metrics of ours may hold, are taken.
+
+    Raises DataError, which ends with `remedy`, for anything else.
+    """
+    with path.open("rb") as stream:
+        content = stream.read(line_bytes() + 1)
+    if len(content) > line_bytes():
+        raise DataError(path, f"more than {line_bytes():,} bytes of JSON", remedy=remedy or f"${LINE} raises the bound")
     try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(path, f"not UTF-8: byte {content[error.start]:#04x}", line=line, remedy=remedy) from None
-    value = _parse_json(text, path, 1, remedy)
+        value = decoded(content, finite=False)
+    except NotJson as error:
+        raise DataError(path, str(error), line=error.line + 1, remedy=remedy) from None
     if not isinstance(value, dict):
         raise DataError(path, f"expected a JSON object, found {type(value).__name__}", line=1, remedy=remedy)
     return value
@@ -270,10 +278,5 @@ def lines_of(path: Path) -> Iterator[tuple[int, Any, int, int]]:
 
     Numbers start at 1 and count blank lines; the length includes the newline.
     """
-    start, rows = 0, read_rows(path)
-    with path.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            if line.strip():
-                _, row = next(rows)
-                yield number, row, start, len(line)
-            start += len(line)
+    for number, text, start, length in _placed_lines(path):
+        yield number, parse_line(text, path, number), start, length

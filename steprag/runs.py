@@ -21,9 +21,9 @@ from filelock import FileLock, Timeout
 import steprag
 from steprag.errors import BudgetReached, ConfigError, DataError, StepragError
 from steprag.files import PARTIAL, LineJournal, read_json, write_json
+from steprag.run_outputs import FILES, REMEDY, Listed, check_outputs, outputs, to_facts
 
 FORMAT = 1
-_REMEDY = "restore it from a copy of the run, or make the run again in an empty folder"
 MOVED = (("grpo", "depth"), ("search", "depth"), ("retriever", "top_k"))
 """Sections and keys where manifests of earlier versions have what `episode` has now; later ones win."""
 
@@ -68,10 +68,11 @@ def open_run(path: Path | str, stage: str, *, identity: dict[str, Any], config: 
         for leftover in path.glob(f".*{PARTIAL}"):  # a kill came while the file was being written
             leftover.unlink()
         manifest = _manifest(path, stage, identity, config)
+        listed = Listed(path, manifest.pop(FILES, None))  # what is listed may change from here on
         write_json(path / "manifest.json", manifest)
         with LineJournal(path / "metrics.jsonl", synced=False) as metrics:
             run = Run(path, manifest, metrics)
-            yield from _closing(run)
+            yield from _closing(run, listed)
 
 
 @contextmanager
@@ -91,7 +92,7 @@ def locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _closing(run: Run) -> Iterator[Run]:
+def _closing(run: Run, listed: Listed) -> Iterator[Run]:
     status = "failed"
     try:
         yield run
@@ -108,7 +109,21 @@ def _closing(run: Run) -> Iterator[Run]:
     finally:
         run.set(status=status, ended=now())
         run.manifest.pop("previous_status", None)
+        if status not in ("failed", "interrupted"):
+            run.set(**{FILES: to_facts(outputs(run.path, listed))})
         write_json(run.path / "manifest.json", run.manifest)
+
+
+def checked_manifest(path: Path | str, *needed: str) -> dict[str, Any]:
+    """As `read_manifest`, of a run whose results are about to be read: its files are held against the list."""
+    manifest = read_manifest(path, *needed)
+    check_outputs(Path(path), manifest)
+    return manifest
+
+
+def run_of(file: Path, *needed: str) -> dict[str, Any]:
+    """The manifest of the run that a file of results lies in, as `checked_manifest`; empty where it lies in none."""
+    return checked_manifest(file.parent, *needed) if (file.parent / "manifest.json").exists() else {}
 
 
 def read_manifest(path: Path | str, *needed: str) -> dict[str, Any]:
@@ -119,13 +134,13 @@ def read_manifest(path: Path | str, *needed: str) -> dict[str, Any]:
     file = Path(path) / "manifest.json"
     if not file.is_file():
         raise ConfigError(f"{path} is not a run folder: it has no manifest.json")
-    manifest = read_json(file, _REMEDY)
+    manifest = read_json(file, REMEDY)
     for key in needed:
         if key not in manifest:
-            raise DataError(file, f"{key} is missing", remedy=_REMEDY)
+            raise DataError(file, f"{key} is missing", remedy=REMEDY)
     for key in ("identity", "config"):
         if not isinstance(manifest.get(key, {}), dict):
-            raise DataError(file, f"{key}: expected an object, found {type(manifest[key]).__name__}", remedy=_REMEDY)
+            raise DataError(file, f"{key}: expected an object, found {type(manifest[key]).__name__}", remedy=REMEDY)
     return manifest | {key: _todays(manifest[key]) for key in ("identity", "config") if key in manifest}
 
 

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from steprag.bounded_http import checked_url
+
 Positive = Annotated[int, Field(ge=1)]
 REMOTE = ("openai", "sglang")
 """Engines that are never started here, only asked."""
@@ -14,7 +16,7 @@ REMOTE = ("openai", "sglang")
 class Section(BaseModel):
     """A group of keys; unknown ones are refused, values never change after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class PriceConfig(Section):
@@ -87,6 +89,8 @@ class PolicyConfig(Section):
 
     @model_validator(mode="after")
     def _endpoint_is_known(self) -> Self:
+        if self.base_url is not None:
+            checked_url(self.base_url, "base_url")
         if self.engine == "sglang" and self.base_url is None:  # its requests would go to OpenAI
             raise ValueError("engine sglang is not started here; give the base_url of one that runs")
         return self

@@ -37,22 +37,30 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if len(content) > LONGEST:
         raise ConfigError(f"{path}: longer than {LONGEST:,} bytes; that is no recipe")
     try:
-        values = yaml.load(content.decode("utf-8"), Loader=_PlainLoader)
+        text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise ConfigError(f"{path}:{line}: not UTF-8; save the file in that encoding") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else 1
-        raise ConfigError(f"{path}:{line}: not YAML: {getattr(error, 'problem', None) or error}") from None
-    except (ValueError, TypeError, RecursionError) as error:  # a number or date out of range, a list as key, nesting
-        raise ConfigError(f"{path}: cannot be read: {type(error).__name__}: {str(error)[:200]}") from None
+    values = parsed(text, str(path))
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected keys and values, found {type(values).__name__}")
     _check_keys(path, values)
     return values
+
+
+def parsed(text: str, source: str) -> Any:
+    """What YAML says. Raises ConfigError, with the line in `source`, for what is none, and for aliases."""
+    try:
+        return yaml.load(text, Loader=_PlainLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else 1
+        said = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise ConfigError(f"{source}:{line}: not YAML: {said}") from None
+    except (ValueError, TypeError, RecursionError) as error:  # a number or date out of range, a list as key, nesting
+        raise ConfigError(f"{source}: cannot be read: {type(error).__name__}: {str(error)[:200]}") from None
 
 
 def _check_keys(path: Path, values: dict[Any, Any]) -> None:

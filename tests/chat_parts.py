@@ -24,6 +24,7 @@ from inference.chat.service import ChatService
 from inference.chat.store import TurnStore
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
+from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.policy.client import Model
 from steprag.policy.gate import Gate
@@ -143,7 +144,7 @@ def chat(
 
     async def run() -> None:
         gate = Gate(PolicyConfig(concurrency=at_once))
-        async with Journal(folder / JOURNAL if folder else Path(":memory:")) as journal:
+        async with Journal(folder / JOURNAL if folder else IN_MEMORY) as journal:
             store = TurnStore(folder)
             second = Model(rewriter, gate) if rewriter else None
             agent = ChatAgent(modes_of(environment), Model(policy, gate), second, journal, store, config.history, 0)

@@ -18,6 +18,7 @@ from tests.fakes import WORLD
 from tests.indexing import small, write_corpus
 from tests.models import make_encoder, make_llama
 from tests.training_parts import pair_row, step_row, train, write, write_labels
+from tests.web_site import Web, web
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +27,13 @@ def _transformers_as_it_was() -> Iterator[None]:
     yield
     if modeling := sys.modules.get("transformers.modeling_utils"):
         assert modeling.PreTrainedModel.tie_weights.__name__ == "tie_weights", "a load of weights still runs"
+
+
+@pytest.fixture
+def here() -> Iterator[Web]:
+    """A site and search engines on this machine."""
+    with web() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

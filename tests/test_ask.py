@@ -40,6 +40,17 @@ def test_a_query_that_finds_nothing_says_so(sparse: tuple[str, ...], capsys: pyt
     assert lines[1].strip() == "nothing found"
 
 
+def test_nothing_is_kept_of_an_episode(
+    sparse: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with serve(chat_reply(in_vain)) as endpoint:
+        assert main(asked(endpoint.url, *sparse)) == 0
+        assert main(asked(endpoint.url, *sparse)) == 0
+        assert len(endpoint.requests) == 6
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_so_does_a_question_that_is_searched_first(sparse: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with serve(chat_reply(lambda prompt, draw: "<answer> lek </answer>")) as endpoint:
         where = ["--base_url", endpoint.url, "--model", "double", "--policy.engine", "openai", *sparse]

@@ -16,7 +16,7 @@ from inference.chat.events import next_state
 from inference.inference import answer_one
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
-from steprag.agent.retriever import Choice
+from steprag.agent.retriever import SourceChoice
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.files import read_records
 from steprag.sections import EpisodeConfig
@@ -343,8 +343,8 @@ class _Web(DictRetriever):
         found = await super().search(query, top_k)
         return tuple(replace(passage, id=f"https://example.org/{passage.id}#0a1b2c3d4e5f6071") for passage in found)
 
-    def choice(self, query: str) -> Choice | None:
-        return Choice("web", f"nothing like {query!r} in the index")
+    def choice(self, query: str) -> SourceChoice | None:
+        return SourceChoice("web", f"nothing like {query!r} in the index")
 
 
 def test_modes_search_where_they_say_and_auto_says_why(tmp_path: Path) -> None:

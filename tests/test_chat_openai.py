@@ -243,3 +243,35 @@ def test_events_of_a_reply_are_read_by_any_sse_client() -> None:
     assert lines[-3:-1] == ["data: [DONE]", ""] or lines[-2:] == ["data: [DONE]", ""]
     first = next(parsed(iter(lines)))
     assert first["object"] == "chat.completion.chunk"
+
+
+def test_a_reader_of_a_byte_at_a_time_holds_nobody_up() -> None:
+    with chat(working(), at_once=1) as served:
+        where = urlsplit(served.url)
+        slow = served.ask()
+        with socket.create_connection((where.hostname, where.port)) as reader:
+            head = f"GET /api/turns/{slow}/events HTTP/1.1\r\nHost: {where.netloc}\r\nAuthorization: Bearer {TOKEN}\r\n"
+            reader.sendall(f"{head}Connection: close\r\n\r\n".encode())
+            read = b"".join(reader.recv(1) for _ in range(40))
+            served.policy.script = scripted(answer("lek"))
+            assert served.whole(mode="direct")[-1]["finish"] == "answer"
+            while part := reader.recv(1 << 16):
+                read += part
+    assert read.startswith(b"HTTP/1.1 200 OK")
+    assert b'"type":"turn.finished"' in read
+
+
+def test_many_conversations_are_listed_and_fair() -> None:
+    policy = WritingPolicy(lambda messages: answer("lek"), hold=True)
+    with chat(policy, at_once=1, waiting=400) as served:
+        first = served.client.post("/api/turns", json={"question": "first", "mode": "direct"}).json()
+        for number in range(300):
+            served.ask(f"question {number}", mode="direct")
+        policy.hold = False
+        policy.go.set()
+        wait_for(lambda: served.client.get("/api/info").json() | {"waiting": 0, "playing": 0}
+                 == served.client.get("/api/info").json())  # fmt: skip
+        rows = served.client.get("/api/conversations").json()["conversations"]
+        assert len(rows) == 301
+        assert rows[0]["title"] == "question 299"
+        assert served.events(first["turn"])[-1]["finish"] == "answer"

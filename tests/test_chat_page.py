@@ -70,7 +70,13 @@ def test_without_its_token_the_page_asks_for_it(browser: Any) -> None:
         page.locator(".welcome").wait_for()
         page.context.clear_cookies()
         ask(page)
-        page.get_by_label("Link or token").wait_for()
+        page.get_by_label("Link or token").fill(TOKEN)
+        page.keyboard.press("Enter")
+        box = page.get_by_role("textbox", name="Question", exact=True)
+        box.wait_for()
+        assert box.input_value() == QUESTION
+        box.press("Enter")
+        assert ended(page).locator(".answer").is_visible()
 
 
 def test_a_step_is_seen_while_it_is_written_and_whole_at_the_end(browser: Any) -> None:
@@ -108,6 +114,16 @@ def test_citations_open_the_passage_with_the_evidence_marked(browser: Any) -> No
         assert not found.locator(".passages").is_visible()
         found.locator("summary").click()
         assert found.locator("mark").all_inner_texts().count("Prices in Albania are quoted in the lek") == 1
+
+
+def test_the_answer_is_copied(browser: Any) -> None:
+    allowed = ["clipboard-read", "clipboard-write"]
+    with chat(working()) as served, page_in(browser, permissions=allowed) as page:
+        opened(page, served)
+        ask(page)
+        ended(page).get_by_role("button", name="Copy the answer").click()
+        page.get_by_text("Copied").wait_for()
+        assert page.evaluate("navigator.clipboard.readText()") == "lek"
 
 
 def test_an_answer_without_sources_says_so(browser: Any) -> None:
@@ -157,11 +173,11 @@ def test_a_service_that_is_killed_and_started_again_goes_on(browser: Any, tmp_pa
             ask(page)
             page.locator(".step").get_by_text("Tirana").wait_for()
             port = int(served.url.rsplit(":", 1)[1])
-        page.get_by_text("connection to the service is lost").wait_for()
+        page.locator(".calm", has_text="connection to the service is lost").wait_for()
         with chat(working(), tmp_path, port=port):
             turn = ended(page)
             assert turn.locator(".step-text").all_inner_texts() == [*WORK]
-            assert page.get_by_text("connection to the service is lost").count() == 0
+            assert page.locator(".calm").count() == 0
             page.reload()
             assert ended(page).locator(".answer").is_visible()
 

@@ -20,7 +20,8 @@ HOSTILE = (
     "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'> ![pixel](http://attacker.test/p.png) "
     "[click](javascript:window.hacked=1) <a href='javascript:window.hacked=1'>link</a> <svg onload=window.hacked=1>"
 )
-WEB = Passage("https://example.org/a?b=c#1f", "Lek <b>bold</b>", f"{HOSTILE} The lek is Albania's currency.", 0.5)
+PAGE = "https://example.org/a?b=c"
+WEB = Passage(f"{PAGE}#0123456789abcdef", "Lek <b>bold</b>", f"{HOSTILE} The lek is Albania's currency.", 0.5)
 TRAP = Passage("javascript:window.hacked=1", "Trap", HOSTILE, 0.4)
 
 
@@ -41,7 +42,7 @@ def test_text_of_strangers_stays_text(browser: Any) -> None:
         assert page.locator("#app :is(script, img, iframe, object, b b)").count() == 0
         assert page.evaluate("window.hacked") is None
         links = [link for link in turn.locator("a").all() if link.get_attribute("href")]
-        assert {link.get_attribute("href") for link in links} == {"https://example.org/a?b=c"}
+        assert {link.get_attribute("href") for link in links} == {PAGE}
         assert {link.get_attribute("rel") for link in links} == {"noopener noreferrer"}
         assert page.locator(".conversations").inner_text().count("<script>") == 1
 
@@ -73,9 +74,10 @@ def test_what_a_screen_reader_is_told_are_ends_of_steps_never_tokens(browser: An
         ended(page)
         told = page.evaluate("window.told")
     assert told[-1] == "Answer: lek"
-    whole = {"Step 1, Query: Tirana", "3 passages found.", "Step 2, Evidence: Tirana is the capital of Albania.",
-             "Step 3, Query: Albania", "Step 4, Evidence: Prices in Albania are quoted in the lek.",
-             "Step 5, Answer: lek", "Answer: lek"}  # fmt: skip
+    whole = {"Step 1, Query: Tirana", "Step 1, Query: Tirana (3 passages found)", "Step 3, Query: Albania",
+             "Step 2, Evidence: Tirana is the capital of Albania.", "Step 3, Query: Albania (3 passages found)",
+             "Step 4, Evidence: Prices in Albania are quoted in the lek.", "Step 5, Answer: lek",
+             "Answer: lek"}  # fmt: skip
     assert set(told) - {""} <= whole
 
 
@@ -94,9 +96,11 @@ def test_everything_is_reached_by_keyboard_and_the_focus_is_seen(browser: Any) -
             assert name in names
         turn.get_by_role("button", name="Change step 3").focus()
         page.keyboard.press("Enter")
+        page.locator(".edit textarea:focus").wait_for()
         page.keyboard.press("Escape")
         assert page.evaluate("document.activeElement.ariaLabel") == "Change step 3"
         page.keyboard.press("Enter")
+        page.locator(".edit textarea:focus").wait_for()
         page.keyboard.press("Control+A")
         page.keyboard.type("currency of Albania")
         page.keyboard.press("Enter")
@@ -126,7 +130,7 @@ def tabbed(page: Any, times: int) -> list[str]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [320, 1280])
 def test_axe_finds_nothing_and_nothing_is_wider_than_the_window(browser: Any, scheme: str, width: int) -> None:
-    long = f"https://example.org/{'x' * 300}#1f"
+    long = f"https://example.org/{'x' * 300}#0123456789abcdef"
     script = scripted(*WORK, query("x" * 300), "I do not know.", *WORK)
     size = {"width": width, "height": 700}
     with chat(WritingPolicy(script)) as served, page_in(browser, viewport=size, color_scheme=scheme) as page:
@@ -216,9 +220,8 @@ def test_words_are_followed_at_the_end_and_left_alone_further_up(browser: Any) -
         assert page.evaluate(end) < 5
         policy.hold = True
         ask(page)
-        page.locator(".turn").nth(1).get_by_text("Tirana").wait_for()
-        page.mouse.move(400, 200)
-        page.mouse.wheel(0, -400)
+        page.locator(".turn").nth(1).locator(".step").get_by_text("Tirana").wait_for()
+        page.evaluate("scrollBy(0, -400)")
         latest = page.get_by_role("button", name="To the latest")
         latest.wait_for()
         before = page.evaluate("scrollY")

@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel
 
 from data_generation.config import GenerateConfig
+from indexes.web.config import WebFileConfig
 from inference.config import InferConfig
 from preference.config import PairsStageConfig
 from steprag.agent.profiles import load_profile
@@ -110,7 +111,8 @@ def test_the_environment_may_hold_keys_of_other_commands_but_none_that_nobody_ha
     monkeypatch.setenv("STEPRAG_CACHE", "/somewhere")
     for place in CONFIGS:
         module, _, name = place.partition(":")
-        assert load_config(getattr(importlib.import_module(module), name))
+        needed = {"web.provider": "ddgs"} if name == "WebFileConfig" else {}
+        assert load_config(getattr(importlib.import_module(module), name), None, needed)
     assert load_config(GenerateConfig).search.rollouts == 32
     assert load_config(TrainConfig).grpo.episodes == 4
     assert (load_config(InferConfig).limit, load_config(GenerateConfig).limit) == (7, 7)
@@ -150,7 +152,7 @@ def test_options_may_say_none() -> None:
 def _schemas() -> dict[str, type[StageConfig]]:
     index = importlib.import_module("indexes.build").IndexConfig
     return {"generation": GenerateConfig, "inference": InferConfig, "preference": PairsStageConfig,
-            "training": TrainConfig, "index": index}  # fmt: skip
+            "training": TrainConfig, "index": index, "web": WebFileConfig}  # fmt: skip
 
 
 RECIPES = sorted((ROOT / "configs").glob("*/*.yaml"))
@@ -175,7 +177,7 @@ def test_every_recipe_loads_and_differs_from_the_defaults(path: Path) -> None:
     assert yaml.safe_load(path.read_text())
 
 
-@pytest.mark.parametrize("schema", [GenerateConfig, InferConfig, PairsStageConfig, TrainConfig])
+@pytest.mark.parametrize("schema", [GenerateConfig, InferConfig, PairsStageConfig, TrainConfig, WebFileConfig])
 def test_every_key_is_explained(schema: type[StageConfig]) -> None:
     assert [key for key, field in leaves(schema) if not field.description] == []
 

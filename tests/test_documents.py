@@ -15,7 +15,7 @@ import pytest
 from steprag.cli import COMMANDS, main
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 ROOMS = "steprag|indexes|data_generation|preference|training|inference|configs|scripts|benchmarks|tests|docs"
 FILE = re.compile(rf"(?<![\w./])(?:{ROOMS})/[\w./-]+\.(?:py|yaml|sh|md|jsonl|gz|json)\b")
 LINK = re.compile(r"\]\(([^)\s]+)\)")

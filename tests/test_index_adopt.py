@@ -106,7 +106,7 @@ def test_check_finds_what_opening_does_not_look_for(
     content[-3] ^= 0x40
     (index / VECTORS).write_bytes(content)
     assert guarded(indexes.check.main, ["--index", str(index)]) == 2
-    assert "vectors.faiss: is not the file that was built" in capsys.readouterr().err
+    assert "vectors.faiss: is not the file that was written" in capsys.readouterr().err
 
 
 def test_plan_counts_compares_and_recommends(

@@ -65,7 +65,7 @@ def test_bytes_that_are_no_corpus(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="latin.jsonl:1: not UTF-8"):
         taken(tmp_path / "latin.jsonl", tmp_path / "store")
     (tmp_path / "half.jsonl").write_text('{"id": "a", "title": "", "text": "\\ud800"}\n')
-    with pytest.raises(DataError, match="half.jsonl:1: half of a surrogate pair"):
+    with pytest.raises(DataError, match="half.jsonl:1: half a surrogate pair"):
         taken(tmp_path / "half.jsonl", tmp_path / "store")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="holds no corpus files"):

@@ -126,7 +126,7 @@ def test_vectors_that_cannot_be_taken(encoder: Path, index: Path, tmp_path: Path
     damaged = bytearray((index / VECTORS).read_bytes())
     damaged[-1] ^= 1
     (index / VECTORS).write_bytes(damaged)
-    with pytest.raises(DataError, match="vectors.faiss: is not the file that was built"):
+    with pytest.raises(DataError, match="vectors.faiss: is not the file that was written"):
         build_index(str(tmp_path / "c.jsonl"), index, small(encoder, type="hnsw-sq8"))
     assert read_index_manifest(index).index.type == "flat"
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steprag.agent.grammar import CONTROL_TOKEN, FAILURES, START, Grammar, neutralise
+from steprag.agent.grammar import FAILURES, START, Grammar
 from steprag.agent.grammars import TRANSCRIPT
+from steprag.agent.inert import CONTROL_TOKEN, neutralise
 from steprag.errors import StepFormatError
 from steprag.types import Completion, Step
 from tests.fakes import answer, evidence, query

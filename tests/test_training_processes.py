@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import socket
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from steprag.errors import ConfigError
 from tests.training_parts import lines, tensors, train, train_until_killed
 from training.checks import check_keys
 from training.config import GrpoSection, TrainConfig
-from training.processes import read_rows, threads_each, why, write_rows
+from training.processes import command, read_rows, threads_each, why, write_rows
 from training.rows import TokenRow
 
 TWO = ["--processes", "2", "--batch_size", "2"]
@@ -36,12 +39,15 @@ def test_threads_are_shared_out() -> None:
     ("values", "complaint"),
     [
         ({"trainer": "llamafactory"}, r"^processes: llamafactory takes every GPU by itself"),
+        ({"trainer": "llamafactory", "processes": 1, "nodes": 2}, r"^nodes: llamafactory has variables of its own"),
+        ({"nodes": 2}, r"^rendezvous: several nodes need a place to meet"),
+        ({"rendezvous": "a:1"}, r"^rendezvous: one machine meets nobody"),
         ({"stage": "grpo", "grpo": GrpoSection(questions=3)}, r"^grpo.questions: has to be a multiple of processes"),
     ],
 )
 def test_what_processes_cannot_share_is_refused(values: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        check_keys(TrainConfig(processes=2, **values))
+        check_keys(TrainConfig(**{"processes": 2, **values}))
 
 
 def test_a_launcher_around_the_command_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +94,31 @@ def test_two_processes_learn_what_one_does(tiny: Path, pairs: Path, tmp_path: Pa
     assert [row["step"] for row in lines(two / "metrics.jsonl")][:5] == [1, 2, 3, 4, 5], "one process writes"
 
 
+def free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return unused.getsockname()[1]
+
+
+@pytest.mark.slow
+def test_two_nodes_learn_what_one_machine_does(
+    tiny: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two agents of torchrun on this machine stand for two machines with a common file system."""
+    one, two, more = tmp_path / "one", tmp_path / "two", ["--batch_size", "2", "--max_steps", "5"]
+    meeting = f"127.0.0.1:{free_port()}"
+    assert train(tiny, pairs, one, "sft", "--processes", "2", *more) == 0
+    other = command(TrainConfig(nodes=2, rendezvous=meeting), two / "processes")
+    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(other, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as joined:
+        assert train(tiny, pairs, two, "sft", "--nodes", "2", "--rendezvous", meeting, *more) == 0
+        assert joined.wait(60) == 0
+    said = capsys.readouterr().err
+    assert shlex.join(other) in said, "the line for the other machine is not the one that joins"
+    assert losses(two) == pytest.approx(losses(one), rel=1e-6)
+    assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()}
+
+
 @pytest.mark.slow
 def test_a_worker_that_fails_is_told_by_its_own_words(
     tiny: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -119,9 +150,9 @@ def test_killed_run_goes_on_to_the_same_weights_and_leaves_no_worker(tiny: Path,
 def workers(out: Path) -> list[str]:
     """Processes that train for this folder."""
     found = []
-    for command in Path("/proc").glob("[0-9]*/cmdline"):
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            words = command.read_bytes().decode().split("\0")
+            words = file.read_bytes().decode().split("\0")
         except (FileNotFoundError, ProcessLookupError):
             continue
         if "training.worker" in words and str(out / "processes") in words:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import ClientConnectorError
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from indexes.web.addresses import ForbiddenAddress, GuardedResolver, checked, is_open, places
 from indexes.web.fetching import Fetcher, FetchError
-from tests.test_web import QUERY, search
-from tests.web_site import HTML, TIRANA, Web, bomb, drip, redirect, web, web_file
+from tests.web_site import HTML, QUERY, TIRANA, Web, bomb, drip, redirect, search, web, web_file
 
 OPEN = ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
 CLOSED = [
@@ -80,12 +81,6 @@ class Names(AbstractResolver):
 
     async def close(self) -> None:
         pass
-
-
-@pytest.fixture
-def here() -> Iterator[Web]:
-    with web() as running:
-        yield running
 
 
 @pytest.fixture
@@ -168,6 +163,15 @@ def test_sockets_are_opened_to_what_was_looked_up_alone() -> None:
         opens("::1", 443, socket.AF_INET6)
 
 
+def test_a_socket_is_refused_where_every_other_check_was_passed(trap: Web) -> None:
+    async def connect() -> None:
+        async with fetcher([]) as made:
+            with pytest.raises(ClientConnectorError, match="Cannot connect"):
+                await made._open().get(trap.address)
+
+    asyncio.run(connect())
+
+
 def fetched(here: Web, path: str, **given: Any) -> Any:
     async def get() -> Any:
         async with fetcher([here.place], **given) as made:
@@ -192,7 +196,11 @@ def test_three_redirects_are_followed_and_no_fourth(here: Web) -> None:
 def test_a_page_is_cut_off_at_the_cap_before_it_is_unpacked(here: Web) -> None:
     here.pages |= {"/bomb": bomb(), "/long": (200, HTML, b"<p>x</p>" * 100_000)}
     assert len(here.pages["/bomb"][2]) < 400_000  # type: ignore[index]
+    tracemalloc.start()
     assert len(fetched(here, "/bomb", most=100_000).body) == 100_000
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert held < 8_000_000, "a block of it unpacks to 60 MB"
     assert len(fetched(here, "/long", most=100_000).body) == 100_000
     assert len(fetched(here, "/long").body) == 800_000
 
@@ -214,10 +222,13 @@ def test_no_cookie_and_no_proxy_is_used(here: Web, trap: Web, monkeypatch: pytes
         monkeypatch.setenv(variable, trap.address)
     here.pages["/tirana"] = (200, {**HTML, "Set-Cookie": "who=you; Path=/"}, TIRANA)
 
+    port = int(here.place.partition(":")[2])
+    url = f"http://own.org:{port}/tirana"
+
     async def twice() -> None:
-        async with fetcher([here.place]) as made:
-            await made.get(here.address + "/tirana")
-            await made.get(here.address + "/tirana")
+        async with fetcher([f"own.org:{port}"], resolver=Names(own=[("127.0.0.1", port)])) as made:
+            await made.get(url)
+            await made.get(url)
 
     asyncio.run(twice())
     assert here.asked == ["/tirana"] * 2

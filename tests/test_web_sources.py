@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,15 @@ from indexes import open_retriever
 from indexes.evaluate import Judged
 from indexes.web.calibrate import Likeness, auc, best_threshold, likeness, stands_in, subject, words
 from indexes.web.sources import FallbackRetriever, FusedRetriever
-from steprag.agent.retriever import Choice, Choosing, Retriever, Sourced, url_of
+from steprag.agent.retriever import Choosing, Retriever, SourceChoice, Sourced, url_of
 from steprag.cli import main
 from steprag.errors import NotJournalled, RetrieverError
+from steprag.sections import RetrieverConfig
 from steprag.types import Passage
 from tests.fakes import WORLD, DictRetriever
-from tests.web_site import HTML, Web, web, web_file
+from tests.web_site import HTML, Web, web_file
 
 ASKED = "capital of Albania"
-
-
-@pytest.fixture
-def here() -> Iterator[Web]:
-    with web() as running:
-        yield running
 
 
 class SharedWords:
@@ -89,11 +84,13 @@ def test_the_web_is_asked_where_the_index_has_nothing_alike() -> None:
     auto = FallbackRetriever(DictRetriever(WORLD), far, SharedWords(), 0.75)
     assert isinstance(auto, Choosing)
     assert searched(auto, "capital Tirana")[0].title == "Tirana"
-    assert auto.choice("capital Tirana") == Choice("local", "the index's best passage has 1.00, the threshold is 0.75")
+    assert auto.choice("capital Tirana") == SourceChoice(
+        "local", "the index's best passage has 1.00, the threshold is 0.75"
+    )
     assert far.searched == [], "no request for what the index has"
     assert searched(auto, "Quito Ecuador capital")[0].title == "quito"
     choice = auto.choice("Quito Ecuador capital")
-    assert choice == Choice("web", "the index's best passage has 0.33, the threshold is 0.75")
+    assert choice == SourceChoice("web", "the index's best passage has 0.33, the threshold is 0.75")
     assert auto.choice("never asked") is None
     empty = FallbackRetriever(DictRetriever(()), far, SharedWords(), 0.0)
     assert searched(empty, "Oslo")[0].title == "oslo"
@@ -106,7 +103,7 @@ def test_where_the_web_fails_the_index_answers_and_says_so(auto: bool, capsys: p
     local, far = DictRetriever(WORLD), Failing()
     retriever = FallbackRetriever(local, far, SharedWords(), 2.0) if auto else FusedRetriever(local, far)
     assert searched(retriever, "capital Tirana") == searched(local, "capital Tirana")
-    assert retriever.choice("capital Tirana") == Choice("local", "the web could not be searched: rate limit")
+    assert retriever.choice("capital Tirana") == SourceChoice("local", "the web could not be searched: rate limit")
     assert "the index answers alone: rate limit" in capsys.readouterr().err
     far.error = NotJournalled("the frozen snapshot lacks it")
     with pytest.raises(NotJournalled):
@@ -145,7 +142,8 @@ def test_passages_are_ranked_by_the_encoder_of_the_local_index(
     here: Web, encoder: Path, world_index: Path, tmp_path: Path
 ) -> None:
     def fingerprint(**keys: Any) -> str:
-        retriever = open_retriever(web_file(tmp_path, here, keys.pop("encoder", None), **keys))
+        file = web_file(tmp_path, here, keys.pop("encoder", None), **keys)
+        retriever = open_retriever(file, RetrieverConfig(preload=False))
         assert isinstance(retriever, Sourced)
         return retriever.sources["web"].fingerprint
 

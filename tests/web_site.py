@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from indexes import open_retriever
+from steprag.types import Passage
 from tests.fakes import listening
 
 Answer = tuple[int, dict[str, str], bytes]
 HTML = {"Content-Type": "text/html; charset=utf-8"}
+QUERY = "What is the capital of Albania?"
 HITS = [
     {"url": "/tirana", "title": "Tirana", "snippet": "Tirana is a city."},
     {"url": "/lek", "title": "Albanian lek", "snippet": "The lek is a currency."},
@@ -49,7 +53,7 @@ class Web:
     """
 
     address: str = ""
-    hits: list[dict[str, str]] = field(default_factory=lambda: list(HITS))
+    hits: list[dict[str, str]] = field(default_factory=lambda: [dict(hit) for hit in HITS])
     pages: dict[str, Answer | Callable[[BaseHTTPRequestHandler], None]] = field(
         default_factory=lambda: {"/tirana": (200, HTML, TIRANA), "/lek": (200, HTML, LEK)}
     )
@@ -165,3 +169,18 @@ def web_file(folder: Path, here: Web, encoder: Path | str | None, **keys: Any) -
     }
     file.write_text(json.dumps({"web": given}))
     return file
+
+
+def search(file: Path, *queries: str, top_k: int = 5) -> list[tuple[Passage, ...]]:
+    """What each query brings, one after the other."""
+
+    async def ask() -> list[tuple[Passage, ...]]:
+        async with aclosing(open_retriever(file)) as retriever:
+            await retriever.ready()
+            return [await retriever.search(query, top_k) for query in queries]
+
+    return asyncio.run(ask())
+
+
+def texts(found: Sequence[Passage]) -> str:
+    return " ".join(passage.text for passage in found)

@@ -124,6 +124,12 @@ def check_keys(config: TrainConfig) -> None:
         and config.trainer == "trl",
         "processes: llamafactory takes every GPU by itself; leave it out": config.processes > 1
         and config.trainer != "trl",
+        "nodes: llamafactory has variables of its own (docs/training.md); leave it out": config.nodes > 1
+        and config.trainer != "trl",
+        "rendezvous: several nodes need a place to meet; give HOST:PORT of this machine": config.nodes > 1
+        and config.rendezvous is None,
+        "rendezvous: one machine meets nobody; give nodes, or leave it out": config.nodes == 1
+        and config.rendezvous is not None,
         "give the number of processes by the key processes; steprag train starts them itself": config.trainer == "trl"
         and int(os.environ.get("WORLD_SIZE", "1")) > 1,
     }
@@ -141,7 +147,7 @@ def _check_grpo(config: TrainConfig) -> None:
     complaints = {
         "stage grpo: llamafactory has none; take trainer trl": config.trainer == "llamafactory",
         "grpo.questions: has to be a multiple of processes, which share the questions of a step": config.grpo.questions
-        % config.processes
+        % config.workers
         != 0,
         "accumulation: a step of grpo takes all completions of its episodes; leave it at 1": config.accumulation != 1,
         "grpo.rewards: give at least one reward a weight": not any(config.grpo.rewards.values()),

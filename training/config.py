@@ -120,7 +120,13 @@ class TrainConfig(StageConfig):
     )
     processes: Positive = Field(
         default=1,
-        description="processes of this machine that train side by side, one a GPU or a share of the cores (trl)",
+        description="processes of a machine that train side by side, one a GPU or a share of the cores (trl)",
+    )
+    nodes: Positive = Field(
+        default=1, description="machines that train side by side, each with as many processes (trl)"
+    )
+    rendezvous: str | None = Field(
+        default=None, pattern=r"^[^\s:]+:\d+$", description="HOST:PORT on this machine where the nodes meet"
     )
     merge: bool = Field(default=False, description="after LoRA also write base and adapter as one model, CKPT/merged")
     lora: LoraSection = LoraSection()
@@ -172,10 +178,15 @@ class TrainConfig(StageConfig):
     @property
     def step_rows(self) -> int:
         """Rows that make one step, over all processes."""
-        return self.batch_size * self.accumulation * self.processes
+        return self.batch_size * self.accumulation * self.workers
+
+    @property
+    def workers(self) -> int:
+        """Processes that train side by side, on all machines."""
+        return self.processes * self.nodes
 
 
-NEUTRAL = frozenset({"threads", "save_steps", "logging_steps", "report_to", "llamafactory"})
+NEUTRAL = frozenset({"rendezvous", "threads", "save_steps", "logging_steps", "report_to", "llamafactory"})
 """Keys that do not decide the result, so that an interrupted run may go on with others."""
 
 ONLINE = frozenset({"episode", "retriever", "prompt", "judge"})

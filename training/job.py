@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from steprag.engines.models import ModelFiles
 from steprag.errors import TrainingError
+from steprag.json_text import NotJson, decoded
 from steprag.runs import Run
 from training.config import TrainConfig
 from training.rows import TokenRow
@@ -84,6 +84,6 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 def _whole(path: Path) -> bool:
     try:
-        return bool(json.loads(path.read_text(encoding="utf-8")))
-    except (FileNotFoundError, json.JSONDecodeError):
+        return bool(decoded(path.read_bytes(), finite=False))
+    except (FileNotFoundError, NotJson):
         return False

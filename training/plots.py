@@ -26,7 +26,7 @@ Points = list[tuple[int, float]]
 def curves(metrics: Path) -> dict[str, dict[str, Points]]:
     """Panel → key → (step, value), for what was logged. A step that an interrupted run made twice counts once."""
     found: dict[str, dict[str, dict[int, float]]] = {}
-    for _, row in read_rows(metrics):
+    for _, row in read_rows(metrics, finite=False):
         for panel, keys in PANELS.items():
             for key in keys:
                 if "step" in row and isinstance(row.get(key), (int, float)):

@@ -1,8 +1,9 @@
-"""TRL in several processes of this machine, one a GPU or a share of the cores: torchrun runs `training.worker` in each.
+"""TRL in several processes, one a GPU or a share of the cores: torchrun runs `training.worker` in each of them.
 
 This process stays the one that reads, checks and writes the run: the rows, as tokens whose parity is checked, go to the
 workers by files, each of them trains with the back end that one process would use, and the first one hands the outcome
-back. Gradients are averaged over the processes (DistributedDataParallel).
+back. Gradients are averaged over the processes (DistributedDataParallel). Of several nodes each runs torchrun;
+they meet where the recipe says, and the run folder lies where all of them see it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable
@@ -24,6 +26,7 @@ from steprag.engines.threads import usable_cores
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError, TrainingError
 from steprag.files import read_json, write_json
+from steprag.progress import say
 from training.config import TrainConfig
 from training.failures import reason
 from training.job import Job, Outcome
@@ -36,14 +39,18 @@ _KILLED = re.compile(r"exitcode +: -9\b")
 def train(job: Job) -> Outcome:
     """Runs the workers to their end. Raises ConfigError for more processes than GPUs, TrainingError where one fails."""
     check_devices(job.config)
-    work = job.run.path / "processes"
+    work = (job.run.path / "processes").absolute()
     shutil.rmtree(work, ignore_errors=True)  # of a run that was cut off
     work.mkdir()
     base_weights(job.files)  # made here once, where it has to be made
     write_job(job, work)
+    if job.config.nodes > 1:
+        threads = f"OMP_NUM_THREADS={threads_each(job.config)}"
+        others = shlex.join([threads, *command(job.config, work)])
+        say(f"train: on each of the other {job.config.nodes - 1} machines run, in this checkout:\n{others}")
     log = work / "log.txt"
     # A worker's output is for the person who watches, and goes where ours goes; its errors stand in files.
-    with log.open("ab") as stream, running(_command(job.config, work), stream, _environment(job.config), 2) as process:
+    with log.open("ab") as stream, running(command(job.config, work), stream, _environment(job.config), 2) as process:
         status = process.wait()
     if status:
         raise TrainingError(f"{why(work, log, status)} (logs: {work})")
@@ -82,13 +89,14 @@ def read_rows(path: Path) -> list[TokenRow]:
         return [TokenRow(**{**value, "completions": tuple(value["completions"])}) for value in values]
 
 
-def _command(config: TrainConfig, work: Path) -> list[str]:
-    """torchrun: errors of all workers, and what any but the first has to say, go to files."""
+def command(config: TrainConfig, work: Path) -> list[str]:
+    """torchrun of one machine: errors of all workers, and what any but the first has to say, go to files."""
+    meeting = [config.rendezvous, "--rdzv-id", work.parent.name] if config.rendezvous else ["localhost:0"]
     streams = ["0:2", *(f"{rank}:3" for rank in range(1, config.processes))]
     return [
-        *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "1"),
+        *(sys.executable, "-m", "torch.distributed.run", "--nnodes", str(config.nodes)),
         *("--nproc-per-node", str(config.processes)),
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", *meeting),
         *("--log-dir", str(work / "logs"), "--redirects", ",".join(streams)),
         *("-m", "training.worker", str(work)),
     ]

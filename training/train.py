@@ -26,9 +26,9 @@ from steprag.engines.threads import spin_briefly, usable_cores
 from steprag.engines.tokens import load_tokenizer
 from steprag.errors import ConfigError
 from steprag.figures import can_draw
-from steprag.files import file_hash, read_json
+from steprag.files import file_hash
 from steprag.progress import say
-from steprag.runs import Run, open_run
+from steprag.runs import Run, open_run, run_of
 from training.checks import check_recipe, check_room, check_smoothing, check_template
 from training.config import NEUTRAL, ONLINE, TrainConfig
 from training.job import Job
@@ -116,7 +116,7 @@ def gather(pairs: str | None, config: TrainConfig, world: World | None = None) -
         rows = read_training(train_file, config.stage)
         held_out = read_file(val_file, config.stage)[: config.held_out]
         hashes = {path.name: file_hash(path) for path in (train_file, val_file) if path.is_file()}
-        source = read_json(folder / "manifest.json") if (folder / "manifest.json").is_file() else {}
+        source = run_of(train_file)
     check_recipe(config)
     check_smoothing(config, [*rows, *held_out])
     files = resolve_model(config.model, config.adapter)
@@ -139,6 +139,8 @@ def _check_sources(arguments: argparse.Namespace, config: TrainConfig) -> None:
 def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
     other = ("dpo", "critic", *ONLINE) if inputs.world else ("grpo", *ONLINE)
     recipe = config.model_dump(mode="json", exclude={*NEUTRAL, *other})
+    if config.nodes == 1:  # as in runs that were begun before there was such a key
+        del recipe["nodes"]
     return {
         **recipe,
         "model": inputs.files.name,
@@ -151,7 +153,7 @@ def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
 
 def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     learnt = f"{len(inputs.world.questions)} questions" if inputs.world else f"{len(inputs.rows)} rows"
-    spread = f"{threads} threads" + (f" in {config.processes} processes" if config.processes > 1 else "")
+    spread = f"{threads} threads" + (f" in {config.workers} processes" if config.workers > 1 else "")
     say(f"train: {config.stage} on {learnt}, from {inputs.files.label}, {spread}")
     from training.trl.common import memory_told, quiet, use_threads
 
@@ -165,7 +167,7 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
         job = replace(job, rows=rows, held_out=checked_tokens(inputs.held_out, tokenizer, config.max_length))
         left_out = len(inputs.rows) - len(rows)
         counts = {"rows": len(rows), "rows_left_out": left_out, "tokens_an_epoch": sum(row.tokens for row in rows)}
-    name = "training.processes" if config.processes > 1 else BACK_ENDS[config.trainer, config.stage]
+    name = "training.processes" if config.workers > 1 else BACK_ENDS[config.trainer, config.stage]
     back_end = importlib.import_module(name)
     run.set(starting_adapter=_starting_adapter(inputs.files))  # now: it may be another's checkpoint, and soon gone
     with memory_told():

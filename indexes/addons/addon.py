@@ -11,8 +11,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from indexes.corpora.passage_store import PASSAGES, PassageStore
-from indexes.manifest import FileFacts, IndexManifest, check_files, file_facts
+from indexes.manifest import MEND, IndexManifest
 from indexes.retrieval.searchers import named
+from steprag.checksums import FileFacts, check_files, file_facts
 from steprag.errors import ConfigError, DataError
 from steprag.files import from_dict, read_json, to_dict, write_json
 from steprag.sections import Section
@@ -109,5 +110,5 @@ def read_sidecar(folder: Path, index: IndexManifest, name: str) -> Sidecar:
 def open_sidecar(folder: Path, index: IndexManifest, name: str) -> Sidecar:
     """The same, after its files are compared with it. Raises ConfigError or DataError."""
     sidecar = read_sidecar(folder, index, name)
-    check_files(folder / name, sidecar)
+    check_files(folder / name, sidecar.files, MEND)
     return sidecar

@@ -12,16 +12,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from indexes.addons.addon import add_sidecar, open_sidecar
 from indexes.addons.postings import Counted, count_terms, write_arrays
+from indexes.arrays import mapped_list
 from indexes.corpora.passage_store import PassageStore
 from indexes.manifest import IndexManifest
 from indexes.retrieval.searchers import Asked, Ranking, best_rows
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, DataError
+from steprag.json_text import NotJson, decoded
 from steprag.progress import Progress
 from steprag.sections import Positive, Section
 from steprag.types import Passage
@@ -114,6 +117,30 @@ def _write_frame(folder: Path, counted: Counted, config: Bm25Config) -> None:
     model.save(folder, show_progress=False)
 
 
+def _read_frame(folder: Path, rows: int, config: Bm25Config) -> Any:
+    """The `bm25s` model of a folder that `write_bm25` wrote, its arrays mapped. Raises DataError."""
+    import bm25s
+
+    model, file = bm25s.BM25(method="lucene", k1=config.k1, b=config.b, backend="numpy"), folder / "vocab.index.json"
+    try:
+        vocabulary: Any = decoded(file.read_bytes())
+    except NotJson as error:
+        raise DataError(file, str(error), line=error.line + 1, remedy=_mend(folder)) from None
+    if not isinstance(vocabulary, dict) or not set(map(type, vocabulary.values())) <= {int}:
+        raise DataError(file, "is no list of terms and their numbers", remedy=_mend(folder))
+    model.vocab_dict, model.nonoccurrence_array = vocabulary, None
+    arrays = {
+        name: mapped_list(folder / f"{name}.csc.index.npy", kind, _mend(folder))
+        for name, kind in {"data": "f", "indices": "i", "indptr": "i"}.items()
+    }
+    model.scores = {**arrays, "num_docs": rows}
+    return model
+
+
+def _mend(folder: Path) -> str:
+    return f"delete {folder} and add it again"
+
+
 def _documents(store: PassageStore, analyse: Analyser, title_weight: int, progress: Progress) -> Iterator[list[str]]:
     for row in range(len(store)):
         yield terms_of(store.read(row, 0.0), analyse, title_weight)
@@ -130,20 +157,29 @@ class Bm25Searcher:
 
     def __init__(self, folder: Path, index: IndexManifest) -> None:
         """Maps the files after checking them. Raises ConfigError or DataError."""
-        import bm25s
-
         sidecar = open_sidecar(folder, index, FOLDER)
-        config = Bm25Config.model_validate(sidecar.settings)
+        try:
+            config = Bm25Config.model_validate(sidecar.settings)
+        except ValidationError:
+            file = folder / FOLDER / "manifest.json"
+            raise DataError(file, "its settings are not those of BM25", remedy=_mend(file.parent)) from None
         self.fingerprint = sidecar.fingerprint
         self._analyse = Analyser(config.language)
-        self._model = bm25s.BM25.load(folder / FOLDER, mmap=True, backend="numpy", allow_pickle=False)
+        self._folder, self._model = folder / FOLDER, _read_frame(folder / FOLDER, sidecar.rows, config)
 
     def load(self) -> None:
         """Nothing takes long: the scores are mapped, the vocabulary is read at opening."""
 
     def search(self, asked: Sequence[Asked]) -> list[Ranking]:
-        """At most `top_k` rows a query, by BM25 score above 0; equal scores by row."""
-        return [self._rank(query, top_k) for query, top_k in asked]
+        """At most `top_k` rows a query, by BM25 score above 0; equal scores by row.
+
+        Raises DataError where a term points beyond the arrays: to check all of them would take as long as to build.
+        """
+        try:
+            return [self._rank(query, top_k) for query, top_k in asked]
+        except (IndexError, ValueError):
+            problem = "the arrays do not fit one another"
+            raise DataError(self._folder, problem, remedy=_mend(self._folder)) from None
 
     def _rank(self, query: str, top_k: int) -> Ranking:
         ids = self._model.get_tokens_ids(self._analyse(query))

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from indexes.addons.addon import add_sidecar, open_sidecar
+from indexes.arrays import mapped_list
 from indexes.corpora.passage_store import PassageStore
 from indexes.manifest import IndexManifest
 from indexes.retrieval.searchers import POOL, Asked, Ranking, RowSearcher, named, ordered, unit
@@ -106,13 +107,11 @@ class LinkedSearcher:
         sidecar = open_sidecar(folder, index, FOLDER)
         self._base, self._gain = base, gain
         self.fingerprint = named(FOLDER, base.fingerprint, sidecar.fingerprint, SOURCES, POOL, gain)
-        try:
-            self._rows = np.load(folder / FOLDER / "rows.npy", mmap_mode="r", allow_pickle=False)
-            self._bounds = np.load(folder / FOLDER / "bounds.npy", mmap_mode="r", allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise DataError(
-                folder / FOLDER, f"cannot be mapped: {error}", remedy="delete it and add it again"
-            ) from None
+        remedy = f"delete {folder / FOLDER} and add it again"
+        self._rows = mapped_list(folder / FOLDER / "rows.npy", "i", remedy)
+        self._bounds = mapped_list(folder / FOLDER / "bounds.npy", "i", remedy)
+        if len(self._bounds) != sidecar.rows + 1:
+            raise DataError(folder / FOLDER / "bounds.npy", "has not the index's number of rows", remedy=remedy)
 
     def load(self) -> None:
         """Loads the ranking below; the links are mapped already."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 from typing import Any
 
-from indexes.corpora.readers import json_lines, zst_stream
+from indexes.corpora.readers import json_lines
 from indexes.corpora.source import HUB, Source
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, DataError
+from steprag.packed import NotWhole, unpacked
 from steprag.types import Passage
 
 COUNTED = 64 * 2**20
@@ -40,9 +40,10 @@ def _lines(path: Path) -> tuple[int, int]:
     """Lines in the first 32 MiB, and bytes of the file that they took."""
     with path.open("rb") as raw:
         stream: Any = raw
-        if path.suffix == ".gz":
-            stream = gzip.GzipFile(fileobj=raw)
-        elif path.suffix == ".zst":
-            stream = zst_stream(raw)
-        content = stream.read(2**25)
+        if path.suffix in (".gz", ".zst"):
+            stream = unpacked(raw, path)
+        try:
+            content = stream.read(2**25)
+        except NotWhole as error:
+            raise DataError(path, str(error), remedy=error.remedy) from None
         return content.count(b"\n"), max(1, raw.tell())

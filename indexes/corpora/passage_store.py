@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -11,14 +10,17 @@ from types import TracebackType
 
 import numpy as np
 
+from indexes.arrays import mapped_list
 from steprag.errors import DataError
 from steprag.files import dump_line, written_whole
+from steprag.json_text import NotJson, decoded
 from steprag.types import Passage
 
 PASSAGES = "passages.jsonl"
 OFFSETS = "passages.offsets.npy"
 _BLOCK = 1 << 17
 """Offsets that are kept until they are written."""
+_MEND = "build the index again"
 
 
 def passage_text(passage: Passage) -> str:
@@ -82,14 +84,9 @@ class PassageStore:
     def __init__(self, folder: Path) -> None:
         """Opens the store. Raises DataError where offsets and passages do not belong together."""
         self._path = folder / PASSAGES
-        try:
-            self._offsets = np.load(folder / OFFSETS, mmap_mode="r", allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise DataError(folder / OFFSETS, f"not a NumPy array: {error}", remedy="build the index again") from None
-        if self._offsets.dtype.kind != "i" or self._offsets.ndim != 1 or not len(self._offsets):
-            raise DataError(folder / OFFSETS, "is no list of byte offsets", remedy="build the index again")
-        if int(self._offsets[-1]) != self._path.stat().st_size:
-            raise DataError(self._path, "does not belong to its offsets", remedy="build the index again")
+        self._offsets, self._end = mapped_list(folder / OFFSETS, "i", _MEND), self._path.stat().st_size
+        if int(self._offsets[-1]) != self._end:
+            raise DataError(self._path, "does not belong to its offsets", remedy=_MEND)
         self._file = os.open(self._path, os.O_RDONLY)
 
     def __len__(self) -> int:
@@ -97,16 +94,17 @@ class PassageStore:
 
     def read(self, row: int, score: float | None = None) -> Passage:
         """The passage of a row, with the score that a search gave it."""
-        start, end = int(self._offsets[row]), int(self._offsets[row + 1])
         try:
-            values = json.loads(os.pread(self._file, end - start, start))
+            start, end = int(self._offsets[row]), int(self._offsets[row + 1])
+            if not 0 <= start < end <= self._end:
+                raise IndexError
+            values = decoded(os.pread(self._file, end - start, start))
             passage = Passage(values["id"], values["title"], values["text"], score)
             if not all(isinstance(value, str) for value in (passage.id, passage.title, passage.text)):
                 raise TypeError
             return passage
-        except (ValueError, KeyError, TypeError):
-            remedy = "build the index again"
-            raise DataError(self._path, "the row is not a passage", line=row + 1, remedy=remedy) from None
+        except (NotJson, LookupError, TypeError):
+            raise DataError(self._path, "the row is not a passage", line=row + 1, remedy=_MEND) from None
 
     def texts(self, rows: Iterable[int]) -> list[str]:
         """What the encoder reads of these rows."""

@@ -12,7 +12,7 @@ from steprag.inputs import passage_from_row
 from steprag.types import Passage
 
 HUB = "hub:"
-Kind = Literal["json", "encoding", "fields", "empty", "duplicate"]
+Kind = Literal["json", "encoding", "long", "fields", "empty", "duplicate"]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ safetensors only and no code of a model is run. `indexes.encoding.embed` loads t
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from steprag.engines.hub import HUB_ID, fetched
 from steprag.engines.models import embedded_encoder
 from steprag.errors import ConfigError
 from steprag.files import file_hash
+from steprag.json_text import decoded
 
 EMBEDDED = "minilm"
 NONE = "none"
@@ -224,7 +224,7 @@ def _json(path: Path, default: Any = None) -> Any:
     if default is not None and not path.is_file():
         return default
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return decoded(path.read_bytes(), finite=False)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read as JSON: {error}") from None
 

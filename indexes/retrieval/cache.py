@@ -13,6 +13,7 @@ from pathlib import Path
 
 from indexes.retrieval.searchers import Asked, Ranking
 from steprag.errors import ConfigError
+from steprag.json_text import decoded
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS searches(
@@ -44,7 +45,7 @@ class QueryCache:
                 (self._fingerprint, query, top_k),
             ).fetchone()
             if row:
-                found[query, top_k] = [(int(number), float(score)) for number, score in json.loads(row[0])]
+                found[query, top_k] = [(int(number), float(score)) for number, score in decoded(row[0])]
         return found
 
     def put(self, found: Mapping[Asked, Ranking]) -> None:

@@ -12,7 +12,7 @@ from indexes.addons.links import LinkedSearcher
 from indexes.corpora.passage_store import PASSAGES, PassageStore
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EncoderSpec, TextEncoder, encoder_here
-from indexes.manifest import IndexManifest, check_files, fingerprint, read_index_manifest
+from indexes.manifest import MEND, IndexManifest, fingerprint, read_index_manifest
 from indexes.retrieval.cache import QueryCache
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.remote import RemoteRetriever
@@ -21,6 +21,7 @@ from indexes.retrieval.searchers import DenseSearcher, HybridSearcher, RowSearch
 from indexes.tools.open import open_toolbox
 from indexes.vectors.index_types import open_index
 from steprag.agent.retriever import Retriever
+from steprag.checksums import check_files
 from steprag.errors import ConfigError, DataError, StepragError
 from steprag.files import existing
 from steprag.sections import RetrieverConfig
@@ -67,7 +68,7 @@ def open_folder(path: str | Path, config: RetrieverConfig, machine: Machine | No
     machine = machine or Machine()
     folder = existing(path, "index folder")
     manifest = read_index_manifest(folder)
-    check_files(folder, manifest)
+    check_files(folder, manifest.files, MEND)
     store = PassageStore(folder)
     try:
         searcher = _searcher(folder, manifest, store, config, machine)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import httpx2
 
 from indexes.retrieval.searchers import asked_of, named
+from steprag.bounded_http import BoundedClient, checked_url
 from steprag.errors import ConfigError, DataError, RetrieverError
 from steprag.inputs import passage_from_row
+from steprag.json_text import NotJson, decoded
 from steprag.progress import say
 from steprag.sections import RetrieverConfig
 from steprag.types import Passage
@@ -32,16 +36,21 @@ class RemoteRetriever:
 
     def __init__(self, url: str, config: RetrieverConfig) -> None:
         """Asks the service what it is. Raises ConfigError where none answers, refuses the token, or does not fit."""
-        self._url, self._config = url.rstrip("/"), config
+        try:
+            self._url, self._config = checked_url(url, "the retriever's address").rstrip("/"), config
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         token = os.environ.get(config.token_env, "")
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._token, self._headers = token, {"Authorization": f"Bearer {token}"} if token else {}
         self.fingerprint = self._checked(self._health())
-        self._client: tuple[asyncio.AbstractEventLoop, httpx2.AsyncClient] | None = None
+        self._client: tuple[asyncio.AbstractEventLoop, BoundedClient] | None = None
+        self._free = asyncio.Semaphore(CONNECTIONS)
         self._closed = False
 
     def _health(self) -> dict[str, Any]:
         try:
-            reply = httpx2.get(f"{self._url}/health", headers=self._headers, timeout=self._config.timeout)
+            with ThreadPoolExecutor(1) as thread:  # this one's event loop may be running
+                reply = thread.submit(asyncio.run, self._asked_health()).result()
         except (httpx2.RequestError, httpx2.InvalidURL) as error:
             raise ConfigError(f"no retriever answers at {self._url}: {_reason(error)}") from None
         if reply.status_code == 404:  # Search-R1's own server has no such route
@@ -54,6 +63,10 @@ class RemoteRetriever:
         if facts.get("token") == "required":
             raise self._refused()
         return facts
+
+    async def _asked_health(self) -> httpx2.Response:
+        async with self._new_client() as client:
+            return await client.get(f"{self._url}/health")
 
     def _checked(self, health: dict[str, Any]) -> str:
         """The fingerprint of what is served; of the URL where the service does not tell."""
@@ -83,12 +96,12 @@ class RemoteRetriever:
         problem = ""
         for attempt in range(self._config.retries + 1):
             try:
-                reply = await self._open().post(f"{self._url}/retrieve", json=body)
+                reply = await self._post(body)
             except httpx2.RequestError as error:
                 problem, wait = _reason(error), None
             else:
                 if reply.status_code not in AGAIN:
-                    return self._passages(reply)
+                    return self._passages(reply, top_k)
                 problem, wait = _complaint(reply), _retry_after(reply)
             if attempt < self._config.retries:
                 await asyncio.sleep(min(LONGEST_WAIT, wait or FIRST_WAIT * 2**attempt) * random.uniform(1, 1.5))
@@ -101,16 +114,26 @@ class RemoteRetriever:
             await self._client[1].aclose()
         self._client = None
 
-    def _open(self) -> httpx2.AsyncClient:
+    async def _post(self, body: dict[str, Any]) -> httpx2.Response:
+        client = self._open()
+        async with self._free:  # waiting for a free connection is no loss
+            return await client.post(f"{self._url}/retrieve", json=body)
+
+    def _open(self) -> BoundedClient:
         """The client of the running loop; connections belong to the loop that made them."""
         loop = asyncio.get_running_loop()
         if self._client is None or self._client[0] is not loop:
-            limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
-            timeout = httpx2.Timeout(self._config.timeout, pool=None)  # waiting for a free connection is no loss
-            self._client = loop, httpx2.AsyncClient(headers=self._headers, limits=limits, timeout=timeout)
+            self._client, self._free = (loop, self._new_client()), asyncio.Semaphore(CONNECTIONS)
         return self._client[1]
 
-    def _passages(self, reply: httpx2.Response) -> tuple[Passage, ...]:
+    def _new_client(self) -> BoundedClient:
+        seconds = self._config.timeout
+        limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+        timeout = httpx2.Timeout(seconds, pool=None)
+        return BoundedClient(seconds=seconds, secret=self._token, headers=self._headers, limits=limits, timeout=timeout)
+
+    def _passages(self, reply: httpx2.Response, top_k: int) -> tuple[Passage, ...]:
+        """The first `top_k` passages of a reply."""
         if reply.status_code in (401, 403):
             raise self._refused()
         if reply.status_code != 200:
@@ -118,9 +141,9 @@ class RemoteRetriever:
         if reply.headers.get(FINGERPRINT, self.fingerprint) != self.fingerprint:
             raise ConfigError(f"{self._url} serves another index than when it was opened; start the run again")
         try:
-            (found,) = _decoded(reply)["result"]
-            return tuple(self._passage(item) for item in found)
-        except (KeyError, TypeError, ValueError, DataError) as error:
+            (found,) = decoded(reply.content)["result"]
+            return tuple(self._passage(item) for item in found[:top_k])
+        except (KeyError, TypeError, ValueError, OverflowError, DataError) as error:
             raise RetrieverError(f"{self._url}: a reply that is not Search-R1's: {error}") from None
 
     def _passage(self, item: dict[str, Any]) -> Passage:
@@ -131,8 +154,10 @@ class RemoteRetriever:
             passage = Passage(str(document["id"]), document["title"], document["text"])
         else:
             passage = passage_from_row(document, self._url, 1)
-        f"{passage.id}{passage.title}{passage.text}".encode()  # half a surrogate pair is a UnicodeEncodeError
-        return replace(passage, score=float(item["score"]))
+        score = float(item["score"])
+        if not math.isfinite(score):
+            raise ValueError("a score that is no finite number")
+        return replace(passage, score=score)
 
     def _refused(self) -> ConfigError:
         return ConfigError(f"{self._url} refuses the token: put its token in {self._config.token_env}")
@@ -140,8 +165,8 @@ class RemoteRetriever:
 
 def _decoded(reply: httpx2.Response) -> Any:
     try:
-        return reply.json()
-    except ValueError:
+        return decoded(reply.content)
+    except NotJson:
         return None
 
 
@@ -149,13 +174,13 @@ def _complaint(reply: httpx2.Response) -> str:
     """The status and the first words of what the service said."""
     body = _decoded(reply)
     detail = body.get("detail") if isinstance(body, dict) else None
-    return f"{reply.status_code} {str(detail or reply.text)[:200]}".strip()
+    return f"{reply.status_code} {str(detail or reply.content[:800].decode(errors='replace'))[:200]}".strip()
 
 
 def _retry_after(reply: httpx2.Response) -> float | None:
     """Seconds that the service asks to wait; the header's other form, a date, is not read."""
     value = reply.headers.get("Retry-After", "")
-    return float(value) if value.isdigit() else None
+    return float(value) if value.isascii() and value.isdigit() and len(value) < 10 else None
 
 
 def _reason(error: Exception) -> str:

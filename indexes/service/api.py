@@ -22,7 +22,7 @@ from indexes.retrieval.folder_retriever import FolderRetriever
 from indexes.retrieval.remote import FINGERPRINT
 from indexes.service.config import LimitsConfig
 from indexes.service.telemetry import Telemetry
-from steprag.errors import RetrieverError
+from steprag.errors import StepragError
 from steprag.types import Passage
 from steprag.web.guard import LOCAL_NAMES, bounded
 
@@ -116,10 +116,11 @@ def _found(outcome: tuple[Passage, ...] | BaseException) -> tuple[Passage, ...]:
     """A search's passages. Raises HTTPException 500 where it failed; the log has what a client need not know."""
     if not isinstance(outcome, BaseException):
         return outcome
-    if not isinstance(outcome, RetrieverError):
+    if isinstance(outcome, StepragError):
+        log.error("a search failed: %s", outcome)
+    else:
         log.error("a search failed", exc_info=outcome)
-        raise HTTPException(500, "the search failed; the service's log says why")
-    raise HTTPException(500, str(outcome))
+    raise HTTPException(500, "the search failed; the service's log says why")  # the log names files, a client sees none
 
 
 class _Desk:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import faulthandler
 import math
 import signal
 import sys
@@ -27,6 +28,7 @@ def main(argv: list[str]) -> int:
     add_options(parser, ServeConfig)
     arguments = parse_arguments(parser, argv)
     config = config_from(ServeConfig, arguments)
+    faulthandler.enable(2)  # a mapped file that is cut short under us is a bus error, which Python cannot catch
     # `kill` ends us as Ctrl-C does; uvicorn answers what it accepted and raises the signal again behind it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import asdict
 
 from indexes.retrieval.open import open_retriever
-from steprag.agent.grammar import neutralise
+from steprag.agent.inert import neutralise
 from steprag.agent.retriever import Retriever, Tooled
 from steprag.cli import guarded
 from steprag.config import parse_arguments

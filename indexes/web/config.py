@@ -24,7 +24,7 @@ THRESHOLD = 0.61
 class WebConfig(Section):
     """How the web is searched, and what comes of it."""
 
-    provider: ProviderName = Field(description="the search engine: searxng, brave, tavily, serper or ddgs")
+    provider: ProviderName = Field(default="ddgs", description="searxng, brave, tavily, serper, or ddgs without a key")
     base_url: str | None = Field(default=None, description="where it is reached; searxng needs it, others have one")
     key_env: str | None = Field(
         default=None, description="environment variable that holds the key; none: BRAVE_API_KEY and the like"
@@ -41,10 +41,14 @@ class WebConfig(Section):
     page_seconds: float = Field(default=6.0, gt=0, description="seconds until a page counts as lost")
     extract_seconds: float = Field(default=5.0, gt=0, description="seconds that reading a page may take")
     extract_mb: Positive = Field(default=512, description="memory of the process that reads pages, in MiB")
-    seconds: float = Field(default=20.0, gt=0, description="seconds that a search may take, ranking included")
+    seconds: float = Field(
+        default=20.0,
+        gt=0,
+        description="seconds that a search may take; at half the engine, at three quarters pages are lost",
+    )
     chunk_words: Positive = Field(default=200, description="words in a passage")
     chunks: Annotated[int, Field(ge=1, le=400)] = Field(
-        default=96, description="passages that are ranked; of each page those that share words with the query"
+        default=24, description="passages of pages that are ranked; of each page those that share words with the query"
     )
     per_page: Positive = Field(default=2, description="passages of one page that a search gives at most")
     encoder: str | None = Field(default=None, description="ranks passages; none: the local index's, or minilm")
@@ -64,6 +68,8 @@ class WebConfig(Section):
     def _fits_together(self) -> Self:
         if self.provider == "searxng" and self.base_url is None:
             raise ValueError("searxng has no public address of its own; give the base_url of yours")
+        if self.provider == "ddgs" and (self.base_url is not None or self.key_env is not None):
+            raise ValueError("ddgs has neither base_url nor key; name the provider that has")
         if self.frozen and self.snapshot is None:
             raise ValueError("frozen answers from a snapshot; name its folder")
         if self.source != "web" and self.local is None:
@@ -74,4 +80,4 @@ class WebConfig(Section):
 class WebFileConfig(StageConfig):
     """A web file."""
 
-    web: WebConfig
+    web: WebConfig = WebConfig()

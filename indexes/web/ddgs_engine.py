@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from indexes.web.config import WebConfig
-from indexes.web.providers import Result, results_of
+from indexes.web.providers import WebResult, results_of
 from steprag.errors import ConfigError, RetrieverError
 from steprag.extras import remedy
 
@@ -29,7 +29,7 @@ class DdgsProvider:
             raise ConfigError(f"web.backends: name at least one of {', '.join(sorted(known))}")
         self._config = config
 
-    async def search(self, query: str) -> tuple[Result, ...]:
+    async def search(self, query: str) -> tuple[WebResult, ...]:
         """As `Provider.search` says; a search that found nothing is none that failed."""
         rows = await asyncio.to_thread(self._ask, query)
         return results_of(rows, ("href", "title", "body"), self._config.results)

@@ -12,9 +12,9 @@ from indexes.web.addresses import places
 from indexes.web.config import WebConfig
 from indexes.web.extraction import Extractor, Page
 from indexes.web.fetching import Fetcher, FetchError, Reply
-from indexes.web.providers import Result
+from indexes.web.providers import WebResult
 from indexes.web.robots import Robots
-from indexes.web.snapshot import Seen
+from indexes.web.snapshot import SeenPage
 from steprag.errors import ConfigError
 from steprag.extras import remedy
 
@@ -36,7 +36,7 @@ class Pages:
         self._robots = Robots(self._fetcher)
         self._extractor = Extractor(config.extract_seconds, config.extract_mb) if config.pages else None
 
-    async def read(self, results: Sequence[Result], known: Sequence[Page | None], until: float) -> list[Seen]:
+    async def read(self, results: Sequence[WebResult], known: Sequence[Page | None], until: float) -> list[SeenPage]:
         """What became of each result's page, in order. Those in `known` are not fetched; what is not there at `until`
         (the loop's clock) is lost.
         """
@@ -53,23 +53,27 @@ class Pages:
                     task.cancel()
             await asyncio.wait(waiting)
         return [
-            Seen(result, page) if task is None else Seen(result, None, LATE) if task.cancelled() else task.result()
+            SeenPage(result, page)
+            if task is None
+            else SeenPage(result, None, LATE)
+            if task.cancelled()
+            else task.result()
             for result, page, task in zip(results, known, tasks, strict=True)
         ]
 
-    async def _one(self, result: Result) -> Seen:
+    async def _one(self, result: WebResult) -> SeenPage:
         try:
             async with asyncio.timeout(self._config.page_seconds):
                 reply = await self._fetcher.get(result.url, self._robots.allow)
         except TimeoutError:
-            return Seen(result, None, f"took longer than {self._config.page_seconds:g} s")
+            return SeenPage(result, None, f"took longer than {self._config.page_seconds:g} s")
         except FetchError as error:
-            return Seen(result, None, str(error))
+            return SeenPage(result, None, str(error))
         if problem := _unread(reply):
-            return Seen(result, None, problem)
+            return SeenPage(result, None, problem)
         assert self._extractor is not None
         page = await self._extractor.extract(reply.body, _charset(reply), result.url)
-        return Seen(result, page, "" if page is not None else "no text could be read within the limits")
+        return SeenPage(result, page, "" if page is not None else "no text could be read within the limits")
 
     async def aclose(self) -> None:
         """Closes connections and the process that reads."""

@@ -32,7 +32,7 @@ _TAGS = re.compile(r"</?(?:strong|b|em|i|br)\s*/?>", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Result:
+class WebResult:
     """One hit of a search engine; `snippet` is what it shows of the page."""
 
     url: str
@@ -43,7 +43,7 @@ class Result:
 class Provider(Protocol):
     """A search engine."""
 
-    async def search(self, query: str) -> tuple[Result, ...]:
+    async def search(self, query: str) -> tuple[WebResult, ...]:
         """Its results, best first. Raises RetrieverError where this search failed; ConfigError where none can succeed:
         no key, no JSON, a plan that is used up. The caller bounds the time.
         """
@@ -117,7 +117,7 @@ class HttpProvider:
                               "web.key_env")  # fmt: skip
         return {self._dialect.key_header: self._dialect.key_before + key} if self._dialect.key_header else {}
 
-    async def search(self, query: str) -> tuple[Result, ...]:
+    async def search(self, query: str) -> tuple[WebResult, ...]:
         """As the protocol says; a reply that is late or over the rate is asked for a second time."""
         reply = await self._send(query)
         if reply.status in AGAIN:
@@ -135,7 +135,7 @@ class HttpProvider:
         spelt = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in asked.items()}
         return await self._fetcher.request("GET", self._url, headers=self._headers, params=spelt)
 
-    def _read(self, reply: Reply) -> tuple[Result, ...]:
+    def _read(self, reply: Reply) -> tuple[WebResult, ...]:
         name = self._config.provider
         if reply.status == 403 and name == "searxng":
             raise ConfigError(
@@ -170,14 +170,14 @@ def query_of(text: str) -> str:
     return " ".join(words)[:QUERY_CHARS]
 
 
-def results_of(rows: Sequence[Mapping[str, Any]], keys: tuple[str, str, str], most: int) -> tuple[Result, ...]:
+def results_of(rows: Sequence[Mapping[str, Any]], keys: tuple[str, str, str], most: int) -> tuple[WebResult, ...]:
     """The rows that have an http address, each address once, in order."""
-    found: dict[str, Result] = {}
+    found: dict[str, WebResult] = {}
     for row in rows:
         url, title, snippet = (as_utf8(str(row.get(key) or "")) for key in keys)
         address = _address(url)
         if address is not None and address not in found:
-            found[address] = Result(address, _plain(title), _plain(snippet))
+            found[address] = WebResult(address, _plain(title), _plain(snippet))
     return tuple(found.values())[:most]
 
 

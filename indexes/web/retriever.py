@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from weakref import WeakValueDictionary
 
+from indexes.retrieval.folder_retriever import CACHED
 from indexes.retrieval.searchers import asked_of, named
 from indexes.web.config import WebConfig
 from indexes.web.pages import Pages
 from indexes.web.providers import Provider, query_of
 from indexes.web.ranking import Ranker
-from indexes.web.snapshot import Seen, Snapshot
+from indexes.web.snapshot import SeenPage, Snapshot
 from indexes.web.texts import likely, pieces, plain, web_passage
 from steprag.errors import BudgetReached, NotJournalled, RetrieverError
 from steprag.types import Passage
@@ -23,8 +25,10 @@ ASKED = ("provider", "base_url", "params", "backends", "results", "pages", "page
 """Keys that decide what a search sees of the web. Times and limits do not: what they lose is in the snapshot."""
 RANKED = ("chunk_words", "chunks", "per_page")
 """Keys that decide which passages are made of it."""
-RESERVE = 0.25
-"""Share of a search's time that is kept for reading and ranking what has come."""
+ENGINE, PAGES = 0.5, 0.75
+"""Shares of a search's time that may be over when the search engine has answered, and when the pages are there; the
+rest is for ranking.
+"""
 
 
 class WebRetriever:
@@ -39,8 +43,9 @@ class WebRetriever:
         self._settings = named("web", VERSION, _asked(config))
         ranked = named(self._settings, [getattr(config, key) for key in RANKED], ranker.fingerprint)
         self.fingerprint = f"web:{config.provider}:{ranked}:{snapshot.id}"
-        self._gate = asyncio.Semaphore(config.concurrency)
+        self._open: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
         self._searching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._remembered: OrderedDict[tuple[str, int], tuple[Passage, ...]] = OrderedDict()
         self._sent = 0
         self._closed = False
 
@@ -57,44 +62,61 @@ class WebRetriever:
         if self._closed:
             raise RetrieverError("the retriever is closed")
         text, top_k = asked_of(query, top_k)
-        asked = query_of(text)
-        loop = asyncio.get_running_loop()
+        if (known := self._remembered.get((text, top_k))) is not None:
+            self._remembered.move_to_end((text, top_k))
+            return known
+        found = await self._ranked(text, await self._seen(query_of(text)), top_k)
+        self._remembered[text, top_k] = found
+        while len(self._remembered) > CACHED:
+            self._remembered.popitem(last=False)
+        return found
+
+    async def _seen(self, asked: str) -> tuple[SeenPage, ...]:
+        """What the snapshot holds of a search, else what the web says."""
         lock = self._searching.setdefault(asked, asyncio.Lock())
         async with lock:  # who asks the same meanwhile finds it in the snapshot
             seen = self._snapshot.search(self._settings, asked)
             if seen is None:
                 if self._provider is None or self._pages is None:
                     raise NotJournalled(f"the frozen snapshot {self._config.snapshot} lacks the search {asked[:100]!r}")
-                async with self._gate:
-                    seen = await self._see(asked, loop.time() + self._config.seconds)
-        return await self._ranked(text, seen, top_k)
+                async with self._gate():
+                    seen = await self._see(asked)
+        return seen
 
-    async def _see(self, asked: str, end: float) -> tuple[Seen, ...]:
+    def _gate(self) -> asyncio.Semaphore:
+        """Lets so many searches of the running loop through at once."""
+        loop = asyncio.get_running_loop()
+        if self._open is None or self._open[0] is not loop:
+            self._open = loop, asyncio.Semaphore(self._config.concurrency)
+        return self._open[1]
+
+    async def _see(self, asked: str) -> tuple[SeenPage, ...]:
         """Asks the web, and keeps what it says."""
         assert self._provider is not None
         assert self._pages is not None
         if self._config.searches is not None and self._sent >= self._config.searches:
             raise BudgetReached(f"{self._sent} searches were sent to {self._config.provider}, as web.searches allows")
         self._sent += 1
-        reserved = RESERVE * self._config.seconds
+        start, seconds = asyncio.get_running_loop().time(), self._config.seconds
         try:
-            async with asyncio.timeout_at(end - reserved):
+            async with asyncio.timeout_at(start + ENGINE * seconds):
                 results = await self._provider.search(asked)
         except TimeoutError:
             raise RetrieverError(f"{self._config.provider} did not answer in time (web.seconds)") from None
         first, rest = results[: self._config.pages], results[self._config.pages :]
         known = [self._snapshot.page(result.url) for result in first]
-        seen = [*await self._pages.read(first, known, end - reserved), *(Seen(result, None) for result in rest)]
+        seen = [
+            *await self._pages.read(first, known, start + PAGES * seconds),
+            *(SeenPage(result, None) for result in rest),
+        ]
         self._snapshot.keep(self._settings, asked, seen, datetime.now(UTC).isoformat(timespec="seconds"))
         kept = self._snapshot.search(self._settings, asked)
         assert kept is not None
         return kept  # another process may have been first; its answer is the one that replays
 
-    async def _ranked(self, query: str, seen: Sequence[Seen], top_k: int) -> tuple[Passage, ...]:
+    async def _ranked(self, query: str, seen: Sequence[SeenPage], top_k: int) -> tuple[Passage, ...]:
         """The best passages, at most `per_page` of one page; equal scores in the order of the results."""
-        candidates = [
-            (place, passage) for place, one in enumerate(seen) for passage in passages_of(query, one, self._config)
-        ][: self._config.chunks]
+        candidates = await asyncio.to_thread(candidates_of, query, seen, self._config)
         scores = await self._ranker.scores(query, [f"{p.title}\n{p.text}" for _, p in candidates])
         order = sorted(range(len(candidates)), key=lambda row: (-scores[row], row))
         return best(
@@ -114,7 +136,12 @@ class WebRetriever:
         self._snapshot.close()
 
 
-def passages_of(query: str, seen: Seen, config: WebConfig) -> list[Passage]:
+def candidates_of(query: str, seen: Sequence[SeenPage], config: WebConfig) -> list[tuple[int, Passage]]:
+    """The passages that are ranked, each with the place of its result."""
+    return [(place, passage) for place, one in enumerate(seen) for passage in passages_of(query, one, config)]
+
+
+def passages_of(query: str, seen: SeenPage, config: WebConfig) -> list[Passage]:
     """The candidates of a result: pieces of its page, else its snippet. A page gets its share of `chunks`."""
     result = seen.result
     if seen.page is None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from indexes.web.extraction import Page
-from indexes.web.providers import Result
+from indexes.web.providers import WebResult
 from steprag.errors import ConfigError, DataError, JournalError
 
 FILE = "web.sqlite"
@@ -30,10 +30,10 @@ CREATE TABLE IF NOT EXISTS pages(url TEXT PRIMARY KEY, hash TEXT, at TEXT) WITHO
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenPage:
     """A result and what became of its page: its text, or None and why there is none (`lost`)."""
 
-    result: Result
+    result: WebResult
     page: Page | None
     lost: str = ""
 
@@ -65,9 +65,12 @@ class Snapshot:
         """Names the snapshot wherever it lies; what is searched without a file has no lasting name."""
         if str(self._path) == MEMORY:
             return "live"
-        return str(self._file.execute("SELECT value FROM facts WHERE name = 'id'").fetchone()[0])
+        row = self._file.execute("SELECT value FROM facts WHERE name = 'id'").fetchone()
+        if row is None:
+            raise ConfigError(f"{self._path} is no snapshot of the web: it has no name")
+        return str(row[0])
 
-    def search(self, settings: str, query: str) -> tuple[Seen, ...] | None:
+    def search(self, settings: str, query: str) -> tuple[SeenPage, ...] | None:
         """What a search saw, or None where it was never made. Raises DataError for a damaged file."""
         row = self._rows("SELECT found FROM searches WHERE settings = ? AND query = ?", settings, query)
         if not row:
@@ -77,9 +80,9 @@ class Snapshot:
         except (ValueError, TypeError) as error:
             raise DataError(self._path, f"search {query[:60]!r} cannot be read: {error}") from None
 
-    def _seen(self, url: str, title: str, snippet: str, digest: str | None, lost: str) -> Seen:
+    def _seen(self, url: str, title: str, snippet: str, digest: str | None, lost: str) -> SeenPage:
         page = self._text(digest) if digest is not None else None
-        return Seen(Result(url, title, snippet), page, lost)
+        return SeenPage(WebResult(url, title, snippet), page, lost)
 
     def _text(self, digest: str) -> Page:
         rows = self._rows("SELECT title, text FROM texts WHERE hash = ?", digest)
@@ -92,7 +95,7 @@ class Snapshot:
         rows = self._rows("SELECT hash FROM pages WHERE url = ?", url)
         return self._text(rows[0][0]) if rows else None
 
-    def keep(self, settings: str, query: str, seen: Sequence[Seen], at: str) -> None:
+    def keep(self, settings: str, query: str, seen: Sequence[SeenPage], at: str) -> None:
         """Keeps a search and its pages, all or nothing; one that is there already stays. Raises JournalError."""
         try:
             self._file.execute("BEGIN IMMEDIATE")
@@ -103,7 +106,7 @@ class Snapshot:
                 self._file.execute("ROLLBACK")
             raise JournalError(f"{self._path} cannot be written: {error}; what it holds is kept") from None
 
-    def _insert(self, settings: str, query: str, seen: Sequence[Seen], at: str) -> None:
+    def _insert(self, settings: str, query: str, seen: Sequence[SeenPage], at: str) -> None:
         found: list[tuple[Any, ...]] = []
         for one in seen:
             digest = None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from indexes.corpora.passage_store import passage_text
 from indexes.retrieval.searchers import RRF_K, named
 from indexes.web.ranking import Ranker
-from steprag.agent.retriever import Choice, Retriever
+from steprag.agent.retriever import Retriever, SourceChoice
 from steprag.errors import RetrieverError
 from steprag.progress import say
 from steprag.types import Passage
@@ -22,16 +22,16 @@ class Choices:
     """Where the passages of the last queries came from."""
 
     def __init__(self) -> None:
-        self._made: OrderedDict[str, Choice] = OrderedDict()
+        self._made: OrderedDict[str, SourceChoice] = OrderedDict()
 
-    def note(self, query: str, choice: Choice) -> None:
+    def note(self, query: str, choice: SourceChoice) -> None:
         """Remembers a choice."""
         self._made[query] = choice
         self._made.move_to_end(query)
         while len(self._made) > REMEMBERED:
             self._made.popitem(last=False)
 
-    def of(self, query: str) -> Choice | None:
+    def of(self, query: str) -> SourceChoice | None:
         """The choice of the last search of this query."""
         return self._made.get(query)
 
@@ -63,10 +63,10 @@ class FusedRetriever:
             return local
         if isinstance(web, BaseException):
             raise web
-        self._choices.note(query, Choice("both", "index and web are fused by rank"))
+        self._choices.note(query, SourceChoice("both", "index and web are fused by rank"))
         return fused(local, web)[:top_k]
 
-    def choice(self, query: str) -> Choice | None:
+    def choice(self, query: str) -> SourceChoice | None:
         """Where the passages of the last search of this query came from, and why."""
         return self._choices.of(query)
 
@@ -98,17 +98,17 @@ class FallbackRetriever:
         likeness = await alike(self._ranker, query, local)
         said = f"the index's best passage has {likeness:.2f}, the threshold is {self._threshold:.2f}"
         if likeness >= self._threshold:
-            self._choices.note(query, Choice("local", said))
+            self._choices.note(query, SourceChoice("local", said))
             return local
         try:
             web = await self._web.search(query, top_k)
         except RetrieverError as error:
             self._choices.note(query, _without_web(error))
             return local
-        self._choices.note(query, Choice("web", said))
+        self._choices.note(query, SourceChoice("web", said))
         return web
 
-    def choice(self, query: str) -> Choice | None:
+    def choice(self, query: str) -> SourceChoice | None:
         """Where the passages of the last search of this query came from, and why."""
         return self._choices.of(query)
 
@@ -135,7 +135,7 @@ class SourcesRetriever:
         """What the chosen one finds."""
         return await self._chosen.search(query, top_k)
 
-    def choice(self, query: str) -> Choice | None:
+    def choice(self, query: str) -> SourceChoice | None:
         """What the chosen one says of itself, where it chooses."""
         return self._chosen.choice(query) if isinstance(self._chosen, FusedRetriever | FallbackRetriever) else None
 
@@ -161,6 +161,6 @@ def fused(*rankings: tuple[Passage, ...]) -> tuple[Passage, ...]:
     return tuple(Passage(name, passages[name].title, passages[name].text, round(scores[name], 6)) for name in order)
 
 
-def _without_web(error: RetrieverError) -> Choice:
+def _without_web(error: RetrieverError) -> SourceChoice:
     say(f"the web could not be searched; the index answers alone: {error}")
-    return Choice("local", f"the web could not be searched: {error}")
+    return SourceChoice("local", f"the web could not be searched: {error}")

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from steprag.agent.grammar import neutralise
+from steprag.agent.inert import neutralise
 from steprag.agent.profiles import fill
 from steprag.policy.client import Policy
 from steprag.types import Message

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 from indexes import open_retriever
 from inference.chat.api import FREE, create_chat_app
@@ -25,6 +26,7 @@ from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
 from steprag.agent.open import SERVED, Agent, make_environment, open_agent
 from steprag.agent.retriever import Sourced
+from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import player_identity
 from steprag.cli import guarded
@@ -92,7 +94,7 @@ async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:
                         raise ConfigError(f"serve.mode is {mode!r}; here there are {', '.join(chat.modes)}")
                     door = Door(token, is_loopback(config.serve.host), FREE, config.serve.body_bytes, f"steprag{port}")
                     service = ChatService(desk, door, config.serve, _model_name(config), index, mode, code_version())
-                    sys.stdout.write(f"{url_of(listening)}/#token={token}\n")
+                    sys.stdout.write(f"{url_of(listening)}/#token={quote(token, safe='')}\n")
                     sys.stdout.flush()
                     say(f"open the link, or point a client at {url_of(listening)}/v1 with the token as its key; "
                         "Ctrl-C stops it")  # fmt: skip
@@ -117,7 +119,7 @@ def _folder(config: ChatConfig, environment: Environment, out: Path) -> Iterator
 @asynccontextmanager
 async def _chat_agent(config: ChatConfig, environment: Environment, folder: Path | None) -> AsyncIterator[ChatAgent]:
     """The agent in every mode, with its journal and the turns that were kept."""
-    journal_file = folder / JOURNAL if folder else Path(":memory:")
+    journal_file = folder / JOURNAL if folder else IN_MEMORY
     async with (
         open_agent(config, environment.retriever, environment=environment) as agent,
         _rewriter(config, agent) as rewriter,

@@ -29,6 +29,7 @@ from preference.leakage import check_folder
 from preference.pairs_folder import PairsFolder
 from preference.report import summary, write_report
 from preference.rule_counts import Funnel
+from steprag.agent.inert import CONTROL_TOKEN
 from steprag.agent.profiles import PromptProfile, load_profile
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
@@ -120,7 +121,11 @@ def problem(row: dict[str, Any]) -> str | None:
         return f"chosen: no action, but {row['chosen_action_type']!r}"
     if row["chosen"] == row["rejected"]:
         return "chosen and rejected are the same text"
-    return None if parse_user(row["input"]) else "the user turn has another form"
+    shown = parse_user(row["input"])
+    if shown is None:
+        return "the user turn has another form"
+    written = (row["chosen"], row["rejected"], *(step.text for step in shown.state.steps))
+    return "a chat template's control token in a step" if any(map(CONTROL_TOKEN.search, written)) else None
 
 
 def to_pair(row: dict[str, Any], profile: PromptProfile) -> tuple[Question, Pair]:

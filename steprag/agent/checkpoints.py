@@ -7,11 +7,14 @@ of them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from steprag.agent.inert import surviving
 from steprag.agent.profiles import PromptProfile, load_profile
 from steprag.engines.models import ModelFiles, resolve_model, weights_hash
+from steprag.engines.special_tokens import special_tokens
 from steprag.errors import ConfigError
 from steprag.files import read_json
 from steprag.progress import say
@@ -34,7 +37,7 @@ def profile_for(prompt: PromptConfig, files: ModelFiles) -> PromptProfile:
     if stage_of(manifest) == "critic":
         raise ConfigError(f"{folder} is a critic and writes no steps; give it with --critic")
     check_use(folder, manifest, files, profile, unchecked=prompt.unchecked)
-    return profile
+    return replace(profile, reserved=surviving(special_tokens(files)))
 
 
 def training_manifest(files: ModelFiles) -> tuple[Path, dict[str, Any]]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from steprag.agent.inert import CONTROL_TOKEN
 from steprag.agent.stack import Effect, idle
 from steprag.agent.tools import BadCall, ToolSpec, call_of
 from steprag.errors import StepFormatError
@@ -35,19 +36,6 @@ FAILURES = {
     "bad_call": "the call names no tool, or its arguments do not fit the tool",
 }
 """Why a completion is refused: the reason as it is counted and stored, and what it means."""
-
-# The families' turn markers: ChatML (Qwen, SmolLM), Llama 3, DeepSeek's full-width bars, Llama 2, Gemma.
-CONTROL_TOKEN = re.compile(r"<[|｜][^<>\n]{1,40}[|｜]>|</?s>|\[/?INST\]|</?(?:start|end)_of_turn>")
-_TAG_LIKE = re.compile(r"<(?=[/|｜!]?[A-Za-z_|｜▁])|\[(?=/?INST\])")
-
-
-def neutralise(text: str) -> str:
-    """Text from outside (a passage, a question) with everything that looks like markup made inert.
-
-    "<" before a letter, slash or bar becomes "‹", so no action tag and no chat template's token survives, in any
-    tokenizer; all else stays as it is.
-    """
-    return _TAG_LIKE.sub(lambda match: "‹" if match.group() == "<" else "(", text)
 
 
 @dataclass(frozen=True)

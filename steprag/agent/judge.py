@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,9 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from steprag.agent.grammar import neutralise
+from steprag.agent.inert import neutralise
 from steprag.agent.profiles import fill
 from steprag.files import file_hash
+from steprag.json_text import NotJson, decoded
 from steprag.policy.client import Policy
 from steprag.types import Message, Question, State, Usage
 from steprag.yaml_files import read_yaml
@@ -93,8 +93,8 @@ def parse_score(reply: str) -> float | None:
     text = reply.strip()
     if text.startswith("{"):
         try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):  # no JSON, a number of thousands of digits, nesting without end
+            value = decoded(text)
+        except NotJson:
             return None
         number = value.get("score") if set(value) == {"score"} else None
         return number / 100 if type(number) is int and 0 <= number <= 100 else None
@@ -104,7 +104,7 @@ def parse_score(reply: str) -> float | None:
 def render(question: Question, state: State, *, gold: bool) -> tuple[Message, ...]:
     """The judge's prompt: question, golden answers if it may see them, and the steps as they were written."""
     words = _words()
-    told = fill(words["gold"], answers=" / ".join(question.golden_answers)) if gold else ""
+    told = fill(words["gold"], answers=neutralise(" / ".join(question.golden_answers))) if gold else ""
     steps = "\n".join(step.text for step in state.steps)
     user = fill(words["user"], question=neutralise(question.question), gold=told, steps=steps).strip()
     return (Message(role="system", content=words["system"]), Message(role="user", content=user))

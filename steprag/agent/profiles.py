@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from steprag.agent.grammar import START, Grammar, neutralise
+from steprag.agent.grammar import START, Grammar
 from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
+from steprag.agent.inert import neutralise
 from steprag.agent.stack import live
 from steprag.agent.tools import ToolSpec
 from steprag.errors import ConfigError
@@ -75,7 +76,8 @@ class PromptProfile:
     """Turns a state into the chat messages that a policy sees.
 
     `examples`: how many of the file's worked examples stand in the system prompt (0 for trained policies).
-    `hash` covers every word of the file and the number of examples.
+    `hash` covers every word of the file and the number of examples. `reserved`: special tokens of the policy's own
+    tokenizer that must not reach it from outside (`steprag.agent.inert.surviving`).
     """
 
     name: str
@@ -83,6 +85,7 @@ class PromptProfile:
     words: _ProfileFile
     examples: int
     hash: str
+    reserved: tuple[str, ...] = ()
 
     def render(self, state: State, allowed: tuple[str, ...]) -> tuple[Message, ...]:
         """System prompt and one user turn: question, steps as sampled, passages of the last query, the tail.
@@ -91,7 +94,7 @@ class PromptProfile:
         """
         if self.words.turns:
             return self._turn(state, allowed)
-        asked = neutralise(state.question)
+        asked = self._inert(state.question)
         bare = asked.rstrip()
         marked = bare if "\n" in bare else f"{bare.removesuffix('?')}?"  # no mark behind the last choice
         question = fill(self.words.question, question=asked, asked=marked)
@@ -137,7 +140,7 @@ class PromptProfile:
         turn = self.words.turns["|".join(allowed) if state.steps else "start"]
         steps = self.words.between.join(fill(self.words.step, text=step.text) for step in state.steps)
         passages = self._passages(state.passages)
-        user = fill(turn.user, question=neutralise(state.question), steps=steps, passages=passages)
+        user = fill(turn.user, question=self._inert(state.question), steps=steps, passages=passages)
         return (Message(role="system", content=turn.system), Message(role="user", content=user))
 
     def with_tools(self, tools: tuple[ToolSpec, ...]) -> PromptProfile:
@@ -154,17 +157,20 @@ class PromptProfile:
     def _system(self) -> str:
         parts = [self.words.system.strip()]
         if tools := self.grammar.tools:
-            lines = "\n".join(neutralise(tool.shown) for tool in tools)
+            lines = "\n".join(self._inert(tool.shown) for tool in tools)
             parts.append(fill(self.words.tools.strip(), tools=lines))
         if self.examples:
             parts.append(self.words.examples_header)
             parts += [example.strip() for example in self.words.examples[: self.examples]]
         return "\n\n".join(parts)
 
+    def _inert(self, text: str) -> str:
+        return neutralise(text, self.reserved)
+
     def _passages(self, passages: tuple[Passage, ...]) -> str:
         ordered = passages if self.words.order == "best_first" else passages[::-1]
         return self.words.between_passages.join(
-            fill(self.words.passage, rank=str(rank), title=neutralise(p.title), text=neutralise(p.text))
+            fill(self.words.passage, rank=str(rank), title=self._inert(p.title), text=self._inert(p.text))
             for rank, p in enumerate(ordered, 1)
         )
 

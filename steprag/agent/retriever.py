@@ -52,7 +52,7 @@ class Tooled(Protocol):
 
 
 @dataclass(frozen=True)
-class Choice:
+class SourceChoice:
     """Where passages came from (`source`: local, web or both), and why, in a line."""
 
     source: str
@@ -63,7 +63,7 @@ class Choice:
 class Choosing(Protocol):
     """A retriever that chooses among sources."""
 
-    def choice(self, query: str) -> Choice | None:
+    def choice(self, query: str) -> SourceChoice | None:
         """Of the last search of this query; None where there was none."""
         ...
 

@@ -6,13 +6,13 @@ What a call says is checked against these specifications before anything is call
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from steprag.errors import ConfigError
+from steprag.json_text import NotJson, decoded
 
 Kind = Literal["string", "integer", "number", "boolean"]
 KINDS: dict[Kind, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,)}
@@ -89,8 +89,8 @@ def call_of(content: str, tools: tuple[ToolSpec, ...]) -> Call:
 
 def _object(text: str, tool: ToolSpec) -> dict[str, Any]:
     try:
-        given = json.loads(text) if text.strip() else {}
-    except (ValueError, RecursionError):
+        given = decoded(text) if text.strip() else {}
+    except NotJson:
         raise BadCall(f"{tool.name} takes one line of JSON") from None
     if not isinstance(given, dict):
         raise BadCall(f"{tool.name} takes a JSON object")

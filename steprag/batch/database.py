@@ -19,6 +19,8 @@ CREATE TABLE IF NOT EXISTS questions(id TEXT PRIMARY KEY, row TEXT);
 CREATE TABLE IF NOT EXISTS lost(id INTEGER PRIMARY KEY, question TEXT, role TEXT);
 """
 # A call without a reply was in flight when the process died.
+IN_MEMORY = Path(":memory:")
+"""The path of a journal that no file keeps."""
 PATIENCE = 150.0
 """Seconds to wait for a file that is one process's alone: longer than a cluster takes to give a silent node up (Ray
 about 65 s) and a file server a client that does not renew its lease (NFS 4 usually 90 s).
@@ -77,7 +79,8 @@ def _translated(error: sqlite3.Error, path: Path) -> JournalError:
 
 
 def _connected(path: Path, alone: bool) -> sqlite3.Connection:
-    db = sqlite3.connect(path.absolute().as_uri(), uri=True, isolation_level=None, timeout=PATIENCE if alone else 5)
+    where = str(path) if path == IN_MEMORY else path.absolute().as_uri()
+    db = sqlite3.connect(where, uri=True, isolation_level=None, timeout=PATIENCE if alone else 5)
     if alone:  # before the journal mode, or SQLite shares memory all the same
         db.execute("PRAGMA locking_mode=EXCLUSIVE")
     db.execute("PRAGMA journal_mode=WAL")

@@ -33,6 +33,11 @@ class KeptCalls:
     def __init__(self, path: Path, db: Database) -> None:
         self.path, self._db = path, db
 
+    @classmethod
+    def reading(cls, path: Path) -> KeptCalls:
+        """The file of a run, which nobody need have open; nothing is written."""
+        return cls(path, Database(path, reading=True))
+
     def questions(self) -> list[Question]:
         """Every question that was begun, in that order."""
         rows = self._db.rows("SELECT row FROM questions ORDER BY rowid")

@@ -6,7 +6,6 @@ and what the run counts of it. A start reads the index and not the results, whic
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +13,16 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from steprag.errors import DataError
-from steprag.files import LineJournal, drop_torn_line, from_dict, lines_of, read_records, write_records, written_whole
+from steprag.files import (
+    LineJournal,
+    drop_torn_line,
+    from_dict,
+    lines_of,
+    parse_line,
+    read_records,
+    write_records,
+    written_whole,
+)
 
 Record = TypeVar("Record")
 VERSION = 2
@@ -65,7 +73,7 @@ def read_at(place: Place, path: Path, cls: type[Record]) -> Record:
     """The one result at that place of its file."""
     with path.open("rb") as stream:
         stream.seek(place.start)
-        return from_dict(cls, json.loads(stream.read(place.length)), path, place.line)
+        return from_dict(cls, parse_line(stream.read(place.length), path, place.line), path, place.line)
 
 
 class Results(Generic[Record]):

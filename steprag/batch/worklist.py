@@ -17,7 +17,7 @@ from steprag.agent.environment import Environment
 from steprag.agent.open import AgentConfig
 from steprag.batch.concurrency import for_each
 from steprag.batch.results import Results
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, DataError
 from steprag.files import LineJournal, drop_torn_line, file_hash, read_rows, write_records
 from steprag.policy.budget import Spending
 from steprag.policy.client import Model, OpenAIPolicy, model_identity
@@ -26,6 +26,8 @@ from steprag.runs import Run
 from steprag.types import Failure, Question, Usage
 
 FAILED = "failures.jsonl"
+Served = dict[str, dict[str, str]]
+"""Role to what its endpoint says of the model."""
 SAMPLING = {"temperature", "top_p", "top_k", "min_p", "max_tokens", "constrained"}
 
 
@@ -114,14 +116,24 @@ async def work_off(
             watching.cancel()
 
 
+def served_by(**models: Model | None) -> Served:
+    """What the endpoints of these roles say that they serve, beside its name; nothing of those that say nothing."""
+    found = {key: each.policy.served for key, each in models.items() if each and isinstance(each.policy, OpenAIPolicy)}
+    return {role: served for role, served in found.items() if served}
+
+
 def same_model(run: Run, **models: Model | None) -> None:
-    """Notes what the endpoints of these roles say that they serve, beside its name; raises ConfigError where one said
-    something else when the run was begun. An endpoint that says nothing may serve anything.
+    """As `note_served`, of what the endpoints of these roles serve."""
+    note_served(run, served_by(**models))
+
+
+def note_served(run: Run, models: Served) -> None:
+    """Notes what is served; raises ConfigError where an endpoint said something else when the run was begun. One that
+    says nothing may serve anything.
     """
     known = dict(run.manifest.get("served", {}))
-    for role, model in models.items():
-        served = model.policy.served if model and isinstance(model.policy, OpenAIPolicy) else {}
-        if served and known.setdefault(role, served) != served:
+    for role, served in models.items():
+        if known.setdefault(role, served) != served:
             raise ConfigError(
                 f"{run.path} was begun with {known[role]} served as the {role}, which is now {served}; serve the same "
                 "again, or choose another folder"
@@ -146,7 +158,12 @@ def failures_in(folder: Path) -> dict[str, dict[str, Any]]:
     file = folder / FAILED
     if not file.exists():
         return {}
-    return {row["id"]: row for _, row in read_rows(file)}
+    failed = {}
+    for number, row in read_rows(file):
+        if not isinstance(row, dict) or not isinstance(row.get("id"), str):
+            raise DataError(file, "no failure of a question: it has no id", line=number, remedy="delete the line")
+        failed[row["id"]] = row
+    return failed
 
 
 def note_failures(run: Run, results: Results[Any]) -> int:

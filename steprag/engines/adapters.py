@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steprag.engines.models import ModelFiles, adapter_base, adapter_config, cache_dir, resolve_model
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, DataError
 from steprag.files import read_json
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _FORMAT = "1"  # part of the cache key; raise it when the output changes
 _ARCHITECTURES = ("llama", "qwen2")
+_ROTARY = ("self_attn.q_proj", "self_attn.k_proj")
+_MOST = 1e6  # no adapter's alpha; what GGUF keeps it in ends at 3.4e38
 _MODULES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -68,8 +70,11 @@ def gguf_adapter(folder: Path, base: ModelFiles | None = None) -> Path:
 
 
 def lora_rank(folder: Path) -> int:
-    """The rank of a PEFT adapter."""
-    return int(adapter_config(folder)["r"])
+    """The rank of a PEFT adapter. Raises DataError."""
+    rank = adapter_config(folder).get("r")
+    if not isinstance(rank, int) or not 0 < rank < 1 << 20:
+        raise DataError(folder / "adapter_config.json", "r is no rank", remedy="save the adapter again")
+    return rank
 
 
 def base_shape(base: ModelFiles) -> BaseShape:
@@ -144,7 +149,7 @@ def _write(target: Path, folder: Path, config: dict[str, Any], shape: BaseShape)
     """Write the adapter whole or not at all."""
     from gguf import GGUFWriter
 
-    tensors = _converted(folder, shape)
+    tensors, alpha = _converted(folder, shape), _alpha(folder, config)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(suffix=".gguf", dir=target.parent)
     os.close(handle)
@@ -152,7 +157,7 @@ def _write(target: Path, folder: Path, config: dict[str, Any], shape: BaseShape)
         writer = GGUFWriter(temporary, shape.architecture)
         writer.add_string("general.type", "adapter")
         writer.add_string("adapter.type", "lora")
-        writer.add_float32("adapter.lora.alpha", _alpha(config))
+        writer.add_float32("adapter.lora.alpha", alpha)
         for name, tensor in tensors.items():
             writer.add_tensor(name, tensor)
         writer.write_header_to_file()
@@ -164,10 +169,12 @@ def _write(target: Path, folder: Path, config: dict[str, Any], shape: BaseShape)
         Path(temporary).unlink(missing_ok=True)
 
 
-def _alpha(config: dict[str, Any]) -> float:
+def _alpha(folder: Path, config: dict[str, Any]) -> float:
     """llama.cpp scales by alpha / rank; rank-stabilised LoRA by alpha / √rank, so its alpha is multiplied by √rank."""
-    alpha = float(config["lora_alpha"])
-    return alpha * math.sqrt(config["r"]) if config.get("use_rslora") else alpha
+    alpha = config.get("lora_alpha")
+    if not isinstance(alpha, int | float) or not -_MOST < alpha < _MOST:
+        raise DataError(folder / "adapter_config.json", "lora_alpha is no number", remedy="save the adapter again")
+    return alpha * math.sqrt(lora_rank(folder)) if config.get("use_rslora") else float(alpha)
 
 
 def _converted(folder: Path, shape: BaseShape) -> dict[str, np.ndarray]:
@@ -181,9 +188,12 @@ def _converted(folder: Path, shape: BaseShape) -> dict[str, np.ndarray]:
             raise ConfigError(f"{folder} cannot become a GGUF adapter: {name} is no linear layer of a block")
         layer, module, side = match.groups()
         rows = tensor.float().numpy()
+        heads = shape.heads if module.endswith("q_proj") else shape.kv_heads
+        if rows.ndim != 2 or (side == "B" and module in _ROTARY and rows.shape[0] % (2 * heads)):
+            raise ConfigError(f"{folder} cannot become a GGUF adapter: {name} has the shape {tuple(rows.shape)}")
         _check_width(folder, module, side, rows, shape)
-        if side == "B" and shape.architecture == "llama" and module in ("self_attn.q_proj", "self_attn.k_proj"):
-            rows = permute_rows(rows, shape.heads if module.endswith("q_proj") else shape.kv_heads)
+        if side == "B" and shape.architecture == "llama" and module in _ROTARY:
+            rows = permute_rows(rows, heads)
         converted[f"blk.{layer}.{_MODULES[module]}.weight.lora_{side.lower()}"] = rows
     return converted
 

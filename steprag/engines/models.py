@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from steprag.engines.hub import HUB_ID
+from steprag.engines.safetensors_header import check_tensors
 from steprag.errors import ConfigError
 from steprag.files import read_json
 
@@ -221,6 +222,7 @@ def _adapter(path: Path, base: ModelFiles) -> Path:
         raise ConfigError(f"{path} is no adapter: it needs adapter_config.json (a PEFT folder) or the ending .gguf")
     if not (path / "adapter_model.safetensors").is_file():
         raise ConfigError(f"{path} has no adapter_model.safetensors; pickled adapters are not loaded: save it again")
+    check_tensors(path / "adapter_model.safetensors")  # one without any would be served as if it were an adapter
     _check_base(path, base)
     return path.resolve()
 

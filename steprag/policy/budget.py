@@ -41,16 +41,16 @@ class Spending:
     """
 
     def __init__(self, budget: BudgetConfig | None = None, prices: Mapping[str, PriceConfig] | None = None) -> None:
-        self._budget, self._prices = budget or BudgetConfig(), prices or {}
+        self._budget, self.prices = budget or BudgetConfig(), prices or {}
         self.usage, self.usd, self._start = Usage(), 0.0, time.monotonic()
         self.in_flight = self.lost = 0
-        if self._budget.usd is not None and not any(p.prompt or p.completion for p in self._prices.values()):
+        if self._budget.usd is not None and not any(p.prompt or p.completion for p in self.prices.values()):
             raise ConfigError("budget.usd is set but no price: give policy.price.prompt and policy.price.completion")
 
     def add(self, role: str, usage: Usage) -> None:
         """Counts what a reply cost. A role without a price costs no dollars; its calls and tokens count."""
         self.usage += usage
-        self.usd += dollars(usage, self._prices.get(role, PriceConfig()))
+        self.usd += dollars(usage, self.prices.get(role, PriceConfig()))
 
     def summary(self) -> dict[str, float]:
         """Calls, tokens and dollars, as a manifest says what a run has cost, failed questions included."""

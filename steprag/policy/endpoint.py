@@ -30,6 +30,11 @@ def translated(error: openai.APIError, where: str, api_key_env: str) -> StepragE
         return PolicyRefused(f"{where}: the quota is used up")
     if isinstance(error, openai.NotFoundError):
         return PolicyUnavailable(f"{where}: not found ({reason(error)})")
+    if isinstance(error, openai.APIStatusError) and 300 <= error.status_code < 400:
+        status = error.status_code
+        return PolicyUnavailable(
+            f"{where}: redirects ({status}), which is not followed; give the final URL as base_url"
+        )
     if any(isinstance(cause, aiohttp.ClientConnectorError) for cause in causes_of(error)):
         # a lost connection is one request's bad luck; no listener is not
         return PolicyUnavailable(f"{where}: nothing answers ({reason(error)})")

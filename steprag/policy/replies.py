@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice
 from pydantic import ValidationError
 
 from steprag.errors import PolicyUnavailable
 from steprag.files import as_utf8
+from steprag.json_text import NotJson, decoded
 from steprag.tree_checks import COUNTABLE
 from steprag.types import Completion, Sample, Usage
 
@@ -90,9 +89,9 @@ def served_models(text: str, url: str) -> dict[str, dict[str, str]]:
     try:
         return {
             str(model["id"]): {key: str(model[key]) for key in ("root", "parent") if model.get(key)}
-            for model in json.loads(text)["data"]
+            for model in decoded(text)["data"]
         }
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (NotJson, TypeError, KeyError, AttributeError):
         raise PolicyUnavailable(
             f"{url} answers, but not as an OpenAI-compatible endpoint, whose URL usually ends in /v1"
         ) from None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import socket
+from typing import Any
 
 from starlette.types import ASGIApp
 
@@ -12,6 +15,9 @@ from steprag.errors import ConfigError
 
 KEEP_ALIVE = 65
 """Seconds that an idle connection stays open: longer than clients leave theirs, so none is closed under a request."""
+
+QUEUE = 1024
+"""Clients whose connections the kernel holds until they are accepted."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -44,15 +50,36 @@ def token_in(token_env: str, host: str) -> str | None:
 
 
 async def serve_app(app: ASGIApp, listening: socket.socket, *, grace: int) -> None:
-    """Serves until a signal comes; requests that are under way then have `grace` seconds to end."""
+    """Serves until a signal comes; requests that are under way then have `grace` seconds to end.
+
+    Connections are bounded in number and time (`steprag.web.connections`).
+    """
     import uvicorn
 
+    from steprag.web import connections
+
+    most, at_once = connections.room()
     settings = uvicorn.Config(
         app,
+        http=connections.bounded_protocol(connections.ConnectionBounds(most)),
+        backlog=at_once,  # asyncio accepts so many before it looks at the first
         log_level="warning",
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=grace,
     )
-    await uvicorn.Server(settings).serve(sockets=[listening])
+    for name in ("uvicorn.error", connections.__name__):
+        logging.getLogger(name).addFilter(connections.Seldom())
+    asyncio.get_running_loop().set_exception_handler(connections.full_said_once)
+    server = uvicorn.Server(settings)
+    asyncio.get_running_loop().call_soon(_deepen, server, listening)
+    await server.serve(sockets=[listening])
+
+
+def _deepen(server: Any, listening: socket.socket) -> None:
+    """Lets the kernel hold more clients that wait than asyncio accepts in one go, once uvicorn has begun to listen."""
+    if server.started:
+        listening.listen(QUEUE)
+    elif not server.should_exit:
+        asyncio.get_running_loop().call_later(0.05, _deepen, server, listening)

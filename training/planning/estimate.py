@@ -95,7 +95,7 @@ def _playing(config: TrainConfig, shape: Shape, data: Data, learning: Memory) ->
     if config.stage != "grpo":
         return replace(learning, activations=0.0, logits=0.0)
     width = 2 if config.bf16 else 4
-    episodes = config.grpo.questions * config.grpo.episodes / config.processes
+    episodes = config.grpo.questions * config.grpo.episodes / config.workers
     longest = min(data.longest, config.max_length)
     tokens = episodes * longest
     block = tokens * width * (2 * shape.hidden + 3 * shape.intermediate) + tokens * longest

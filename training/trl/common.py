@@ -78,7 +78,7 @@ def common_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
         if config.liger
         else None,  # TRL has a head of its own
         "use_cpu": not torch.accelerator.is_available(),
-        "ddp_backend": "gloo" if config.processes > 1 and not torch.accelerator.is_available() else None,
+        "ddp_backend": "gloo" if config.workers > 1 and not torch.accelerator.is_available() else None,
         "ddp_find_unused_parameters": False,
         "dataloader_pin_memory": torch.accelerator.is_available(),
         "seed": config.seed,

@@ -255,7 +255,7 @@ def build(policy: Any, stage: GrpoStage) -> EpisodeGRPOTrainer:
     arguments = {
         **common_arguments(config, stage.job.checkpoints),
         # TRL counts episodes; we batch rows
-        "per_device_train_batch_size": section.questions // config.processes * section.episodes,
+        "per_device_train_batch_size": section.questions // config.workers * section.episodes,
         "max_steps": len(order) // section.questions,
         "num_generations": section.episodes,
         "shuffle_dataset": False,

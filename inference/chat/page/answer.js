@@ -34,7 +34,9 @@ function Source({ id, source, item, open, toggle }) {
     <details open=${open}>
       <summary onClick=${(event) => (event.preventDefault(), toggle())}>
         <span class="number">${source.n}</span> <b>${item.title}</b>
-        <span class="quiet">evidence of step ${source.evidence + 1}, from ${sourceName(item.source)}</span>
+        <span class="quiet">
+          evidence of step ${source.evidence + 1}, from ${sourceName(item.url ? "web" : "local")}
+        </span>
       </summary>
       <${PassageText} item=${item} spans=${source.spans} />
     </details>
@@ -55,7 +57,11 @@ function CopyButton({ text }) {
   const [copied, setCopied] = useState(false);
   if (!navigator.clipboard) return null;
   async function copy() {
-    await navigator.clipboard.writeText(text);
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      return; // the browser's user does not allow it
+    }
     setCopied(true);
     setTimeout(() => setCopied(false), 2000);
   }
@@ -63,7 +69,7 @@ function CopyButton({ text }) {
     ${copied ? "Copied" : "Copy"}<//>`;
 }
 
-/** Right, wrong, and what is right. A correction becomes a question with that answer (docs/chat.md). */
+/** Right, wrong, and what is right: the service keeps it as the question's golden answer. */
 export function Feedback({ turn, controller }) {
   const [asking, setAsking] = useState(false);
   const { feedback } = turn;

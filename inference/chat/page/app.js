@@ -10,12 +10,21 @@ import { reduce, shownTurns, START } from "./state.js";
 import { Turns } from "./turn.js";
 import { Welcome } from "./welcome.js";
 
-/** The state and the controller. The state is changed at once, and drawn when the browser comes to it. */
+/** The state and the controller. The state is changed at once, and drawn once a frame however many tokens came. */
 function usePage() {
   const [state, draw] = useState(START);
   const controller = useMemo(() => {
     let now = START;
-    const dispatch = (action) => draw((now = reduce(now, action)));
+    let awaited = false;
+    const dispatch = (action) => {
+      now = reduce(now, action);
+      if (awaited) return;
+      awaited = true;
+      requestAnimationFrame(() => {
+        awaited = false;
+        draw(now);
+      });
+    };
     return createController(dispatch, () => now);
   }, []);
   return [state, controller];
@@ -24,6 +33,7 @@ function usePage() {
 export function App() {
   const [state, controller] = usePage();
   const [drawer, setDrawer] = useState(false);
+  const [draft, setDraft] = useState({ text: "", mode: null, rewrite: true });
   useEffect(() => {
     controller.start();
     const moved = () => {
@@ -35,17 +45,21 @@ export function App() {
     return () => window.removeEventListener("popstate", moved);
   }, [controller]);
 
+  const { conversations, current, info } = state;
   const turns = shownTurns(state);
   useEffect(() => {
     document.title = turns.length ? `${turns[0].asked} · StepRAG` : "StepRAG";
   }, [turns[0]?.asked]);
-  const [away, toLatest] = useLatest(state.current, turns);
+  const [away, toLatest] = useLatest(current, turns);
 
+  const list = useMemo(
+    () => html`<${Conversations} ...${{ conversations, current, info, controller }} close=${() => setDrawer(false)} />`,
+    [conversations, current, info],
+  );
   const status = html`<div class="visually-hidden" role="status" aria-live="polite">${state.said}</div>`;
   if (state.session === "closed") return html`<main class="centred"><${SignIn} controller=${controller} /></main>`;
   if (state.session === "unknown") return html`<main class="centred quiet">${state.notice ?? "Loading …"}</main>`;
 
-  const list = html`<${Conversations} state=${state} controller=${controller} close=${() => setDrawer(false)} />`;
   return html`
     <a class="skip" href="#question" onClick=${toQuestion}>Skip to the question</a>
     <div class="page">
@@ -58,14 +72,15 @@ export function App() {
       </header>
       <main class="main">
         ${turns.length
-          ? html`<${Turns} key=${state.current} turns=${turns} controller=${controller} />`
-          : html`<${Welcome} info=${state.info} controller=${controller} />`}
+          ? html`<${Turns} key=${current} turns=${turns} controller=${controller} />`
+          : html`<${Welcome} info=${info} mode=${draft.mode ?? info.mode} controller=${controller} />`}
       </main>
       <footer class="foot">
         ${away && html`<span class="latest">
           <${IconButton} icon="down" label="To the latest" onClick=${toLatest} />
         </span>`}
-        <${Composer} info=${state.info} turns=${turns} notice=${state.notice} controller=${controller} />
+        <${Composer} info=${info} turns=${turns} notice=${state.notice} controller=${controller}
+          draft=${draft} change=${(part) => setDraft((now) => ({ ...now, ...part }))} />
       </footer>
     </div>
     ${status}

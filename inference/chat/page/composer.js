@@ -6,15 +6,17 @@ import { modeWords } from "./words.js";
 
 const TALLEST = 200; // pixels
 
-export function Composer({ info, turns, notice, controller }) {
-  const [text, setText] = useState("");
-  const [mode, setMode] = useState(info.mode);
-  const [rewrite, setRewrite] = useState(true);
+/** `draft`: {text, mode, rewrite}, what stands in the box; mode is null until one is chosen. */
+export function Composer({ info, turns, notice, draft, change, controller }) {
+  const { text, rewrite } = draft;
+  const mode = draft.mode ?? info.mode;
   const [sending, setSending] = useState(false);
   const box = useRef(null);
   const running = turns.find((turn) => !isOver(turn));
 
-  useEffect(() => box.current.focus({ preventScroll: true }), []);
+  useEffect(() => {
+    if (!turns.length) box.current.focus({ preventScroll: true });
+  }, [turns.length === 0]);
   useLayoutEffect(() => {
     box.current.style.height = "auto";
     box.current.style.height = `${Math.min(box.current.scrollHeight, TALLEST)}px`;
@@ -24,7 +26,7 @@ export function Composer({ info, turns, notice, controller }) {
     event.preventDefault();
     if (!text.trim() || running || sending) return;
     setSending(true);
-    if (await controller.ask(text.trim(), { mode, rewrite })) setText("");
+    if (await controller.ask(text.trim(), { mode, rewrite })) change({ text: "" });
     setSending(false);
   }
   function pressed(event) {
@@ -36,11 +38,12 @@ export function Composer({ info, turns, notice, controller }) {
     <div class="box">
       <label class="visually-hidden" for="question">Question</label>
       <textarea id="question" ref=${box} rows="1" placeholder="Ask a question" value=${text} maxlength="8192"
-        onInput=${(event) => setText(event.currentTarget.value)} onKeyDown=${pressed}></textarea>
+        onInput=${(event) => change({ text: event.currentTarget.value })} onKeyDown=${pressed}></textarea>
       <div class="controls">
-        <${ModeChoice} modes=${info.modes} mode=${mode} choose=${setMode} />
+        <${ModeChoice} modes=${info.modes} mode=${mode} choose=${(one) => change({ mode: one })} />
         ${info.rewriter && turns.length > 0 && html`<label class="check">
-          <input type="checkbox" checked=${rewrite} onChange=${(event) => setRewrite(event.currentTarget.checked)} />
+          <input type="checkbox" checked=${rewrite}
+            onChange=${(event) => change({ rewrite: event.currentTarget.checked })} />
           Use earlier turns
         </label>`}
         ${running

@@ -2,6 +2,7 @@
 import * as api from "./api.js";
 import { follow } from "./stream.js";
 import { isOver } from "./turns.js";
+import { sentence } from "./words.js";
 
 /** The token and the conversation that the address names: #token=…, #c=… */
 export function addressed(hash) {
@@ -27,7 +28,7 @@ export function createController(dispatch, getState) {
 
   function tell(error) {
     const again = error.retryAfter ? ` Try again in ${error.retryAfter} seconds.` : "";
-    dispatch({ type: "notice", text: `${capital(error.message)}.${again}` });
+    dispatch({ type: "notice", text: `${sentence(error.message)}${again}` });
   }
 
   /** Follows a turn in the background until it is over; leaving its conversation does not end it. */
@@ -42,7 +43,10 @@ export function createController(dispatch, getState) {
         follow(turn, {
           signal: leaving.signal,
           onEvent: (event) => dispatch({ type: "event", turn, event }),
-          onConnection: (heard) => dispatch({ type: "changed", turn, change: { heard } }),
+          onConnection: (heard) => {
+            dispatch({ type: "changed", turn, change: { heard } });
+            if (!heard) dispatch({ type: "said", text: "The connection to the service is lost. Trying again." });
+          },
         }),
       lost,
     );
@@ -155,5 +159,3 @@ export function createController(dispatch, getState) {
 
   return { start, signIn, show, ask, fork, stop, judge, remove, say: (text) => dispatch({ type: "said", text }) };
 }
-
-const capital = (words) => words.charAt(0).toUpperCase() + words.slice(1);

@@ -3,16 +3,20 @@ import { html, useEffect, useRef, useState } from "./html.js";
 import { Icon, IconButton } from "./icons.js";
 import { ago, count } from "./words.js";
 
-export function Conversations({ state, controller, close }) {
+export function Conversations({ conversations, current, info, controller, close }) {
   const [doomed, setDoomed] = useState(null);
-  function open(event, id) {
+  const first = useRef(null);
+  function open(event, id, title) {
     event.preventDefault();
     controller.show(id);
+    controller.say(`Opened: ${title}`);
     close();
   }
   function decided(sure) {
     setDoomed(null);
-    if (sure) controller.remove(doomed.id);
+    if (!sure) return;
+    controller.remove(doomed.id);
+    first.current.focus(); // what had the focus goes with the conversation
   }
   return html`
     <div class="side-head">
@@ -20,26 +24,26 @@ export function Conversations({ state, controller, close }) {
       <${ThemeButton} />
       <span class="only-drawer"><${IconButton} icon="close" label="Close" onClick=${close} /></span>
     </div>
-    <button type="button" class="new" onClick=${(event) => open(event, null)}>
+    <button type="button" class="new" ref=${first} onClick=${(event) => open(event, null, "a new conversation")}>
       <${Icon} name="plus" /> New conversation
     </button>
     <nav aria-label="Conversations" class="conversations">
       <ul>
-        ${state.conversations.map((one) => html`<li key=${one.id}>
-          <a href=${`#c=${one.id}`} aria-current=${one.id === state.current ? "page" : undefined}
-            onClick=${(event) => open(event, one.id)}>
+        ${conversations.map((one) => html`<li key=${one.id}>
+          <a href=${`#c=${one.id}`} aria-current=${one.id === current ? "page" : undefined}
+            onClick=${(event) => open(event, one.id, one.title)}>
             <span class="title">${one.title}</span>
             <span class="quiet">${count(one.turns, "turn")} · ${ago(one.updated)}</span>
           </a>
           <${IconButton} icon="trash" label=${`Delete: ${one.title}`} onClick=${() => setDoomed(one)} />
         </li>`)}
       </ul>
-      ${state.conversations.length === 0 && html`<p class="quiet none">Your conversations will be listed here.</p>`}
+      ${conversations.length === 0 && html`<p class="quiet none">Your conversations will be listed here.</p>`}
     </nav>
     <dl class="side-foot quiet">
-      <div><dt>Model</dt><dd>${state.info.model}</dd></div>
-      <div><dt>Index</dt><dd>${state.info.index}</dd></div>
-      <div><dt>Version</dt><dd>${state.info.version}</dd></div>
+      <div><dt>Model</dt><dd>${info.model}</dd></div>
+      <div><dt>Index</dt><dd>${info.index}</dd></div>
+      <div><dt>Version</dt><dd>${info.version}</dd></div>
     </dl>
     ${doomed && html`<${Confirm} one=${doomed} done=${decided} />`}
   `;

@@ -1,6 +1,6 @@
 // A text box with a button, for words that take the place of others. Enter saves, Shift+Enter begins a line, Escape
 // leaves. The focus goes back to where it came from, or to the element that `after` names once the words are saved.
-import { html, useEffect, useId, useRef, useState } from "./html.js";
+import { html, useId, useLayoutEffect, useRef, useState } from "./html.js";
 
 /** `save(text)` gives what is wrong with the text, or null. `after`: an element's id. */
 export function EditBox({ label, text, action, save, cancel, after, rows = 3, children }) {
@@ -10,7 +10,7 @@ export function EditBox({ label, text, action, save, cancel, after, rows = 3, ch
   const [words, setWords] = useState(text);
   const [wrong, setWrong] = useState(null);
   const [saving, setSaving] = useState(false);
-  useEffect(() => {
+  useLayoutEffect(() => {
     box.current.focus({ preventScroll: true });
     box.current.form.scrollIntoView({ block: "nearest" });
   }, []);

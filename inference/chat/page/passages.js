@@ -1,21 +1,21 @@
 // What a search found, and how a passage is shown: title, score, address, and its text with the evidence marked.
 import { html } from "./html.js";
 import { markSpans, webAddress } from "./text.js";
-import { count, sourceName } from "./words.js";
+import { count, sentence, sourceName } from "./words.js";
 
 /** A search's passages, folded; the summary names their titles. */
 export function Search({ search, spans }) {
   const { items, source, why } = search;
-  if (!items.length) return html`<p class="line quiet">Nothing found in ${sourceName(source)}.</p>`;
+  const chosen = why && html`<p class="line quiet">Auto chose ${sourceName(source)}: ${sentence(why, false)}</p>`;
+  if (!items.length) return html`${chosen}<p class="line quiet">Nothing found in ${sourceName(source)}.</p>`;
   const marked = items.filter((item) => spans.get(item.n)?.length).length;
-  return html`<details class="found">
+  return html`${chosen}<details class="found">
     <summary>
       <span class="found-count">
         ${count(items.length, "passage")} from ${sourceName(source)}${marked > 0 && `, ${marked} cited`}
       </span>
       <span class="found-titles">${items.map((item) => item.title).join(" · ")}</span>
     </summary>
-    ${why && html`<p class="line quiet">${why}</p>`}
     <ol class="passages">
       ${items.map((item) => html`<li key=${item.n}>
         <p class="passage-head">

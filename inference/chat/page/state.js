@@ -36,7 +36,7 @@ const REDUCE = {
   }),
   event: (state, { turn, event }) => {
     const known = state.turns[turn];
-    const said = known.conversation === state.current ? announcement(known, event) : null;
+    const said = known.conversation === state.current ? announcement(known, event, state.said) : null;
     return { ...withTurn(state, turn, applyEvent(known, event)), said: said ?? state.said };
   },
   changed: (state, { turn, change }) => withTurn(state, turn, { ...state.turns[turn], ...change }),
@@ -64,14 +64,14 @@ function listedTurn(conversation, { turn, asked, mode, parent, feedback, status 
   return newTurn(turn, conversation, { asked, question: asked, mode, parent, feedback, fresh: status === "running" });
 }
 
-/** What a screen reader is told of an event; null for most. Nothing of turns that are only told again. */
-function announcement(turn, event) {
+/** What a screen reader is told of an event, after `before`; null for most, and for turns that are only told again. */
+function announcement(turn, event, before) {
   if (!turn.fresh && event.type !== "turn.failed") return null;
   switch (event.type) {
     case "step.finished":
       return event.given ? null : `Step ${event.step + 1}, ${actionName(event.action)}: ${event.content}`;
     case "passages":
-      return `${count(event.items.length, "passage")} found.`;
+      return `${before} (${count(event.items.length, "passage")} found)`.trim();
     case "answer":
       return `Answer: ${event.content}`;
     case "turn.finished":

@@ -1,10 +1,10 @@
 // Text from models, passages and web pages, cut into pieces for display. Nothing here makes markup.
 
-const TAG = /<\/?(?:query|evidence|answer|plan|search|reasoning|backtrack|summary|think)>/g;
+const TAG = /<\/?(?:query|evidence|answer|plan|search|reasoning|backtrack|summary|think)>|<\/?[a-z]{0,9}$/g;
 
 /**
  * A completion in pieces: {kind: "prose" | "tag" | "content", text}. Joined, the texts are the completion.
- * `content` stands between an opening and a closing tag; a tag that is still being written is prose.
+ * `content` stands between an opening and a closing tag; a tag at the end may still be in the writing.
  */
 export function splitTags(text) {
   const pieces = [];

@@ -69,7 +69,7 @@ export function searchesOf(turn) {
 export function passagesOf(turn) {
   const found = new Map();
   for (const search of searchesOf(turn)) {
-    for (const item of search.items) if (!found.has(item.n)) found.set(item.n, { ...item, source: search.source });
+    for (const item of search.items) if (!found.has(item.n)) found.set(item.n, item);
   }
   return found;
 }

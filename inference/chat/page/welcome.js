@@ -16,7 +16,7 @@ const STEPS = [
   ["answer", "It asks again, or answers. You see the sources."],
 ];
 
-export function Welcome({ info, controller }) {
+export function Welcome({ info, mode, controller }) {
   return html`<section class="welcome">
     <h1>Ask a question, watch the work.</h1>
     <p class="lead">StepRAG is a search agent. You see every step as it is written, and you can open or change each one.
@@ -29,7 +29,7 @@ export function Welcome({ info, controller }) {
     <h2>Try one</h2>
     <ul class="examples">
       ${EXAMPLES.map((question) => html`<li key=${question}>
-        <button type="button" onClick=${() => controller.ask(question, { mode: info.mode, rewrite: true })}>
+        <button type="button" onClick=${() => controller.ask(question, { mode, rewrite: true })}>
           <span>${question}</span><${Icon} name="send" />
         </button>
       </li>`)}

@@ -32,7 +32,8 @@ export const refusalWords = (reason) => REFUSALS[reason] ?? reason;
 export const actionName = (action) => action.charAt(0).toUpperCase() + action.slice(1).replaceAll("_", " ");
 
 /** Where passages come from. */
-export const sourceName = (source) => ({ local: "the index", web: "the web" })[source] ?? source;
+const SOURCES = { local: "the index", web: "the web", both: "the index and the web" };
+export const sourceName = (source) => SOURCES[source] ?? source;
 
 /** "1 step", "2 steps". */
 export const count = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
@@ -54,9 +55,10 @@ export function ago(updated, now = Date.now() / 1000) {
   return new Date(updated * 1000).toLocaleDateString("en", { day: "numeric", month: "short", year: "numeric" });
 }
 
-/** A first letter in upper case, and a full stop at the end. */
-export function sentence(words) {
+/** With a full stop at the end, and a first letter in upper case unless it goes on behind other words. */
+export function sentence(words, first = true) {
   const trimmed = words.trim();
   if (!trimmed) return "";
-  return trimmed.charAt(0).toUpperCase() + trimmed.slice(1) + (/[.!?…]$/.test(trimmed) ? "" : ".");
+  const begun = first ? trimmed.charAt(0).toUpperCase() + trimmed.slice(1) : trimmed;
+  return /[.!?…]$/.test(begun) ? begun : `${begun}.`;
 }

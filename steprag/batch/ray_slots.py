@@ -1,0 +1,238 @@
+"""Slots on a Ray cluster (extra `ray`): each a process that works questions off, anywhere in the cluster.
+
+A question is the unit. This process alone hands questions out, holds the budget and writes the run's results; slots
+write their journals, into the run folder, which all machines see. Ray moves what is called and nothing else: what has
+to outlive a process is on the disk. A slot that dies is replaced, and its questions go on from its journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Container, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray  # pyright: ignore[reportMissingImports]
+from ray.exceptions import RayActorError, RayTaskError  # pyright: ignore[reportMissingImports]
+
+from steprag.batch.absorb import absorb_slots, slot_journal
+from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.shards import Share, share_of
+from steprag.batch.slot import Slot, SlotPlan, SlotSpent
+from steprag.batch.workers import Config, Slots, Work
+from steprag.batch.worklist import note_served
+from steprag.errors import BudgetReached, ConfigError, StepragError
+from steprag.policy.budget import BudgetConfig, Spending
+from steprag.progress import say
+from steprag.runs import Run
+from steprag.sections import PolicyConfig
+from steprag.types import Failure, Question
+
+Reply = TypeVar("Reply")
+DEATHS = 3
+"""A question alone with so many deaths of its slot is given up."""
+OPENINGS = 3
+"""A slot that dies so often while it opens ends the run."""
+OBJECT_STORE = 128 * 2**20
+"""Bytes of memory for replies on their way, where the cluster is started here. Results have some 100 kB."""
+PATIENT = 30.0
+"""Seconds after which a slot that has no place in the cluster is mentioned."""
+
+
+@asynccontextmanager
+async def opened_slots(
+    run: Run, config: Config, spending: Spending, slots: Slots[Config]
+) -> AsyncIterator[tuple[Work[Any], Container[str]]]:
+    """As `steprag.batch.workers.workers`, with slots. Raises ConfigError where a model would be started by each."""
+    for section, value in config:
+        if isinstance(value, PolicyConfig) and section == "policy" and not value.remote:
+            raise ConfigError("--ray asks a model that is served already; start it and give policy.base_url")
+    journal = Journal(run.path / JOURNAL, spending)
+    journal.close()  # slots read it; nobody writes it until they have ended
+    begun, prices = journal.begun, spending.prices
+    try:
+        with _cluster(slots.count):
+            pool = _Pool(_plans(run.path, config, slots, prices), spending, slots.index)
+            try:
+                note_served(run, await pool.open())
+                counting = asyncio.create_task(pool.count())
+                try:
+                    yield pool.work, begun
+                finally:
+                    counting.cancel()
+            finally:
+                await pool.close()
+    finally:
+        absorb_slots(run.path, slots.order)
+        exact = Spending(prices=prices)
+        Journal(run.path / JOURNAL, exact).close()
+        spending.usage, spending.usd, spending.lost, spending.in_flight = exact.usage, exact.usd, exact.lost, 0
+        run.set(calls_lost=exact.lost)
+
+
+def _plans(folder: Path, config: Config, slots: Slots[Config], prices: Any) -> list[SlotPlan]:
+    """Each slot with its share of concurrency and rates. The budget is held here, for it is one for all."""
+    start, free = secrets.token_hex(4), config.model_copy(update={"budget": BudgetConfig()})
+    folder = folder.absolute()
+    return [
+        SlotPlan(
+            share_of(free, Share(place, slots.count)),
+            slots.opening,
+            slot_journal(folder, start, place),
+            folder / JOURNAL,
+            prices,
+            Path.cwd(),
+        )
+        for place in range(slots.count)
+    ]
+
+
+@contextmanager
+def _cluster(slots: int) -> Iterator[None]:
+    """The cluster at $RAY_ADDRESS, or one on this machine for the block: on loopback, without dashboard or reports."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
+    try:
+        if address := os.environ.get("RAY_ADDRESS"):
+            ray.init(address=address, **common)
+        else:
+            ray.init(
+                address="local",
+                num_cpus=slots,
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE,
+                _node_ip_address="127.0.0.1",
+                **common,
+            )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        where, said = os.environ.get("RAY_ADDRESS", "not set"), " ".join(str(error).split())[:300]
+        raise ConfigError(f"no Ray cluster ($RAY_ADDRESS: {where}): {said}") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+class _Pool:
+    """The slots. A question goes to the one with least to do."""
+
+    def __init__(self, plans: list[SlotPlan], spending: Spending, index: str) -> None:
+        self._plans, self._spending, self._index = plans, spending, index
+        self._slots: list[Any] = [None] * len(plans)
+        self._busy = Counter[int]()
+        self._opening = [asyncio.Lock() for _ in plans]
+        self._alone = [asyncio.Lock() for _ in plans]
+        self._before = SlotSpent(spending.usage, spending.usd, 0, spending.lost)
+        self._spent: dict[int, SlotSpent] = {}
+
+    async def open(self) -> dict[str, dict[str, str]]:
+        """Starts all slots; what the endpoints that they ask serve."""
+        served: dict[str, dict[str, str]] = {}
+        for told in await asyncio.gather(*(self._start(place) for place in range(len(self._plans)))):
+            for role, facts in told.items():
+                if served.setdefault(role, facts) != facts:
+                    raise ConfigError(f"the {role} is {served[role]} for one slot and {facts} for another")
+        return served
+
+    async def work(self, question: Question) -> Any | Failure:
+        """The question's result from a slot. One whose slot dies goes on, alone with those that it may have been;
+        one that is under work whenever its slot dies is a failure.
+        """
+        self._spending.check()
+        place = min(range(len(self._slots)), key=lambda place: self._busy[place])
+        self._busy[place] += 1
+        try:
+            if (result := await self._tried(place, question)) is not None:
+                return result
+            for _ in range(DEATHS):
+                async with self._alone[place]:
+                    if (result := await self._tried(place, question)) is not None:
+                        return result
+        finally:
+            self._busy[place] -= 1
+        why = f"its process died {DEATHS + 1} times (out of memory? Ray's logs say why)"
+        return Failure(question.id, "WorkerLost", why)
+
+    async def _tried(self, place: int, question: Question) -> Any | None:
+        """The result; None where the slot died, which has then been replaced."""
+        async with self._opening[place]:  # waits for one that is being replaced
+            slot = self._slots[place]
+        try:
+            return await _told(slot.work.remote(question))
+        except RayActorError:
+            await self._replace(place, slot)
+            return None
+
+    async def _replace(self, place: int, dead: Any) -> None:
+        async with self._opening[place]:
+            if self._slots[place] is dead:
+                say(f"ray: slot {place} died; another one takes its place")
+                ray.kill(dead, no_restart=True)  # it may be out of reach and alive
+                await self._start(place)
+
+    async def _start(self, place: int) -> dict[str, dict[str, str]]:
+        """Puts a slot there and waits until it is open; what its endpoints serve."""
+        at_once = len(self._plans) + 10_000  # all bounds are ours
+        kind: Any = ray.remote(Slot)
+        kind = kind.options(num_cpus=1, max_concurrency=at_once, scheduling_strategy="SPREAD")
+        for _ in range(OPENINGS):
+            self._slots[place] = slot = kind.remote(self._plans[place])
+            late = asyncio.get_running_loop().call_later(
+                PATIENT, say, f"ray: slot {place} is not open yet: it waits for a free processor, or for its journal"
+            )
+            try:
+                fingerprint, served = await _told(slot.ready.remote())
+            except RayActorError:
+                continue
+            finally:
+                late.cancel()
+            if fingerprint != self._index:
+                raise ConfigError(f"slot {place} finds another index than this process: {fingerprint}")
+            return served
+        raise StepragError(f"slot {place} died {OPENINGS} times while it opened (out of memory? Ray's logs say why)")
+
+    async def count(self) -> None:
+        """Sums what all slots have spent once a second, and stops them where a limit is reached."""
+        while True:
+            await asyncio.sleep(1)
+            await asyncio.gather(*(self._ask_spent(place) for place in range(len(self._slots))))
+            parts, before, told = list(self._spent.values()), self._before, self._spending
+            told.usage = sum((part.usage for part in parts), before.usage)
+            told.usd = before.usd + sum(part.usd for part in parts)
+            told.lost = before.lost + sum(part.lost for part in parts)
+            told.in_flight = sum(part.in_flight for part in parts)
+            try:
+                told.check()
+            except BudgetReached as reached:
+                for slot in self._slots:
+                    slot.stop.remote(str(reached))
+
+    async def _ask_spent(self, place: int) -> None:
+        with suppress(RayActorError, TimeoutError):
+            self._spent[place] = await asyncio.wait_for(_told(self._slots[place].spent.remote()), 5)
+
+    async def close(self) -> None:
+        """Lets every slot wait for its calls in flight, and ends it."""
+        slots = [slot for slot in self._slots if slot is not None]
+        await asyncio.gather(*(_closed(slot) for slot in slots))
+
+
+async def _closed(slot: Any) -> None:
+    with suppress(RayActorError):
+        await _told(slot.close.remote())
+    ray.kill(slot, no_restart=True)
+
+
+async def _told(reply: Awaitable[Reply]) -> Reply:
+    """An actor's reply. What it raised on purpose is raised here as itself, without the actor's traceback."""
+    try:
+        return await reply
+    except RayTaskError as error:
+        if isinstance(error.cause, StepragError):
+            raise error.cause from None
+        raise

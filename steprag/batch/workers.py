@@ -1,0 +1,95 @@
+"""Who works the questions of a run off: this process, or slots, processes of a Ray cluster."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from steprag.agent.open import Agent
+from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.worklist import same_model
+from steprag.config import StageConfig
+from steprag.errors import ConfigError
+from steprag.policy.budget import BudgetConfig, Spending
+from steprag.runs import Run
+from steprag.sections import PolicyConfig
+from steprag.types import Failure, Question
+
+Outcome = TypeVar("Outcome")
+Work = Callable[[Question], Awaitable[Outcome | Failure]]
+"""What makes a question's result."""
+
+
+class BatchConfig(Protocol):
+    """The sections that every run over questions has."""
+
+    @property
+    def policy(self) -> PolicyConfig:
+        """The model that writes steps."""
+        ...
+
+    @property
+    def budget(self) -> BudgetConfig:
+        """What the run may use."""
+        ...
+
+
+Config = TypeVar("Config", bound=StageConfig)
+Working = Callable[[Config, Agent, Journal], Awaitable[Work[Outcome]]]
+"""Makes the work of a stage from its configuration, the agent and a journal."""
+Opening = Callable[[Config], AbstractAsyncContextManager[tuple[Agent, Working[Config, Outcome]]]]
+"""Opens, in another process, what works there: the agent, and the stage's work. A function of a module."""
+
+
+@dataclass(frozen=True)
+class Slots(Generic[Config]):
+    """Processes that work for this one: how many, what each opens, the fingerprint of the index that it must find.
+
+    `order`: ids of the questions, as one process would begin them.
+    """
+
+    count: int
+    opening: Opening[Config, object]
+    index: str
+    order: Sequence[str]
+
+
+def add_ray_option(parser: argparse.ArgumentParser) -> None:
+    """`--ray N`."""
+    text = "work with so many processes of the Ray cluster at $RAY_ADDRESS; without one, of this machine [0: without]"
+    parser.add_argument("--ray", metavar="N", default="0", help=text)
+
+
+def slots_of(text: str) -> int:
+    """The number that `--ray` names. Raises ConfigError."""
+    if not text.isdecimal() or int(text) > 10_000:
+        raise ConfigError(f"--ray {text}: expected the number of processes")
+    return int(text)
+
+
+@asynccontextmanager
+async def workers(
+    run: Run,
+    config: Config,
+    spending: Spending,
+    opened: AbstractAsyncContextManager[Agent],
+    working: Working[Config, Outcome],
+    slots: Slots[Config] | None,
+) -> AsyncIterator[tuple[Work[Outcome], Container[str]]]:
+    """The work on one question, and the ids of the questions that an earlier start has begun.
+
+    Leaving the block waits for the calls in flight, so that their replies are kept.
+    """
+    if slots is not None:
+        from steprag.batch.ray_slots import opened_slots
+
+        async with opened_slots(run, config, spending, slots) as both:
+            yield both
+        return
+    async with opened as agent, Journal(run.path / JOURNAL, spending) as journal:
+        run.set(calls_lost=journal.lost)
+        same_model(run, policy=agent.policy, judge=agent.judge)
+        yield await working(config, agent, journal), journal.begun

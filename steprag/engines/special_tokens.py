@@ -1,0 +1,45 @@
+"""The special tokens of a model's own tokenizer, read from its files: text from outside must not hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from steprag.engines.models import ModelFiles
+from steprag.files import read_json
+
+_CONTROL = 3
+"""llama.cpp's type of a control token."""
+
+
+def special_tokens(files: ModelFiles) -> frozenset[str]:
+    """What the tokenizer reads as control. None for a hub id, whose files are elsewhere, and for the embedded model,
+    all of whose special tokens begin with "<" and a letter or a bar.
+
+    Raises DataError where a file of the tokenizer is damaged.
+    """
+    if files.hf is not None:
+        return frozenset(_of_folder(files.hf))
+    if files.gguf is not None and not files.embedded:
+        return frozenset(_of_gguf(files.gguf))
+    return frozenset()
+
+
+def _of_folder(folder: Path) -> Iterator[str]:
+    for name, key in (("tokenizer.json", "added_tokens"), ("tokenizer_config.json", "added_tokens_decoder")):
+        if (folder / name).is_file():
+            listed = read_json(folder / name).get(key)
+            for token in listed.values() if isinstance(listed, dict) else listed or ():
+                if isinstance(token, dict) and token.get("special") and isinstance(token.get("content"), str):
+                    yield token["content"]
+
+
+def _of_gguf(path: Path) -> Iterator[str]:
+    from gguf import GGUFReader
+
+    fields: Any = GGUFReader(path).fields
+    tokens, kinds = fields.get("tokenizer.ggml.tokens"), fields.get("tokenizer.ggml.token_type")
+    if tokens and kinds:
+        special = [place for place, kind in enumerate(kinds.contents()) if kind == _CONTROL]
+        yield from (str(tokens.contents(place)) for place in special)

@@ -1,0 +1,60 @@
+"""The one decoder of JSON that others wrote: files, replies, columns of a database."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, NoReturn
+
+
+class NotJson(ValueError):
+    """Bytes or text that are no JSON, or JSON that no file of ours could hold again.
+
+    The message says what is wrong. `kind`: "encoding" where it is no UTF-8, else "json". `line` counts from 0.
+    """
+
+    def __init__(self, problem: str, line: int = 0, kind: Literal["encoding", "json"] = "json") -> None:
+        super().__init__(problem)
+        self.line, self.kind = line, kind
+
+
+def _no_number(name: str) -> NoReturn:
+    raise NotJson(f"{name} is no number in JSON")
+
+
+_STRICT, _LENIENT = json.JSONDecoder(parse_constant=_no_number), json.JSONDecoder()
+
+
+def decoded(content: bytes | str, *, finite: bool = True) -> Any:
+    """The JSON value of a text, or of UTF-8. `finite` False takes NaN and Infinity, which metrics of ours may hold.
+
+    Raises NotJson for anything else: no UTF-8, no JSON, half a surrogate pair, nesting that Python cannot follow (about
+    1,000 levels), a number of more than 4,300 digits.
+    """
+    try:
+        text = content.decode() if isinstance(content, bytes) else content
+        value = _value(text, _STRICT if finite else _LENIENT)
+        if "\\" in text and ("\\ud" in text or "\\uD" in text):  # the only way in for half a surrogate pair
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start)
+        raise NotJson(f"not UTF-8: byte {error.object[error.start]:#04x}", line, "encoding") from None
+    except json.JSONDecodeError as error:
+        raise NotJson(f"not JSON: {error.msg} at column {error.colno}", error.lineno - 1) from None
+    except UnicodeEncodeError:
+        raise NotJson("half a surrogate pair, which is no character", kind="encoding") from None
+    except RecursionError:
+        raise NotJson("lists or objects are nested too deep") from None
+    except NotJson:
+        raise
+    except ValueError:  # Python's limit: 4,300 digits
+        raise NotJson("a number has too many digits") from None
+
+
+def _value(text: str, decoder: json.JSONDecoder) -> Any:
+    """As `decoder.decode`, which looks for blanks around every text: most of ours have none."""
+    try:
+        value, end = decoder.scan_once(text, 0)
+    except StopIteration:
+        return decoder.decode(text)
+    return value if end == len(text) else decoder.decode(text)

@@ -1,0 +1,138 @@
+"""Files as bytes and lines, plain, gzipped or zstandard by their ending. Nothing is read without a bound."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from steprag.limits import EXPANSION, LINE, expansion, line_bytes
+
+FREE = 64 << 20
+"""Bytes that any compressed file may expand to: a short list of equal rows is no bomb."""
+_SLICE = 1 << 10
+"""Packed bytes that zstandard is given at once: they expand to 32 MiB at most, mostly to some 4 KiB."""
+
+
+class NotWhole(Exception):
+    """A compressed file is damaged, ends early, or expands beyond its bound. The message says which, and a remedy."""
+
+    def __init__(self, problem: str, remedy: str = "fetch it again") -> None:
+        super().__init__(problem)
+        self.remedy = remedy
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """The file's content. Reading raises NotWhole for a compressed file that is not in order."""
+    if path.suffix in (".gz", ".zst"):
+        return unpacked(path.open("rb"), path)
+    return path.open("rb")
+
+
+def unpacked(packed: BinaryIO, path: Path) -> BinaryIO:
+    """The content of an open compressed file, which is closed with it; `path` tells format and size."""
+    inner = _Zst(packed) if path.suffix == ".zst" else _Gzip(packed)
+    return io.BufferedReader(_Bounded(inner, path.stat().st_size), 1 << 17)
+
+
+def lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
+    """Every line with its number from 1 and its newline; None for one that is too long and was passed over."""
+    longest = line_bytes()
+    for number, line in enumerate(iter(partial(stream.readline, longest + 1), b""), 1):
+        if len(line) > longest and not line.endswith(b"\n"):
+            _pass_over(stream)
+            yield number, None
+        else:
+            yield number, line
+
+
+def too_long() -> tuple[str, str]:
+    """The problem and the remedy of a line that `lines` passed over."""
+    return f"a line of more than {line_bytes():,} bytes", f"is it one record a line? ${LINE} raises the bound"
+
+
+def _pass_over(stream: BinaryIO) -> None:
+    for part in iter(partial(stream.readline, 1 << 20), b""):
+        if part.endswith(b"\n"):
+            return
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that gives up once it has given too many times the packed size."""
+
+    def __init__(self, inner: Any, packed: int) -> None:
+        self._inner, self._left = inner, max(FREE, expansion() * packed)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._inner.readinto(buffer)
+        self._left -= count
+        if self._left < 0:
+            problem = f"it expands to more than {expansion()} times its size"
+            raise NotWhole(problem, f"is it a corpus? ${EXPANSION} raises the bound")
+        return count
+
+    def close(self) -> None:
+        self._inner.close()
+        super().close()
+
+
+class _Gzip:
+    """A gzip file of one or more members."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        self._packed, self._file = packed, gzip.GzipFile(fileobj=packed)
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            return self._file.readinto(buffer)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise NotWhole(f"not a whole gzip file: {error}") from None
+
+    def close(self) -> None:
+        self._file.close()
+        self._packed.close()
+
+
+class _Zst:
+    """A zstandard file of one or more frames. zstandard's own reader takes a file that was cut off for a whole one."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        import zstandard
+
+        self._new, self._error = zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError
+        self._file, self._frame = packed, self._new()
+        self._packed, self._ready = memoryview(b""), memoryview(b"")
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            self._packed = self._packed or memoryview(self._file.read(1 << 18))
+            if not self._packed:
+                if not self._frame.eof:
+                    raise NotWhole("not a whole zstandard file: it ends in the middle")
+                return 0
+            self._unpack()
+        taken = min(len(buffer), len(self._ready))
+        buffer[:taken] = self._ready[:taken]
+        self._ready = self._ready[taken:]
+        return taken
+
+    def _unpack(self) -> None:
+        if self._frame.eof:
+            self._frame = self._new()
+        part = self._packed[:_SLICE]
+        try:
+            self._ready = memoryview(self._frame.decompress(part))
+        except self._error as error:
+            raise NotWhole(f"not a whole zstandard file: {error}") from None
+        unused = len(self._frame.unused_data) if self._frame.eof else 0
+        self._packed = self._packed[len(part) - unused :]
+
+    def close(self) -> None:
+        self._file.close()

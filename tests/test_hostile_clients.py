@@ -1,0 +1,154 @@
+"""Clients that mean harm to a web service: slow, silent and many. The service goes on answering the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from fastapi import FastAPI, Request
+
+from steprag.web import connections
+from steprag.web.connections import ConnectionBounds, Seldom, bounded_protocol, full_said_once, room
+
+uvicorn = pytest.importorskip("uvicorn")
+WHOLE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HALF = b"GET / HTTP/1.1\r\nHost: loc"
+BODY = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhalf"
+
+
+def answering() -> FastAPI:
+    app = FastAPI()
+
+    @app.get("/")
+    async def read() -> str:
+        return "ok"
+
+    @app.post("/")
+    async def write(request: Request) -> int:
+        return len(await request.body())
+
+    return app
+
+
+@asynccontextmanager
+async def served(most: int = 8, header: float = 20, body: float = 20) -> AsyncIterator[int]:
+    config = uvicorn.Config(
+        answering(), port=0, log_level="error", http=bounded_protocol(ConnectionBounds(most, header, body))
+    )
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server._serve(None))  # without its signal handlers
+    while not server.started:
+        await asyncio.sleep(0.01)
+    try:
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        await task
+
+
+async def reply(port: int, sent: bytes = WHOLE) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    try:
+        return await reader.read(64)
+    finally:
+        writer.close()
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await test()
+
+    asyncio.run(bounded())
+
+
+def test_half_headers_make_room_for_whole_requests() -> None:
+    async def test() -> None:
+        async with served(most=8) as port:
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+            for _, writer in held:
+                writer.write(HALF)
+            for _ in range(5):
+                assert (await reply(port)).startswith(b"HTTP/1.1 200")
+            closed = await asyncio.gather(*(reader.read() for reader, _ in held[:30]), return_exceptions=True)
+            assert all(one == b"" or isinstance(one, ConnectionError) for one in closed)
+            for _, writer in held:
+                writer.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("sent", [b"", HALF, BODY])
+def test_what_stays_unfinished_is_closed(sent: bytes) -> None:
+    async def test() -> None:
+        async with served(header=0.2, body=0.2) as port:
+            assert not (await reply(port, sent)).startswith(b"HTTP/1.1 200")
+            assert (await reply(port)).startswith(b"HTTP/1.1 200")
+
+    run(test)
+
+
+def test_a_trickle_is_closed_and_a_second_half_header_too() -> None:
+    async def test() -> None:
+        async with served(header=0.4) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(WHOLE)
+            await reader.readuntil(b'"ok"')
+            await asyncio.sleep(0.6)  # idle between requests: not bounded by the header's time
+            with pytest.raises(ConnectionError):
+                while True:
+                    writer.write(b"G")
+                    await writer.drain()
+                    await asyncio.sleep(0.05)
+            writer.close()
+
+    run(test)
+
+
+def test_busy_connections_are_not_made_to_go() -> None:
+    async def test() -> None:
+        async with served(most=4) as port:
+            begun = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+            for _, writer in begun:
+                writer.write(BODY)
+            await asyncio.sleep(0.2)
+            refused = await asyncio.gather(*(reply(port) for _ in range(3)), return_exceptions=True)
+            assert all(one == b"" or isinstance(one, ConnectionError) for one in refused)
+            for reader, writer in begun:
+                writer.write(b" body.")
+                assert (await reader.read(64)).startswith(b"HTTP/1.1 200")
+                writer.close()
+
+    run(test)
+
+
+def test_connections_stay_below_the_limit_on_open_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        for limit in (128, 1024, soft):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            most, at_once = room()
+            assert at_once >= 8
+            assert most + at_once + 40 < limit
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_full_table_of_files_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    logger, seldom = logging.getLogger(connections.__name__), Seldom()
+    logger.addFilter(seldom)
+    loop = asyncio.new_event_loop()
+    try:
+        for _ in range(1000):
+            full_said_once(loop, {"message": "socket.accept() out of system resource", "exception": OSError(24)})
+    finally:
+        logger.removeFilter(seldom)
+        loop.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "no file descriptor is left for new connections; ulimit -n allows more"
+    ]

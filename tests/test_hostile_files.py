@@ -1,0 +1,237 @@
+"""Files that are broken or mean harm: one line with file, place and remedy, exit code 2, bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indexes.arrays import mapped_list
+from indexes.corpora.readers import json_lines
+from indexes.corpora.source import Problem
+from steprag.engines.safetensors_header import check_tensors
+from steprag.errors import ConfigError, DataError, StepragError
+from steprag.files import lines_of, read_json, read_lines, read_records, read_rows
+from steprag.inputs import read_passages, read_questions
+from steprag.json_text import NotJson, decoded
+from steprag.limits import EXPANSION, LINE
+from steprag.runs import read_manifest
+from steprag.types import Passage, Prediction, Question, Tree
+from steprag.yaml_files import read_yaml
+
+MIB = 1 << 20
+CRASHES = {
+    "nested list": b"[" * 100_000,
+    "nested object": b'{"a":' * 100_000,
+    "nested in a field": b'{"id": "a", "x": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+    "big integer": b'{"id": ' + b"9" * 5000 + b"}",
+    "latin-1": b'{"id": "caf\xe9"}',
+    "utf-16": b"\xff\xfe{\x00}\x00",
+    "half a surrogate pair": b'{"id": "a", "question": "\\ud83d"}',
+    "NaN": b'{"id": "a", "score": NaN}',
+    "minus infinity": b'{"id": "a", "score": -Infinity}',
+    "a list": b"[1, 2]",
+    "null": b"null",
+    "a string": b'"text"',
+    "nothing but a brace": b"{",
+    "two values": b"{} {}",
+    "a carriage return between": b'{"id": "a"}\r{"id": "b"}',
+    "a null byte": b'{"id": "a\x00"}',
+}
+"""Inputs that once gave a traceback, a hang or a silent change at some door."""
+READERS: dict[str, Callable[[Path], object]] = {
+    "questions": read_questions,
+    "passages": lambda path: list(read_passages(path)),
+    "trees": lambda path: list(read_records(path, Tree)),
+    "predictions": lambda path: list(read_records(path, Prediction)),
+    "placed lines": lambda path: [Passage(**row) for _, row, _, _ in lines_of(path) if _refuse(row, path)],
+    "document": lambda path: _refuse(read_json(path), path),
+    "run manifest": lambda path: read_manifest(path.rename(path.with_name("manifest.json")).parent, "stage"),
+}
+
+
+def _refuse(row: object, path: Path) -> bool:
+    """A reader of plain JSON takes odd objects; the readers of records then refuse them."""
+    raise DataError(path, "no record")
+
+
+@pytest.mark.parametrize("crash", CRASHES)
+@pytest.mark.parametrize("reader", READERS)
+def test_the_crash_corpus_is_refused_in_one_line(reader: str, crash: str, tmp_path: Path) -> None:
+    file = tmp_path / "file.jsonl"
+    file.write_bytes(CRASHES[crash] + b"\n")
+    with pytest.raises(StepragError) as refused:
+        READERS[reader](file)
+    assert str(tmp_path) in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize("crash", CRASHES)
+def test_a_corpus_names_the_line_and_goes_on(crash: str, tmp_path: Path) -> None:
+    good = b'{"id": "p", "title": "t", "text": "x"}\n'
+    for ending, packed in ((".jsonl", bytes), (".jsonl.gz", gzip.compress)):
+        file = tmp_path / f"corpus{ending}"
+        file.write_bytes(packed(good + CRASHES[crash] + b"\n" + good))
+        (first, one), (second, bad), (third, other) = json_lines(file)
+        assert (first, second, third) == (1, 2, 3)
+        assert isinstance(bad, Problem)
+        assert isinstance(one, Passage)
+        assert one == other
+
+
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["id", "question", "text"]), inner),
+    max_leaves=8,
+)
+ROWS = st.dictionaries(
+    st.sampled_from(["id", "question", "golden_answers", "metadata", "dataset", "title", "text", "contents", "nodes"]),
+    ODD | st.just(["a"]) | st.just("a"),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(ROWS | ODD)
+def test_any_json_is_a_record_or_a_named_refusal(tmp_path_factory: pytest.TempPathFactory, row: object) -> None:
+    file = tmp_path_factory.mktemp("odd") / "file.jsonl"
+    file.write_text(json.dumps(row) + "\n", "utf-8")
+    for cls in (Question, Tree, Prediction):
+        try:
+            assert all(isinstance(one, cls) for one in read_records(file, cls))
+        except DataError as error:
+            assert str(error).startswith(f"{file}:1: ")
+
+
+GOOD = json.dumps({"id": "q", "question": "who?", "golden_answers": ["a", "é"], "metadata": {"n": [1, 2.5, None]}})
+
+
+def mutated(content: bytes, rng: random.Random) -> bytes:
+    """One flip, cut, doubling or foreign piece."""
+    place, end = rng.randrange(len(content)), rng.randrange(len(content))
+    match rng.randrange(4):
+        case 0:
+            return content[:place] + bytes([content[place] ^ 1 << rng.randrange(8)]) + content[place + 1 :]
+        case 1:
+            return content[:place]
+        case 2:
+            return content[:end] + content[min(place, end) : end] * rng.choice([1, 2, 5000]) + content[end:]
+        case _:
+            return content[:place] + rng.choice([*CRASHES.values(), b"\x1b[2J", b"\\ud800"]) + content[place:]
+
+
+@pytest.mark.parametrize("rounds", [400, pytest.param(50_000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
+def test_mutations_of_good_files_are_read_or_refused(rounds: int, tmp_path: Path) -> None:
+    rng, file = random.Random(11), tmp_path / "file.jsonl"
+    content = f"{GOOD}\n{GOOD.replace('q', 'r', 1)}\n".encode()
+    refused = 0
+    for _ in range(rounds):
+        file.write_bytes(mutated(content, rng))
+        for read in (read_questions, lambda path: list(json_lines(path)), lambda path: list(lines_of(path))):
+            try:
+                read(file)
+            except DataError as error:
+                refused += 1
+                assert str(error).startswith(str(file))
+    assert refused > rounds / 4
+
+
+def test_a_line_has_a_bound_that_the_user_can_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LINE, "1")
+    file = tmp_path / "long.jsonl"
+    good = '{"id": "p", "title": "", "text": "x"}\n'
+    file.write_text(good + '{"id": "q", "text": "' + "x" * (3 * MIB) + '"}\n' + good)
+    with pytest.raises(DataError, match=rf"long.jsonl:2: a line of more than 1,048,576 bytes .*\${LINE}"):
+        list(read_lines(file))
+    kinds = [value.kind if isinstance(value, Problem) else value.id for _, value in json_lines(file)]
+    assert kinds == ["p", "long", "p"]
+    with pytest.raises(DataError, match=LINE):
+        read_json(file)
+    monkeypatch.setenv(LINE, "4")
+    assert [number for number, _ in read_rows(file)] == [1, 2, 3]
+    monkeypatch.setenv(LINE, "much")
+    with pytest.raises(ConfigError, match=LINE):
+        list(read_lines(file))
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_a_bomb_costs_little_memory_and_is_refused(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steprag.packed.FREE", 4 * MIB)
+    monkeypatch.setenv(LINE, "1")
+    file = tmp_path / f"bomb.jsonl{ending}"
+    if ending == ".gz":
+        file.write_bytes(gzip.compress(b" " * (80 * MIB)))
+    else:
+        file.write_bytes(pytest.importorskip("zstandard").compress(b" " * (400 * MIB)))
+    tracemalloc.start()
+    with pytest.raises(DataError, match=rf"expands to more than 200 times its size .*\${EXPANSION}"):
+        list(json_lines(file))
+    assert tracemalloc.get_traced_memory()[1] < 48 * MIB
+    tracemalloc.stop()
+
+
+def test_an_endless_device_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="/dev/zero: is a device"):
+        read_questions("/dev/zero")
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"PK\x03\x04", b"\x93NUMPY", b"\x93NUMPY\x01\x00\xff\xff", b"\x80\x04K\x01.",
+    b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }" + b" " * 60,
+    b"\x93NUMPY\x01\x00v\x00{'descr': '<i8', 'fortran_order': False, 'shape': (-4,), }" + b" " * 60,
+    b"\x93NUMPY\x01\x00v\x00{'descr': '<i8', 'fortran_order': False, 'shape': ((" + b" " * 60,
+])  # fmt: skip
+def test_arrays_that_are_none_are_named(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "offsets.npy"
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=r"offsets.npy: .*mend it"):
+        mapped_list(file, "i", "mend it")
+
+
+def header(value: object, body: bytes = b"") -> bytes:
+    text = json.dumps(value).encode()
+    return len(text).to_bytes(8, "little") + text + body
+
+
+TENSOR = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"1234567", b"\xff" * 40, header({}), header({"__metadata__": {}}), header([]), header({"w": TENSOR}),
+    header({"w": {}}, b"1234"), header({"w": {**TENSOR, "data_offsets": [4, 0]}}, b"1234"),
+    (10).to_bytes(8, "little") + b"[" * 10, b"\x80\x04K\x01." * 8,
+])  # fmt: skip
+def test_adapters_without_tensors_are_refused(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "adapter_model.safetensors"
+    file.write_bytes(header({"w": TENSOR}, b"1234"))
+    check_tensors(file)
+    file.write_bytes(content)
+    with pytest.raises(DataError, match="adapter_model.safetensors"):
+        check_tensors(file)
+
+
+@pytest.mark.parametrize("content", [
+    b"a: [" * 3000, b"a: " + b"9" * 5000, b"caf\xe9: 1", b"\xff\xfea\x00", b"1: 2", b"a: &x [1]\nb: *x", b"- 1",
+    b"!!python/object/apply:os.system [ls]", b"!!binary aGk=", b"? [a]\n: 1", b"a: \x00", b"a: [",
+])  # fmt: skip
+def test_recipes_that_are_none_are_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"recipe.yaml"):
+        read_yaml(tmp_path / "recipe.yaml")
+
+
+@given(st.binary(max_size=200))
+def test_bytes_are_json_or_a_reason(content: bytes) -> None:
+    try:
+        decoded(content)
+    except NotJson as error:
+        assert str(error)

@@ -1,0 +1,218 @@
+"""Slots on a Ray cluster of this machine: one process's bytes, whatever dies."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_generation.config import GenerateConfig
+from data_generation.generate import search_all, search_identity
+from steprag.agent.open import open_agent
+from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.workers import Slots
+from steprag.cli import main
+from steprag.config import load_config
+from steprag.errors import DataError, PolicyRefused, StepFormatError, StepragError
+from steprag.files import read_records, write_records
+from steprag.runs import open_run, read_manifest
+from steprag.types import Failure, Question, Tree
+from tests.fakes import QUESTION, DictRetriever, Endpoint, chat_reply, options, serve
+from tests.ray_parts import open_deadly, retriever_service
+from tests.test_shards import content
+
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="the extra `ray` is not installed: pip install -e '.[ray]'"
+)
+COUNT = 12
+SMALL = ["--search.rollouts", "4", "--search.extra", "0", "--policy.concurrency", "6"]
+Reply = tuple[int, object]
+
+
+class Busy:
+    """Answers after a moment; counts how many requests it had at once."""
+
+    def __init__(self, seconds: float = 0.02) -> None:
+        self._seconds, self._lock, self.now, self.most = seconds, threading.Lock(), 0, 0
+
+    def __call__(self, request: dict[str, Any]) -> Reply:
+        with self._lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        time.sleep(self._seconds)
+        with self._lock:
+            self.now -= 1
+        return chat_reply()(request)
+
+
+@pytest.fixture
+def service() -> Iterator[str]:
+    with retriever_service() as address:
+        yield address
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    file = tmp_path / "questions.jsonl"
+    write_records(file, asked())
+    return file
+
+
+def asked() -> list[Question]:
+    return [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",), {"type": "bridge"}) for i in range(COUNT)]
+
+
+def started(command: str, endpoint: Endpoint, questions: Path, service: str, out: Path, *more: str) -> int:
+    """Runs a command with an index behind a URL; returns its exit code."""
+    small = SMALL if command == "generate" else SMALL[-2:]
+    return main([command, *options(endpoint, questions, Path("index"), out, *small), "--index", service, *more])
+
+
+def sent(endpoint: Endpoint) -> Counter[str]:
+    return Counter(json.dumps(request, sort_keys=True) for request in endpoint.requests)
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "file"), [("generate", "trees.jsonl"), ("infer", "predictions.jsonl")])
+def test_two_slots_give_the_run_of_one_process(
+    questions: Path, service: str, tmp_path: Path, command: str, file: str
+) -> None:
+    plain, rayed, busy = tmp_path / "plain", tmp_path / "ray", Busy()
+    with serve(chat_reply()) as endpoint:
+        assert started(command, endpoint, questions, service, plain) == 0
+        wanted = sent(endpoint)
+    with serve(busy) as endpoint:
+        assert started(command, endpoint, questions, service, rayed, "--ray", "2") == 0
+        assert sent(endpoint) == wanted
+        assert 1 < busy.most <= 6, "the concurrency is not that of the whole run"
+        assert (rayed / file).read_bytes() == (plain / file).read_bytes()
+        assert content(rayed) == content(plain)
+        assert not list(rayed.glob("calls-*")), "journals of slots are left behind"
+        for key in ("identity", "status", "counts", "usage", "spent", "calls_lost"):
+            assert read_manifest(rayed)[key] == read_manifest(plain)[key]
+        (rayed / file).unlink()
+        assert started(command, endpoint, questions, service, rayed) == 0
+        assert sent(endpoint) == wanted, "this process paid again for what slots had"
+
+
+@needs_ray
+@pytest.mark.slow
+def test_the_number_of_slots_may_change_and_a_budget_is_one_for_all(
+    questions: Path, service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain, run = tmp_path / "plain", tmp_path / "run"
+    with serve(chat_reply()) as endpoint:
+        assert started("generate", endpoint, questions, service, plain) == 0
+        wanted = sent(endpoint)
+    calls = sum(wanted.values())
+    with serve(Busy(0.25)) as endpoint:
+        for slots, limit in ((2, calls // 4), (1, calls // 2)):
+            before = len(endpoint.requests)
+            budget = ["--budget.calls", str(limit), "--ray", str(slots)]
+            assert started("generate", endpoint, questions, service, run, *budget) == 4
+            assert f"budget.calls = {limit} is reached" in capsys.readouterr().err
+            assert before < len(endpoint.requests) < calls
+            assert read_manifest(run)["spent"]["calls"] == len(endpoint.requests) >= limit
+        assert started("generate", endpoint, questions, service, run) == 0
+        assert sent(endpoint) == wanted, "a call was made twice"
+    assert (run / "trees.jsonl").read_bytes() == (plain / "trees.jsonl").read_bytes()
+
+
+def searched(
+    out: Path, endpoint: Endpoint, service: str, deaths: Mapping[str, int] | None = None, slots: int = 0
+) -> None:
+    """What `steprag generate` does once its inputs are read, with slots that questions kill."""
+    keys = {"policy.base_url": endpoint.url, "policy.model": "double", "policy.engine": "openai", "policy.retries": 0,
+            "search.rollouts": 4, "search.extra": 0, "policy.concurrency": 6}  # fmt: skip
+    config = load_config(GenerateConfig, None, keys)
+    notes = out.parent / "notes"
+    notes.mkdir(exist_ok=True)
+    opening = partial(open_deadly, index=service, deaths=deaths or {}, notes=notes)
+    on_ray = Slots(slots, opening, "world", [question.id for question in asked()]) if slots else None
+    with open_run(out, "generate", identity=search_identity(config), config=config.model_dump()) as run:
+        asyncio.run(search_all(run, asked(), config, open_agent(config, DictRetriever()), None, on_ray))
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_killed_slot_is_replaced_and_a_question_that_kills_every_slot_fails_alone(
+    service: str, tmp_path: Path
+) -> None:
+    plain, run = tmp_path / "plain", tmp_path / "run"
+    with serve(chat_reply()) as endpoint:
+        searched(plain, endpoint, service)
+        wanted = sent(endpoint)
+    with serve(Busy()) as endpoint:
+        searched(run, endpoint, service, {"q1": 1, "q3": 99}, slots=2)
+        failed = list(read_records(run / "failures.jsonl", Failure))
+        assert [(failure.id, failure.reason) for failure in failed] == [("q3", "WorkerLost")]
+        assert len(list((tmp_path / "notes").glob("q3.*"))) == 4
+        lines = {line for line in (plain / "trees.jsonl").read_bytes().splitlines() if b'"id":"q3"' not in line}
+        assert set((run / "trees.jsonl").read_bytes().splitlines()) == lines
+        searched(run, endpoint, service)  # what no slot can do, this process does
+        assert (run / "trees.jsonl").read_bytes() == (plain / "trees.jsonl").read_bytes()
+        twice = sent(endpoint) - wanted
+    assert sum(twice.values()) <= read_manifest(run)["calls_lost"]
+    assert {tree.question.id for tree in read_records(run / "trees.jsonl", Tree)} == {q.id for q in asked()}
+    reading = Journal(run / JOURNAL, reading=True)
+    assert len(reading.questions()) == COUNT
+    reading.close()
+
+
+@needs_ray
+@pytest.mark.slow
+def test_what_ends_a_slot_ends_the_run_in_one_line(
+    questions: Path, service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refusing(_: dict[str, Any]) -> Reply:
+        return 401, {"error": {"message": "no such key", "code": "invalid_api_key"}}
+
+    with serve(refusing) as endpoint:
+        assert started("generate", endpoint, questions, service, tmp_path / "run", "--ray", "1") == 5
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert said.startswith("steprag: ")
+        assert said.endswith("the key in $OPENAI_API_KEY is refused")
+
+
+def test_what_cannot_go_on_a_cluster_is_one_line(
+    questions: Path, service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve(chat_reply()) as endpoint:
+        assert started("infer", endpoint, questions, service, tmp_path / "run", "--ray", "two") == 2
+        assert "--ray two: expected the number of processes" in capsys.readouterr().err
+        monkeypatch.setitem(sys.modules, "ray", None)
+        monkeypatch.delitem(sys.modules, "steprag.batch.ray_slots", raising=False)
+        assert started("infer", endpoint, questions, service, tmp_path / "run", "--ray", "2") == 2
+        assert "the extra `ray` (ray is not installed)" in capsys.readouterr().err
+
+
+@needs_ray
+def test_a_model_that_each_slot_would_start_is_refused(
+    questions: Path, service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["--questions", str(questions), "--index", service, "--out", str(tmp_path / "run"), "--ray", "2"]
+    assert main(["generate", *run]) == 2
+    assert "start it and give policy.base_url" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [PolicyRefused("no"), DataError("file", "bad", line=3, remedy="mend it"), StepFormatError("no_tag", "none")],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_crosses_processes_whole(error: StepragError) -> None:
+    import pickle
+
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - what Ray does with our own
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
