@@ -29,14 +29,24 @@ export function draw(context, size, view, scene) {
 const across = (view, x) => x * view.scale + view.x;
 const down = (view, y) => y * view.scale + view.y;
 
-/** The ids of the nodes on the canvas, and a margin around it. */
-function visible(size, view, { shape, upTo, nodes }) {
+/**
+ * The ids of the nodes on the canvas, and a margin around it. From afar many nodes of a column share a pixel: the first
+ * stands for them, unless one is on a marked path or is looked for.
+ */
+function visible(size, view, { shape, upTo, nodes, principal, chosen, hits }) {
   const ids = [];
   const margin = 40;
+  const taken = view.scale < 0.15 && hits === null ? new Set() : null;
   for (let id = 0; id <= upTo && id < nodes.parent.length; id++) {
     const x = across(view, shape.x[id]);
     const y = down(view, shape.y[id]);
-    if (y > -margin && y < size.height + margin && x > -margin - 300 && x < size.width + margin) ids.push(id);
+    if (y <= -margin || y >= size.height + margin || x <= -margin - 300 || x >= size.width + margin) continue;
+    if (taken) {
+      const pixel = nodes.depth[id] * 65536 + Math.round(y) + margin;
+      if (taken.has(pixel) && !principal.has(id) && !chosen.has(id)) continue;
+      taken.add(pixel);
+    }
+    ids.push(id);
   }
   return ids;
 }
