@@ -97,6 +97,7 @@ def test_the_rows_of_a_list(tmp_path: Path) -> None:
 def test_a_tree_a_node_and_its_passages(tmp_path: Path) -> None:
     run, tree = shipped_run(tmp_path / "run", 1), first_tree()
     told = got("/api/tree?run=run&line=1", run)
+    assert told["roles"] == {"query": "asks", "evidence": "keeps", "answer": "ends"}
     assert told["hash"] == line_hash(shipped_lines(1)[0].rstrip("\n"))
     assert told["nodes"]["content"] == [node.content for node in tree.nodes]
     assert told["nodes"]["value"] == [node.value for node in tree.nodes]
@@ -278,6 +279,14 @@ def test_only_who_has_the_token_reads(tmp_path: Path) -> None:
     assert asked(ask, run, token=None) == [401, 401, 200, 200, 200, 401, 401, 204, 200, 403]
 
 
+def test_a_tree_of_an_unknown_prompt_profile_is_shown(tmp_path: Path) -> None:
+    run = shipped_run(tmp_path / "run", 1)
+    manifest = {"stage": "generate", "identity": {}, "config": {"prompt": {"profile": "/gone/profile.yaml"}}}
+    (run / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    told = got("/api/tree?run=run&line=1", run)
+    assert (told["roles"], len(told["nodes"]["parent"])) == ({}, 41)
+
+
 def test_a_damaged_manifest_is_told(tmp_path: Path) -> None:
     run = shipped_run(tmp_path / "run", 1)
     (run / "manifest.json").write_text("{", encoding="utf-8")
@@ -312,6 +321,7 @@ def test_the_file_to_mail_holds_everything_and_asks_nobody(tmp_path: Path) -> No
     } <= pieces.keys()
     assert "tree/run/2" not in pieces
     assert MARKUP not in page
+    assert str(tmp_path) not in json.dumps(pieces)  # whoever gets the file learns nothing of the disk it was made on
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
     imports = json.loads(re.search(r'<script type="importmap">(.*?)</script>', page, re.DOTALL)[1])["imports"]  # type: ignore[index]
     for module in imports.values():

@@ -118,12 +118,31 @@ def test_a_hostile_line_is_a_fault_with_its_number(tmp_path: Path, line: bytes) 
     assert listing.faults[0].message
 
 
+def test_a_line_without_end_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPRAG_LINE_MIB", "1")
+    trees, good = tmp_path / "trees.jsonl", shipped_lines(2)
+    trees.write_text(good[0] + "[" * 3_000_000 + "\n" + good[1], encoding="utf-8")
+    listing = read_whole(Listing(trees, TREES))
+    assert [place.line for place in listing.places] == [1, 3]
+    assert [(fault.line, fault.message) for fault in listing.faults] == [(2, "a line of more than 1,048,576 bytes")]
+
+
+def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPRAG_EXPANSION", "1")
+    packed = gzip.compress("".join(shipped_lines(1)).encode() + b" " * (80 << 20))
+    (tmp_path / "trees.jsonl.gz").write_bytes(packed)
+    listing = Listing(tmp_path / "trees.jsonl.gz", TREES)
+    listing.refresh(60)
+    assert [place.line for place in listing.places] == [1]
+    assert "expands to more than" in listing.faults[0].message
+
+
 def test_a_cut_gzip_file_shows_what_it_holds(tmp_path: Path) -> None:
-    packed = gzip.compress("".join(shipped_lines(6)).encode())
+    packed = gzip.compress("".join(shipped_lines(30)).encode())
     (tmp_path / "trees.jsonl.gz").write_bytes(packed[: len(packed) // 2])
     listing = Listing(tmp_path / "trees.jsonl.gz", TREES)
     listing.refresh(60)
-    assert 0 < len(listing.places) < 6
+    assert 0 < len(listing.places) < 30
     assert "not a whole gzip file" in listing.faults[0].message
 
 
@@ -132,6 +151,8 @@ def test_folders_files_and_folders_of_folders_are_found(tmp_path: Path) -> None:
     shipped_run(tmp_path / "all/two", 1)
     shipped_run(tmp_path / "all/two/pairs", 1)
     shutil.copy(SHIPPED, tmp_path / "trees.round2.jsonl.gz")
+    (tmp_path / "all/index").mkdir()
+    (tmp_path / "all/index/manifest.json").write_text("{}", encoding="utf-8")  # an index: nothing to look at
     assert list(open_folders([str(tmp_path / "all")])) == ["one", "two"]
     assert list(open_folders([str(tmp_path / "all/two"), str(tmp_path / "all/one"), str(tmp_path / "all/two")])) == [
         "two", "pairs", "one",

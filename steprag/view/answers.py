@@ -19,7 +19,7 @@ from steprag.view.folders import SERIES, RunFolder
 from steprag.view.kinds import FILES
 from steprag.view.listing import Listing
 from steprag.view.series import series_of
-from steprag.view.trees import TreeReader, node_of, node_told, skeleton
+from steprag.view.trees import TreeReader, node_of, node_told, roles, skeleton
 
 SLICE = 0.25
 """Seconds that a request reads on in a file that is not wholly listed."""
@@ -79,9 +79,13 @@ class Answers:
             }
 
     def tree(self, at: Address) -> dict[str, Any]:
-        """A tree's skeleton, and where it stands."""
+        """A tree's skeleton, where it stands, and what the actions of its grammar do."""
         _, place, tree, line = self._tree(at)
-        return {"line": place.line, **skeleton(tree, line)}
+        try:
+            told = roles(self.run(at.run).grammar())
+        except ConfigError:  # a prompt profile that is not found from here: the tree is shown, its steps all alike
+            told = {}
+        return {"line": place.line, "roles": told, **skeleton(tree, line)}
 
     def node(self, at: Address, node: int) -> dict[str, Any]:
         """All of a node."""
@@ -185,8 +189,7 @@ class Answers:
 
 def _run_told(run: RunFolder) -> dict[str, Any]:
     manifest, fault = run.manifest()
-    identity = manifest.get("identity") or {}
-    policy = identity.get("policy") if isinstance(identity.get("policy"), dict) else {}
+    policy = (manifest.get("identity") or {}).get("policy")
     return {
         "key": run.key,
         "stage": manifest.get("stage"),
@@ -194,7 +197,7 @@ def _run_told(run: RunFolder) -> dict[str, Any]:
         "started": manifest.get("started"),
         "ended": manifest.get("ended"),
         "version": manifest.get("version"),
-        "model": policy.get("model"),
+        "model": policy.get("model") if isinstance(policy, dict) else None,
         "counts": manifest.get("counts"),
         "asked": manifest.get("asked"),
         "fault": fault,

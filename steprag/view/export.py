@@ -110,7 +110,7 @@ def _pieces(answers: Answers, most: int) -> Iterator[tuple[str, Any]]:
                     at = [Address(key, kind, row["line"], row["id"], file) for row in rows["rows"]]
                     yield f"records/{kind}/{key}/{file}", {one.line: answers.record(one) for one in at}
         if "pairs" in run["kinds"]:
-            yield f"marks/{key}", answers.marks(key)
+            yield f"marks/{key}", answers.marks(key) | {"file": None}  # no path of this machine leaves it
             yield f"kinds/{key}", answers.kinds(key)
         if "series" in run["kinds"]:
             yield f"series/{key}", answers.series(key)

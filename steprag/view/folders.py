@@ -107,7 +107,7 @@ def _runs_at(path: Path) -> Iterator[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    names = [SERIES, "manifest.json", *(file.name for files in FILES.values() for file in files)]
+    names = [SERIES, *(file.name for files in FILES.values() for file in files)]
     return any((path / name).is_file() for name in names)
 
 

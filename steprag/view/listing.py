@@ -6,24 +6,23 @@ their line numbers; the others are shown.
 
 from __future__ import annotations
 
-import gzip
 import os
 import shutil
 import tempfile
 import threading
 import time
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Generic
+from typing import BinaryIO, Generic
 
 from steprag.batch.results import Place, Record, ResultKind, indexed_places, place_of
 from steprag.errors import ConfigError, DataError
 from steprag.files import from_dict, parse_line
 from steprag.json_text import NotJson, decoded
+from steprag.packed import NotWhole, lines, open_bytes, too_long
 
-LONGEST = 2**28
-"""Bytes that a line may have: 256 MiB."""
+BOM = b"\xef\xbb\xbf"
+"""What some editors write before a file's first line."""
 FAULTS = 100
 """Faults that are kept word for word; more are counted."""
 
@@ -107,7 +106,7 @@ class Listing(Generic[Record]):
     def _begin(self) -> None:
         if self._stamp is None:
             return
-        if self.path.suffix == ".gz":
+        if self.path.suffix in (".gz", ".zst"):
             self._unpacked = self._unpack()
         elif self._indexed and (places := indexed_places(self.path)):
             self.places = places
@@ -117,10 +116,10 @@ class Listing(Generic[Record]):
         """The file's text in a nameless temporary file, as far as it can be unpacked."""
         stream = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the listing
         try:
-            with gzip.open(self.path) as packed:
+            with open_bytes(self.path) as packed:
                 shutil.copyfileobj(packed, stream)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            self._fault(0, f"not a whole gzip file: {error}")
+        except NotWhole as error:
+            self._fault(0, str(error))
         return stream
 
     def _open(self) -> BinaryIO:
@@ -129,21 +128,24 @@ class Listing(Generic[Record]):
     def _read_on(self, deadline: float) -> None:
         with self._open() as stream:
             stream.seek(self.end)
-            while self.end < self.size:
-                line = stream.readline(LONGEST)
-                if not line.endswith(b"\n") and not _whole(line):
+            for _, line in lines(stream):
+                if line is not None and not line.endswith(b"\n") and not _whole(line):
                     self.torn = True  # still being written, or what a kill left
                     return
                 self._line += 1
-                if line.strip():
+                if line is None:
+                    self._fault(self._line, too_long()[0])
+                elif line.strip():
                     self._list(line)
-                self.end += len(line)
+                self.end = stream.tell()
                 if time.monotonic() > deadline:
                     return
 
     def _list(self, line: bytes) -> None:
         try:
-            record = from_dict(self._kind.record, self._parsed(line), self.path, self._line)
+            record = from_dict(
+                self._kind.record, parse_line(line.removeprefix(BOM), self.path, self._line), self.path, self._line
+            )
             self.places.append(place_of(record, self._kind, self._line, self.end, len(line)))
         except (DataError, ConfigError) as error:
             self._fault(self._line, error.problem if isinstance(error, DataError) else str(error))
@@ -152,13 +154,6 @@ class Listing(Generic[Record]):
         self.fault_count += 1
         if len(self.faults) < FAULTS:
             self.faults.append(Fault(line, message))
-
-    def _parsed(self, line: bytes) -> Any:
-        try:
-            text = line.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise DataError(self.path, f"not UTF-8: byte {line[error.start]:#04x}", line=self._line) from None
-        return parse_line(text.rstrip("\r\n"), self.path, self._line)
 
     def line_at(self, place: Place) -> str:
         """The text of a record's line, without its newline. Raises DataError where the file changed meanwhile."""
@@ -186,9 +181,7 @@ def _stamp_of(path: Path) -> Stamp | None:
 
 def _whole(line: bytes) -> bool:
     """Whether a last line without a newline is an object all the same: no part of one is JSON."""
-    if len(line) >= LONGEST:
-        return True  # too long: it is listed as a fault
     try:
-        return isinstance(decoded(line, finite=False), dict)
+        return isinstance(decoded(line), dict)
     except NotJson:
         return False

@@ -52,7 +52,7 @@ def _thinned(values: list[Any]) -> list[Any]:
 
 def _row(line: bytes) -> dict[str, Any] | None:
     try:
-        row = decoded(line, finite=False)  # a loss may be NaN
+        row = decoded(line, finite=False)
     except NotJson:
         return None
     return row if isinstance(row, dict) else None
@@ -63,7 +63,7 @@ def _numbers(row: dict[str, Any]) -> dict[str, float]:
 
 
 def _number(value: object) -> float | None:
-    ok = isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
+    ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return value if ok else None  # type: ignore[return-value]
 
 

@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
+from steprag.agent.grammar import Grammar
 from steprag.batch.database import Database
 from steprag.batch.journal import JOURNAL
 from steprag.batch.results import Place
@@ -40,6 +41,13 @@ class TreeReader:
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         return found
+
+
+def roles(grammar: Grammar) -> dict[str, str]:
+    """What the actions of a grammar do, as the page draws them: "ends", "keeps" or "asks"; others are left out."""
+    told = {action.name: "asks" for action in grammar.actions if action.retrieves}
+    told |= {action.name: "keeps" for action in grammar.actions if action.keeps}
+    return told | {action.name: "ends" for action in grammar.actions if action.terminal}
 
 
 def skeleton(tree: Tree, line: str) -> dict[str, Any]:

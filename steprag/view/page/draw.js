@@ -4,13 +4,12 @@ import { stepOf, STEPS } from "./colours.js";
 import { shortened } from "./format.js";
 
 const TURN = 2 * Math.PI;
-const NO_ACTION = "other";
 
 /** The radius of a node, in pixels at scale 1: its area goes with the visits. */
 export const radius = (visits) => Math.min(13, 4.2 + 1.5 * Math.sqrt(visits));
 
 /**
- * `scene`: nodes (columns), shape, values and their range, colours, upTo (nodes with greater ids are not there yet),
+ * `scene`: nodes (columns), roles of actions, shape, values and their range, colours, upTo (nodes with greater ids are not there yet),
  * selected, hits (a set of ids or null), principal and chosen (sets of ids), hovered.
  */
 export function draw(context, size, view, scene) {
@@ -30,14 +29,24 @@ export function draw(context, size, view, scene) {
 const across = (view, x) => x * view.scale + view.x;
 const down = (view, y) => y * view.scale + view.y;
 
-/** The ids of the nodes on the canvas, and a margin around it. */
-function visible(size, view, { shape, upTo, nodes }) {
+/**
+ * The ids of the nodes on the canvas, and a margin around it. From afar many nodes of a column share a pixel: the first
+ * stands for them, unless one is on a marked path or is looked for.
+ */
+function visible(size, view, { shape, upTo, nodes, principal, chosen, hits }) {
   const ids = [];
   const margin = 40;
+  const taken = view.scale < 0.15 && hits === null ? new Set() : null;
   for (let id = 0; id <= upTo && id < nodes.parent.length; id++) {
     const x = across(view, shape.x[id]);
     const y = down(view, shape.y[id]);
-    if (y > -margin && y < size.height + margin && x > -margin - 300 && x < size.width + margin) ids.push(id);
+    if (y <= -margin || y >= size.height + margin || x <= -margin - 300 || x >= size.width + margin) continue;
+    if (taken) {
+      const pixel = nodes.depth[id] * 65536 + Math.round(y) + margin;
+      if (taken.has(pixel) && !principal.has(id) && !chosen.has(id)) continue;
+      taken.add(pixel);
+    }
+    ids.push(id);
   }
   return ids;
 }
@@ -72,23 +81,23 @@ function stroke(context, path, colour) {
   context.stroke(path);
 }
 
-/** A node's outline: a circle asks, a square keeps, a diamond answers; another grammar's steps are circles. */
-function outline(path, action, x, y, r) {
+/** A node's outline by what its action does: a square keeps, a diamond ends; what asks, and all else, is a circle. */
+function outline(path, role, x, y, r) {
   if (r < 2.5) return path.rect(x - r, y - r, 2 * r, 2 * r);
   path.moveTo(x + r, y);
-  if (action === "answer") {
+  if (role === "ends") {
     const d = r * 1.25;
     path.moveTo(x, y - d);
     path.lineTo(x + d, y);
     path.lineTo(x, y + d);
     path.lineTo(x - d, y);
     path.closePath();
-  } else if (action === "evidence") path.rect(x - r * 0.88, y - r * 0.88, r * 1.76, r * 1.76);
+  } else if (role === "keeps") path.rect(x - r * 0.88, y - r * 0.88, r * 1.76, r * 1.76);
   else path.arc(x, y, r, 0, TURN);
 }
 
 function dots(context, view, scene, seen) {
-  const { nodes, shape, values, range, colours, hits } = scene;
+  const { nodes, shape, values, range, colours, hits, roles } = scene;
   const groups = Array.from({ length: 2 * (STEPS + 2) }, () => null);
   const zoom = Math.min(1.6, Math.max(view.scale, 0.12));
   for (const id of seen) {
@@ -96,7 +105,7 @@ function dots(context, view, scene, seen) {
     const step = nodes.failure[id] ? STEPS + 1 : stepOf(values[id], range) + 1;
     const path = (groups[2 * step + faint] ??= new Path2D());
     const r = Math.max(1.2, radius(nodes.visits[id]) * zoom);
-    outline(path, nodes.action[id] ?? NO_ACTION, across(view, shape.x[id]), down(view, shape.y[id]), r);
+    outline(path, roles[nodes.action[id]], across(view, shape.x[id]), down(view, shape.y[id]), r);
   }
   context.lineWidth = 1.5;
   groups.forEach((path, at) => {

@@ -16,6 +16,9 @@ export function number(value, digits = 3) {
   return value.toFixed(size >= 100 ? 1 : digits);
 }
 
+/** A number with two decimals, where many stand below one another. */
+export const short = (value) => (value === null || value === undefined ? "–" : value.toFixed(2));
+
 export function bytes(value) {
   if (value < 2 ** 20) return `${Math.ceil(value / 1024)} KiB`;
   return value < 2 ** 30 ? `${(value / 2 ** 20).toFixed(1)} MiB` : `${(value / 2 ** 30).toFixed(2)} GiB`;

@@ -54,7 +54,7 @@ function LoadedTree({ at, run, runs, rules, row, node, tree }) {
     go({ run: run.key, tab: "trees", place: row.line, more: id || "" }, true);
   }
 
-  const scene = { nodes, shape, values, range, upTo, selected, hits, principal, chosen };
+  const scene = { nodes, roles: tree.roles, shape, values, range, upTo, selected, hits, principal, chosen };
   const label = `Search tree of ${plural(size, "node")}; the list of steps beside it says the same.`;
   return html`<article class="tree-view">
     <header class="tree-head">
@@ -72,12 +72,12 @@ function LoadedTree({ at, run, runs, rules, row, node, tree }) {
         <//>
         <${Fault} error=${rewards.error} />
         <${TreeCanvas} scene=${scene} treeKey=${`${at.run}/${at.id}`} label=${label} onSelect=${choose} stageRef=${stage} />
-        <${Legend} range=${range} colouring=${colouring} />
+        <${Legend} range=${range} colouring=${colouring} tree=${tree} />
         <${Replay} size=${size} upTo=${upTo} onUpTo=${setUpTo} />
       </section>
       <section class="steps-box" aria-label="Steps">
         <${StepList} nodes=${nodes} order=${shape.order} upTo=${upTo} hits=${hits} values=${values} selected=${selected} onSelect=${choose}
-          principal=${principal} />
+          principal=${principal} roles=${tree.roles} />
       </section>
       <section class="node-box" aria-label="Chosen step">
         <${NodePane} at=${at} tree=${tree} rules=${rules} id=${selected} rewards=${rewards.data} colouring=${colouring} onSelect=${choose} />
@@ -121,11 +121,12 @@ function endWords({ status, iterations, usage, nodes }) {
   return [...parts, `ended: ${status}`].filter(Boolean).join(" · ");
 }
 
-function Legend({ range, colouring }) {
+function Legend({ range, colouring, tree }) {
+  const actions = [...new Set(tree.nodes.action)].filter(Boolean);
   const [least, greatest] = range.map((value) => Number(value.toFixed(2)));
   return html`<div class="legend" aria-hidden="true">
     <span>${least}</span><span class="ramp"></span><span>${greatest} ${colouring === "value" ? "value" : colouring}</span>
-    <span class="shapes"><i class="shape circle"></i>query <i class="shape square"></i>evidence <i class="shape diamond"></i>answer</span>
+    <span class="shapes">${actions.map((name) => html`<i class="shape" data-role=${tree.roles[name]}></i>${name} `)}</span>
     <span class="shapes"><i class="trail"></i>most visited</span>
   </div>`;
 }
