@@ -198,6 +198,16 @@ def test_what_cannot_go_on_a_cluster_is_one_line(
 
 
 @needs_ray
+def test_a_cluster_that_is_not_there_is_one_line(
+    questions: Path, service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with serve(chat_reply()) as endpoint:
+        assert started("infer", endpoint, questions, service, tmp_path / "run", "--ray", "1") == 2
+    assert "steprag: no Ray cluster ($RAY_ADDRESS: 127.0.0.1:1): " in capsys.readouterr().err
+
+
+@needs_ray
 def test_a_model_that_each_slot_would_start_is_refused(
     questions: Path, service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

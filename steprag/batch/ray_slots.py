@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import secrets
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Container, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -40,6 +41,8 @@ OPENINGS = 3
 """A slot that dies so often while it opens ends the run."""
 OBJECT_STORE = 128 * 2**20
 """Bytes of memory for replies on their way, where the cluster is started here. Results have some 100 kB."""
+CONNECTING = 10.0
+"""Seconds until a cluster counts as one that is not there."""
 PATIENT = 30.0
 """Seconds after which a slot that has no place in the cluster is mentioned."""
 
@@ -94,11 +97,15 @@ def _plans(folder: Path, config: Config, slots: Slots[Config], prices: Any) -> l
 
 @contextmanager
 def _cluster(slots: int) -> Iterator[None]:
-    """The cluster at $RAY_ADDRESS, or one on this machine for the block: on loopback, without dashboard or reports."""
+    """The cluster at $RAY_ADDRESS, or one on this machine for the block: without dashboard, reporting to nobody.
+
+    Ray's servers listen on all interfaces, whatever they are told; the token that it makes keeps strangers out.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
+    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address := os.environ.get("RAY_ADDRESS"):
+            _check_listens(address)
             ray.init(address=address, **common)
         else:
             ray.init(
@@ -106,16 +113,22 @@ def _cluster(slots: int) -> Iterator[None]:
                 num_cpus=slots,
                 include_dashboard=False,
                 object_store_memory=OBJECT_STORE,
-                _node_ip_address="127.0.0.1",
                 **common,
             )
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         where, said = os.environ.get("RAY_ADDRESS", "not set"), " ".join(str(error).split())[:300]
         raise ConfigError(f"no Ray cluster ($RAY_ADDRESS: {where}): {said}") from None
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_listens(address: str) -> None:
+    """Raises OSError where nothing listens at HOST:PORT; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and "://" not in address and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), CONNECTING).close()
 
 
 class _Pool:
