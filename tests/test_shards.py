@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import shutil
 import sqlite3
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
@@ -95,6 +99,29 @@ def test_a_journal_that_another_process_has_is_waited_for_and_named(
         assert not file.with_name(f"{file.name}-shm").exists(), "memory is shared with other processes"
         with pytest.raises(JournalError, match=r"calls-a-000\.sqlite: another process has it open"):
             absorb_slots(tmp_path, ())
+
+
+def hold(path: Path, begun: Event) -> None:
+    journal = Journal(path, alone=True)
+    journal.sent("q0", ("policy", "state", 7, 1))
+    begun.set()
+    time.sleep(60)
+
+
+def test_a_journal_is_taken_over_once_its_process_is_dead(tmp_path: Path) -> None:
+    file, context = slot_journal(tmp_path, "a", 0), multiprocessing.get_context("fork")
+    note(file, "q0")
+    begun = context.Event()
+    holder = context.Process(target=hold, args=(file, begun))
+    holder.start()
+    assert begun.wait(30)
+    end = threading.Timer(0.5, holder.kill)
+    end.start()
+    with closing(Journal(file, alone=True)) as journal:
+        assert not holder.is_alive(), "two processes had the file open"
+        assert (journal.lost, len(journal.calls_of("q0"))) == (1, 1)
+    end.join()
+    holder.join()
 
 
 def test_calls_of_slots_that_are_gone_are_not_paid_again(tmp_path: Path) -> None:

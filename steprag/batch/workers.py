@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -50,13 +50,14 @@ Opening = Callable[[Config], AbstractAsyncContextManager[tuple[Agent, Working[Co
 class Slots(Generic[Config]):
     """Processes that work for this one: how many, what each opens, the fingerprint of the index that it must find.
 
-    `order`: ids of the questions, as one process would begin them.
+    `order`: ids of the questions, as one process would begin them. `models`: those that are asked, by role.
     """
 
     count: int
     opening: Opening[Config, object]
     index: str
     order: Sequence[str]
+    models: Mapping[str, PolicyConfig]
 
 
 def add_ray_option(parser: argparse.ArgumentParser) -> None:
