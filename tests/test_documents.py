@@ -15,7 +15,7 @@ import pytest
 from steprag.cli import COMMANDS, main
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 ROOMS = "steprag|indexes|data_generation|preference|training|inference|configs|scripts|benchmarks|tests|docs"
 FILE = re.compile(rf"(?<![\w./])(?:{ROOMS})/[\w./-]+\.(?:py|yaml|sh|md|jsonl|gz|json)\b")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -119,7 +119,7 @@ def test_the_commands_of_the_readme_run_one_after_the_other(tmp_path: Path) -> N
     assert len(lines) > 10
     for line in lines:
         command = [sys.executable, "-m", "steprag.cli", *made_smaller(line)]
-        if line.startswith(("index serve", "policy serve", "serve")):
+        if line.startswith(("view ", "index serve", "policy serve", "serve")):
             serves_and_stops(command, tmp_path)
         else:
             done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

@@ -116,7 +116,9 @@ def test_a_snapshot_that_cannot_be_read_is_one_line(here: Web, encoder: Path, tm
             open_retriever(web_file(tmp_path, here, encoder, snapshot=str(folder), frozen=True))
 
 
-@pytest.mark.parametrize(("package", "keys"), [("trafilatura", {}), ("protego", {}), ("ddgs", {"provider": "ddgs"})])
+@pytest.mark.parametrize(
+    ("package", "keys"), [("trafilatura", {}), ("protego", {}), ("ddgs", {"provider": "ddgs", "base_url": None})]
+)
 def test_a_missing_package_is_one_line_that_names_the_extra(
     package: str, keys: dict[str, Any], encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +169,7 @@ def test_a_tools_file_names_the_web_beside_an_index(
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
+        ({"provider": "ddgs"}, "ddgs has neither base_url nor key; name the provider that has"),
         ({"base_url": None}, "searxng has no public address of its own"),
         ({"frozen": True}, "frozen answers from a snapshot; name its folder"),
         ({"source": "both"}, "source both needs the key local"),

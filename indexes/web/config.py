@@ -68,6 +68,8 @@ class WebConfig(Section):
     def _fits_together(self) -> Self:
         if self.provider == "searxng" and self.base_url is None:
             raise ValueError("searxng has no public address of its own; give the base_url of yours")
+        if self.provider == "ddgs" and (self.base_url is not None or self.key_env is not None):
+            raise ValueError("ddgs has neither base_url nor key; name the provider that has")
         if self.frozen and self.snapshot is None:
             raise ValueError("frozen answers from a snapshot; name its folder")
         if self.source != "web" and self.local is None:

@@ -116,9 +116,7 @@ class WebRetriever:
 
     async def _ranked(self, query: str, seen: Sequence[SeenPage], top_k: int) -> tuple[Passage, ...]:
         """The best passages, at most `per_page` of one page; equal scores in the order of the results."""
-        candidates = [
-            (place, passage) for place, one in enumerate(seen) for passage in passages_of(query, one, self._config)
-        ]
+        candidates = await asyncio.to_thread(candidates_of, query, seen, self._config)
         scores = await self._ranker.scores(query, [f"{p.title}\n{p.text}" for _, p in candidates])
         order = sorted(range(len(candidates)), key=lambda row: (-scores[row], row))
         return best(
@@ -136,6 +134,11 @@ class WebRetriever:
             await self._pages.aclose()
         await self._ranker.aclose()
         self._snapshot.close()
+
+
+def candidates_of(query: str, seen: Sequence[SeenPage], config: WebConfig) -> list[tuple[int, Passage]]:
+    """The passages that are ranked, each with the place of its result."""
+    return [(place, passage) for place, one in enumerate(seen) for passage in passages_of(query, one, config)]
 
 
 def passages_of(query: str, seen: SeenPage, config: WebConfig) -> list[Passage]:

@@ -57,7 +57,7 @@ class Robots:
         if reply.status >= 500 or reply.status == 429:
             return None
         text = reply.body[:BYTES].decode("utf-8", "replace") if reply.status < 300 else ""
-        return Protego.parse(text)
+        return await asyncio.to_thread(Protego.parse, text)
 
     async def aclose(self) -> None:
         """Ends what is still being fetched."""

@@ -25,8 +25,12 @@ def plain(text: str) -> str:
     """The text in one line, without control characters and marks that nobody sees: a person and a model are to read
     the same words.
     """
-    kept = (_shown(character) for character in unicodedata.normalize("NFC", as_utf8(text)))
-    return " ".join("".join(kept).split())
+    words = unicodedata.normalize("NFC", as_utf8(text)).split()
+    return " ".join(" ".join(word if word.isprintable() else _shown_of(word) for word in words).split())
+
+
+def _shown_of(word: str) -> str:
+    return "".join(map(_shown, word))
 
 
 def _shown(character: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 from indexes import open_retriever
 from inference.chat.api import FREE, create_chat_app
@@ -93,7 +94,7 @@ async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:
                         raise ConfigError(f"serve.mode is {mode!r}; here there are {', '.join(chat.modes)}")
                     door = Door(token, is_loopback(config.serve.host), FREE, config.serve.body_bytes, f"steprag{port}")
                     service = ChatService(desk, door, config.serve, _model_name(config), index, mode, code_version())
-                    sys.stdout.write(f"{url_of(listening)}/#token={token}\n")
+                    sys.stdout.write(f"{url_of(listening)}/#token={quote(token, safe='')}\n")
                     sys.stdout.flush()
                     say(f"open the link, or point a client at {url_of(listening)}/v1 with the token as its key; "
                         "Ctrl-C stops it")  # fmt: skip

@@ -42,7 +42,7 @@ class ChatService:
         try:
             return self.desk.accept(request)
         except Full:
-            raise ApiError(429, "busy", "too many questions wait already; come again", after=2) from None
+            raise ApiError(429, "busy", "too many questions wait already", after=2) from None
 
     def ended(self, turn_id: str) -> Turn:
         """A turn that ended. Raises ApiError: 409 while it is played, 404 where there is none."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from steprag.engines.models import ModelFiles
@@ -13,6 +17,9 @@ from steprag.types import Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+TEMPLATE_SECONDS = 10.0
+"""For one chat; good templates take milliseconds."""
 
 
 def load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerBase:
@@ -67,8 +74,8 @@ def reply_tokens(
 
 def _continuing_tokens(messages: tuple[Message, ...], text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     begun = messages[-1]
-    chat: Any = [*messages[:-1], Message(role=begun["role"], content=begun["content"] + text)]
-    rendered = str(tokenizer.apply_chat_template(chat, tokenize=False))
+    chat = [*messages[:-1], Message(role=begun["role"], content=begun["content"] + text)]
+    rendered = str(_applied(tokenizer, chat, tokenize=False))
     end = str(tokenizer.eos_token)
     if not rendered.rpartition(text.rstrip())[2].lstrip().startswith(end):
         raise ConfigError(f"the chat template does not end an answer with {end}; use another template")
@@ -77,6 +84,47 @@ def _continuing_tokens(messages: tuple[Message, ...], text: str, tokenizer: PreT
 
 
 def _render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], **options: Any) -> list[int]:
+    return _applied(tokenizer, messages, return_dict=True, **options)["input_ids"]
+
+
+def _applied(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], **options: Any) -> Any:
+    """What the chat template makes of a chat. It is a program that came with the model, and runs in jinja2's sandbox.
+
+    Raises ConfigError where it fails, asks for what the sandbox forbids, or takes more than `TEMPLATE_SECONDS`.
+    """
+    import jinja2
+
     chat: Any = list(messages)
-    rendered: Any = tokenizer.apply_chat_template(chat, return_dict=True, **options)
-    return rendered["input_ids"]
+    try:
+        with _in_time(TEMPLATE_SECONDS):
+            return tokenizer.apply_chat_template(chat, **options)
+    except (jinja2.TemplateError, _OutOfTime) as error:
+        told = " ".join(str(error).split())[:200]
+        raise ConfigError(f"the chat template of {tokenizer.name_or_path} cannot be used: {told}") from None
+
+
+class _OutOfTime(Exception):
+    """A template ran too long."""
+
+
+@contextmanager
+def _in_time(seconds: float) -> Iterator[None]:
+    """Raises _OutOfTime in the block once the time is over. Only the main thread can be interrupted so; others are
+    not bounded. A timer that runs already goes on afterwards.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def late(*_: object) -> None:
+        raise _OutOfTime(f"it takes more than {seconds:g} seconds for one chat")
+
+    handler, begun = signal.signal(signal.SIGALRM, late), time.monotonic()
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        again = max(left - (time.monotonic() - begun), 0.001) if left else 0.0
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, again, interval)

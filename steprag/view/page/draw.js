@@ -20,11 +20,11 @@ export function draw(context, size, view, scene) {
   context.fillRect(0, 0, size.width, size.height);
   const seen = visible(size, view, scene);
   lines(context, view, scene, seen);
+  if (view.scale > 0.55) labels(context, size, view, scene, seen); // below the nodes: no word hides one
   dots(context, view, scene, seen);
   if (view.scale > 0.35) marks(context, view, scene, seen);
   ring(context, view, scene, scene.hovered, colours.soft, 1.5);
   ring(context, view, scene, scene.selected, colours.ink, 2.5);
-  if (view.scale > 0.55) labels(context, size, view, scene, seen);
 }
 
 const across = (view, x) => x * view.scale + view.x;

@@ -100,7 +100,7 @@ function PairView({ run, runs, row, wrong, marksFile, onMarked }) {
     </div>
     ${!offline && html`<p class="mark"><button type="button" class=${wrong ? "primary" : "quiet"} aria-pressed=${wrong ? "true" : "false"} onClick=${mark}>
       ${wrong ? "Marked as wrong; press to take back" : "Mark as wrong"}</button>
-      ${marksFile && html`<span class="hint">kept in ${marksFile}; build again with <code>--filters.marked</code> and that file</span>`}</p>`}
+      ${marksFile && html`<span class="hint" title=${marksFile}>kept in wrong.jsonl beside the pairs; <code>steprag pairs --filters.marked</code> reads it</span>`}</p>`}
     <${Fault} error=${failed} />
     <details class="prompt" open><summary>Prompt of both</summary><${Messages} messages=${pair.prompt} /></details>
     ${row.tree && home.error && html`<p class="hint">${home.error.message}</p>`}

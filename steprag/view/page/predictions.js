@@ -85,18 +85,18 @@ function PredictionRow({ row, their }) {
 function Figures({ runs }) {
   const keys = runs.map((run) => run.key);
   const { data, error } = useLoaded(() => api.comparison(keys), [keys, runs.map((run) => run.status)]);
-  if (error) return html`<p class="hint">${error.message}</p>`;
-  if (!data) return null;
+  if (error) return html`<p class="hint figures-wait">${error.message}</p>`;
+  if (!data) return html`<p class="hint figures-wait" role="status">Computing the figures …</p>`;
   const range = (row, name) => html`${percent(row[name])} <small>${percent(row[`${name}_low`])} to ${percent(row[`${name}_high`])}</small>`;
   const gain = (row) => row.gain_em !== undefined &&
     html`${(100 * row.gain_em).toFixed(1)} points <small>${(100 * row.gain_low).toFixed(1)} to ${(100 * row.gain_high).toFixed(1)}, p ${number(row.gain_p)}</small>`;
   return html`<div class="table-box" tabindex="0" role="region" aria-label="Figures with 95 % intervals"><table class="figures">
-    <thead><tr><th>run</th><th>questions</th><th>EM</th><th>F1</th><th>cover</th><th>gold found</th><th>answered</th><th>steps</th><th>searches</th><th>tokens</th>
-      ${data.rows.length > 1 && html`<th>EM over the other</th>`}</tr></thead>
+    <caption class="unseen">${runs.length > 1 ? "Over the questions that both runs came to" : "All questions of the run"}, with 95 % intervals</caption>
+    <thead><tr><th>run</th><th>questions</th><th>EM</th>${data.rows.length > 1 && html`<th>EM over the other</th>`}<th>F1</th>
+      <th>cover</th><th>gold found</th><th>answered</th><th>steps</th><th>searches</th><th>tokens</th></tr></thead>
     <tbody>${data.rows.map((row) => html`<tr><th scope="row">${row.run}</th><td>${row.questions}${row.failed ? ` (+${row.failed} failed)` : ""}</td>
-      <td>${range(row, "em")}</td><td>${range(row, "f1")}</td><td>${percent(row.cover)}</td><td>${percent(row.gold_recall)}</td>
-      <td>${percent(row.format)}</td><td>${number(row.steps, 1)}</td><td>${number(row.searches, 1)}</td><td>${number(Math.round(row.tokens))}</td>
-      ${data.rows.length > 1 && html`<td>${gain(row)}</td>`}</tr>`)}</tbody></table></div>`;
+      <td>${range(row, "em")}</td>${data.rows.length > 1 && html`<td>${gain(row)}</td>`}<td>${range(row, "f1")}</td><td>${percent(row.cover)}</td><td>${percent(row.gold_recall)}</td>
+      <td>${percent(row.format)}</td><td>${number(row.steps, 1)}</td><td>${number(row.searches, 1)}</td><td>${number(Math.round(row.tokens))}</td></tr>`)}</tbody></table></div>`;
 }
 
 function PredictionView({ run, row, other, their }) {

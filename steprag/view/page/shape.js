@@ -3,7 +3,6 @@ import { hierarchy, tree as tidy } from "/vendor/d3-hierarchy/d3-hierarchy.js";
 
 const ROW = [24, 44]; // between siblings, at least and at most
 const COLUMN = [88, 230]; // between depths
-const WIDE = 1.5; // a tall tree's columns spread, so that the whole has a screen's shape
 
 /** The places of every node by id in rows and columns, and the order of the nodes from top to bottom. */
 export function shapeOf(nodes) {
@@ -31,7 +30,8 @@ export function spread(shape, width, height) {
   const { rows, depths, first, last, depth } = shape;
   const row = within(ROW, height / Math.max(1, last - first));
   const tall = (last - first) * row;
-  const column = tall > 2 * height ? Math.max(COLUMN[1], (tall * WIDE) / depth) : within(COLUMN, width / depth);
+  // the columns of a tall tree spread, so that the whole has the canvas's shape
+  const column = tall > 2 * height ? Math.max(COLUMN[1], (tall * width) / height / depth) : within(COLUMN, width / depth);
   return {
     ...shape, column, width: depth * column, top: first * row, height: Math.max(tall, row),
     x: Float64Array.from(depths, (at) => at * column), y: rows.map((at) => at * row),

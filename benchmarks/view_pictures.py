@@ -1,0 +1,77 @@
+"""The pictures of docs/viewer.md, taken of real runs in Chromium.
+
+    python benchmarks/view_pictures.py BEFORE AFTER [--out docs/viewer]
+
+BEFORE and AFTER are two runs of steprag infer on the same questions. Trees and pairs are the shipped ones. Few colours
+keep the files small.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from steprag.cli import run as steprag
+from steprag.files import written_whole
+from tests.viewing import SHIPPED, viewer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+SIZE = {"width": 1280, "height": 760}
+COLOURS = 96
+
+
+def picture(page: Page, path: Path) -> None:
+    """A screenshot with few colours."""
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(page.screenshot(animations="disabled")))
+    stream = io.BytesIO()
+    image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(stream, "PNG", optimize=True)
+    with written_whole(path, "wb") as file:
+        file.write(stream.getvalue())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("runs", nargs=2, type=Path, metavar="RUN")
+    parser.add_argument("--out", type=Path, default=Path("docs/viewer"))
+    given = parser.parse_args()
+    from playwright.sync_api import sync_playwright
+
+    if CHROMIUM is None:
+        sys.exit("no chromium: bash scripts/setup_browser.sh")
+    before, after = (path.resolve() for path in given.runs)
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
+        pairs = Path(folder) / "pairs"
+        steprag(["pairs", "--trees", str(SHIPPED), "--out", str(pairs), "--card.plots", "false"])
+        shots = {
+            "tree": ("light", "#/trees/trees/1/28", ".node-pane .raw"),
+            "pair": ("dark", "#/pairs/pairs/0.3", ".two-sides ins"),
+            "comparison": ("light", f"#/{after.name}/predictions//{before.name}", ".figures tbody"),
+        }
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        with viewer(SHIPPED, pairs, before, after) as link:
+            for name, (scheme, place, seen) in shots.items():
+                page = browser.new_context(viewport=SIZE, color_scheme=scheme).new_page()  # type: ignore[arg-type]
+                page.set_default_timeout(120_000)
+                page.goto(link)
+                page.wait_for_selector("nav a")
+                page.goto(link.split("#")[0] + place)
+                if name == "comparison":
+                    page.select_option(".filter-row select >> nth=0", "won")
+                page.wait_for_selector(seen)
+                page.wait_for_load_state("networkidle")
+                picture(page, given.out / f"{name}.png")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
