@@ -104,6 +104,7 @@ def test_two_slots_give_the_run_of_one_process(
         assert not list(rayed.glob("calls-*")), "journals of slots are left behind"
         for key in ("identity", "status", "counts", "usage", "spent", "calls_lost"):
             assert read_manifest(rayed)[key] == read_manifest(plain)[key]
+        assert main(["run", "check", str(rayed)]) == 0, "files are not those that the manifest lists"
         (rayed / file).unlink()
         assert started(command, endpoint, questions, service, rayed) == 0
         assert sent(endpoint) == wanted, "this process paid again for what slots had"

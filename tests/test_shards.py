@@ -193,6 +193,7 @@ def test_merged_shards_are_the_run_that_one_process_makes(
     else:
         assert main(["replay", "--trees", str(one), "--out", str(tmp_path / "again")]) == 0
         assert (tmp_path / "again" / file).read_bytes() == (whole / file).read_bytes()
+    assert main(["run", "check", str(one), *merged]) == 0, "files are not those that the manifests list"
     (one / file).unlink()
     assert start(command, "merged") == 0, "the merged run does not go on"
     assert (one / file).read_bytes() == (whole / file).read_bytes()
