@@ -33,8 +33,9 @@ def as_utf8(text: str) -> str:
 
 @cache
 def _adapter(cls: type) -> TypeAdapter[Any]:
-    """Of a tuple with one `cls`: pydantic takes no configuration beside a dataclass itself."""
-    return TypeAdapter(tuple[cls], config=ConfigDict(allow_inf_nan=False))
+    """Of a tuple of `cls`: pydantic takes no configuration beside a dataclass itself."""
+    one: Any = tuple[cls, ...]  # pyright: ignore[reportInvalidTypeForm] - a class at run time
+    return TypeAdapter(one, config=ConfigDict(allow_inf_nan=False))
 
 
 @cache

@@ -14,7 +14,8 @@ class NotJson(ValueError):
 
     def __init__(self, problem: str, line: int = 0, kind: Literal["encoding", "json"] = "json") -> None:
         super().__init__(problem)
-        self.line, self.kind = line, kind
+        self.line = line
+        self.kind: Literal["encoding", "json"] = kind
 
 
 def _no_number(name: str) -> NoReturn:
@@ -54,7 +55,7 @@ def decoded(content: bytes | str, *, finite: bool = True) -> Any:
 def _value(text: str, decoder: json.JSONDecoder) -> Any:
     """As `decoder.decode`, which looks for blanks around every text: most of ours have none."""
     try:
-        value, end = decoder.scan_once(text, 0)
+        value, end = decoder.scan_once(text, 0)  # pyright: ignore[reportAttributeAccessIssue] - typeshed lacks it
     except StopIteration:
         return decoder.decode(text)
     return value if end == len(text) else decoder.decode(text)

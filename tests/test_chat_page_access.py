@@ -47,7 +47,7 @@ def test_text_of_strangers_stays_text(browser: Any) -> None:
         assert page.locator(".conversations").inner_text().count("<script>") == 1
 
 
-def test_only_addresses_of_the_web_become_links(browser: Any) -> None:
+def test_only_addresses_of_the_web_become_links_and_the_link_keeps_its_token(browser: Any) -> None:
     addresses = ["https://a.test/", "http://a.test/?q=1", "javascript:alert(1)", "JaVaScRiPt:alert(1)", " javascript:x",
                  "data:text/html,x", "//a.test/", "/etc", "blob:http://a.test/1", "http://", "", None]  # fmt: skip
     with chat(working()) as served, page_in(browser) as page:
@@ -56,6 +56,10 @@ def test_only_addresses_of_the_web_become_links(browser: Any) -> None:
             "async (list) => { const { webAddress } = await import('/page/text.js'); return list.map(webAddress) }",
             addresses,
         )
+        named = page.evaluate(
+            "async (hash) => (await import('/page/controller.js')).addressed(hash)", "#token=a+b%2Fc=&c=c1"
+        )
+    assert named == {"token": "a+b/c=", "conversation": "c1"}
     assert linked == ["https://a.test/", "http://a.test/?q=1", *[None] * 10]
 
 

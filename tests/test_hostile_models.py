@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from steprag.engines import tokens
+from steprag.engines.pretrained import from_pretrained
 from steprag.engines.tokens import prompt_tokens
 from steprag.errors import ConfigError
 from steprag.types import Message
+from tests.models import make_llama
 
 pytest.importorskip("transformers")
 CHAT = (Message(role="user", content="who?"),)
@@ -58,3 +60,19 @@ def test_a_good_template_renders_in_any_thread_and_leaves_timers_alone() -> None
     thread.start()
     thread.join()
     assert found == [[1, 2]]
+
+
+@pytest.mark.parametrize(("name", "content"), [
+    ("model.safetensors", b"\x10\x00\x00\x00\x00\x00\x00\x00{"),
+    ("model.safetensors", b"\xff" * 64),
+    ("config.json", b"[" * 100_000),
+    ("config.json", b"[]"),
+    ("config.json", b'{"model_type": "llama"'),
+])  # fmt: skip
+def test_a_model_folder_that_is_damaged_is_named(name: str, content: bytes, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    folder = make_llama(tmp_path / "model", ["who?"])
+    (folder / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=f"{folder} cannot be loaded: "):
+        from_pretrained(AutoModelForCausalLM, str(folder))

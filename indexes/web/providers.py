@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import html
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from indexes.web.config import WebConfig
 from indexes.web.fetching import Fetcher, Reply
 from steprag.errors import ConfigError, RetrieverError
 from steprag.files import as_utf8
+from steprag.json_text import NotJson, decoded
 
 QUERY_CHARS, QUERY_WORDS = 400, 50
 """The longest query that every provider takes (Brave's bounds); what is longer is cut at a word."""
@@ -147,11 +147,11 @@ class HttpProvider:
         if reply.status != 200:
             raise RetrieverError(f"{name} answers {reply.status}: {_said(reply)}")
         try:
-            said = found = json.loads(reply.body)
+            said = found = decoded(reply.body)
             for key in self._dialect.found:
                 found = found.get(key) or {}  # where nothing is found, the key is absent
             rows = [row for row in found if isinstance(row, dict)]
-        except (ValueError, AttributeError, TypeError, RecursionError):
+        except (NotJson, AttributeError, TypeError):
             raise RetrieverError(f"{name} answers with what is no list of results: {_said(reply)}") from None
         if not rows and (silent := said.get("unresponsive_engines")):  # SearXNG's; else it would pass for no results
             raise RetrieverError(f"none of SearXNG's engines answers: {silent}"[:300])

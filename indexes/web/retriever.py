@@ -14,7 +14,7 @@ from indexes.web.config import WebConfig
 from indexes.web.pages import Pages
 from indexes.web.providers import Provider, query_of
 from indexes.web.ranking import Ranker
-from indexes.web.snapshot import SeenPage, Snapshot
+from indexes.web.snapshot import LIVE, SeenPage, Snapshot
 from indexes.web.texts import likely, pieces, plain, web_passage
 from steprag.errors import BudgetReached, NotJournalled, RetrieverError
 from steprag.types import Passage
@@ -66,7 +66,8 @@ class WebRetriever:
             self._remembered.move_to_end((text, top_k))
             return known
         found = await self._ranked(text, await self._seen(query_of(text)), top_k)
-        self._remembered[text, top_k] = found
+        if self._snapshot.id != LIVE:  # the web itself may say something else later
+            self._remembered[text, top_k] = found
         while len(self._remembered) > CACHED:
             self._remembered.popitem(last=False)
         return found
@@ -97,6 +98,7 @@ class WebRetriever:
         if self._config.searches is not None and self._sent >= self._config.searches:
             raise BudgetReached(f"{self._sent} searches were sent to {self._config.provider}, as web.searches allows")
         self._sent += 1
+        self._snapshot.make_room()
         start, seconds = asyncio.get_running_loop().time(), self._config.seconds
         try:
             async with asyncio.timeout_at(start + ENGINE * seconds):
@@ -149,7 +151,9 @@ def passages_of(query: str, seen: SeenPage, config: WebConfig) -> list[Passage]:
         return [web_passage(result.url, plain(result.title), snippet)] if snippet else []
     title = plain(seen.page.title) or plain(result.title)
     share = max(1, config.chunks // max(1, config.pages))
-    texts = likely(query, list(pieces(plain(seen.page.text), config.chunk_words)), share)
+    heading, _, rest = seen.page.text.partition("\n")
+    body = rest if plain(heading) == title and rest.strip() else seen.page.text
+    texts = likely(query, list(pieces(plain(body), config.chunk_words)), share)
     return [web_passage(result.url, title, text) for text in texts]
 
 

@@ -17,9 +17,14 @@ from typing import Any
 from indexes.web.extraction import Page
 from indexes.web.providers import WebResult
 from steprag.errors import ConfigError, DataError, JournalError
+from steprag.json_text import decoded
 
 FILE = "web.sqlite"
 MEMORY = ":memory:"
+LIVE = "live"
+"""What a snapshot without a file is called: what it holds is gone with the process."""
+HELD = 64
+"""Searches that memory holds; then it is emptied, so that a service that runs for weeks neither grows nor grows old."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts(name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS searches(
@@ -64,7 +69,7 @@ class Snapshot:
     def _id(self) -> str:
         """Names the snapshot wherever it lies; what is searched without a file has no lasting name."""
         if str(self._path) == MEMORY:
-            return "live"
+            return LIVE
         row = self._file.execute("SELECT value FROM facts WHERE name = 'id'").fetchone()
         if row is None:
             raise ConfigError(f"{self._path} is no snapshot of the web: it has no name")
@@ -76,7 +81,7 @@ class Snapshot:
         if not row:
             return None
         try:
-            return tuple(self._seen(*each) for each in json.loads(row[0][0]))
+            return tuple(self._seen(*each) for each in decoded(row[0][0]))
         except (ValueError, TypeError) as error:
             raise DataError(self._path, f"search {query[:60]!r} cannot be read: {error}") from None
 
@@ -94,6 +99,12 @@ class Snapshot:
         """A page that an earlier search read."""
         rows = self._rows("SELECT hash FROM pages WHERE url = ?", url)
         return self._text(rows[0][0]) if rows else None
+
+    def make_room(self) -> None:
+        """Empties memory that is full; a file keeps all."""
+        if self.id == LIVE and self._rows("SELECT COUNT(*) FROM searches")[0][0] >= HELD:
+            for table in ("searches", "texts", "pages"):
+                self._file.execute(f"DELETE FROM {table}")
 
     def keep(self, settings: str, query: str, seen: Sequence[SeenPage], at: str) -> None:
         """Keeps a search and its pages, all or nothing; one that is there already stays. Raises JournalError."""

@@ -15,10 +15,12 @@ def from_pretrained(auto: Any, source: str, **options: Any) -> Any:
     """
     if not auto.__name__.endswith(("Tokenizer", "Config")):
         options = {"use_safetensors": True, **options}
+    from safetensors import SafetensorError
+
     try:
         return auto.from_pretrained(source, trust_remote_code=False, **options)
-    except (ValueError, OSError) as error:
-        told = " ".join(str(error).split())[:300]
+    except (ValueError, OSError, SafetensorError, RecursionError, LookupError) as error:
+        told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         if "trust_remote_code" in told:
             told = "it needs Python code of its own, and StepRAG runs no code that comes with a model"
         raise ConfigError(f"{source} cannot be loaded: {told}") from None

@@ -25,8 +25,8 @@ def check_tensors(path: Path) -> None:
         except NotJson as error:
             raise DataError(path, f"its header: {error}", remedy=_REMEDY) from None
     tensors = [one for name, one in header.items() if name != "__metadata__"] if isinstance(header, dict) else []
-    ends = [_end(one) for one in tensors]
-    if None in ends or max(ends, default=0) != size - 8 - length:  # pyright: ignore[reportArgumentType]
+    ends = [end for one in tensors if (end := _end(one)) is not None]
+    if len(ends) < len(tensors) or max(ends, default=0) != size - 8 - length:
         raise DataError(path, "its header does not fit its size", remedy=_REMEDY)
     if not tensors:
         raise DataError(path, "it holds no tensors", remedy=_REMEDY)
@@ -35,5 +35,6 @@ def check_tensors(path: Path) -> None:
 def _end(tensor: Any) -> int | None:
     """The byte behind a tensor; None where its entry makes no sense."""
     offsets = tensor.get("data_offsets") if isinstance(tensor, dict) else None
-    ordered = isinstance(offsets, list) and len(offsets) == 2 and all(type(one) is int for one in offsets)
-    return offsets[1] if ordered and 0 <= offsets[0] <= offsets[1] else None
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(one) is int for one in offsets):
+        return None
+    return offsets[1] if 0 <= offsets[0] <= offsets[1] else None

@@ -7,7 +7,6 @@ their line numbers; the others are shown.
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import shutil
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any, BinaryIO, Generic
 from steprag.batch.results import Place, Record, ResultKind, indexed_places, place_of
 from steprag.errors import ConfigError, DataError
 from steprag.files import from_dict, parse_line
+from steprag.json_text import NotJson, decoded
 
 LONGEST = 2**28
 """Bytes that a line may have: 256 MiB."""
@@ -189,6 +189,6 @@ def _whole(line: bytes) -> bool:
     if len(line) >= LONGEST:
         return True  # too long: it is listed as a fault
     try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
+        return isinstance(decoded(line, finite=False), dict)
+    except NotJson:
         return False

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from steprag.json_text import NotJson, decoded
 
 POINTS = 2000
 """Points that a curve has at most; of longer runs every n-th."""
@@ -51,8 +52,8 @@ def _thinned(values: list[Any]) -> list[Any]:
 
 def _row(line: bytes) -> dict[str, Any] | None:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = decoded(line, finite=False)  # a loss may be NaN
+    except NotJson:
         return None
     return row if isinstance(row, dict) else None
 
@@ -62,7 +63,7 @@ def _numbers(row: dict[str, Any]) -> dict[str, float]:
 
 
 def _number(value: object) -> float | None:
-    ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    ok = isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
     return value if ok else None  # type: ignore[return-value]
 
 

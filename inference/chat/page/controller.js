@@ -4,9 +4,9 @@ import { follow } from "./stream.js";
 import { isOver } from "./turns.js";
 import { sentence } from "./words.js";
 
-/** The token and the conversation that the address names: #token=…, #c=… */
+/** The token and the conversation that the address names: #token=…, #c=… A plus is a plus: tokens may hold it. */
 export function addressed(hash) {
-  const named = new URLSearchParams(hash.replace(/^#/, ""));
+  const named = new URLSearchParams(hash.replace(/^#/, "").replaceAll("+", "%2B"));
   return { token: named.get("token"), conversation: named.get("c") };
 }
 
