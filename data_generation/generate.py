@@ -111,8 +111,9 @@ async def generate(
             judge = mine.judge if config.reward.judged else None
             agent = open_agent(mine, retriever, environment=environment, judge=judge)
             order = [question.id for question in questions]
-            on_ray = Slots(slots, partial(open_search, index=index), retriever.fingerprint, order) if slots else None
-            trees = await search_all(run, questions, mine, agent, earlier, on_ray)
+            models = {"policy": mine.policy, **({"judge": judge} if judge else {})}
+            on_ray = Slots(slots, partial(open_search, index=index), retriever.fingerprint, order, models)
+            trees = await search_all(run, questions, mine, agent, earlier, on_ray if slots else None)
             return note_failures(run, trees)
 
 

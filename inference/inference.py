@@ -116,9 +116,10 @@ async def infer(
             judge = Critic(critic) if critic and not slots else None
             agent = open_agent(mine, retriever, environment=environment)
             order = [question.id for question in questions]
-            on_ray = Slots(slots, partial(open_answers, index=index), retriever.fingerprint, order) if slots else None
+            models = {"policy": mine.policy}
+            on_ray = Slots(slots, partial(open_answers, index=index), retriever.fingerprint, order, models)
             run.save(asked=len(questions))
-            predictions = await answer_all(run, questions, mine, agent, judge, on_ray)
+            predictions = await answer_all(run, questions, mine, agent, judge, on_ray if slots else None)
             failed = note_failures(run, predictions)
             scores = _scored(run)
     return scores, failed

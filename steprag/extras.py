@@ -14,7 +14,6 @@ EXTRAS = {
     "train": ("trl", "accelerate", "datasets", "torch", "transformers", "peft"),
     "data": ("ijson", "py3langid", "pyarrow", "datasets", "huggingface_hub"),
     "plots": ("matplotlib",),
-    "ray": ("ray",),
 }
 """Import names by extra. A package that several extras bring is looked for from the top."""
 

@@ -36,6 +36,7 @@ OWN_WORDS = {
         "openvino",
         "mcp",
         "anyio",
+        "ray",
         "ddgs",
         "protego",
         "trafilatura",

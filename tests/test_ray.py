@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -101,6 +104,7 @@ def test_two_slots_give_the_run_of_one_process(
         assert not list(rayed.glob("calls-*")), "journals of slots are left behind"
         for key in ("identity", "status", "counts", "usage", "spent", "calls_lost"):
             assert read_manifest(rayed)[key] == read_manifest(plain)[key]
+        assert main(["run", "check", str(rayed)]) == 0, "files are not those that the manifest lists"
         (rayed / file).unlink()
         assert started(command, endpoint, questions, service, rayed) == 0
         assert sent(endpoint) == wanted, "this process paid again for what slots had"
@@ -139,7 +143,8 @@ def searched(
     notes = out.parent / "notes"
     notes.mkdir(exist_ok=True)
     opening = partial(open_deadly, index=service, deaths=deaths or {}, notes=notes)
-    on_ray = Slots(slots, opening, "world", [question.id for question in asked()]) if slots else None
+    order, models = [question.id for question in asked()], {"policy": config.policy}
+    on_ray = Slots(slots, opening, "world", order, models) if slots else None
     with open_run(out, "generate", identity=search_identity(config), config=config.model_dump()) as run:
         asyncio.run(search_all(run, asked(), config, open_agent(config, DictRetriever()), None, on_ray))
 
@@ -172,6 +177,32 @@ def test_a_killed_slot_is_replaced_and_a_question_that_kills_every_slot_fails_al
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.parametrize(("by", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)], ids=["killed", "interrupted"])
+def test_a_run_whose_command_is_ended_goes_on_without_slots(
+    questions: Path, service: str, tmp_path: Path, by: signal.Signals, code: int
+) -> None:
+    plain, run, busy = tmp_path / "plain", tmp_path / "run", Busy(0.25)
+    with serve(chat_reply()) as endpoint:
+        assert started("generate", endpoint, questions, service, plain) == 0
+        wanted = sent(endpoint)
+    with serve(busy) as endpoint:
+        words = options(endpoint, questions, Path("index"), run, *SMALL, "--index", service, "--ray", "2")
+        command = [sys.executable, "-m", "steprag.cli", "generate", *words]
+        with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.getcwd()}) as process:
+            while len(endpoint.requests) < 40 and process.poll() is None:
+                time.sleep(0.05)
+            process.send_signal(by)
+            assert process.wait(60) == code
+        assert bool(list(run.glob("calls-*"))) == (by == signal.SIGKILL)
+        assert started("generate", endpoint, questions, service, run) == 0
+        again = sum((sent(endpoint) - wanted).values())
+    assert again <= read_manifest(run)["calls_lost"] <= (6 if by == signal.SIGKILL else 0)
+    assert (run / "trees.jsonl").read_bytes() == (plain / "trees.jsonl").read_bytes()
+    assert content(run) == content(plain)
+
+
+@needs_ray
+@pytest.mark.slow
 def test_what_ends_a_slot_ends_the_run_in_one_line(
     questions: Path, service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,12 +229,25 @@ def test_what_cannot_go_on_a_cluster_is_one_line(
 
 
 @needs_ray
+def test_a_cluster_that_is_not_there_is_one_line(
+    questions: Path, service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with serve(chat_reply()) as endpoint:
+        assert started("infer", endpoint, questions, service, tmp_path / "run", "--ray", "1") == 2
+    assert "steprag: no Ray cluster ($RAY_ADDRESS: 127.0.0.1:1): " in capsys.readouterr().err
+
+
+@needs_ray
 def test_a_model_that_each_slot_would_start_is_refused(
     questions: Path, service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = ["--questions", str(questions), "--index", service, "--out", str(tmp_path / "run"), "--ray", "2"]
     assert main(["generate", *run]) == 2
-    assert "start it and give policy.base_url" in capsys.readouterr().err
+    assert "start the policy and give policy.base_url" in capsys.readouterr().err
+    judged = ["--policy.base_url", "http://127.0.0.1:1/v1", "--reward.name", "judge"]
+    assert main(["generate", *run[:-4], "--out", str(tmp_path / "judged"), "--ray", "2", *judged]) == 2
+    assert "start the judge and give judge.base_url" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import shutil
 import sqlite3
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
@@ -97,6 +101,29 @@ def test_a_journal_that_another_process_has_is_waited_for_and_named(
             absorb_slots(tmp_path, ())
 
 
+def hold(path: Path, begun: Event) -> None:
+    journal = Journal(path, alone=True)
+    journal.sent("q0", ("policy", "state", 7, 1))
+    begun.set()
+    time.sleep(60)
+
+
+def test_a_journal_is_taken_over_once_its_process_is_dead(tmp_path: Path) -> None:
+    file, context = slot_journal(tmp_path, "a", 0), multiprocessing.get_context("fork")
+    note(file, "q0")
+    begun = context.Event()
+    holder = context.Process(target=hold, args=(file, begun))
+    holder.start()
+    assert begun.wait(30)
+    end = threading.Timer(0.5, holder.kill)
+    end.start()
+    with closing(Journal(file, alone=True)) as journal:
+        assert not holder.is_alive(), "two processes had the file open"
+        assert (journal.lost, len(journal.calls_of("q0"))) == (1, 1)
+    end.join()
+    holder.join()
+
+
 def test_calls_of_slots_that_are_gone_are_not_paid_again(tmp_path: Path) -> None:
     """Slots end, one of them in the middle; the run goes on in this process, then beside other slots."""
     whole, run = tmp_path / "whole", tmp_path / "run"
@@ -166,6 +193,7 @@ def test_merged_shards_are_the_run_that_one_process_makes(
     else:
         assert main(["replay", "--trees", str(one), "--out", str(tmp_path / "again")]) == 0
         assert (tmp_path / "again" / file).read_bytes() == (whole / file).read_bytes()
+    assert main(["run", "check", str(one), *merged]) == 0, "files are not those that the manifests list"
     (one / file).unlink()
     assert start(command, "merged") == 0, "the merged run does not go on"
     assert (one / file).read_bytes() == (whole / file).read_bytes()

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import secrets
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Container, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -30,7 +31,6 @@ from steprag.errors import BudgetReached, ConfigError, StepragError
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.progress import say
 from steprag.runs import Run
-from steprag.sections import PolicyConfig
 from steprag.types import Failure, Question
 
 Reply = TypeVar("Reply")
@@ -40,6 +40,8 @@ OPENINGS = 3
 """A slot that dies so often while it opens ends the run."""
 OBJECT_STORE = 128 * 2**20
 """Bytes of memory for replies on their way, where the cluster is started here. Results have some 100 kB."""
+CONNECTING = 10.0
+"""Seconds until a cluster counts as one that is not there."""
 PATIENT = 30.0
 """Seconds after which a slot that has no place in the cluster is mentioned."""
 
@@ -49,9 +51,9 @@ async def opened_slots(
     run: Run, config: Config, spending: Spending, slots: Slots[Config]
 ) -> AsyncIterator[tuple[Work[Any], Container[str]]]:
     """As `steprag.batch.workers.workers`, with slots. Raises ConfigError where a model would be started by each."""
-    for section, value in config:
-        if isinstance(value, PolicyConfig) and section == "policy" and not value.remote:
-            raise ConfigError("--ray asks a model that is served already; start it and give policy.base_url")
+    for role, asked in slots.models.items():
+        if not asked.remote:
+            raise ConfigError(f"--ray asks models that are served already; start the {role} and give {role}.base_url")
     journal = Journal(run.path / JOURNAL, spending)
     journal.close()  # slots read it; nobody writes it until they have ended
     begun, prices = journal.begun, spending.prices
@@ -94,11 +96,15 @@ def _plans(folder: Path, config: Config, slots: Slots[Config], prices: Any) -> l
 
 @contextmanager
 def _cluster(slots: int) -> Iterator[None]:
-    """The cluster at $RAY_ADDRESS, or one on this machine for the block: on loopback, without dashboard or reports."""
+    """The cluster at $RAY_ADDRESS, or one on this machine for the block: without dashboard, reporting to nobody.
+
+    Ray's servers listen on all interfaces, whatever they are told; the token that it makes keeps strangers out.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
+    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address := os.environ.get("RAY_ADDRESS"):
+            _check_listens(address)
             ray.init(address=address, **common)
         else:
             ray.init(
@@ -106,10 +112,9 @@ def _cluster(slots: int) -> Iterator[None]:
                 num_cpus=slots,
                 include_dashboard=False,
                 object_store_memory=OBJECT_STORE,
-                _node_ip_address="127.0.0.1",
                 **common,
             )
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         where, said = os.environ.get("RAY_ADDRESS", "not set"), " ".join(str(error).split())[:300]
         raise ConfigError(f"no Ray cluster ($RAY_ADDRESS: {where}): {said}") from None
     try:
@@ -118,12 +123,20 @@ def _cluster(slots: int) -> Iterator[None]:
         ray.shutdown()
 
 
+def _check_listens(address: str) -> None:
+    """Raises OSError where nothing listens at HOST:PORT; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and "://" not in address and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), CONNECTING).close()
+
+
 class _Pool:
     """The slots. A question goes to the one with least to do."""
 
     def __init__(self, plans: list[SlotPlan], spending: Spending, index: str) -> None:
         self._plans, self._spending, self._index = plans, spending, index
         self._slots: list[Any] = [None] * len(plans)
+        self._open: set[int] = set()
         self._busy = Counter[int]()
         self._opening = [asyncio.Lock() for _ in plans]
         self._alone = [asyncio.Lock() for _ in plans]
@@ -181,6 +194,7 @@ class _Pool:
         kind: Any = ray.remote(Slot)
         kind = kind.options(num_cpus=1, max_concurrency=at_once, scheduling_strategy="SPREAD")
         for _ in range(OPENINGS):
+            self._open.discard(place)
             self._slots[place] = slot = kind.remote(self._plans[place])
             late = asyncio.get_running_loop().call_later(
                 PATIENT, say, f"ray: slot {place} is not open yet: it waits for a free processor, or for its journal"
@@ -193,6 +207,7 @@ class _Pool:
                 late.cancel()
             if fingerprint != self._index:
                 raise ConfigError(f"slot {place} finds another index than this process: {fingerprint}")
+            self._open.add(place)
             return served
         raise StepragError(f"slot {place} died {OPENINGS} times while it opened (out of memory? Ray's logs say why)")
 
@@ -217,15 +232,14 @@ class _Pool:
             self._spent[place] = await asyncio.wait_for(_told(self._slots[place].spent.remote()), 5)
 
     async def close(self) -> None:
-        """Lets every slot wait for its calls in flight, and ends it."""
-        slots = [slot for slot in self._slots if slot is not None]
-        await asyncio.gather(*(_closed(slot) for slot in slots))
+        """Lets every slot wait for its calls in flight, and ends it. One that waits for its place is ended at once."""
+        await asyncio.gather(*(self._end(place, slot) for place, slot in enumerate(self._slots) if slot is not None))
 
-
-async def _closed(slot: Any) -> None:
-    with suppress(RayActorError):
-        await _told(slot.close.remote())
-    ray.kill(slot, no_restart=True)
+    async def _end(self, place: int, slot: Any) -> None:
+        if place in self._open:
+            with suppress(RayActorError):
+                await _told(slot.close.remote())
+        ray.kill(slot, no_restart=True)
 
 
 async def _told(reply: Awaitable[Reply]) -> Reply:

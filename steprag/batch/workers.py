@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Sequence
+import importlib.util
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -13,6 +14,7 @@ from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import same_model
 from steprag.config import StageConfig
 from steprag.errors import ConfigError
+from steprag.extras import remedy
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.runs import Run
 from steprag.sections import PolicyConfig
@@ -48,13 +50,14 @@ Opening = Callable[[Config], AbstractAsyncContextManager[tuple[Agent, Working[Co
 class Slots(Generic[Config]):
     """Processes that work for this one: how many, what each opens, the fingerprint of the index that it must find.
 
-    `order`: ids of the questions, as one process would begin them.
+    `order`: ids of the questions, as one process would begin them. `models`: those that are asked, by role.
     """
 
     count: int
     opening: Opening[Config, object]
     index: str
     order: Sequence[str]
+    models: Mapping[str, PolicyConfig]
 
 
 def add_ray_option(parser: argparse.ArgumentParser) -> None:
@@ -84,6 +87,8 @@ async def workers(
     Leaving the block waits for the calls in flight, so that their replies are kept.
     """
     if slots is not None:
+        if importlib.util.find_spec("ray") is None:
+            raise ConfigError(f"--ray needs the extra `ray` (ray is not installed): {remedy('ray')}")
         from steprag.batch.ray_slots import opened_slots
 
         async with opened_slots(run, config, spending, slots) as both:
