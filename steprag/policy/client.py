@@ -30,6 +30,9 @@ from steprag.policy.streaming import Listener, whole_reply
 from steprag.sections import PolicyConfig
 from steprag.types import Message, Sample
 
+MOST_STOPS = 4
+"""Stop strings that the API takes: OpenAI's bound, and vLLM's."""
+
 
 class _AioClient(BoundedClient, openai.DefaultAioHttpClient):
     """Over aiohttp: httpx2's own pool looks at every connection on every request, half as much work again at 64 at
@@ -237,11 +240,18 @@ class OpenAIPolicy:
             "temperature": config.temperature,
             "top_p": config.top_p,
             "max_tokens": config.max_tokens,
-            **({"stop": list(self._grammar.stop)} if self._grammar.stop else {}),
+            **self._stop(allowed),
             **self._constraint(allowed),
             **self._continuation(messages),
             **self._truncation(),
         }
+
+    def _stop(self, allowed: tuple[str, ...]) -> Mapping[str, Any]:
+        """The closing tags at which the engine stops; where they are too many, those of allowed actions."""
+        tags = self._grammar.stop
+        if len(tags) > MOST_STOPS:
+            tags = tuple(tag for tag in tags if tag.strip("</>") in allowed)[:MOST_STOPS]
+        return {"stop": list(tags)} if tags else {}
 
     def _constraint(self, allowed: tuple[str, ...]) -> Mapping[str, Any]:
         """The allowed steps in the engine's own dialect; nothing where the engine has none or it is switched off."""
