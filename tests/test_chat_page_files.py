@@ -1,4 +1,4 @@
-"""The chat page's files, without a browser: their imports are there, and nothing in them can make markup of text."""
+"""The pages' files, without a browser: their imports are there, and nothing in them can make markup of text."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from inference.chat.api import PAGE
-from steprag.web.assets import VENDOR
+from steprag.web.assets import SHARED, VENDOR, page_file
 
-MODULES = sorted(PAGE.glob("*.js"))
+MODULES = sorted([*PAGE.glob("*.js"), *SHARED.glob("*.js")])
 IMPORT = re.compile(r'^(?:import|export) (?:\* as \w+|\w+|\{([^}]*)\})(?: from "([^"]+)")?;$', re.MULTILINE)
 EXPORT = re.compile(r"^export (?:async )?(?:function\*? ?|const |class )(\w+)", re.MULTILINE)
 FORBIDDEN = ("innerHTML", "InnerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "new Function",
@@ -29,7 +29,7 @@ def test_every_import_is_there(file: Path) -> None:
     for names, source in IMPORT.findall(file.read_text()):
         if not source:
             continue
-        target = VENDOR / source.removeprefix("/vendor/") if source.startswith("/vendor/") else PAGE / source
+        target = VENDOR / source.removeprefix("/vendor/") if source.startswith("/vendor/") else page_file(PAGE, source)
         assert target.is_file(), source
         for name in filter(None, (one.strip() for one in names.split(","))):
             assert name.split(" as ")[0] in exported(target), f"{source}: {name}"
@@ -47,5 +47,5 @@ def test_the_shell_loads_files_that_are_there_and_holds_no_script() -> None:
     shell = (PAGE / "index.html").read_text()
     named = re.findall(r'(?:src|href)="/page/([^"]+)"', shell)
     assert {"main.js", "theme.js", "base.css"} <= set(named)
-    assert all((PAGE / name).is_file() for name in named)
+    assert all(page_file(PAGE, name).is_file() for name in named)
     assert re.findall(r"<script[^>]*>[^<]+</script>|<style", shell) == []

@@ -20,7 +20,7 @@ from typing import Any
 from steprag.errors import ConfigError, DataError
 from steprag.files import written_whole
 from steprag.view.answers import Address, Answers
-from steprag.web.assets import VENDOR
+from steprag.web.assets import SHARED, VENDOR, page_file
 
 PAGE = Path(__file__).parent / "page"
 POLICY = (
@@ -63,7 +63,7 @@ def document(pieces: dict[str, str]) -> str:
 
 def _scripts() -> Iterator[str]:
     """The addresses of every module, as the server has them."""
-    yield from (f"/page/{file.name}" for file in sorted(PAGE.glob("*.js")))
+    yield from (f"/page/{name}" for name in sorted(file.name for room in (SHARED, PAGE) for file in room.glob("*.js")))
     yield from (f"/vendor/{file.relative_to(VENDOR).as_posix()}" for file in sorted(VENDOR.rglob("*.js")))
 
 
@@ -78,7 +78,8 @@ def _module(address: str) -> str:
 
 def _text(address: str) -> str:
     room, _, name = address.removeprefix("/").partition("/")
-    return ((PAGE if room == "page" else VENDOR) / name).read_text(encoding="utf-8")
+    file = page_file(PAGE, name) if room == "page" else VENDOR / name
+    return file.read_text(encoding="utf-8")
 
 
 def _inline(text: str, kind: str) -> str:

@@ -10,6 +10,8 @@ from fastapi import APIRouter, HTTPException, Request, Response
 
 VENDOR = Path(__file__).parent / "vendor"
 """Front-end files of others; SOURCES.md there says which."""
+SHARED = Path(__file__).parent / "page"
+"""Our own front-end files that every page has among its own: the theme, the import of the libraries, requests."""
 KINDS = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -40,9 +42,15 @@ def read_assets(folder: Path) -> dict[str, Asset]:
     return assets
 
 
+def page_file(folder: Path, name: str) -> Path:
+    """The file that `/page/NAME` gives: the folder's own, else a shared one."""
+    own = folder / name
+    return own if own.exists() else SHARED / name
+
+
 def page_routes(folder: Path) -> APIRouter:
-    """`/` gives the folder's index.html, `/page/NAME` its files, `/vendor/NAME` the shared ones of others."""
-    page, vendor = read_assets(folder), read_assets(VENDOR)
+    """`/` gives the folder's index.html, `/page/NAME` its files and the shared ones, `/vendor/NAME` those of others."""
+    page, vendor = read_assets(SHARED) | read_assets(folder), read_assets(VENDOR)
     router = APIRouter()
 
     @router.get("/")

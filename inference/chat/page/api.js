@@ -1,41 +1,8 @@
 // The service's requests, one function each. Every failure is an ApiError whose message a person can read.
+import { ApiError, requester } from "./request.js";
 
-/** A refusal by the service, or its silence: `status` is 0 where it did not answer at all. */
-export class ApiError extends Error {
-  constructor(status, code, message, retryAfter = null) {
-    super(message);
-    Object.assign(this, { status, code, retryAfter });
-  }
-}
-
-/** The error that a response that is not OK stands for. */
-export async function errorOf(response) {
-  const after = Number(response.headers.get("Retry-After")) || null;
-  let said = {};
-  try {
-    said = (await response.json()).error ?? {};
-  } catch {
-    // no JSON: the status has to do
-  }
-  const message = said.message ?? `the service answered ${response.status}`;
-  return new ApiError(response.status, said.code ?? "http", message, after);
-}
-
-async function request(method, path, body) {
-  const options = { method, cache: "no-store" };
-  if (body !== undefined) {
-    options.headers = { "Content-Type": "application/json" };
-    options.body = JSON.stringify(body);
-  }
-  let response;
-  try {
-    response = await fetch(path, options);
-  } catch {
-    throw new ApiError(0, "no_service", "the service does not answer; is it running?");
-  }
-  if (!response.ok) throw await errorOf(response);
-  return response.status === 204 ? null : response.json();
-}
+const { errorOf, request } = requester("the service", "is it running?");
+export { ApiError, errorOf };
 
 const turnPath = (turn) => `/api/turns/${encodeURIComponent(turn)}`;
 const conversationPath = (id) => `/api/conversations/${encodeURIComponent(id)}`;

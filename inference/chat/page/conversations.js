@@ -79,9 +79,9 @@ export function Drawer({ open, close, children }) {
 const NEXT = { system: "light", light: "dark", dark: "system" };
 
 function ThemeButton() {
-  const [theme, setTheme] = useState(window.steprag.storedTheme() ?? "system");
+  const [theme, setTheme] = useState(window.steprag.stored() ?? "system");
   function change() {
-    window.steprag.setTheme(NEXT[theme]);
+    window.steprag.set(NEXT[theme]);
     setTheme(NEXT[theme]);
   }
   return html`<${IconButton} icon=${theme} label=${`Theme: ${theme}. Change to ${NEXT[theme]}`} onClick=${change} />`;

@@ -1,43 +1,21 @@
 // Where the page gets its data: from the server, or from the file that it stands in (`steprag view --out FILE.html`).
 import { openPack } from "./pack.js";
+import { ApiError, requester } from "./request.js";
 
-/** A refusal by the server, or its silence: `status` is 0 where it did not answer at all. */
-export class ApiError extends Error {
-  constructor(status, message) {
-    super(message);
-    this.status = status;
-  }
-}
+export { ApiError };
+const { request } = requester("the viewer", "does `steprag view` still run?");
 
-async function request(method, path, query, body) {
+/** `path` with its parameters: lists are repeated, what is not there is left out. */
+function addressOf(path, query) {
   const pairs = Object.entries(query ?? {}).flatMap(([key, value]) =>
     (Array.isArray(value) ? value : [value]).filter((one) => one !== undefined && one !== null).map((one) => [key, one]));
-  const url = pairs.length ? `${path}?${new URLSearchParams(pairs)}` : path;
-  const options = { method, cache: "no-store" };
-  if (body !== undefined) {
-    options.headers = { "Content-Type": "application/json" };
-    options.body = JSON.stringify(body);
-  }
-  let response;
-  try {
-    response = await fetch(url, options);
-  } catch {
-    throw new ApiError(0, "the viewer does not answer; does `steprag view` still run?");
-  }
-  if (response.ok) return response.status === 204 ? null : response.json();
-  let said = null;
-  try {
-    said = (await response.json()).error?.message;
-  } catch {
-    // no JSON: the status has to do
-  }
-  throw new ApiError(response.status, said ?? `the viewer answered ${response.status}`);
+  return pairs.length ? `${path}?${new URLSearchParams(pairs)}` : path;
 }
 
-const get = (path, query) => request("GET", path, query);
+const get = (path, query) => request("GET", addressOf(path, query));
 
 const server = {
-  signIn: (token) => request("POST", "/api/session", null, { token }),
+  signIn: (token) => request("POST", "/api/session", { token }),
   runs: () => get("/api/runs"),
   rows: (run, kind, file, from) => get(`/api/rows/${kind}`, { run, file, from }),
   record: (kind, at) => get(`/api/record/${kind}`, at),
@@ -49,7 +27,7 @@ const server = {
   series: (run) => get("/api/series", { run }),
   comparison: (runs) => get("/api/comparison", { run: runs }),
   marks: (run) => get("/api/marks", { run }),
-  mark: (body) => request("POST", "/api/marks", null, body),
+  mark: (body) => request("POST", "/api/marks", body),
 };
 
 /** The same from a pack. `steprag/view/export.py` names its pieces. */

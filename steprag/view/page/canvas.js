@@ -1,5 +1,5 @@
 // The tree's canvas: pans by dragging, zooms by wheel and pinch, and tells which node was pressed.
-import { palette } from "./colours.js";
+import { onThemeChange, palette } from "./colours.js";
 import { draw, radius } from "./draw.js";
 import { html, useLayoutEffect, useRef } from "./html.js";
 import { spread } from "./shape.js";
@@ -180,14 +180,11 @@ export function TreeCanvas({ scene, treeKey, label, onSelect, stageRef }) {
       if (stage.scene) stage.scene.colours = palette();
       stage.paint();
     };
-    const dark = matchMedia("(prefers-color-scheme: dark)");
-    dark.addEventListener("change", recolour);
-    window.addEventListener("themechange", recolour);
+    const forget = onThemeChange(recolour);
     return () => {
       watcher.disconnect();
       cancelAnimationFrame(stage.frame);
-      dark.removeEventListener("change", recolour);
-      window.removeEventListener("themechange", recolour);
+      forget();
       stageRef.current = null;
     };
   }, []);

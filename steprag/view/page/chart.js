@@ -1,5 +1,6 @@
 // One chart, drawn by uPlot, in the colours of the theme.
 import uPlot from "/vendor/uplot/uplot.js";
+import { onThemeChange, themeColours, themeFont } from "./colours.js";
 import { number } from "./format.js";
 import { html, useEffect, useRef, useState } from "./html.js";
 
@@ -8,16 +9,7 @@ const HEIGHT = 190;
 export function Chart({ title, unit, x, lines }) {
   const box = useRef(null);
   const [theme, setTheme] = useState(0);
-  useEffect(() => {
-    const again = () => setTheme((times) => times + 1);
-    const dark = matchMedia("(prefers-color-scheme: dark)");
-    window.addEventListener("themechange", again);
-    dark.addEventListener("change", again);
-    return () => {
-      window.removeEventListener("themechange", again);
-      dark.removeEventListener("change", again);
-    };
-  }, []);
+  useEffect(() => onThemeChange(() => setTheme((times) => times + 1)), []);
   useEffect(() => {
     const element = box.current;
     const chart = new uPlot(options(element.clientWidth, unit, lines), dataOf(x, lines), element);
@@ -48,13 +40,12 @@ function smoothed(values) {
 }
 
 function options(width, unit, lines) {
-  const style = getComputedStyle(document.documentElement);
-  const read = (name) => style.getPropertyValue(name).trim();
-  const axis = { stroke: read("--ink-soft"), font: `11px ${read("--font")}`, grid: { stroke: read("--line"), width: 1 }, ticks: { show: false } };
+  const [soft, grid, wrong, accent, faint] = themeColours("ink-soft", "line", "wrong", "accent", "chart-faint");
+  const axis = { stroke: soft, font: `11px ${themeFont()}`, grid: { stroke: grid, width: 1 }, ticks: { show: false } };
   const series = lines.flatMap((line) => {
-    if (line.dots) return [{ label: line.name, stroke: read("--wrong"), paths: () => null, points: { show: true, size: 5, fill: read("--wrong") } }];
-    const main = { label: line.name, stroke: read("--accent"), width: 2, spanGaps: true, points: { show: false } };
-    return line.smooth ? [{ label: "logged", stroke: read("--chart-faint"), width: 1, spanGaps: true, points: { show: false } }, { ...main, label: "smoothed" }] : [main];
+    if (line.dots) return [{ label: line.name, stroke: wrong, paths: () => null, points: { show: true, size: 5, fill: wrong } }];
+    const main = { label: line.name, stroke: accent, width: 2, spanGaps: true, points: { show: false } };
+    return line.smooth ? [{ label: "logged", stroke: faint, width: 1, spanGaps: true, points: { show: false } }, { ...main, label: "smoothed" }] : [main];
   });
   const told = (_, value) => (value === null ? "–" : number(value));
   return {

@@ -3,26 +3,43 @@
 
 export const STEPS = 12;
 
-/** The colours of a theme, read from the style sheet. */
+/** The colours of the theme by their names in the style sheet, as "rgb(…)": a canvas does not know `light-dark()`. */
+export function themeColours(...names) {
+  const probe = document.body.appendChild(document.createElement("i"));
+  const found = names.map((name) => {
+    probe.style.color = `var(--${name})`;
+    return getComputedStyle(probe).color;
+  });
+  probe.remove();
+  return found;
+}
+
+/** The font of the style sheet. */
+export const themeFont = () => getComputedStyle(document.documentElement).getPropertyValue("--font").trim();
+
+/** Calls `again` whenever the theme changes, by choice or with the system; what is returned ends that. */
+export function onThemeChange(again) {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  window.addEventListener("themechange", again);
+  dark.addEventListener("change", again);
+  return () => {
+    window.removeEventListener("themechange", again);
+    dark.removeEventListener("change", again);
+  };
+}
+
+/** What a tree is drawn with. */
 export function palette() {
-  const style = getComputedStyle(document.documentElement);
-  const read = (name) => style.getPropertyValue(name).trim();
-  const ends = ["--value-low", "--value-middle", "--value-high"].map((name) => rgb(read(name)));
+  const ends = themeColours("value-low", "value-middle", "value-high").map((colour) => colour.match(/\d+/g).map(Number));
   const ramp = Array.from({ length: STEPS }, (_, step) => {
     const at = (2 * step) / (STEPS - 1);
     const [from, to, share] = at <= 1 ? [ends[0], ends[1], at] : [ends[1], ends[2], at - 1];
     return `rgb(${from.map((part, i) => Math.round(part + share * (to[i] - part))).join(",")})`;
   });
-  return {
-    ramp, none: read("--value-none"), paper: read("--paper"), ink: read("--ink"), soft: read("--ink-soft"),
-    line: read("--tree-line"), accent: read("--accent"), right: read("--right"), wrong: read("--wrong"), found: read("--found"),
-    font: read("--font"),
-  };
-}
-
-function rgb(hex) {
-  const value = Number.parseInt(hex.slice(1), 16);
-  return [value >> 16, (value >> 8) & 255, value & 255];
+  const [none, paper, ink, soft, line, accent, right, wrong, found] = themeColours(
+    "value-none", "paper", "ink", "ink-soft", "tree-line", "accent", "right", "wrong", "found",
+  );
+  return { ramp, none, paper, ink, soft, line, accent, right, wrong, found, font: themeFont() };
 }
 
 /** The place of a value on the ramp, -1 without one. `range` is [least, greatest]. */

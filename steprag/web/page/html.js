@@ -4,5 +4,5 @@ import { h, render } from "/vendor/preact/preact.js";
 import htm from "/vendor/htm/htm.js";
 
 export { render };
-export { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "/vendor/preact/hooks.js";
+export { useCallback, useEffect, useId, useLayoutEffect, useMemo, useRef, useState } from "/vendor/preact/hooks.js";
 export const html = htm.bind(h);
