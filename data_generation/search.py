@@ -23,7 +23,7 @@ from steprag.agent.grammar import Grammar
 from steprag.agent.judge import Judge
 from steprag.errors import NotJournalled, StepFormatError
 from steprag.gain import gains
-from steprag.metrics import f1, normalise
+from steprag.metrics import f1, guessable, normalise
 from steprag.policy.client import Policy, Scorer
 from steprag.types import Completion, Found, Node, State, Step, Tree, Usage
 
@@ -233,9 +233,12 @@ def _branch(
 
 
 async def _believe(job: Flight, growth: Growth, searcher: Searcher) -> None:
-    """Asks what the policy believes at the states that the job came to, and at the leaf where nobody asked yet."""
-    scorer = searcher.scorer
-    if scorer is None:
+    """Asks what the policy believes at the states that the job came to, and at the leaf where nobody asked yet.
+
+    Not on questions that can be guessed: there belief tells nothing, and each asking costs a prompt.
+    """
+    scorer, asked = searcher.scorer, growth.question
+    if scorer is None or guessable(asked.question, asked.golden_answers):
         return
     open_ = [branch for branch in (job.leaf, *job.created) if not branch.node.terminal and branch.node.belief is None]
     believed = await asyncio.gather(

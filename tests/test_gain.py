@@ -11,13 +11,14 @@ import pytest
 
 from preference.build import build
 from preference.calibration import Calibration
-from preference.config import PairsConfig, PairsStageConfig, TreeRewardConfig
+from preference.config import PairsConfig, PairsStageConfig, SftConfig, TreeRewardConfig
 from preference.cover import golden_kept
 from preference.gain import NATS
 from preference.gold import gold_recall
 from preference.grounds import grounded, supported
 from preference.pairs import build_pairs
-from preference.rewards import Rewards, rewards
+from preference.rewards import Rewards, outcomes, rewards
+from preference.supervised import build_trajectories
 from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.config import load_config
 from steprag.errors import ConfigError, DataError
@@ -230,3 +231,50 @@ def test_a_belief_that_is_no_probability_is_refused(tmp_path: Path) -> None:
     row["nodes"][0]["belief"]["logp"] = 0.5
     with pytest.raises(DataError, match=r"belief\.logp is no logarithm"):
         from_dict(Tree, json.loads(json.dumps(row)), tmp_path, 1)
+
+
+def learnt(tree: Tree, **sft: object) -> list[int | None]:
+    """The nodes whose steps become supervised rows."""
+    config = SftConfig.model_validate({"paths": "shortest", **sft})
+    worth = outcomes(tree, TreeRewardConfig(alpha=1.0))
+    return [row.node for row in build_trajectories(tree, "h", worth, gain(tree), config)]
+
+
+def unsolved(question: Question = CURRENCY) -> Tree:
+    """Two hops that lead to belief and then to a wrong answer, and one that leads nowhere."""
+    found = (Found("1", "Albania", 0.5),)
+    nodes = (
+        step(0, None, None, -14), step(1, 0, "query", -13, passages=found), step(2, 1, "evidence", -11),
+        step(3, 2, "query", -1, passages=found), step(4, 3, "evidence", -0.5), step(5, 3, "evidence", -9),
+        step(6, 4, "query", -0.2, passages=found), step(7, 6, "evidence", -0.1), said(8, 0.0, parent=4),
+    )  # fmt: skip
+    return deepened(fan(question, nodes[0]), *nodes)
+
+
+def deepened(tree: Tree, *nodes: Node) -> Tree:
+    """The tree of these nodes, each a step below its parent."""
+    depths: list[int] = []
+    for node in nodes:
+        depths.append(0 if node.parent is None else depths[node.parent] + 1)
+    return replace(tree, nodes=tuple(replace(node, depth=depth) for node, depth in zip(nodes, depths, strict=True)))
+
+
+def test_the_way_to_a_state_that_believes_is_learnt_where_no_answer_is_right() -> None:
+    assert learnt(unsolved()) == []
+    assert learnt(unsolved(), believed=True, per_tree=3) == [1, 2, 3, 4]  # not on to where it believes already
+    rows = build_trajectories(unsolved(), "h", [None] * 9, [None] * 9, SftConfig(believed=True))
+    assert [row.outcome for row in rows] == [pytest.approx(math.exp(-0.5))] * 4
+
+
+def test_right_episodes_come_before_ways_to_belief() -> None:
+    tree = unsolved()
+    solved = deepened(tree, *tree.nodes, said(9, 1.0, parent=2))
+    assert learnt(solved, believed=True, per_tree=1) == [1, 2, 9]
+    assert learnt(solved, believed=True, per_tree=2) == [1, 2, 3, 4, 9]
+
+
+def test_belief_shows_no_way_where_the_answer_can_be_guessed_or_was_believed_before() -> None:
+    assert learnt(unsolved(OLDER), believed=True) == []
+    tree = unsolved()
+    known = replace(tree.nodes[0], belief=Belief("lek", -0.3, 3))
+    assert learnt(replace(tree, nodes=(known, *tree.nodes[1:])), believed=True) == []
