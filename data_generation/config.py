@@ -51,6 +51,11 @@ class SearchConfig(Section):
     score: bool = Field(
         default=False, description="ask at every state what the policy believes of the golden answer (llamacpp, vllm)"
     )
+    score_found: bool = Field(
+        default=True,
+        description="ask it also at states that show passages, whose prompts are long; without, a search is judged by "
+        "whether it found the golden answer",
+    )
 
 
 class RewardConfig(Section):

@@ -23,9 +23,10 @@ from steprag.agent.grammar import Grammar
 from steprag.agent.judge import Judge
 from steprag.errors import NotJournalled, StepFormatError
 from steprag.gain import gains
+from steprag.gold import holds_golden
 from steprag.metrics import f1, guessable, normalise
 from steprag.policy.client import Policy, Scorer
-from steprag.types import Completion, Found, Node, State, Step, Tree, Usage
+from steprag.types import Completion, Found, Node, Question, State, Step, Tree, Usage
 
 RIGHT = 0.5
 """F1 from which an answer counts as right, where a tree is stopped or prolonged."""
@@ -172,7 +173,7 @@ async def expand(job: Flight, parent: Branch, growth: Growth, searcher: Searcher
     after = await asyncio.gather(*(_applied(parent.state, step, environment) for _, step in kept))
     usage, fresh = sample.usage, []
     for (completion, step), state in zip(kept, after, strict=True):
-        fresh.append(_branch(parent, completion, step, state, usage, searcher))
+        fresh.append(_branch(parent, completion, step, state, usage, searcher, growth.question))
         usage = Usage()
     parent.children += fresh
     job.created += fresh
@@ -222,6 +223,7 @@ def _branch(
     state: State,
     usage: Usage,
     searcher: Searcher,
+    question: Question,
 ) -> Branch:
     node = partial(Node, id=-1, parent=None, depth=parent.node.depth + 1, text=completion.text, usage=usage)
     if isinstance(step, StepFormatError):
@@ -229,7 +231,14 @@ def _branch(
     found = tuple(Found(p.id, p.title, p.score) for p in state.passages)
     terminal = searcher.environment.ended(state)
     made = node(action=step.action, content=step.content, terminal=terminal, passages=found)
+    if searcher.environment.profile.grammar.action(step.action).retrieves and not _guessable(question):
+        texts = " ".join(f"{passage.title} {passage.text}" for passage in state.passages)
+        made = replace(made, golden_found=holds_golden(texts, question.golden_answers))
     return Branch(made, state, parent, full=terminal, closed=terminal and not searcher.config.search.revisit)
+
+
+def _guessable(question: Question) -> bool:
+    return guessable(question.question, question.golden_answers)
 
 
 async def _believe(job: Flight, growth: Growth, searcher: Searcher) -> None:
@@ -238,9 +247,14 @@ async def _believe(job: Flight, growth: Growth, searcher: Searcher) -> None:
     Not on questions that can be guessed: there belief tells nothing, and each asking costs a prompt.
     """
     scorer, asked = searcher.scorer, growth.question
-    if scorer is None or guessable(asked.question, asked.golden_answers):
+    if scorer is None or _guessable(asked):
         return
-    open_ = [branch for branch in (job.leaf, *job.created) if not branch.node.terminal and branch.node.belief is None]
+    everywhere = searcher.config.search.score_found
+    open_ = [
+        branch
+        for branch in (job.leaf, *job.created)
+        if not branch.node.terminal and branch.node.belief is None and (everywhere or not branch.state.passages)
+    ]
     believed = await asyncio.gather(
         *(believe(searcher.environment, scorer, growth.question, branch.state) for branch in open_)
     )
@@ -258,8 +272,12 @@ async def _value(job: Flight, first: list[Branch], growth: Growth, searcher: Sea
 
 
 def _gained(branch: Branch) -> bool:
-    before = branch.parent.node.belief if branch.parent else None
-    return branch.node.belief is not None and before is not None and gains(branch.node.belief, before)
+    """Whether the belief rose since somebody last asked."""
+    after, above = branch.node.belief, branch.parent
+    while above is not None and above.node.belief is None:
+        above = above.parent
+    before = above.node.belief if above is not None else None
+    return after is not None and before is not None and gains(after, before)
 
 
 def _answers(job: Flight, growth: Growth) -> list[Branch]:

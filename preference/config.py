@@ -96,6 +96,10 @@ class FilterConfig(Section):
         default=False,
         description="drop pairs and supervised episodes that prefer an answer which nothing read before holds",
     )
+    made_up: bool = Field(
+        default=False,
+        description="drop pairs and supervised episodes that prefer evidence which does not stand in what was read",
+    )
     english: bool = Field(default=False, description="drop pairs with a step that is not English")
     max_tokens: Positive | None = Field(
         default=None, description="drop pairs longer than the training cut-off, in tokens of `tokenizer`"

@@ -57,9 +57,6 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Transformers:
     """A model of transformers, which says what is right and answers in the dialects of engines that cannot run here."""
 
-    spelt_otherwise = False
-    """Whether a text that is the only choice comes in other tokens than by itself."""
-
     def __init__(self, folder: Path) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -83,27 +80,13 @@ class Transformers:
         if "messages" in request:
             assert request["continue_final_message"] is True
             return 200, {"tokens": prompt_tokens(request["messages"], self.tokenizer)}
-        if "add_special_tokens" in request:
+        if "prompt_logprobs" not in request:
             special = request["add_special_tokens"]
             return 200, {"tokens": self.tokenizer.encode(request["prompt"], add_special_tokens=special)}
-        if "prompt_logprobs" not in request:
-            return 200, self.chosen(request["prompt"], *request["structured_outputs"]["choice"])
         ids = request["prompt"]
         told = [one and {str(token): {"logprob": one, "rank": 1}} for token, one in zip(ids, self.logprobs(ids))]  # noqa: B905
         usage = {"prompt_tokens": len(ids), "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 3}}
         return 200, {"choices": [{"prompt_logprobs": told}], "usage": usage}
-
-    def chosen(self, prompt: list[int], text: str) -> dict[str, Any]:
-        """vLLM's reply where a text is the only choice, in its own tokens or in others."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False)
-        if self.spelt_otherwise:
-            ids = [*ids[1:], ids[0]]
-        told = self.logprobs(prompt + ids)[len(prompt) :]
-        usage = {"prompt_tokens": len(prompt), "completion_tokens": len(ids)}
-        return {
-            "choices": [{"logprobs": {"tokens": [f"token_id:{token}" for token in ids], "token_logprobs": told}}],
-            "usage": usage,
-        }
 
     def sglang(self, request: dict[str, Any]) -> tuple[int, object]:
         ids, start = request["input_ids"], request["logprob_start_len"]
@@ -132,14 +115,6 @@ def test_every_dialect_tells_the_numbers_of_transformers(llama: Path, engine: st
     sample = scored(getattr(truth, engine), engine, root=str(llama))
     assert sample.completions[0].logprobs == pytest.approx(truth.score(PROMPT, ANSWER))
     assert (sample.completions[0].text, sample.completions[0].finish, sample.usage.calls) == (ANSWER, "scored", 1)
-
-
-def test_a_text_that_vllm_spells_otherwise_is_scored_as_the_end_of_a_prompt(llama: Path) -> None:
-    truth = Transformers(llama)
-    truth.spelt_otherwise = True
-    sample = scored(truth.vllm, "vllm", root=str(llama))
-    assert sample.completions[0].logprobs == pytest.approx(truth.score(PROMPT, ANSWER))
-    assert sample.usage.calls == 2
 
 
 @pytest.mark.slow

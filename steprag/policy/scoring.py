@@ -5,10 +5,8 @@ to say it are known before any work is done (`refusal`).
 
 - llama.cpp: its chat route, with a GBNF grammar of token literals that leaves one continuation; the log-probabilities
   that it reports are those before the grammar (`post_sampling_probs` is off unless asked for).
-- vLLM: `/tokenize` for the prompt and for the text, then `/v1/completions` with the text as the only choice; the
-  log-probabilities that it reports are those before the choice (`--logprobs-mode raw_logprobs`, the default). The
-  prompt is read from its cache. Where vLLM spells the text in other tokens, it is asked again with `prompt_logprobs`,
-  for which it computes the whole prompt anew (github.com/vllm-project/vllm/pull/23399).
+- vLLM: `/tokenize` for the prompt and for the text, then `/v1/completions` with `prompt_logprobs`. vLLM computes the
+  whole prompt anew for it, whatever its cache holds (github.com/vllm-project/vllm/pull/23399).
 - SGLang: `/generate` with `logprob_start_len`. It renders no chat template outside its chat route, so the prompt is
   rendered here, by the template of the folder or hub id that the endpoint says it serves.
 """
@@ -65,22 +63,6 @@ class _ChatChoice(BaseModel):
 
 class _Chat(BaseModel):
     choices: list[_ChatChoice]
-    usage: _Spent = _Spent()
-
-
-class _Chosen(BaseModel):
-    """Tokens as `token_id:17`."""
-
-    tokens: list[str]
-    token_logprobs: list[float]
-
-
-class _ChosenChoice(BaseModel):
-    logprobs: _Chosen
-
-
-class _Forced(BaseModel):
-    choices: list[_ChosenChoice]
     usage: _Spent = _Spent()
 
 
@@ -148,7 +130,7 @@ class EndpointScorer:
         ask = {"llamacpp": self._llamacpp, "vllm": self._vllm, "sglang": self._sglang}[self._engine]
         try:
             logprobs, usage = await ask(messages, text)
-        except (ValidationError, ValueError, IndexError, KeyError):
+        except (ValidationError, IndexError, KeyError):
             return None
         if not logprobs or not all(math.isfinite(one) and one <= ROUNDING for one in logprobs):
             return None
@@ -176,25 +158,6 @@ class EndpointScorer:
         wanted = await self._tokens(text, {"model": self._model, "prompt": text, "add_special_tokens": False})
         chat = {"model": self._model, "messages": [dict(message) for message in messages], **writes_on(messages)}
         prompt = _TOKENS.validate_python(await self._post("/tokenize", chat)).tokens
-        request = {
-            "model": self._model,
-            "prompt": prompt,
-            "max_tokens": len(wanted),
-            "temperature": 0,
-            "logprobs": 1,
-            "return_tokens_as_token_ids": True,
-            "structured_outputs": {"choice": [text]},
-        }
-        reply = _Forced.model_validate(await self._post("/v1/completions", request))
-        told, usage = reply.choices[0].logprobs, _usage(reply.usage)
-        spelt = [int(token.removeprefix("token_id:")) for token in told.tokens]
-        if spelt == wanted:
-            return told.token_logprobs, usage
-        logprobs, more = await self._vllm_prompted(prompt, wanted)
-        return logprobs, usage + more
-
-    async def _vllm_prompted(self, prompt: list[int], wanted: list[int]) -> tuple[list[float], Usage]:
-        """As the end of a prompt, which cannot be spelt otherwise."""
         request = {
             "model": self._model,
             "prompt": prompt + wanted,
