@@ -93,6 +93,25 @@ def test_of_two_answers_the_right_one_wins_where_the_state_believes_in_it() -> N
     assert preferred(fan(CURRENCY, step(0, None, None, -4), said(1, 0.0), said(2, 1.0))) == set()
 
 
+@pytest.mark.parametrize(
+    ("before", "found", "kept", "better"),
+    [
+        (-9, (True, False), "", {(1, 2), (1, 3)}),  # better than a search that found nothing, and than a wrong answer
+        (-1, (True, False), "", set()),  # it adds too little to what is believed
+        (-9, (False, False), "", set()),
+        (-9, (True, False), "So it is the lek.", set()),  # the answer was kept before: nothing to find
+        (-9, (True, None), "", {(1, 3)}),  # nobody looked at what the second one found
+    ],
+)
+def test_a_search_after_which_nobody_asked_goes_by_whether_it_found_the_golden_answer(
+    before: float, found: tuple[bool | None, bool | None], kept: str, better: set[tuple[int, int]]
+) -> None:
+    above = [step(0, None, None, -14), step(1, 0, "query"), step(2, 1, "evidence", before, content=kept)]
+    searches = [step(3 + place, 2, "query", golden_found=one, messages=None) for place, one in enumerate(found)]
+    tree = deepened(fan(CURRENCY, above[0]), *above, *searches, said(5, 0.0, parent=2))
+    assert {(a - 2, b - 2) for a, b in preferred(tree) if a > 2} == better
+
+
 def test_what_can_be_guessed_goes_by_the_marked_passages_and_not_by_belief() -> None:
     peru, chile = (Found(name, name) for name in ("Peru", "Chile"))
     tree = fan(OLDER, step(0, None, None, -1), step(1, 0, "query", -1, passages=(peru,)),

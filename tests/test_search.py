@@ -273,6 +273,28 @@ def test_evidence_is_valued_by_belief_and_answers_but_for_questions_that_can_be_
         assert (node.value or 0) * node.visits == pytest.approx(total + believed)
 
 
+def test_a_search_says_whether_it_found_the_golden_answer_but_for_questions_that_can_be_guessed() -> None:
+    def told(golden: str) -> set[bool | None]:
+        tree = asyncio.run(grow(plant(replace(ASKED, golden_answers=(golden,)), State(QUESTION)), searcher(policy)))
+        assert all(node.golden_found is None for node in tree.nodes if node.action != "query")
+        return {node.golden_found for node in tree.nodes if node.action == "query" and node.passages}
+
+    policy = ScriptedPolicy()
+    assert told("lek") == {True}
+    assert told("dinar") == {False}
+    assert told("Tirana") == {None}, "a word of the question proves nothing"
+
+
+def test_beliefs_can_be_asked_only_where_no_passages_are_shown() -> None:
+    policy = BelievingPolicy()
+    tree = believing(policy, score_found=False)
+    open_ = [node for node in tree.nodes if not node.terminal]
+    assert all((node.belief is None) == bool(node.passages) for node in open_)
+    assert {bool(node.passages) for node in open_} == {True, False}
+    bare = replace(tree, nodes=tuple(replace(node, belief=None) for node in tree.nodes))
+    assert bare == search(ScriptedPolicy()), "asking changes no tree"
+
+
 def test_a_tree_is_not_hopeless_where_a_step_gained() -> None:
     def script(prompt: str, draw: int) -> str:
         last = prompt.rsplit("\n", 1)[-1]
@@ -282,6 +304,7 @@ def test_a_tree_is_not_hopeless_where_a_step_gained() -> None:
 
     assert search(ScriptedPolicy(script), rollouts=9, hopeless=3).status == "hopeless"
     assert believing(BelievingPolicy(script), rollouts=9, hopeless=3).status == "rollouts"
+    assert believing(BelievingPolicy(script), rollouts=9, hopeless=3, score_found=False).status == "rollouts"
     unmoved = believing(BelievingPolicy(script), replace(ASKED, golden_answers=("dinar",)), rollouts=9, hopeless=3)
     assert unmoved.status == "hopeless"
 
