@@ -139,10 +139,11 @@ class SftConfig(Section):
     )
     per_tree: Positive = Field(default=1, description="episodes kept from each tree at most, unless all are")
     min_f1: float = Field(default=1.0, ge=0, le=1, description="answer F1 from which an episode counts as right")
-    believed: bool = Field(
-        default=False,
-        description="where too few episodes are right, also the ways to states that the policy believes in the golden "
-        "answer at (trees with beliefs; not on questions that can be guessed)",
+    partial: Literal["none", "believed", "kept"] = Field(
+        default="none",
+        description="where fewer than per_tree episodes are right, also ways to states that can answer: believed: the "
+        "policy believes in the golden answer there (trees with beliefs); kept: it stands in what was kept. Not on "
+        "questions that can be guessed",
     )
 
 

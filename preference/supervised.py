@@ -1,14 +1,13 @@
-"""Supervised steps: what the right episodes of a tree teach, and the ways to states that believe in the answer."""
+"""Supervised steps: what the right episodes of a tree teach, and the ways to where the answer can be given."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from preference.config import SftConfig
 from preference.pairs import SOURCE
 from preference.rewards import Rewards
-from steprag.gain import CONVINCED, gains, probability
-from steprag.metrics import guessable
+from steprag.gain import probability
 from steprag.training_rows import Trajectory
 from steprag.tree import as_reply, path_to
 from steprag.types import Node, Tree
@@ -21,6 +20,7 @@ def build_trajectories(
     rewards: Rewards,
     config: SftConfig,
     exemplary: Callable[[list[Node]], bool] | None = None,
+    ends: Sequence[Node] = (),
 ) -> list[Trajectory]:
     """The steps of the tree's right episodes, each with the prompt it was sampled from, in order of the node ids.
 
@@ -30,8 +30,8 @@ def build_trajectories(
     (of equals, those found first); "all" keeps every right one. A step that two episodes share is given once, with the
     better outcome. `exemplary` says whether the steps of an episode may be imitated; the others are passed over.
 
-    With `believed`, a tree with fewer right episodes than `per_tree` gives the shortest ways to its `convinced` states
-    too, one a right episode that it lacks; their outcome is the probability of the golden answer there.
+    A tree with fewer right episodes than `per_tree` gives the shortest ways to `ends` too (`preference.ends`), one for
+    every right episode that it lacks; their outcome is the belief there, 0 where nobody asked.
     """
     may = exemplary or (lambda _: True)
     right = [
@@ -45,11 +45,10 @@ def build_trajectories(
     worth: dict[int, float] = {}
     for answer in right:
         _credit(worth, path_to(tree, answer)[1:], outcomes[answer.id] or 0.0)
-    if config.believed:
-        states = sorted(convinced(tree), key=lambda node: (node.depth, node.id))
-        fresh = [node for node in states if node.id not in worth and may(path_to(tree, node)[1:])]
-        for node in fresh[: max(0, config.per_tree - len(right))]:
-            _credit(worth, path_to(tree, node)[1:], probability(node.belief) if node.belief else 0.0)
+    nearest = sorted(ends, key=lambda node: (node.depth, node.id))
+    fresh = [node for node in nearest if node.id not in worth and may(path_to(tree, node)[1:])]
+    for node in fresh[: max(0, config.per_tree - len(right))]:
+        _credit(worth, path_to(tree, node)[1:], probability(node.belief) if node.belief else 0.0)
     return [_trajectory(tree, tree_hash, tree.nodes[node_id], worth[node_id]) for node_id in sorted(worth)]
 
 
@@ -57,27 +56,6 @@ def _credit(worth: dict[int, float], path: list[Node], outcome: float) -> None:
     """Gives every step of the path the outcome, or keeps the better one that it has."""
     for node in path:
         worth[node.id] = max(outcome, worth.get(node.id, 0.0))
-
-
-def convinced(tree: Tree) -> list[Node]:
-    """The states that believe in the golden answer by what the episode kept, in order of the node ids, and of one path
-    the first.
-
-    Believing is a probability of `CONVINCED` or more that is clearly above the question's own. A state that still shows
-    its passages says nothing of what will be kept, so it does not count. None on questions that can be guessed: there
-    belief tells nothing.
-    """
-    start = tree.nodes[0].belief
-    if start is None or guessable(tree.question.question, tree.question.golden_answers):
-        return []
-    found, past = [], [False] * len(tree.nodes)
-    for node in tree.nodes[1:]:  # parents come before their children
-        believes = node.belief is not None and probability(node.belief) >= CONVINCED and gains(node.belief, start)
-        if believes and not node.passages and not past[node.parent or 0]:
-            found.append(node)
-            past[node.id] = True
-        past[node.id] |= past[node.parent or 0]
-    return found
 
 
 def _ranks(tree: Tree, outcomes: list[float | None], rewards: Rewards) -> dict[str, Callable[[Node], float]]:

@@ -13,6 +13,7 @@ from preference.build import build
 from preference.calibration import Calibration
 from preference.config import PairsConfig, PairsStageConfig, SftConfig, TreeRewardConfig
 from preference.cover import golden_kept
+from preference.ends import ends
 from preference.gain import NATS
 from preference.gold import gold_recall
 from preference.grounds import grounded, supported
@@ -256,7 +257,8 @@ def learnt(tree: Tree, **sft: object) -> list[int | None]:
     """The nodes whose steps become supervised rows."""
     config = SftConfig.model_validate({"paths": "shortest", **sft})
     worth = outcomes(tree, TreeRewardConfig(alpha=1.0))
-    return [row.node for row in build_trajectories(tree, "h", worth, gain(tree), config)]
+    found = ends(tree, config.partial, TRANSCRIPT)
+    return [row.node for row in build_trajectories(tree, "h", worth, gain(tree), config, ends=found)]
 
 
 def unsolved(question: Question = CURRENCY) -> Tree:
@@ -280,20 +282,30 @@ def deepened(tree: Tree, *nodes: Node) -> Tree:
 
 def test_the_way_to_a_state_that_believes_is_learnt_where_no_answer_is_right() -> None:
     assert learnt(unsolved()) == []
-    assert learnt(unsolved(), believed=True, per_tree=3) == [1, 2, 3, 4]  # not on to where it believes already
-    rows = build_trajectories(unsolved(), "h", [None] * 9, [None] * 9, SftConfig(believed=True))
+    assert learnt(unsolved(), partial="believed", per_tree=3) == [1, 2, 3, 4]  # not on to where it believes already
+    found = ends(unsolved(), "believed", TRANSCRIPT)
+    rows = build_trajectories(unsolved(), "h", [None] * 9, [None] * 9, SftConfig(), ends=found)
     assert [row.outcome for row in rows] == [pytest.approx(math.exp(-0.5))] * 4
 
 
 def test_right_episodes_come_before_ways_to_belief() -> None:
     tree = unsolved()
     solved = deepened(tree, *tree.nodes, said(9, 1.0, parent=2))
-    assert learnt(solved, believed=True, per_tree=1) == [1, 2, 9]
-    assert learnt(solved, believed=True, per_tree=2) == [1, 2, 3, 4, 9]
+    assert learnt(solved, partial="believed", per_tree=1) == [1, 2, 9]
+    assert learnt(solved, partial="believed", per_tree=2) == [1, 2, 3, 4, 9]
 
 
 def test_belief_shows_no_way_where_the_answer_can_be_guessed_or_was_believed_before() -> None:
-    assert learnt(unsolved(OLDER), believed=True) == []
+    assert learnt(unsolved(OLDER), partial="believed") == []
     tree = unsolved()
     known = replace(tree.nodes[0], belief=Belief("lek", -0.3, 3))
-    assert learnt(replace(tree, nodes=(known, *tree.nodes[1:])), believed=True) == []
+    assert learnt(replace(tree, nodes=(known, *tree.nodes[1:])), partial="believed") == []
+
+
+def test_the_way_to_where_the_answer_was_kept_is_learnt_too() -> None:
+    tree = unsolved()
+    kept = replace(tree.nodes[5], content="Prices there are in the lek.", belief=Belief("lek", -30.0, 3))
+    told = replace(tree, nodes=(*tree.nodes[:5], kept, *tree.nodes[6:]))
+    assert learnt(told, partial="kept") == [1, 2, 3, 5]
+    assert learnt(unsolved(), partial="kept") == []
+    assert learnt(replace(told, question=OLDER), partial="kept") == []
