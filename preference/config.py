@@ -92,6 +92,10 @@ class FilterConfig(Section):
     repeating: bool = Field(
         default=False, description="drop pairs and supervised episodes that prefer a step which repeats itself"
     )
+    again: bool = Field(
+        default=False,
+        description="drop pairs and supervised episodes that prefer a search which the episode made before",
+    )
     unread: bool = Field(
         default=False,
         description="drop pairs and supervised episodes that prefer an answer which nothing read before holds",

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from preference.config import FilterConfig
-from steprag.agent.grammar import Grammar
+from steprag.agent.grammar import Action, Grammar
 from steprag.errors import StepFormatError
 from steprag.marks import preference_key, read_marks
 from steprag.metrics import normalise
@@ -144,12 +144,24 @@ def step_checks(config: FilterConfig, grammar: Grammar, content: ContentOf) -> l
         kept = content(text, action)
         return not grammar.action(action).keeps or kept is None or is_copied(kept, prompt)
 
+    def new_search(prompt: tuple[Message, ...], text: str, action: str) -> bool:
+        asked, call = content(text, action), grammar.action(action)
+        return not call.retrieves or asked is None or normalise(asked) not in _said_before(prompt, call)
+
     wanted = [
+        (config.again, StepCheck("searches for something new", new_search)),
         (config.repeating, StepCheck("does not repeat itself", not_repeating)),
         (config.unread, StepCheck("answer was read before", was_read)),
         (config.made_up, StepCheck("evidence was read before", copied)),
     ]
     return [check for asked, check in wanted if asked]
+
+
+def _said_before(prompt: tuple[Message, ...], action: Action) -> set[str]:
+    """The contents, normalised, of the earlier steps of that kind in the prompt. Only steps have tags there."""
+    shown = "\n".join(message["content"] for message in prompt if message["role"] != "system")
+    spans = shown.split(action.opening)[1:]
+    return {normalise(span.partition(action.closing)[0]) for span in spans}
 
 
 def repeats_itself(text: str) -> bool:

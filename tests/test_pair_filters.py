@@ -95,6 +95,18 @@ def test_a_step_that_repeats_itself_may_be_rejected_but_not_preferred() -> None:
     assert passed(pair(twice, plain, "answer", "answer"), repeating=True)
 
 
+def test_a_search_that_was_made_before_may_not_be_preferred() -> None:
+    shown = f"Question: money of Albania\n{query('money of Albania')}\n{evidence('None')}\nSearch or answer."
+    after = (PROMPT[0], Message(role="user", content=shown))
+    for same in ("money of Albania", "Money of ALBANIA?"):
+        step = pair(query(same), query("b"), prompt=after)
+        assert passed(step)
+        assert not passed(step, again=True)
+        assert passed(pair(query("b"), query(same), prompt=after), again=True)
+    asked = (PROMPT[0], Message(role="user", content="Question: money of Albania\nSearch or answer."))
+    assert passed(pair(query("money of Albania"), query("b"), prompt=asked), again=True), "the question is no search"
+
+
 def test_an_answer_that_nothing_read_holds_may_not_be_preferred() -> None:
     read = (PROMPT[0], Message(role="user", content=f"Question: Lek or dinar?\n{evidence('It is the Euro.')}"))
     for named in ("lek", "the euro", "EURO", "Yes"):
