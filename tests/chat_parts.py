@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import uvicorn
 
-from inference.chat.api import FREE, create_chat_app
+from inference.chat.api import create_chat_app
 from inference.chat.config import ChatServiceConfig
 from inference.chat.desk import Desk
 from inference.chat.events import ENDS
@@ -31,6 +31,7 @@ from steprag.policy.gate import Gate
 from steprag.policy.streaming import Listener
 from steprag.sections import EpisodeConfig, PolicyConfig
 from steprag.types import Completion, Message, Sample, Usage
+from steprag.web.app import FREE
 from steprag.web.guard import Door
 from steprag.web.listening import listen, url_of
 from tests.fakes import DictRetriever, answer, evidence, query

@@ -27,10 +27,11 @@ from steprag.runs import open_run
 from steprag.training_rows import Pair
 from steprag.types import Passage, Tree
 from steprag.view.answers import Answers
-from steprag.view.api import FREE, create_view_app
+from steprag.view.api import create_view_app
 from steprag.view.export import document, write_export
 from steprag.view.folders import open_folders
 from steprag.view.trees import principal
+from steprag.web.app import FREE
 from steprag.web.guard import Door
 from tests.viewing import MARKUP, SHIPPED, TOKEN, answered_run, made_run, made_tree, shipped_lines, shipped_run
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
-import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import quote
 
 from indexes import open_retriever
-from inference.chat.api import FREE, create_chat_app
+from inference.chat.api import create_chat_app
 from inference.chat.config import ChatConfig
 from inference.chat.desk import Desk
 from inference.chat.memory import QuestionFormat
@@ -32,13 +30,12 @@ from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import player_identity
 from steprag.cli import guarded
 from steprag.config import add_options, parse_arguments
-from steprag.engines.server import is_loopback
 from steprag.errors import ConfigError
 from steprag.policy.client import Model, OpenAIPolicy, open_model
 from steprag.progress import say
 from steprag.runs import code_version, open_run
-from steprag.web.guard import Door
-from steprag.web.listening import listen, serve_app, token_in, url_of
+from steprag.web.app import door_of, show_link, token_of
+from steprag.web.listening import listen, serve_app, url_of
 
 DEMO_INDEX = "runs/demo/index"
 """What quickstart.sh builds: the index that answers where none is named."""
@@ -72,7 +69,7 @@ def main(argv: list[str]) -> int:
 
 async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:
     """Serves until a signal comes. Raises ConfigError where index, model, address, token or folder are not in order."""
-    token = token_in(config.serve.token_env, config.serve.host) or secrets.token_urlsafe(24)
+    token = token_of(config.serve.host, config.serve.token_env)
     with listen(config.serve.host, config.serve.port) as listening:
         async with aclosing(open_retriever(index, config.retriever)) as retriever:
             profile = checked_profile(config.prompt, config.policy)
@@ -80,13 +77,12 @@ async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:
             with _folder(config, environment, out) as folder:
                 async with _chat_agent(config, environment, folder) as chat:
                     desk = Desk(chat, config.serve, config.policy.concurrency)
-                    port, mode = listening.getsockname()[1], config.serve.mode or next(iter(chat.modes))
+                    mode = config.serve.mode or next(iter(chat.modes))
                     if mode not in chat.modes:
                         raise ConfigError(f"serve.mode is {mode!r}; here there are {', '.join(chat.modes)}")
-                    door = Door(token, is_loopback(config.serve.host), FREE, config.serve.body_bytes, f"steprag{port}")
+                    door = door_of(listening, config.serve.host, token, config.serve.body_bytes)
                     service = ChatService(desk, door, config.serve, _model_name(config), index, mode, code_version())
-                    sys.stdout.write(f"{url_of(listening)}/#token={quote(token, safe='')}\n")
-                    sys.stdout.flush()
+                    show_link(listening, door)
                     say(f"open the link, or point a client at {url_of(listening)}/v1 with the token as its key; "
                         "Ctrl-C stops it")  # fmt: skip
                     try:
