@@ -8,11 +8,12 @@ from typing import Any
 
 from inference.evaluate import episode_seconds
 from inference.predictions import read_predictions
-from inference.scores import Score, mean, score
+from inference.scores import HARNESS, Score, mean, score
 from steprag.batch.worklist import FAILED, failures_in
 from steprag.errors import ConfigError
 from steprag.runs import checked_manifest, has_ended
 from steprag.stats import mcnemar, mean_interval
+from steprag.training_rows import people_id
 
 ALIKE = ("questions", "index", "harness")
 """Keys of a run's identity that must be equal in all runs of one table."""
@@ -51,12 +52,14 @@ class Difference:
 
 
 def read_run(folder: Path, name: str, *, forced: bool = False) -> Scored:
-    """Raises ConfigError where the folder is not a run of steprag infer, has questions without an outcome unless
-    `forced`, or holds no predictions.
+    """Raises ConfigError where the folder is not a run of steprag infer or serve, has questions without an outcome
+    unless `forced`, or holds no predictions.
     """
     manifest = checked_manifest(folder, "identity")
+    if manifest.get("stage") == "serve":
+        return _conversations(folder, name, manifest["identity"])
     if manifest.get("stage") != "infer":
-        raise ConfigError(f"{folder} is a run of {manifest.get('stage')!r}, not of 'infer'")
+        raise ConfigError(f"{folder} is a run of {manifest.get('stage')!r}, not of 'infer' or 'serve'")
     predictions = read_predictions(folder)
     scores = {one.id: score(one) for one in predictions}
     failed = {key: str(row["reason"]) for key, row in failures_in(folder).items() if key not in scores}
@@ -70,13 +73,23 @@ def read_run(folder: Path, name: str, *, forced: bool = False) -> Scored:
     return Scored(name, manifest["identity"], scores, failed, episode_seconds(folder / "metrics.jsonl"))
 
 
+def _conversations(folder: Path, name: str, identity: dict[str, Any]) -> Scored:
+    """The questions of a chat folder whose answers people judged, by the ids that `steprag pairs people` gives them."""
+    scores = {people_id(one.question): score(one) for one in read_predictions(folder)}
+    if not scores:
+        raise ConfigError(f"nobody judged an answer in {folder}: there is nothing to compare")
+    return Scored(name, {"harness": HARNESS, **identity}, scores, {})
+
+
 def check_alike(runs: list[Scored]) -> None:
-    """Raises ConfigError where two runs differ in a key of `ALIKE` or in their questions."""
+    """Raises ConfigError where two runs differ in a key of `ALIKE` or in their questions. Conversations have no file of
+    questions: what was asked tells.
+    """
     first = runs[0]
     for run in runs[1:]:
         for key in ALIKE:
             one, other = first.identity.get(key), run.identity.get(key)
-            if one != other:
+            if one != other and not (key == "questions" and None in (one, other)):
                 raise ConfigError(
                     f"{first.name} and {run.name} differ in {key} ({one} and {other}): not one table; --force compares "
                     "them all the same"

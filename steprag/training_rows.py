@@ -8,7 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from steprag.files import line_hash
+from steprag.metrics import normalise
 from steprag.types import Message
+
+PEOPLE = "human"
+"""The data set and the source of what people said."""
 
 
 @dataclass(frozen=True)
@@ -118,3 +123,8 @@ class HumanPair:
     action: str
     rejected_action: str
     web: bool
+
+
+def people_id(question: str) -> str:
+    """The id of a question that people asked: the same words have the same one."""
+    return f"{PEOPLE}-{line_hash(normalise(question))}"
