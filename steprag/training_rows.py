@@ -110,8 +110,9 @@ class Ranking:
 class HumanPair:
     """A step that a person wrote in place of the policy's (`preferred.jsonl` of a chat folder).
 
-    `turn`: the turn that goes on from it. `prompt`: what both answer; `step`: how many steps stood before. `web`: the
-    prompt shows passages of the web, which a stranger may have written.
+    `turn`: the turn that goes on from it. `prompt`: what both answer; `step`: how many steps stood before. `rejected`
+    may be a completion that was refused; `rejected_action` then is `action`. `web`: the prompt shows passages of the
+    web, which a stranger may have written.
     """
 
     turn: str
