@@ -22,6 +22,7 @@ def quality_of(run: Scored, base: Scored) -> dict[str, Any]:
         "gains": {name: one for name, one in gains.items() if one},
         "written": written_by(scores),
         "errors": errors_of(scores),
+        "kinds": ERRORS,
         "counted_with": how_counted(run.bert),
     }
 

@@ -30,7 +30,6 @@ from steprag.view.answers import Answers
 from steprag.view.api import create_view_app
 from steprag.view.export import document, write_export
 from steprag.view.folders import open_folders
-from steprag.view.trees import principal
 from steprag.web.app import FREE
 from steprag.web.guard import Door
 from tests.viewing import MARKUP, SHIPPED, TOKEN, answered_run, made_run, made_tree, shipped_lines, shipped_run
@@ -128,15 +127,6 @@ def test_a_damaged_journal_is_told_and_the_node_is_shown(tmp_path: Path) -> None
     node = got("/api/node?run=run&line=1&node=1", run)
     assert "not a database" in node["texts_missing"]
     assert node["text"]
-
-
-def test_the_principal_path_goes_by_visits() -> None:
-    tree = first_tree()
-    path = principal(tree)
-    assert path[0] == 0
-    for parent, child in zip(path, path[1:], strict=False):
-        siblings = [node for node in tree.nodes if node.parent == parent]
-        assert tree.nodes[child].visits == max(node.visits for node in siblings)
 
 
 @pytest.mark.parametrize("rule", ["spre", "best_leaf", "gold", "gain", "reasonrag"])
