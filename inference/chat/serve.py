@@ -20,6 +20,7 @@ from inference.chat.memory import QuestionFormat
 from inference.chat.player import ChatAgent
 from inference.chat.service import ChatService
 from inference.chat.store import TurnStore
+from inference.config import config_of
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
 from steprag.agent.open import SERVED, Agent, make_environment, open_agent
@@ -28,7 +29,7 @@ from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import player_identity
 from steprag.cli import guarded
-from steprag.config import add_options, load_config, options_from, parse_arguments
+from steprag.config import add_options, parse_arguments
 from steprag.errors import ConfigError
 from steprag.policy.client import Model, OpenAIPolicy, open_model
 from steprag.progress import say
@@ -38,8 +39,6 @@ from steprag.web.listening import listen, serve_app, url_of
 
 DEMO_INDEX = "runs/demo/index"
 """What quickstart.sh builds: the index that answers where none is named."""
-EMBEDDED = {"policy": {"adapter": "atlas-warmstart"}}
-"""The policy where none is named: the embedded model with the adapter that is shipped."""
 MODES = ("auto", "local", "web", "both")
 """Where the agent may search; the first that there is, is the default."""
 GRACE = 10.0
@@ -56,7 +55,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--base_url", metavar="URL", help="short for --policy.base_url")
     add_options(parser, ChatConfig)
     given = parse_arguments(parser, argv)
-    config = chat_config(given)
+    config = config_of(ChatConfig, given, shipped=True)
     if given.index == DEMO_INDEX and not Path(given.index).exists():
         raise ConfigError(f"there is no {DEMO_INDEX}: run bash scripts/quickstart.sh, which builds it, or give --index")
     # `kill` ends us as Ctrl-C does; uvicorn answers what it accepted and raises the signal again behind it.
@@ -66,14 +65,6 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         return 0
     return 0
-
-
-def chat_config(given: argparse.Namespace) -> ChatConfig:
-    """The configuration that the options describe. Where no model is named, the embedded one with its adapter."""
-    short = {"policy.model": given.model, "policy.adapter": given.adapter, "policy.base_url": given.base_url}
-    overrides = {**options_from(given), **{key: value for key, value in short.items() if value is not None}}
-    named = given.config or any(key.startswith("policy.") and key.split(".")[1] in SERVED for key in overrides)
-    return load_config(ChatConfig, given.config, overrides, base=None if named else EMBEDDED)
 
 
 async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:
