@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,7 +155,7 @@ def _figure(table: str, name: str) -> list[str]:
 
 
 def test_compare_tells_differences_and_errors_of_every_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said: dict[str, list[str | None]] = {"before": ["sol"] * 8 + ["lek"] * 2, "after": ["lek"] * 9 + [None]}
+    said: dict[str, Sequence[str | None]] = {"before": ["sol"] * 8 + ["lek"] * 2, "after": ["lek"] * 9 + [None]}
     runs = [answered_run(tmp_path / name, words) for name, words in said.items()]
     assert main(["compare", *map(str, runs), "--out", str(tmp_path / "out")]) == 0
     out = capsys.readouterr().out

@@ -50,7 +50,10 @@ def roles(grammar: Grammar) -> dict[str, str]:
 
 
 def skeleton(tree: Tree, line: str) -> dict[str, Any]:
-    """A tree without prompts and passages: columns in order of the node ids. `asked`: of a request's nodes the first."""
+    """A tree without prompts and passages: columns in order of the node ids.
+
+    `asked`: whether it is the first of the nodes that one request brought.
+    """
     nodes = tree.nodes
     return {
         "hash": line_hash(line),

@@ -60,7 +60,7 @@ function Answers({ runs }) {
       <tbody>${figures.map(([name, one]) => html`<tr><th scope="row">${one.label}</th>
         ${told.map((each) => html`<td><${Figure} one=${each.figures[name]} unit=${one.unit} /></td>`)}
         ${two && html`<td><${Figure} one=${told[1].gains[name]} unit=${one.unit} sign=${true} /></td>`}
-        <td>${count(one.n)}</td><td class="means">${one.definition}</td></tr>`)}</tbody></table></div>
+        <td>${[...new Set(told.map((each) => each.figures[name]?.n ?? 0))].join(", ")}</td><td class="means">${one.definition}</td></tr>`)}</tbody></table></div>
     ${notes.map((note) => html`<p class="hint">${note}</p>`)}
     ${!("bertscore" in told.at(-1).figures) && html`<p class="hint">BERTScore loads a model: <code>steprag evaluate --predictions RUN --bertscore minilm</code> adds it.</p>`}
     <${Errors} rows=${rows} keys=${keys} /></section>`;
