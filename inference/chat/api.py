@@ -9,11 +9,14 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from inference.chat.conversation_routes import conversation_routes
 from inference.chat.openai_api import openai_routes
 from inference.chat.service import ChatService
+from inference.chat.source_pages import PREFIX, source_routes
 from inference.chat.turn_routes import asking_routes, reading_routes
 from steprag.web.app import page_app
 from steprag.web.replies import ApiError, as_json
 
 PAGE = Path(__file__).parent / "page"
+FREE = (f"{PREFIX}/",)
+"""What needs no token beside the page's own files: links to passages, which hold a proof of their own."""
 
 
 def create_chat_app(service: ChatService) -> FastAPI:
@@ -24,6 +27,7 @@ def create_chat_app(service: ChatService) -> FastAPI:
     app.include_router(reading_routes(service))
     app.include_router(conversation_routes(service))
     app.include_router(openai_routes(service))
+    app.include_router(source_routes(service))
 
     @app.exception_handler(OSError)
     async def no_room(request: Request, error: OSError) -> Response:

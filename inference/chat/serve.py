@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from indexes import open_retriever
-from inference.chat.api import create_chat_app
+from inference.chat.api import FREE, create_chat_app
 from inference.chat.config import ChatConfig
 from inference.chat.desk import Desk
 from inference.chat.memory import QuestionFormat
@@ -80,7 +80,7 @@ async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:
                     mode = config.serve.mode or next(iter(chat.modes))
                     if mode not in chat.modes:
                         raise ConfigError(f"serve.mode is {mode!r}; here there are {', '.join(chat.modes)}")
-                    door = door_of(listening, config.serve.host, token, config.serve.body_bytes)
+                    door = door_of(listening, config.serve.host, token, config.serve.body_bytes, FREE)
                     service = ChatService(desk, door, config.serve, _model_name(config), index, mode, code_version())
                     show_link(listening, door)
                     say(f"open the link, or point a client at {url_of(listening)}/v1 with the token as its key; "

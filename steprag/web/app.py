@@ -43,9 +43,9 @@ def token_of(host: str, token_env: str) -> str:
     return token_in(token_env, host) or secrets.token_urlsafe(24)
 
 
-def door_of(listening: socket.socket, host: str, token: str, body_bytes: int) -> Door:
-    """The door of the service on that socket."""
-    return Door(token, is_loopback(host), FREE, body_bytes, f"steprag{listening.getsockname()[1]}")
+def door_of(listening: socket.socket, host: str, token: str, body_bytes: int, free: tuple[str, ...] = ()) -> Door:
+    """The door of the service on that socket. `free`: paths that need no token, beside a page's own."""
+    return Door(token, is_loopback(host), (*FREE, *free), body_bytes, f"steprag{listening.getsockname()[1]}")
 
 
 def show_link(listening: socket.socket, door: Door) -> None:
