@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from inference.evaluate import episode_seconds
 from inference.predictions import read_predictions
+from inference.quality import TextScores, read_bertscore, text_scores
 from inference.scores import HARNESS, Score, mean, score
 from steprag.batch.worklist import FAILED, failures_in
 from steprag.errors import ConfigError
@@ -23,7 +24,8 @@ ALIKE = ("questions", "index", "harness")
 class Scored:
     """A run with its scores by question id; `failed` are the questions that have none, and why (the error's class).
 
-    `seconds`: an episode's median and 95th percentile, None where the run did not note them.
+    `seconds`: an episode's median and 95th percentile, None where the run did not note them. `texts`: scores of words
+    by question id; `bert`: what scored them by BERTScore, None where nothing did.
     """
 
     name: str
@@ -31,6 +33,8 @@ class Scored:
     scores: dict[str, Score]
     failed: dict[str, str]
     seconds: dict[str, float] | None = None
+    texts: dict[str, TextScores] = field(default_factory=dict)
+    bert: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -56,29 +60,27 @@ def read_run(folder: Path, name: str, *, forced: bool = False) -> Scored:
     unless `forced`, or holds no predictions.
     """
     manifest = checked_manifest(folder, "identity")
-    if manifest.get("stage") == "serve":
-        return _conversations(folder, name, manifest["identity"])
-    if manifest.get("stage") != "infer":
-        raise ConfigError(f"{folder} is a run of {manifest.get('stage')!r}, not of 'infer' or 'serve'")
-    predictions = read_predictions(folder)
-    scores = {one.id: score(one) for one in predictions}
+    stage, identity = manifest.get("stage"), manifest["identity"]
+    if stage not in ("infer", "serve"):
+        raise ConfigError(f"{folder} is a run of {stage!r}, not of 'infer' or 'serve'")
+    bert, likeness = read_bertscore(folder)
+    scores, texts = {}, {}
+    for one in read_predictions(folder):
+        key = one.id if stage == "infer" else people_id(one.question)  # as `steprag pairs people` calls it
+        scores[key] = score(one)
+        texts[key] = text_scores([one], likeness if bert else None)[one.id]
     failed = {key: str(row["reason"]) for key, row in failures_in(folder).items() if key not in scores}
-    if not forced and not has_ended(manifest, len(scores) + len(failed)):
+    if stage == "infer" and not forced and not has_ended(manifest, len(scores) + len(failed)):
         raise ConfigError(
             f"{folder} was not run to its end ({manifest.get('status')}): run it again to go on; --force compares what "
             "is there"
         )
     if not scores:
-        raise ConfigError(f"{folder} has no predictions to compare ({len(failed)} questions failed; see {FAILED})")
-    return Scored(name, manifest["identity"], scores, failed, episode_seconds(folder / "metrics.jsonl"))
-
-
-def _conversations(folder: Path, name: str, identity: dict[str, Any]) -> Scored:
-    """The questions of a chat folder whose answers people judged, by the ids that `steprag pairs people` gives them."""
-    scores = {people_id(one.question): score(one) for one in read_predictions(folder)}
-    if not scores:
-        raise ConfigError(f"nobody judged an answer in {folder}: there is nothing to compare")
-    return Scored(name, {"harness": HARNESS, **identity}, scores, {})
+        why = f"{len(failed)} questions failed; see {FAILED}" if stage == "infer" else "nobody judged an answer"
+        raise ConfigError(f"{folder} has no predictions to compare ({why})")
+    seconds = episode_seconds(folder / "metrics.jsonl")
+    identity = identity if stage == "infer" else {"harness": HARNESS, **identity}
+    return Scored(name, identity, scores, failed, seconds, texts, bert)
 
 
 def check_alike(runs: list[Scored]) -> None:

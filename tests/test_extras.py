@@ -31,7 +31,6 @@ OWN_WORDS = {
     *(
         "mwxml",
         "mwparserfromhell",
-        "rouge_score",
         "onnxruntime",
         "openvino",
         "mcp",

@@ -84,6 +84,10 @@ def run_routes(answers: Answers) -> APIRouter:
     def series(run: str) -> Response:
         return as_json(answers.series(run))
 
+    @router.get("/quality")
+    def quality(run: str) -> Response:
+        return as_json(answers.quality(run))
+
     @router.get("/comparison")
     def comparison(run: Annotated[list[str], Query(min_length=1, max_length=8)]) -> Response:
         return as_json(answers.comparison(run))
