@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ from typing import Generic, Protocol, TypeVar
 
 from steprag.agent.open import Agent
 from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.ray_cluster import check_ray
 from steprag.batch.worklist import same_model
 from steprag.config import StageConfig
 from steprag.errors import ConfigError
-from steprag.extras import remedy
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.runs import Run
 from steprag.sections import PolicyConfig
@@ -87,8 +86,7 @@ async def workers(
     Leaving the block waits for the calls in flight, so that their replies are kept.
     """
     if slots is not None:
-        if importlib.util.find_spec("ray") is None:
-            raise ConfigError(f"--ray needs the extra `ray` (ray is not installed): {remedy('ray')}")
+        check_ray()
         from steprag.batch.ray_slots import opened_slots
 
         async with opened_slots(run, config, spending, slots) as both:
