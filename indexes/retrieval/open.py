@@ -13,6 +13,7 @@ from indexes.corpora.passage_store import PASSAGES, PassageStore
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EncoderSpec, TextEncoder, encoder_here
 from indexes.manifest import MEND, IndexManifest, fingerprint, read_index_manifest
+from indexes.milvus.collection import PREFIXES, Facts
 from indexes.retrieval.cache import QueryCache
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.remote import RemoteRetriever
@@ -38,7 +39,8 @@ class Machine:
 
 
 def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = None) -> Retriever:
-    """The retriever of an index folder, of a service by its URL, or of what a YAML file names: tools, or the web.
+    """The retriever of an index folder, of a service by its URL, of a Milvus collection (milvus://HOST:PORT/NAME), or
+    of what a YAML file names: tools, or the web.
 
     Raises ConfigError or DataError where folder and manifest do not agree, where the folder lacks what the mode needs,
     or where no service answers.
@@ -46,9 +48,22 @@ def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = Non
     config = config or RetrieverConfig()
     if str(path_or_url).startswith(("http://", "https://")):
         return RemoteRetriever(str(path_or_url), config)
+    if str(path_or_url).startswith(PREFIXES):
+        return _open_collection(str(path_or_url), config)
     if str(path_or_url).endswith((".yaml", ".yml")):
         return _open_file(existing(path_or_url, "tools or web file"), partial(open_retriever, config=config))
     return open_folder(path_or_url, config)
+
+
+def _open_collection(url: str, config: RetrieverConfig) -> Retriever:
+    from indexes.milvus.retriever import open_milvus
+
+    machine = Machine()
+
+    def encoder(facts: Facts) -> Callable[[], TextEncoder]:
+        return partial(_load_encoder, encoder_here(facts.encoder, facts.given), facts.encoder, machine)
+
+    return open_milvus(url, config, encoder, machine.batch)
 
 
 def _open_file(file: Path, opened: Callable[[str], Retriever]) -> Retriever:
