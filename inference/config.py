@@ -8,7 +8,7 @@ from pydantic import Field
 
 from steprag.config import StageConfig, add_options, config_from
 from steprag.policy.budget import BudgetConfig
-from steprag.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
+from steprag.sections import EpisodeConfig, JournalConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
 
 
 class GreedyConfig(PolicyConfig):
@@ -33,6 +33,7 @@ class InferConfig(StageConfig):
     )
     limit: Positive | None = Field(default=None, description="use the first so many questions only")
     budget: BudgetConfig = BudgetConfig()
+    journal: JournalConfig = JournalConfig()
     best_of: Positive = Field(
         default=1, description="episodes a question, with seeds of their own; the answer that most of them give counts"
     )
