@@ -11,6 +11,7 @@ import importlib.metadata
 import os
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ BEGIN, END = "<!-- gpu_check: begin -->", "<!-- gpu_check: end -->"
 TABLE = "gpu.md"
 PACKAGES = ("torch", "trl", "bitsandbytes", "liger-kernel", "faiss-gpu-cuvs", "faiss-cpu")
 MISSED = "**FAILED**"
+WIDTH = 120
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     if given.device not in ("cpu", "cuda"):
         raise ConfigError(f"--device {given.device}: cpu or cuda")
+    if given.device == "cuda":
+        check_cuda()
     rows = check_all(chosen(given.checks), Bench(_fresh(Path(given.out)), given.device, _sizes(given.device)))
     table = as_table(rows, heading(given.device))
     with written_whole(Path(given.out) / TABLE) as file:
@@ -59,6 +63,18 @@ def main(argv: list[str]) -> int:
         put_into(Path(given.into), table)
     sys.stdout.write(table)
     return 1 if any(row.state == MISSED for row in rows) else 0
+
+
+def check_cuda() -> None:
+    """Raises ConfigError where there is no GPU, or this torch cannot use it."""
+    import torch
+
+    try:
+        ask_nvidia("name")
+    except StepragError as error:
+        raise ConfigError(str(error)) from None
+    if not torch.cuda.is_available():
+        raise ConfigError(f"torch {torch.__version__} finds no GPU: install the build for its driver (TORCH_INDEX)")
 
 
 def _sizes(device: Device) -> Sizes:
@@ -119,13 +135,16 @@ def heading(device: Device) -> str:
 
 
 def as_table(rows: Sequence[Row], heading: str) -> str:
-    """The table in Markdown."""
-    lines = [f"On {heading}.", "", "| check | what is compared | | figures (bound) | how fast | MiB of the GPU | s |",
-             "|---|---|---|---|---|---|---|"]  # fmt: skip
+    """The table in Markdown, and a line on each check below it."""
+    lines = [*textwrap.wrap(f"On {heading}.", WIDTH), "", "| check | result | seconds |", "|---|---|---|"]
+    lines += [f"| `{row.check.name}` | {row.state} | {row.seconds:.0f} |" for row in rows]
     for row in rows:
-        cells = [f"`{row.check.name}`", row.check.compares, row.state, row.found.figures, row.found.speed,
-                 row.found.memory, f"{row.seconds:.0f}" if row.seconds else ""]  # fmt: skip
-        lines.append("| " + " | ".join(" ".join(cell.replace("|", "/").split()) for cell in cells) + " |")
+        told = (
+            [row.found.figures] if row.state == "not run" else [row.check.compares, row.found.figures, row.found.speed]
+        )
+        told += [f"MiB of the GPU: {row.found.memory}"] if row.found.memory else []
+        text = f"- `{row.check.name}`: {'. '.join(filter(None, told))}."
+        lines += ["", *textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
     return "\n".join(lines) + "\n"
 
 

@@ -169,7 +169,7 @@ def _transformers(bench: Bench) -> Found:
 
 
 def _vllm(bench: Bench) -> Found:
-    return _engines(bench, ("llama.cpp", "cpu"), ("vllm", bench.device))
+    return _engines(bench, ("llamacpp", "cpu"), ("vllm", bench.device))
 
 
 def _no_vllm(_: Device) -> str | None:
