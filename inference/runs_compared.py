@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from inference.evaluate import episode_seconds
 from inference.predictions import read_predictions
+from inference.quality import TextScores, read_bertscore, text_scores
 from inference.scores import Score, mean, score
 from steprag.batch.worklist import FAILED, failures_in
 from steprag.errors import ConfigError
@@ -22,7 +23,8 @@ ALIKE = ("questions", "index", "harness")
 class Scored:
     """A run with its scores by question id; `failed` are the questions that have none, and why (the error's class).
 
-    `seconds`: an episode's median and 95th percentile, None where the run did not note them.
+    `seconds`: an episode's median and 95th percentile, None where the run did not note them. `texts`: scores of words
+    by question id; `bert`: what scored them by BERTScore, None where nothing did.
     """
 
     name: str
@@ -30,6 +32,8 @@ class Scored:
     scores: dict[str, Score]
     failed: dict[str, str]
     seconds: dict[str, float] | None = None
+    texts: dict[str, TextScores] = field(default_factory=dict)
+    bert: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,11 @@ def read_run(folder: Path, name: str, *, forced: bool = False) -> Scored:
     manifest = checked_manifest(folder, "identity")
     if manifest.get("stage") != "infer":
         raise ConfigError(f"{folder} is a run of {manifest.get('stage')!r}, not of 'infer'")
-    predictions = read_predictions(folder)
-    scores = {one.id: score(one) for one in predictions}
+    bert, likeness = read_bertscore(folder)
+    scores, texts = {}, {}
+    for one in read_predictions(folder):
+        scores[one.id] = score(one)
+        texts |= text_scores([one], likeness if bert else None)
     failed = {key: str(row["reason"]) for key, row in failures_in(folder).items() if key not in scores}
     if not forced and not has_ended(manifest, len(scores) + len(failed)):
         raise ConfigError(
@@ -67,7 +74,8 @@ def read_run(folder: Path, name: str, *, forced: bool = False) -> Scored:
         )
     if not scores:
         raise ConfigError(f"{folder} has no predictions to compare ({len(failed)} questions failed; see {FAILED})")
-    return Scored(name, manifest["identity"], scores, failed, episode_seconds(folder / "metrics.jsonl"))
+    seconds = episode_seconds(folder / "metrics.jsonl")
+    return Scored(name, manifest["identity"], scores, failed, seconds, texts, bert)
 
 
 def check_alike(runs: list[Scored]) -> None:

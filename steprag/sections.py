@@ -42,7 +42,8 @@ class PolicyConfig(Section):
     )
     model: str = Field(default="smollm2-135m-instruct", description="embedded name, path, hub id, or the served name")
     adapter: str | None = Field(
-        default=None, description="LoRA adapter on a model that is started here: a folder, or atlas-warmstart"
+        default=None,
+        description="LoRA adapter on a model that is started here: a folder, or a shipped one",
     )
     base_url: str | None = Field(
         default=None, description="endpoint that runs already; without it the engine is started"

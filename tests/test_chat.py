@@ -115,6 +115,23 @@ def test_cancelling_closes_the_request_and_frees_the_slot(tmp_path: Path) -> Non
     assert (cancelled.finish, finished.finish) == ("cancelled", "answer")
 
 
+def test_of_an_unfinished_turn_steps_passages_and_costs_are_kept(tmp_path: Path) -> None:
+    def first_then_hold(messages: Any) -> str:
+        policy.hold = policy.asked > 1
+        return WORK[policy.asked - 1]
+
+    policy = WritingPolicy(first_then_hold)
+    with chat(policy, tmp_path) as served:
+        turn = served.ask()
+        wait_for(lambda: len(policy.begun) == 2)
+        served.client.delete(f"/api/turns/{turn}")
+        assert served.events(turn)[-1]["type"] == "turn.cancelled"
+    (kept,) = read_records(tmp_path / "turns.jsonl", Turn)
+    assert [step.action for step in kept.steps] == ["query"]
+    assert [found.title for found in kept.passages[0]][:2] == ["Tirana", "Albania"]
+    assert (kept.usage.calls, kept.usage.completion_tokens) == (1, 5)
+
+
 def test_a_turn_ends_when_its_last_listener_stays_away() -> None:
     policy = working(hold=True)
     with chat(policy, leave=0.05) as served:
