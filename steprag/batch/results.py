@@ -25,7 +25,7 @@ from steprag.files import (
 )
 
 Record = TypeVar("Record")
-VERSION = 2
+VERSION = 3
 """Of the index; raised when what a kind counts changes, so that older ones are made anew."""
 
 
