@@ -31,13 +31,13 @@ from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import player_identity
 from steprag.cli import guarded
 from steprag.config import add_options, load_config, options_from, parse_arguments
-from steprag.engines.server import is_loopback
 from steprag.errors import ConfigError
+from steprag.hosts import is_loopback, listen, url_of
 from steprag.policy.client import Model, OpenAIPolicy, open_model
 from steprag.progress import say
 from steprag.runs import code_version, open_run
 from steprag.web.guard import Door
-from steprag.web.listening import listen, serve_app, token_in, url_of
+from steprag.web.listening import serve_app, token_in
 
 DEMO_INDEX = "runs/demo/index"
 """What quickstart.sh builds: the index that answers where none is named."""

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from steprag.cli import guarded
 from steprag.config import parse_arguments
-from steprag.engines.server import is_loopback
 from steprag.errors import ConfigError
+from steprag.hosts import is_loopback, listen, url_of
 from steprag.progress import say
 from steprag.view.answers import Answers
 from steprag.view.export import write_export
@@ -59,7 +59,7 @@ async def serve_view(answers: Answers, host: str, port: int, token_env: str) -> 
     """Serves until a signal comes. Raises ConfigError where address or token are not in order."""
     from steprag.view.api import FREE, create_view_app
     from steprag.web.guard import Door
-    from steprag.web.listening import listen, serve_app, token_in, url_of
+    from steprag.web.listening import serve_app, token_in
 
     token = token_in(token_env, host) or secrets.token_urlsafe(24)
     with listen(host, port) as listening:
