@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -16,7 +16,9 @@ from steprag.errors import DataError
 from steprag.files import (
     LineJournal,
     drop_torn_line,
+    dump_line,
     from_dict,
+    line_hash,
     lines_of,
     parse_line,
     read_records,
@@ -25,7 +27,7 @@ from steprag.files import (
 )
 
 Record = TypeVar("Record")
-VERSION = 2
+VERSION = 3
 """Of the index; raised when what a kind counts changes, so that older ones are made anew."""
 
 
@@ -34,18 +36,30 @@ def nothing(_: object) -> dict[str, Any]:
     return {}
 
 
+def anything(_: object) -> bool:
+    """Whether counts of which nothing is read make sense."""
+    return True
+
+
 @dataclass(frozen=True)
 class ResultKind(Generic[Record]):
-    """What a results file holds: its records, the question that each is of, and what is counted of each."""
+    """What a results file holds: its records, the question that each is of, and what is counted of each.
+
+    `fits`: whether counts that an index holds are such counts.
+    """
 
     record: type[Record]
     id_of: Callable[[Record], str]
     counts: Callable[[Record], dict[str, Any]] = nothing
+    fits: Callable[[dict[str, Any]], bool] = anything
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a result stands: line from 1, first byte from 0, bytes with the newline; and its counts."""
+    """Where a result stands: line from 1, first byte from 0, bytes with the newline; and its counts.
+
+    `check` is a hash of all that: no manifest lists the index, and a flipped bit in it must not go unseen.
+    """
 
     id: str
     line: int
@@ -53,6 +67,7 @@ class Place:
     length: int
     counts: dict[str, Any] = field(default_factory=dict)
     version: int = 0
+    check: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -66,7 +81,7 @@ def places_of(path: Path, kind: ResultKind[Any]) -> list[Place]:
 
     Writes nothing, so the file may be another run's. Raises DataError with the line of a result that is none.
     """
-    return indexed_places(path) or _read(path, kind)
+    return indexed_places(path, kind) or _read(path, kind)
 
 
 def read_at(place: Place, path: Path, cls: type[Record]) -> Record:
@@ -86,7 +101,7 @@ class Results(Generic[Record]):
         """Reads the index, and makes it anew where it is missing or the results were changed by something else."""
         self.path, self._kind = path, kind
         drop_torn_line(path)
-        self._lines = indexed_places(path)
+        self._lines = indexed_places(path, kind)
         if not self._lines:
             self._lines = _read(path, kind)
             self._write_index()
@@ -169,19 +184,29 @@ def _read(path: Path, kind: ResultKind[Any]) -> list[Place]:
 
 def place_of(record: Any, kind: ResultKind[Any], line: int, start: int, length: int) -> Place:
     """The place of a result that stands there."""
-    return Place(kind.id_of(record), line, start, length, kind.counts(record), VERSION)
+    return _sealed(Place(kind.id_of(record), line, start, length, kind.counts(record)))
+
+
+def _sealed(place: Place) -> Place:
+    """The place with its hash, as this version writes it."""
+    return replace(place, version=VERSION, check=_check(place))
+
+
+def _check(place: Place) -> str:
+    """The hash of a place; counts as they are in the file."""
+    return line_hash(dump_line({"counts": [place.id, place.line, place.start, place.length, place.counts]}))
 
 
 def _moved(places: list[Place]) -> Iterator[Place]:
     """The places of the same results one behind the other."""
     start = 0
     for line, place in enumerate(places, 1):
-        yield Place(place.id, line, start, place.length, place.counts, place.version)
+        yield _sealed(Place(place.id, line, start, place.length, place.counts))
         start += place.length
 
 
-def indexed_places(path: Path) -> list[Place]:
-    """What the index says, if it holds; none where it is missing, older than the results, torn or not of their size."""
+def indexed_places(path: Path, kind: ResultKind[Any]) -> list[Place]:
+    """What the index says, if it holds; none where it is missing, damaged, or older or longer than the results."""
     index = index_of(path)
     if not (path.exists() and index.exists()) or index.stat().st_mtime_ns < path.stat().st_mtime_ns:
         return []
@@ -189,6 +214,11 @@ def indexed_places(path: Path) -> list[Place]:
         places = list(read_records(index, Place))
     except DataError:  # torn by a kill, or not ours: the results say all that it says
         return []
-    ends = places[-1].start + places[-1].length if places else 0
-    held = ends == path.stat().st_size and all(place.version == VERSION for place in places)
-    return places if held else []
+    end = 0
+    for place in places:
+        if place.version != VERSION or place.check != _check(place) or not kind.fits(place.counts):
+            return []
+        if place.start < end or place.length < 1:  # blank lines may lie between
+            return []
+        end = place.start + place.length
+    return places if end == path.stat().st_size else []

@@ -50,11 +50,11 @@ class HostGate:
         first, *lines = head[:-4].split(b"\r\n")
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)}
         named = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
-        hosts = sum(line.lower().startswith(b"host:") for line in lines)
-        if hosts != 1 or (refused := stranger(named, loopback=True)):
-            code, message = ("bad_request", "one Host header is wanted") if hosts != 1 else refused
-            writer.write(_refusal(400 if hosts != 1 else 403, code, message))
-            await writer.drain()
+        if sum(line.lower().startswith(b"host:") for line in lines) != 1:
+            writer.write(_refusal(400, "bad_request", "one Host header is wanted"))
+            return
+        if refused := stranger(named, loopback=True):
+            writer.write(_refusal(403, *refused))
             return
         kept = [line for line in lines if line.partition(b":")[0].strip().lower() not in _OURS]
         kept.append(b"Connection: close")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from steprag.engines.gguf_header import gguf_values
 from steprag.engines.models import ModelFiles
 from steprag.files import read_json
 
+_TOKENS, _KINDS = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _CONTROL = 3
 """llama.cpp's type of a control token."""
 
@@ -36,10 +37,7 @@ def _of_folder(folder: Path) -> Iterator[str]:
 
 
 def _of_gguf(path: Path) -> Iterator[str]:
-    from gguf import GGUFReader
-
-    fields: Any = GGUFReader(path).fields
-    tokens, kinds = fields.get("tokenizer.ggml.tokens"), fields.get("tokenizer.ggml.token_type")
-    if tokens and kinds:
-        special = [place for place, kind in enumerate(kinds.contents()) if kind == _CONTROL]
-        yield from (str(tokens.contents(place)) for place in special)
+    found = gguf_values(path, (_TOKENS, _KINDS).__contains__)
+    tokens, kinds = found.get(_TOKENS), found.get(_KINDS)
+    if isinstance(tokens, list) and isinstance(kinds, list):
+        yield from (str(token) for token, kind in zip(tokens, kinds, strict=False) if kind == _CONTROL)

@@ -108,7 +108,7 @@ class Listing(Generic[Record]):
             return
         if self.path.suffix in (".gz", ".zst"):
             self._unpacked = self._unpack()
-        elif self._indexed and (places := indexed_places(self.path)):
+        elif self._indexed and (places := indexed_places(self.path, self._kind)):
             self.places = places
             self.end, self._line = places[-1].start + places[-1].length, places[-1].line
 
