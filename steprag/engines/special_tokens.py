@@ -7,6 +7,7 @@ from pathlib import Path
 
 from steprag.engines.gguf_header import gguf_values
 from steprag.engines.models import ModelFiles
+from steprag.errors import DataError
 from steprag.files import read_json
 
 _TOKENS, _KINDS = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
@@ -30,8 +31,10 @@ def special_tokens(files: ModelFiles) -> frozenset[str]:
 def _of_folder(folder: Path) -> Iterator[str]:
     for name, key in (("tokenizer.json", "added_tokens"), ("tokenizer_config.json", "added_tokens_decoder")):
         if (folder / name).is_file():
-            listed = read_json(folder / name).get(key)
-            for token in listed.values() if isinstance(listed, dict) else listed or ():
+            listed = read_json(folder / name).get(key) or ()
+            if not isinstance(listed, dict | list | tuple):
+                raise DataError(folder / name, f"{key} is no list", remedy="fetch or save the model again")
+            for token in listed.values() if isinstance(listed, dict) else listed:
                 if isinstance(token, dict) and token.get("special") and isinstance(token.get("content"), str):
                     yield token["content"]
 
