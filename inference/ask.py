@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--index", required=True, metavar="DIR", help="index folder")
     add_infer_options(parser)
     given = parse_arguments(parser, argv)
-    config = infer_config(given)
+    config = infer_config(given, shipped=True)
     check_keys(config)
     episode = asyncio.run(ask(given.question, given.index, config))
     if episode.prediction is None:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from inference.plots import draw
+from inference.quality import figures
+from inference.quality_tables import quality_of, quality_tables
 from inference.runs_compared import (
     Scored,
     asked_of,
@@ -27,12 +29,15 @@ from inference.runs_compared import (
     right,
     shared,
 )
-from inference.scores import HARNESS, gold_recall, interval, mean
+from inference.scores import HARNESS, gold_recall, mean
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError
 from steprag.figures import can_draw
 from steprag.files import existing, write_json, written_whole
+
+ENDS = {"": "value", "_low": "low", "_high": "high", "_n": "n"}
+"""Columns of a figure: its name with these ends, and what of `inference.quality.figures` they hold."""
 
 
 def main(argv: list[str]) -> int:
@@ -70,7 +75,7 @@ def main(argv: list[str]) -> int:
     if direct:
         check_direct(direct)
     rows = [row(run, runs[0], direct) for run in runs]
-    sys.stdout.write(markdown(rows, given.force) + by_group(runs))
+    sys.stdout.write(markdown(rows, given.force) + by_group(runs) + quality_tables(runs))
     if given.out:
         write(Path(given.out), runs, rows, direct, given.force)
     return 0
@@ -79,26 +84,14 @@ def main(argv: list[str]) -> int:
 def row(run: Scored, base: Scored, direct: Scored | None) -> dict[str, Any]:
     """A line of the table: plain numbers and texts by column name."""
     scores = list(run.scores.values())
-    (em_low, em_high), (f1_low, f1_high) = interval(scores, "em"), interval(scores, "f1")
+    told = figures(scores, run.texts)
     line: dict[str, Any] = {
         "run": run.name,
         "questions": len(scores),
         "failed": len(run.failed),
-        "em": mean(one.em for one in scores),
-        "em_low": em_low,
-        "em_high": em_high,
-        "f1": mean(one.f1 for one in scores),
-        "f1_low": f1_low,
-        "f1_high": f1_high,
         "strict_em": right(run) / len(asked_of(run)),
-        "precision": mean(one.precision for one in scores),
-        "recall": mean(one.recall for one in scores),
-        "cover": mean(one.cover for one in scores),
+        **{f"{name}{end}": one[key] for name, one in told.items() for end, key in ENDS.items()},
         "gold_recall": gold_recall(scores),
-        "format": mean(one.answered for one in scores),
-        "steps": mean(one.steps for one in scores),
-        "searches": mean(one.searches for one in scores),
-        "tokens": mean(one.tokens for one in scores),
         "seconds_median": run.seconds["median"] if run.seconds else None,
         "seconds_p95": run.seconds["p95"] if run.seconds else None,
         **fingerprints(run.identity),
@@ -214,8 +207,8 @@ def write(
     """compare.md, compare.csv, three plots, and compare.json.
 
     compare.json holds, by the runs' names, the table's rows, every run's difference from every other (in all, and by
-    group of questions, `Score.groups`) and every run's identity; that of the direct run; the harness that scored them;
-    and whether it was forced.
+    group of questions, `Score.groups`), every run's quality figures and identity; that of the direct run; the harness
+    that scored them; and whether it was forced.
     """
     out.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
@@ -240,6 +233,7 @@ def write(
         "runs": {line["run"]: line for line in rows},
         "differences": differences,
         "groups": groups,
+        "quality": {run.name: quality_of(run, runs[0]) for run in runs},
         "identities": {run.name: run.identity for run in runs},
         "direct": direct.identity if direct else None,
         "scored_with": HARNESS,
@@ -249,7 +243,7 @@ def write(
     shown = "".join(f"\n![{picture}]({picture})\n" for picture in pictures)
     for name, content in (
         ("compare.csv", text.getvalue()),
-        ("compare.md", markdown(rows, forced) + by_group(runs) + shown),
+        ("compare.md", markdown(rows, forced) + by_group(runs) + quality_tables(runs) + shown),
     ):
         with written_whole(out / name) as stream:
             stream.write(content)

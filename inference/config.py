@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 from pydantic import Field
 
-from steprag.config import StageConfig, add_options, config_from
+from steprag.agent.open import SERVED
+from steprag.config import StageConfig, add_options, environment, load_config, options_from
+from steprag.engines.models import shipped_adapters
 from steprag.policy.budget import BudgetConfig
-from steprag.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
+from steprag.sections import EpisodeConfig, JournalConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
+from steprag.yaml_files import read_yaml
+
+Config = TypeVar("Config", bound=StageConfig)
 
 
 class GreedyConfig(PolicyConfig):
@@ -33,6 +41,7 @@ class InferConfig(StageConfig):
     )
     limit: Positive | None = Field(default=None, description="use the first so many questions only")
     budget: BudgetConfig = BudgetConfig()
+    journal: JournalConfig = JournalConfig()
     best_of: Positive = Field(
         default=1, description="episodes a question, with seeds of their own; the answer that most of them give counts"
     )
@@ -47,7 +56,25 @@ def add_infer_options(parser: argparse.ArgumentParser) -> None:
     add_options(parser, InferConfig)
 
 
-def infer_config(given: argparse.Namespace) -> InferConfig:
-    """The configuration that the parsed options of `add_infer_options` describe."""
-    short = {"policy__model": given.model, "policy__adapter": given.adapter, "policy__base_url": given.base_url}
-    return config_from(InferConfig, given, **short)
+def infer_config(given: argparse.Namespace, *, shipped: bool = False) -> InferConfig:
+    """The configuration that the parsed options of `add_infer_options` describe; `shipped` as in `config_of`."""
+    return config_of(InferConfig, given, shipped=shipped)
+
+
+def config_of(cls: type[Config], given: argparse.Namespace, *, shipped: bool) -> Config:
+    """The configuration that parsed options describe, `--model`, `--adapter` and `--base_url` among them.
+
+    `shipped`: where nothing says who answers, the embedded model does with the best adapter that is shipped; else bare.
+    """
+    short = {"policy.model": given.model, "policy.adapter": given.adapter, "policy.base_url": given.base_url}
+    overrides = {**options_from(given), **{key: value for key, value in short.items() if value is not None}}
+    base = None
+    if shipped and not _says_who_answers(cls, given.config, overrides):
+        base = {"policy": {"adapter": next(iter(shipped_adapters()))}}
+    return load_config(cls, given.config, overrides, base)
+
+
+def _says_who_answers(cls: type[StageConfig], file: str | None, overrides: Mapping[str, Any]) -> bool:
+    recipe = read_yaml(Path(file)).get("policy") if file is not None else None
+    named = {f"policy.{key}" for key in recipe} if isinstance(recipe, dict) else set()
+    return bool({f"policy.{key}" for key in SERVED} & {*named, *overrides, *environment(cls)})

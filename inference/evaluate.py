@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from inference.predictions import read_predictions
+from inference.quality import errors_of, figures, how_counted, read_bertscore, text_scores, write_bertscore, written_by
 from inference.scores import HARNESS, Score, gold_recall, interval, mean, score
 from steprag.batch.worklist import failures_in
 from steprag.cli import guarded
@@ -29,8 +30,14 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag evaluate", description="Score predictions again.")
     parser.add_argument("--predictions", required=True, metavar="RUN", help="run folder of steprag infer")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
+    parser.add_argument("--bertscore", metavar="MODEL", help="score by BERTScore too, which loads a model: minilm (the "
+                        "embedded encoder), a folder or a hub id")  # fmt: skip
+    parser.add_argument("--bertscore_layer", type=int, metavar="N", help="the model's layer that counts [the last]")
     arguments = parse_arguments(parser, argv)
-    scores = evaluate(existing(arguments.predictions, "run folder"))
+    run = existing(arguments.predictions, "run folder")
+    if arguments.bertscore:
+        write_bertscore(run, arguments.bertscore, arguments.bertscore_layer)
+    scores = evaluate(run)
     sys.stdout.write((json.dumps(scores, indent=2) if arguments.json else table(scores)) + "\n")
     return 0
 
@@ -39,13 +46,16 @@ def evaluate(run: Path) -> dict[str, Any]:
     """Scores of the run's predictions, also written to metrics.json with what they were made with.
 
     EM and F1 are means over the predictions (0 to 1), None where there are none; an episode that ended without an
-    answer scores 0, for that is what the model did. Questions that failed for other reasons are in neither mean:
-    `failed` counts them, and `strict_em` has them in its denominator. `ended`: whether every question has an outcome;
-    those without are in no figure. Raises ConfigError where none has one.
+    answer scores 0, for that is what the model did. `figures` has every mean with its n, interval and definition.
+    Questions that failed for other reasons are in no mean: `failed` counts them, and `strict_em` has them in its
+    denominator. `ended`: whether every question has an outcome; those without are in no figure. Raises ConfigError
+    where none has one.
     """
-    each, kinds, usage = [], [], Usage()
+    each, kinds, usage, texts = [], [], Usage(), {}
+    bert, likeness = read_bertscore(run)
     for prediction in read_predictions(run):
         each.append(score(prediction))
+        texts |= text_scores([prediction], likeness if bert else None)
         kind = prediction.metadata.get("type")
         kinds.append(kind if isinstance(kind, str) else None)
         usage += prediction.usage
@@ -56,7 +66,7 @@ def evaluate(run: Path) -> dict[str, Any]:
     scores: dict[str, Any] = {
         "scored_with": HARNESS,
         "identity": manifest["identity"],
-        "ended": has_ended(manifest, len(each) + failed),
+        "ended": manifest.get("stage") == "serve" or has_ended(manifest, len(each) + failed),
         "questions": len(each) + failed,
         "answered": sum(one.answered for one in each),
         "failed": failed,
@@ -68,6 +78,10 @@ def evaluate(run: Path) -> dict[str, Any]:
         "finish": dict(Counter(one.finish for one in each).most_common()),
         "by_type": _by_type(kinds, [one.em for one in each]),
         "usage": vars(usage),
+        "figures": figures(each, texts),
+        "written": written_by(each),
+        "errors": errors_of(each),
+        "counted_with": how_counted(bert),
     }
     write_json(run / "metrics.json", scores)
     return scores
@@ -118,7 +132,25 @@ def table(scores: dict[str, Any]) -> str:
     lines += [
         f"EM {kind:<12} {100 * part['em']:.1f} of {part['questions']}" for kind, part in scores["by_type"].items()
     ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_quality_lines(scores)])
+
+
+def _quality_lines(scores: dict[str, Any]) -> list[str]:
+    """Words and forms of the answers, in a line each."""
+    told, kept = scores["figures"], scores["written"]
+    lines = [
+        f"{told[name]['label']:<10} {_percent(told[name]['value'], (told[name]['low'], told[name]['high']))}"
+        for name in ("rouge_l", "bleu", "bertscore")
+        if name in told
+    ]
+    if kept["n"]:
+        actions = ", ".join(f"{one['action']} {100 * one['value']:.1f} of {one['n']}" for one in kept["actions"])
+        lines.append(f"grammar    {_percent(kept['value'], (kept['low'], kept['high']))} of {kept['n']} completions "
+                     f"follow it: {actions}")  # fmt: skip
+    lines.append("errors     " + ", ".join(f"{kind} {count}" for kind, count in scores["errors"].items()))
+    if "missing" in scores["counted_with"]:
+        lines.append(scores["counted_with"]["missing"])
+    return lines
 
 
 def _percent(value: float, interval: tuple[float, float]) -> str:

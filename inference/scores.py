@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from steprag.agent.compliance import Written, written
 from steprag.gold import em_of, gold_of
-from steprag.metrics import cover_match, guessable, overlap
+from steprag.metrics import cover_match, guessable, normalise, overlap
 from steprag.stats import mean_interval, share_interval
-from steprag.types import Prediction
+from steprag.types import Prediction, Turn
 
 HARNESS = 3
 """Raised whenever the same model would score otherwise: runs of different harnesses are not compared.
@@ -19,12 +20,27 @@ that the model ended by itself; golden answers given as choice letters are repla
 """
 
 
+ERRORS = {
+    "right": "exact match",
+    "more words": "a golden answer stands in the answer, among other words",
+    "near": "half right: F1 of 0.5 or more, or some of several parts",
+    "misread": "wrong, though the searches found every marked passage",
+    "not found": "wrong, and a marked passage was not found",
+    "wrong": "wrong; the question marks no passages",
+    "no answer": "the episode ended without an answer; its ending says why",
+}
+"""What can be the matter with a prediction, the first that fits. Questions that failed have no prediction."""
+
+
 @dataclass(frozen=True)
 class Score:
     """What one episode was worth. An episode without an answer scores 0, for that is what the model did.
 
     `gold`: the share of the marked passages that its searches found, None where none are marked. Of best-of-N, `tokens`
     and `searches` are what all N took; the rest is the chosen episode's.
+
+    `sampled`: tokens that the policy wrote. `words`: those of the answer, normalised; None without one. `error`: a key
+    of ERRORS. `written`: its completions by action (`steprag.agent.compliance`).
 
     `groups`: the question's `metadata.type`, if it has one, and "open", or "guessable" where the answer can be guessed
     from the question's own words.
@@ -42,6 +58,10 @@ class Score:
     steps: int
     searches: int
     tokens: int
+    sampled: int
+    words: int | None
+    error: str
+    written: Written
     groups: tuple[str, ...] = ()
 
 
@@ -51,21 +71,47 @@ def score(prediction: Prediction) -> Score:
     shared = overlap(said, golden)
     marked = gold_of(prediction)
     found = [passage for search in prediction.passages for passage in search]
+    em, gold = em_of(said, prediction), marked.recall(found) if marked else None
+    cover = cover_match(said, golden)
     return Score(
         id=prediction.id,
-        em=em_of(said, prediction),
+        em=em,
         f1=shared.f1,
         precision=shared.precision,
         recall=shared.recall,
-        cover=cover_match(said, golden),
-        gold=marked.recall(found) if marked else None,
+        cover=cover,
+        gold=gold,
         answered=prediction.finish == "answer",
         finish=prediction.finish,
         steps=len(prediction.steps),
         searches=len(prediction.passages) if prediction.searches is None else prediction.searches,
         tokens=prediction.usage.prompt_tokens + prediction.usage.completion_tokens,
+        sampled=prediction.usage.completion_tokens,
+        words=None if said is None else len(normalise(said).split()),
+        error=_error(said, em, cover, shared.f1, gold),
+        written=completions_of(prediction),
         groups=_groups(prediction),
     )
+
+
+def _error(said: str | None, em: float, cover: float, f1: float, gold: float | None) -> str:
+    if said is None:
+        return "no answer"
+    if em == 1:
+        return "right"
+    if cover == 1:
+        return "more words"
+    if em > 0 or f1 >= 0.5:
+        return "near"
+    return "wrong" if gold is None else "misread" if gold == 1 else "not found"
+
+
+def completions_of(prediction: Prediction) -> Written:
+    """The completions of an episode; of best-of-N the chosen one's. Steps that a turn was given are nobody's here."""
+    given = prediction.given if isinstance(prediction, Turn) else 0
+    steps = [(step.action, step.text, None) for step in prediction.steps[given:]]
+    refused = [] if prediction.refused is None else [(None, prediction.refused, prediction.finish)]
+    return written([*steps, *refused])
 
 
 def _groups(prediction: Prediction) -> tuple[str, ...]:
@@ -82,7 +128,11 @@ def mean(values: Iterable[float]) -> float:
 
 def interval(scores: Sequence[Score], name: str) -> tuple[float, float]:
     """The 95 % interval of a metric's mean: Wilson's for those that are 0 or 1, else the bootstrap's."""
-    values = [float(getattr(score, name)) for score in scores]
+    return interval_of([float(getattr(score, name)) for score in scores])
+
+
+def interval_of(values: list[float]) -> tuple[float, float]:
+    """The 95 % interval of a mean: Wilson's where every value is 0 or 1, else the bootstrap's."""
     if set(values) <= {0.0, 1.0}:
         return share_interval(int(sum(values)), len(values))
     return mean_interval(values)

@@ -15,6 +15,7 @@ EXTRAS = {
     "train": ("trl", "accelerate", "datasets", "torch", "transformers", "peft", "jinja2"),
     "data": ("py3langid", "pyarrow", "datasets", "huggingface_hub"),
     "plots": ("matplotlib",),
+    "quality": ("rouge_score", "sacrebleu"),
 }
 """Import names by extra. A package that several extras bring is looked for from the top."""
 

@@ -42,7 +42,8 @@ class PolicyConfig(Section):
     )
     model: str = Field(default="smollm2-135m-instruct", description="embedded name, path, hub id, or the served name")
     adapter: str | None = Field(
-        default=None, description="LoRA adapter on a model that is started here: a folder, or atlas-warmstart"
+        default=None,
+        description="LoRA adapter on a model that is started here: a folder, or a shipped one",
     )
     base_url: str | None = Field(
         default=None, description="endpoint that runs already; without it the engine is started"
@@ -149,6 +150,17 @@ class RetrieverConfig(Section):
     retries: int = Field(default=4, ge=0, description="tries again after 429, 5xx and lost connections")
     token_env: str = Field(
         default="STEPRAG_RETRIEVER_TOKEN", description="environment variable that holds a service's token"
+    )
+
+
+class JournalConfig(Section):
+    """What a failure of power may take of a run's journal. A process that dies loses nothing either way."""
+
+    sync_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        description="seconds between two writes through to the disk: what a failure of power may lose (0.5 is cheap); "
+        "0: when the system does, often 30",
     )
 
 

@@ -32,6 +32,7 @@ from steprag.policy.gate import Gate
 from steprag.policy.streaming import Listener
 from steprag.sections import EpisodeConfig, PolicyConfig
 from steprag.types import Completion, Message, Sample, Usage
+from steprag.web.app import FREE as PAGE_FREE
 from steprag.web.guard import Door
 from tests.fakes import DictRetriever, answer, evidence, query
 
@@ -149,7 +150,7 @@ def chat(
             second = Model(rewriter, gate) if rewriter else None
             agent = ChatAgent(modes_of(environment), Model(policy, gate), second, journal, store, config.history, 0)
             desk = Desk(agent, config, at_once)
-            door = Door(TOKEN, True, FREE, config.body_bytes, "steprag")
+            door = Door(TOKEN, True, (*PAGE_FREE, *FREE), config.body_bytes, "steprag")
             service = ChatService(desk, door, config, "double", "world", next(iter(agent.modes)), "test")
             settings = uvicorn.Config(create_chat_app(service), log_level="error", timeout_graceful_shutdown=1)
             box["server"], box["desk"] = uvicorn.Server(settings), desk

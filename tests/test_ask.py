@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from inference.chat.config import ChatConfig
+from inference.config import InferConfig, config_of
 from steprag.cli import main
+from steprag.config import StageConfig, add_options
+from steprag.engines.models import SHIPPED, shipped_adapters
 from tests.fakes import QUESTION, WORLD, answer, chat_reply, evidence, query, serve
 from tests.indexing import hybrid_index
 
@@ -93,3 +98,44 @@ def five_steps(prompt: str, draw: int) -> str:
     if prompt.endswith("Read the passages."):
         return evidence("None")
     return query(f"currency {prompt.count('<query>')}") if prompt.count("<query>") < 2 else answer("lek")
+
+
+def options(cls: type[StageConfig], *argv: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    for short in ("--model", "--adapter", "--base_url"):
+        parser.add_argument(short)
+    add_options(parser, cls)
+    return parser.parse_args(argv)
+
+
+@pytest.mark.parametrize("cls", [InferConfig, ChatConfig])
+def test_where_nothing_says_who_answers_the_best_shipped_agent_does(
+    cls: type[InferConfig] | type[ChatConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("policy: {concurrency: 2}\nseed: 3\n")
+    best = next(iter(shipped_adapters()))
+    for argv in ((), ("--policy.concurrency", "1"), ("--config", str(recipe))):
+        assert config_of(cls, options(cls, *argv), shipped=True).policy.adapter == best
+    assert config_of(cls, options(cls), shipped=False).policy.adapter is None
+    for argv in (("--model", "runs/dpo"), ("--base_url", "http://127.0.0.1:1/v1"), ("--policy.engine", "transformers")):
+        assert config_of(cls, options(cls, *argv), shipped=True).policy.adapter is None
+    recipe.write_text("policy: {model: runs/dpo}\n")
+    assert config_of(cls, options(cls, "--config", str(recipe)), shipped=True).policy.adapter is None
+    monkeypatch.setenv("STEPRAG_POLICY__MODEL", "runs/dpo")
+    assert config_of(cls, options(cls), shipped=True).policy.adapter is None
+
+
+def test_the_trained_agent_comes_before_the_warm_start(tmp_path: Path) -> None:
+    for folder in ("warmstart", "agent"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "adapter_config.json").write_text("{}")
+        assert next(iter(shipped_adapters(tmp_path).values())).name == folder
+    assert [*shipped_adapters(tmp_path)] == [*SHIPPED]
+
+
+def test_a_shipped_name_that_this_version_lacks_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    missing = [name for name in SHIPPED if name not in shipped_adapters()]
+    for name in missing:
+        assert main(["ask", QUESTION, "--index", "nowhere", "--adapter", name]) == 2
+        assert f"ships no adapter {name}; it ships atlas-warmstart" in capsys.readouterr().err

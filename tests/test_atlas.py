@@ -19,6 +19,7 @@ from steprag import atlas
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.cli import main
+from steprag.engines.models import embedded_sha256, shipped_adapters
 from steprag.inputs import read_questions
 from steprag.runs import read_manifest
 from steprag.types import Passage
@@ -283,3 +284,14 @@ def test_the_searched_trees_are_of_train_questions_and_give_pairs(tmp_path: Path
     counts = read_manifest(tmp_path)["counts"]
     assert counts["trees"] == 100
     assert counts["pairs.train"] > 400
+
+
+def test_shipped_adapters_are_small_and_say_how_they_were_made() -> None:
+    for name, folder in shipped_adapters().items():
+        manifest = read_manifest(folder)
+        assert (manifest["stage"], manifest["status"]) == ("train", "done"), name
+        assert manifest["base"]["sha256"] == embedded_sha256()
+        assert manifest["prompt"]["profile"] == "transcript"  # what `ask` and `serve` show it
+        assert sum(file.stat().st_size for file in folder.iterdir()) <= 10_000_000
+        for file in ("manifest.json", "adapter_config.json"):
+            assert not re.findall(r'"/[^"]*/', (folder / file).read_text()), f"{folder / file} names a path"

@@ -31,10 +31,10 @@ OWN_WORDS = {
     *(
         "mwxml",
         "mwparserfromhell",
-        "rouge_score",
         "onnxruntime",
         "openvino",
         "mcp",
+        "pymilvus",
         "anyio",
         "ray",
         "ddgs",

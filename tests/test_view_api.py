@@ -27,10 +27,10 @@ from steprag.runs import open_run
 from steprag.training_rows import Pair
 from steprag.types import Passage, Tree
 from steprag.view.answers import Answers
-from steprag.view.api import FREE, create_view_app
+from steprag.view.api import create_view_app
 from steprag.view.export import document, write_export
 from steprag.view.folders import open_folders
-from steprag.view.trees import principal
+from steprag.web.app import FREE
 from steprag.web.guard import Door
 from tests.viewing import MARKUP, SHIPPED, TOKEN, answered_run, made_run, made_tree, shipped_lines, shipped_run
 
@@ -129,15 +129,6 @@ def test_a_damaged_journal_is_told_and_the_node_is_shown(tmp_path: Path) -> None
     assert node["text"]
 
 
-def test_the_principal_path_goes_by_visits() -> None:
-    tree = first_tree()
-    path = principal(tree)
-    assert path[0] == 0
-    for parent, child in zip(path, path[1:], strict=False):
-        siblings = [node for node in tree.nodes if node.parent == parent]
-        assert tree.nodes[child].visits == max(node.visits for node in siblings)
-
-
 @pytest.mark.parametrize("rule", ["spre", "best_leaf", "gold", "gain", "reasonrag"])
 def test_rewards_and_fates_are_those_of_the_pairs(tmp_path: Path, rule: str) -> None:
     """A pair that no rule dropped is a pair that the rules make, and the other way round."""
@@ -229,7 +220,28 @@ def test_predictions_are_scored_and_compared_as_by_the_commands(tmp_path: Path) 
     table = got("/api/comparison?run=one&run=two", one, two)["rows"]
     assert main(["compare", str(one), str(two), "--out", str(tmp_path / "out")]) == 0
     compared = json.loads((tmp_path / "out/compare.json").read_text(encoding="utf-8"))
+    assert [line.pop("quality") for line in table] == list(compared["quality"].values())
     assert {line["run"]: line for line in table} == compared["runs"]
+
+
+def test_quality_tells_how_completions_follow_the_grammar(tmp_path: Path) -> None:
+    trees, answers = (
+        shipped_run(tmp_path / "trees", 3),
+        answered_run(tmp_path / "answers", ["lek", "the old lek", None]),
+    )
+    (told,) = got("/api/quality?run=trees", trees)["files"]
+    nodes = [node for line in shipped_lines(3) for node in from_dict(Tree, json.loads(line), SHIPPED, 1).nodes[1:]]
+    kept = [node for node in nodes if node.failure is None]
+    assert (told["n"], told["written"]["n"], told["clock"]) == (3, len(nodes), "tree")
+    assert told["written"]["value"] == pytest.approx(len(kept) / len(nodes))
+    by_action = {one["action"]: one["n"] for one in told["written"]["actions"]}
+    assert by_action["answer"] == sum(node.action == "answer" for node in nodes)
+    assert [one["at"] for one in told["over_time"]] == [1, 2, 3]
+    (told,) = got("/api/quality?run=answers", answers)["files"]
+    lengths = {one["name"]: one for one in told["lengths"]}
+    assert (lengths["words"]["n"], lengths["words"]["value"]) == (2, 1.5)
+    assert lengths["words"]["bars"] == [{"from": 1, "to": 1, "count": 1}, {"from": 2, "to": 2, "count": 1}]
+    assert lengths["sampled"]["low"] == lengths["sampled"]["high"] == 10
 
 
 def test_episodes_of_training_are_listed(tmp_path: Path) -> None:
@@ -239,8 +251,9 @@ def test_episodes_of_training_are_listed(tmp_path: Path) -> None:
         (tmp_path / "grpo/episodes.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     told = got("/api/rows/episodes?run=grpo", tmp_path / "grpo")["rows"]
     assert told == [
-        {"line": 1, "id": "q", **{key: row[key] for key in row if key not in ("question", "refused")}, "steps": 1}
-    ]
+        {"line": 1, "id": "q", **{key: row[key] for key in row if key not in ("question", "refused")}, "steps": 1,
+         "words": 1, "written": {"none": {"": 1}}}
+    ]  # fmt: skip
     assert got("/api/record/episodes?run=grpo&line=1", tmp_path / "grpo")["steps"] == ["a"]
 
 

@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -74,7 +74,7 @@ def append_trees(folder: Path, *trees: Tree) -> None:
             add(tree)
 
 
-def answered_run(folder: Path, said: list[str | None]) -> Path:
+def answered_run(folder: Path, said: Sequence[str | None]) -> Path:
     """A run of `steprag infer` whose right answers are "lek"."""
     rows = []
     for number, words in enumerate(said):

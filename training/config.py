@@ -109,7 +109,7 @@ class TrainConfig(StageConfig):
         default="smollm2-135m-instruct", description="base weights: embedded name, local folder or hub id"
     )
     adapter: str | None = Field(
-        default=None, description="PEFT folder to go on from, or atlas-warmstart; none starts anew"
+        default=None, description="PEFT folder to go on from, or a shipped one; none starts anew"
     )
     finetuning: Literal["lora", "full"] = Field(default="lora", description="train a LoRA adapter, or every weight")
     quantization: Literal["nf4"] | None = Field(

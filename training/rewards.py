@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from statistics import mean, stdev
-from typing import Any
 
 from steprag.agent.grammar import Grammar
 from steprag.agent.stack import live
@@ -19,7 +17,7 @@ from steprag.config import nearest
 from steprag.errors import ConfigError
 from steprag.gold import em_of, gold_of, mentions, subject
 from steprag.metrics import f1 as token_f1
-from steprag.metrics import normalise
+from steprag.metrics import normalise, rouge_l
 from steprag.types import Episode, Found, Passage, Question
 
 SAME = 1e-6
@@ -54,20 +52,8 @@ def f1(played: Played) -> float:
 
 
 def rouge(played: Played) -> float:
-    """ROUGE-L's F measure of the answer against the best golden one, as Google's package counts it.
-
-    Lin 2004: the longest common subsequence of words, which are of the letters a to z and digits. 0 without an answer.
-    """
-    if played.episode.prediction is None:
-        return 0.0
-    return float(_rouge().score_multi(played.question.golden_answers, played.episode.prediction)["rougeL"].fmeasure)
-
-
-@cache
-def _rouge() -> Any:
-    from rouge_score.rouge_scorer import RougeScorer  # optional, see `training.checks`
-
-    return RougeScorer(["rougeL"])
+    """ROUGE-L's F measure of the answer against the best golden one; 0 without an answer. Needs the extra `quality`."""
+    return rouge_l(played.episode.prediction, played.question.golden_answers)
 
 
 def judge(played: Played) -> float | None:

@@ -7,6 +7,7 @@ fp16 vectors from a memory map, which costs disk and no memory.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -151,11 +152,10 @@ def read_faiss(path: Path, dimension: int) -> Any:
 
     The map is ours: FAISS's own (`IO_FLAG_MMAP_IFC`, 1.15) crashes where a file ends within a number.
     """
-    import faiss
-
+    faiss: Any = importlib.import_module("faiss")  # its type stubs lack what is used here
     try:
         mapped = np.memmap(path, dtype=np.uint8, mode="r")
-        index: Any = faiss.read_index(faiss.ZeroCopyIOReader(faiss.swig_ptr(mapped), mapped.nbytes))
+        index = faiss.read_index(faiss.ZeroCopyIOReader(faiss.swig_ptr(mapped), mapped.nbytes))
     except (RuntimeError, MemoryError, ValueError):  # FAISS's own message is a page of C++; an empty file has no map
         raise DataError(path, "is no FAISS index", remedy="build the index again") from None
     faiss.add_to_referenced_objects(index, mapped)

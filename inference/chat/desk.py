@@ -14,7 +14,7 @@ from inference.chat.live import LiveTurn
 from inference.chat.player import ChatAgent, end_of, play, turn_of
 from inference.chat.store import TurnRequest
 from steprag.errors import StepragError
-from steprag.types import Step, Turn
+from steprag.types import Passage, Step, Turn, Usage
 
 log = logging.getLogger(__name__)
 REMEMBERED = 256
@@ -26,10 +26,17 @@ class Full(Exception):
 
 
 def so_far(live: LiveTurn) -> dict[str, Any]:
-    """The question and the steps that an unfinished turn has, as fields of its record."""
-    told = [event for event in live.events if event["type"] in ("question", "step.finished")]
-    steps = tuple(Step(event["action"], event["text"], event["content"]) for event in told[1:])
-    return {"question": told[0]["question"], "steps": steps} if told else {}
+    """What an unfinished turn has, as fields of its record: the question, steps, passages, what the steps cost."""
+    told: dict[str, list[dict[str, Any]]] = {"question": [], "step.finished": [], "passages": []}
+    for event in live.events:
+        told.get(event["type"], []).append(event)
+    if not told["question"]:
+        return {}
+    steps = tuple(Step(event["action"], event["text"], event["content"]) for event in told["step.finished"])
+    usage = sum((Usage(**event["usage"]) for event in told["step.finished"] if "usage" in event), Usage())
+    passages = tuple(tuple(Passage(item["id"], item["title"], item["text"], item["score"]) for item in event["items"])
+                     for event in told["passages"])  # fmt: skip
+    return {"question": told["question"][0]["question"], "steps": steps, "usage": usage, "passages": passages}
 
 
 class Desk:
@@ -161,8 +168,6 @@ class Desk:
         try:
             if known:  # else its conversation was deleted meanwhile
                 self.chat.store.end(request, turn)
-            if not request.kept:
-                self.chat.journal.forget(request.id)
         except (OSError, StepragError) as problem:
             log.warning("turn %s is not kept: %s", live.id, problem)
             last = events.failed(f"the turn cannot be kept: {problem}", "not_kept")

@@ -11,13 +11,21 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from inference.chat.events import Event
 from inference.chat.live import LiveTurn
+from inference.chat.openai_replies import (
+    Chunks,
+    Link,
+    citation_annotations,
+    completion,
+    content_of,
+    reasoning_of,
+    usage_of,
+)
 from inference.chat.service import ChatService
+from inference.chat.source_pages import source_path
 from inference.chat.store import TurnRequest
 from inference.chat.wire import COMMENT, ChatMessage, CompletionBody, dumped, new_id, sse, stream_of
 from steprag.web.guard import error_body
@@ -25,8 +33,12 @@ from steprag.web.replies import ApiError, as_json
 
 NAME = "agent"
 """The model's name; `agent-MODE` fixes the mode."""
-CHORE = "### Task:"
-"""How Open WebUI begins what it asks beside the conversation: titles, tags, follow-up questions."""
+TASK = "### Task:"
+"""How Open WebUI begins what it asks beside the conversation (titles, tags, follow-up questions), and the documents
+that it puts before a question."""
+DOCUMENTS_END = "</context>"
+NOTHING = "{}"
+"""What a task is answered: all of them ask for JSON. Open WebUI then takes the first question for the title."""
 
 
 def openai_routes(service: ChatService) -> APIRouter:
@@ -43,28 +55,36 @@ def openai_routes(service: ChatService) -> APIRouter:
     async def complete(body: CompletionBody, request: Request) -> Response:
         if body.model not in names:
             raise ApiError(404, "model_not_found", f"model {body.model!r} is not one of {', '.join(names)}")
-        live = service.take(turn_request(service, body))
+        if refused := body.refused():
+            raise ApiError(400, "unsupported", refused[1], param=refused[0])
+        question = asked_by(body.messages)
+        if question is None:
+            return _nothing(body)
+        mode = body.model.removeprefix(NAME).removeprefix("-") or service.mode
+        live = service.take(TurnRequest(new_id("t"), new_id("v"), question, mode, time.time(),
+                                        history=exchanges(body.messages[:-1])))  # fmt: skip
+
+        def link(n: int, title: str) -> str:
+            return f"{str(request.base_url).rstrip('/')}{source_path(service.door, live.id, n, title)}"
+
         if body.stream:
-            return stream_of(_chunks(service, live, body))
-        return await _whole(service, live, body, request)
+            return stream_of(_chunks(service, live, body, link))
+        return await _whole(service, live, body, request, link)
 
     return router
 
 
-def turn_request(service: ChatService, body: CompletionBody) -> TurnRequest:
-    """The turn that a request asks for: its last message is the question, those before are what went before.
-
-    Raises ApiError where the last message is not a user's.
+def asked_by(messages: list[ChatMessage]) -> str | None:
+    """The question of a conversation: its last message, without the documents that Open WebUI puts before it. None
+    where it is a task for the client's own sake. Raises ApiError where it is no user's.
     """
-    *before, last = body.messages
-    if last.role != "user" or not last.text.strip():
+    last = messages[-1]
+    text = last.text.strip()
+    if last.role != "user" or not text:
         raise ApiError(400, "no_question", "the last message must be a user's, with text", param="messages")
-    mode = body.model.removeprefix(NAME).removeprefix("-") or service.mode
-    chore = last.text.lstrip().startswith(CHORE)
-    if chore and "direct" in service.modes:
-        mode = "direct"
-    return TurnRequest(new_id("t"), new_id("v"), last.text.strip(), mode, time.time(), rewrite=not chore,
-                       history=exchanges(before), kept=not chore)  # fmt: skip
+    if text.startswith(TASK):
+        return text.rpartition(DOCUMENTS_END)[2].strip() or None if DOCUMENTS_END in text else None
+    return text
 
 
 def exchanges(messages: list[ChatMessage]) -> tuple[tuple[str, str], ...]:
@@ -73,89 +93,45 @@ def exchanges(messages: list[ChatMessage]) -> tuple[tuple[str, str], ...]:
     for message in messages:
         if message.role == "user":
             question = message.text
-        elif message.role == "assistant" and question is not None:
+        elif message.role == "assistant" and message.text and question is not None:
             pairs.append((question, message.text))
             question = None
     return tuple(pairs)
 
 
-def thought(event: Event) -> str | None:
-    """What a client shows as reasoning for an event; None where it shows nothing."""
-    match event["type"]:
-        case "question" if event["question"] != event["asked"]:
-            return f"Question: {event['question']}\n"
-        case "step.finished":
-            return f"{event['action']}: {event['content']}\n"
-        case "passages":
-            return "".join(f"  [{item['n']}] {item['title']}\n" for item in event["items"]) or "  nothing found\n"
-        case _:
-            return None
+def _nothing(body: CompletionBody) -> Response:
+    """The reply to a task: at once, without a turn and without the engine."""
+    id = new_id("n")
+    if not body.stream:
+        return as_json(completion(id, body.model, NOTHING, usage_of({}), {"ignored": body.ignored}))
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield Chunks(id, body.model, body.ignored).ending(NOTHING, [], usage_of({})) + sse("[DONE]")
+
+    return stream_of(chunks())
 
 
-def citation_annotations(service: ChatService, live: LiveTurn) -> list[dict[str, Any]]:
-    """The passages that the answer rests on, as the API's annotations over the whole answer."""
-    answer = next((event for event in live.events if event["type"] == "answer"), None)
-    if answer is None:
-        return []
-    items = {item["n"]: item for event in live.events if event["type"] == "passages" for item in event["items"]}
-    end = len(answer["content"])
-    return [
-        {"type": "url_citation", "url_citation": {
-            "url": items[one["n"]]["url"] or f"steprag:{items[one['n']]['id']}", "title": items[one["n"]]["title"],
-            "start_index": 0, "end_index": end}}
-        for one in answer["sources"] if one["cited"]
-    ]  # fmt: skip
-
-
-def content_of(last: Event, events: list[Event]) -> str:
-    """What the client shows as the answer: the answer, or why there is none."""
-    answer = next((event["content"] for event in events if event["type"] == "answer"), None)
-    if answer is not None:
-        return answer
-    return f"(no answer: {last.get('finish', 'cancelled')})"
-
-
-def usage_of(last: Event) -> dict[str, int]:
-    """A turn's usage in the API's words."""
-    used = last.get("usage", {})
-    prompt, completion = used.get("prompt_tokens", 0), used.get("completion_tokens", 0)
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-
-
-async def _chunks(service: ChatService, live: LiveTurn, body: CompletionBody) -> AsyncIterator[bytes]:
+async def _chunks(service: ChatService, live: LiveTurn, body: CompletionBody, link: Link) -> AsyncIterator[bytes]:
     """The turn as chunks of a chat completion, then `[DONE]`. Cancels the turn where the client leaves."""
-    head = {"id": live.id, "object": "chat.completion.chunk", "created": int(time.time()), "model": body.model}
-
-    def chunk(delta: dict[str, Any], event: Event | None, finish: str | None = None, **more: Any) -> bytes:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish}
-        said = {} if event is None else {"steprag": event}
-        return sse(dumped({**head, "choices": [choice], **more, **said}))
-
-    def told(event: Event) -> bytes:
-        delta: dict[str, Any] = {"role": "assistant", "content": ""} if event["type"] == "turn.started" else {}
-        if (words := thought(event)) is not None:
-            delta |= {"reasoning_content": words, "reasoning": words}
-        return chunk(delta, event)
-
+    chunks = Chunks(live.id, body.model, body.ignored)
     try:
         async with aclosing(live.follow()) as news:  # pyright: ignore[reportArgumentType] (can be closed)
             async for events in news:
-                yield b"".join(map(told, events)) or COMMENT
+                yield b"".join(map(chunks.event, events)) or COMMENT
         last = live.events[-1]
         if last["type"] == "turn.failed":
             yield sse(dumped(error_body(last["message"], "api_error", last["code"])))
         else:
-            annotations = citation_annotations(service, live)
-            yield chunk({"content": content_of(last, live.events), "annotations": annotations}, None)
-            yield chunk({}, None, "stop")
-            if body.stream_options and body.stream_options.include_usage:
-                yield sse(dumped({**head, "choices": [], "usage": usage_of(last)}))
+            usage = usage_of(last) if body.stream_options and body.stream_options.include_usage else None
+            yield chunks.ending(content_of(last, live.events), citation_annotations(live.events, link), usage)
         yield sse("[DONE]")
     finally:
         service.desk.cancel(live.id)  # nothing where it is over
 
 
-async def _whole(service: ChatService, live: LiveTurn, body: CompletionBody, request: Request) -> Response:
+async def _whole(
+    service: ChatService, live: LiveTurn, body: CompletionBody, request: Request, link: Link
+) -> Response:  # fmt: skip
     """The turn as one chat completion. Cancels the turn where the client leaves."""
     ended = asyncio.ensure_future(_until_over(live))
     left = asyncio.ensure_future(_until_left(request))
@@ -168,14 +144,12 @@ async def _whole(service: ChatService, live: LiveTurn, body: CompletionBody, req
     last = live.events[-1]
     if last["type"] == "turn.failed":
         raise ApiError(502, last["code"], last["message"])
-    told = "".join(filter(None, map(thought, live.events)))
-    message = {"role": "assistant", "content": content_of(last, live.events), "reasoning_content": told,
-               "reasoning": told, "annotations": citation_annotations(service, live)}  # fmt: skip
-    return as_json({
-        "id": live.id, "object": "chat.completion", "created": int(time.time()), "model": body.model,
-        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage_of(last),
-        "steprag": {"turn": live.id, "events": live.events},
-    })  # fmt: skip
+    told = reasoning_of(live.events)
+    return as_json(completion(
+        live.id, body.model, content_of(last, live.events), usage_of(last),
+        {"turn": live.id, "events": live.events, "ignored": body.ignored},
+        reasoning_content=told, reasoning=told, annotations=citation_annotations(live.events, link),
+    ))  # fmt: skip
 
 
 async def _until_over(live: LiveTurn) -> None:

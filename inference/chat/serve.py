@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
-import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import quote
 
 from indexes import open_retriever
 from inference.chat.api import FREE, create_chat_app
@@ -22,6 +20,7 @@ from inference.chat.memory import QuestionFormat
 from inference.chat.player import ChatAgent
 from inference.chat.service import ChatService
 from inference.chat.store import TurnStore
+from inference.config import config_of
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
 from steprag.agent.open import SERVED, Agent, make_environment, open_agent
@@ -30,19 +29,17 @@ from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import player_identity
 from steprag.cli import guarded
-from steprag.config import add_options, load_config, options_from, parse_arguments
+from steprag.config import add_options, parse_arguments
 from steprag.errors import ConfigError
-from steprag.hosts import is_loopback, listen, url_of
+from steprag.hosts import listen, url_of
 from steprag.policy.client import Model, OpenAIPolicy, open_model
 from steprag.progress import say
 from steprag.runs import code_version, open_run
-from steprag.web.guard import Door
-from steprag.web.listening import serve_app, token_in
+from steprag.web.app import door_of, show_link, token_of
+from steprag.web.listening import serve_app
 
 DEMO_INDEX = "runs/demo/index"
 """What quickstart.sh builds: the index that answers where none is named."""
-EMBEDDED = {"policy": {"adapter": "atlas-warmstart"}}
-"""The policy where none is named: the embedded model with the adapter that is shipped."""
 MODES = ("auto", "local", "web", "both")
 """Where the agent may search; the first that there is, is the default."""
 GRACE = 10.0
@@ -59,7 +56,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--base_url", metavar="URL", help="short for --policy.base_url")
     add_options(parser, ChatConfig)
     given = parse_arguments(parser, argv)
-    config = chat_config(given)
+    config = config_of(ChatConfig, given, shipped=True)
     if given.index == DEMO_INDEX and not Path(given.index).exists():
         raise ConfigError(f"there is no {DEMO_INDEX}: run bash scripts/quickstart.sh, which builds it, or give --index")
     # `kill` ends us as Ctrl-C does; uvicorn answers what it accepted and raises the signal again behind it.
@@ -71,17 +68,9 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def chat_config(given: argparse.Namespace) -> ChatConfig:
-    """The configuration that the options describe. Where no model is named, the embedded one with its adapter."""
-    short = {"policy.model": given.model, "policy.adapter": given.adapter, "policy.base_url": given.base_url}
-    overrides = {**options_from(given), **{key: value for key, value in short.items() if value is not None}}
-    named = given.config or any(key.startswith("policy.") and key.split(".")[1] in SERVED for key in overrides)
-    return load_config(ChatConfig, given.config, overrides, base=None if named else EMBEDDED)
-
-
 async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:
     """Serves until a signal comes. Raises ConfigError where index, model, address, token or folder are not in order."""
-    token = token_in(config.serve.token_env, config.serve.host) or secrets.token_urlsafe(24)
+    token = token_of(config.serve.host, config.serve.token_env)
     with listen(config.serve.host, config.serve.port) as listening:
         async with aclosing(open_retriever(index, config.retriever)) as retriever:
             profile = checked_profile(config.prompt, config.policy)
@@ -89,13 +78,12 @@ async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:
             with _folder(config, environment, out) as folder:
                 async with _chat_agent(config, environment, folder) as chat:
                     desk = Desk(chat, config.serve, config.policy.concurrency)
-                    port, mode = listening.getsockname()[1], config.serve.mode or next(iter(chat.modes))
+                    mode = config.serve.mode or next(iter(chat.modes))
                     if mode not in chat.modes:
                         raise ConfigError(f"serve.mode is {mode!r}; here there are {', '.join(chat.modes)}")
-                    door = Door(token, is_loopback(config.serve.host), FREE, config.serve.body_bytes, f"steprag{port}")
+                    door = door_of(listening, config.serve.host, token, config.serve.body_bytes, FREE)
                     service = ChatService(desk, door, config.serve, _model_name(config), index, mode, code_version())
-                    sys.stdout.write(f"{url_of(listening)}/#token={quote(token, safe='')}\n")
-                    sys.stdout.flush()
+                    show_link(listening, door)
                     say(f"open the link, or point a client at {url_of(listening)}/v1 with the token as its key; "
                         "Ctrl-C stops it")  # fmt: skip
                     try:

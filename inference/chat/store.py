@@ -27,8 +27,7 @@ class TurnRequest:
     """What a person asked. `question`: the words for the agent, where the person chose them; else a rewriter may.
 
     `given`: steps that stand already. `history`: earlier exchanges, where the client sent them; else those of the
-    conversation count. `parent`: the turn that it follows, or forks where steps are given. `kept`: false for what
-    programs ask beside a conversation (a title): no file holds it.
+    conversation count. `parent`: the turn that it follows, or forks where steps are given.
     """
 
     id: str
@@ -41,7 +40,6 @@ class TurnRequest:
     parent: str | None = omitted()
     given: tuple[Step, ...] = ()
     history: tuple[tuple[str, str], ...] | None = omitted()
-    kept: bool = True
 
 
 class TurnStore:
@@ -71,15 +69,12 @@ class TurnStore:
 
     def accept(self, request: TurnRequest) -> None:
         """Keeps the request; it is on the disk when this returns."""
-        if self._files and request.kept:
+        if self._files:
             self._append(self._files[1], request)
         self._accepted[request.id] = request
 
     def end(self, request: TurnRequest, turn: Turn) -> None:
         """The request's turn has ended; it is on the disk when this returns."""
-        if not request.kept:
-            self._accepted.pop(request.id, None)
-            return
         if self._files:
             self._append(self._files[0], turn)
         self._accepted.pop(request.id, None)
@@ -155,7 +150,7 @@ class TurnStore:
         self.close()
         try:
             write_records(self._folder / TURNS, self._turns.values())
-            write_records(self._folder / ACCEPTED, (one for one in self._accepted.values() if one.kept))
+            write_records(self._folder / ACCEPTED, self._accepted.values())
             write_records(self._folder / PREFERRED, self._preferred)
         finally:
             self._open()

@@ -31,10 +31,13 @@ class TurnBody(_Body):
 
 
 class ForkBody(_Body):
-    """`POST /api/turns/T/fork`: step `step` of the turn is to be `text`, and the agent goes on from there."""
+    """`POST /api/turns/T/fork`: step `step` of the turn is to be `text`, and the agent goes on from there. `action`:
+    what words without a tag are to be.
+    """
 
     step: Annotated[int, Field(ge=0, le=1000)]
     text: Words
+    action: Name | None = None
 
 
 class FeedbackBody(_Body):
@@ -44,25 +47,30 @@ class FeedbackBody(_Body):
     answer: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)] | None = None
 
 
-class TextPart(BaseModel):
-    """A part of an OpenAI message; only texts are taken."""
+class MessagePart(BaseModel):
+    """A part of an OpenAI message; only texts count."""
 
-    type: Literal["text"]
-    text: str
+    type: str
+    text: str = ""
 
 
 class ChatMessage(BaseModel):
     """An OpenAI message; fields that the agent has no use for are ignored."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart] | None = None
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[MessagePart] | None = None
 
     @property
     def text(self) -> str:
         """The message's words."""
         if isinstance(self.content, list):
-            return "\n".join(part.text for part in self.content)
+            return "\n".join(part.text for part in self.content if part.type == "text")
         return self.content or ""
+
+    @property
+    def other_kinds(self) -> set[str]:
+        """Kinds of its parts that are no text."""
+        return {part.type for part in self.content} - {"text"} if isinstance(self.content, list) else set()
 
 
 class StreamOptions(BaseModel):
@@ -72,15 +80,39 @@ class StreamOptions(BaseModel):
 
 
 class CompletionBody(BaseModel):
-    """`POST /v1/chat/completions`: what counts, and what is refused; other fields are ignored."""
+    """`POST /v1/chat/completions`: what counts and what is refused. Other fields are ignored; `ignored` names them.
+
+    Tools are ignored like that: clients offer theirs unasked (Open WebUI 36), and a model need not call any.
+    To ask for a call is refused.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     model: str
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=200)]
     stream: bool = False
     stream_options: StreamOptions | None = None
-    n: Annotated[int, Field(ge=1, le=1)] = 1
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
-    functions: Annotated[list[Any], Field(max_length=0)] | None = None
+    n: int = 1
+    tool_choice: Any = None
+    function_call: Any = None
+
+    def refused(self) -> tuple[str, str] | None:
+        """The field that asks for what the agent cannot do, and why; None where there is none."""
+        if self.n != 1:
+            return "n", "the agent gives one answer a request; n must be 1"
+        for name in ("tool_choice", "function_call"):
+            if getattr(self, name) not in (None, "auto", "none"):
+                return name, f"the agent calls no tools of the client's; {name} must be auto or none"
+        if kinds := self.messages[-1].other_kinds:
+            return "messages", f"the agent reads text alone, no {', '.join(sorted(kinds))}"
+        return None
+
+    @property
+    def ignored(self) -> list[str]:
+        """Names of the fields that change nothing, and "system" where there are system messages."""
+        fields = [name for name, value in (self.model_extra or {}).items() if value not in (None, [], {}, "")]
+        told = {message.role for message in self.messages} & {"system", "developer"}
+        return sorted({*fields, *(["system"] if told else [])} - {"user"})
 
 
 def new_id(kind: str) -> str:

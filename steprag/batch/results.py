@@ -27,7 +27,7 @@ from steprag.files import (
 )
 
 Record = TypeVar("Record")
-VERSION = 3
+VERSION = 4
 """Of the index; raised when what a kind counts changes, so that older ones are made anew."""
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from steprag.agent.compliance import written
 from steprag.batch.results import ResultKind
 from steprag.files import dump_line
 from steprag.types import Tree, Usage
@@ -26,6 +27,7 @@ class _TreeCounts(TypedDict):
     kind: str | None
     depth: int
     best: float | None
+    written: dict[str, dict[str, int]]
 
 
 _COUNTS = TypeAdapter(_TreeCounts)
@@ -35,7 +37,8 @@ def tree_counts(tree: Tree) -> dict[str, Any]:
     """What is counted of a tree, and what a list of trees shows of it.
 
     `solved`: an answer has F1 1; `mixed`: one answer is better than another; `best`: the best answer's F1, None where
-    there is none; `kind`: the question's `metadata.type`, None where it has none.
+    there is none; `kind`: the question's `metadata.type`, None where it has none; `written`: its completions by action,
+    those equal to a sibling left out (`steprag.agent.compliance`).
     """
     scores = [node.prediction_f1 for node in tree.nodes if node.prediction_f1 is not None]
     kind = tree.question.metadata.get("type")
@@ -51,6 +54,7 @@ def tree_counts(tree: Tree) -> dict[str, Any]:
         "kind": kind if isinstance(kind, str) else None,
         "depth": max(node.depth for node in tree.nodes),
         "best": max(scores, default=None),
+        "written": written((node.action, node.text, node.failure) for node in tree.nodes[1:]),
     }
 
 

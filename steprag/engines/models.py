@@ -23,8 +23,9 @@ from steprag.run_outputs import check_model
 
 EMBEDDED = "smollm2-135m-instruct"
 _EMBEDDED_NAMES = frozenset({EMBEDDED, "smollm2"})
-WARM_START = "atlas-warmstart"
-_WARM_START_FOLDER = Path(__file__).parent.parent / "atlas" / "warmstart"
+ATLAS = Path(__file__).parent.parent / "atlas"
+SHIPPED = {"atlas-agent": "agent", "atlas-warmstart": "warmstart"}
+"""Adapters of the embedded model that may be shipped, the best first, and their folders in ATLAS."""
 
 _GGUF_BYTES = 98_362_432
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -71,9 +72,22 @@ def cache_dir() -> Path:
     return (Path(xdg) if xdg else Path.home() / ".cache") / "steprag"
 
 
+def shipped_adapters(home: Path = ATLAS) -> dict[str, Path]:
+    """The adapters that are shipped in `home`, the best first: name → folder."""
+    folders = {name: home / folder for name, folder in SHIPPED.items()}
+    return {name: folder for name, folder in folders.items() if (folder / "adapter_config.json").is_file()}
+
+
 def _named(path: str | Path) -> Path:
-    """The path itself, or the folder of the embedded adapter where its name is given."""
-    return _WARM_START_FOLDER if str(path) == WARM_START else Path(path)
+    """The path itself, or the folder of a shipped adapter where its name is given. Raises ConfigError where it is
+    none of this version.
+    """
+    if str(path) not in SHIPPED:
+        return Path(path)
+    there = shipped_adapters()
+    if str(path) not in there:
+        raise ConfigError(f"this version ships no adapter {path}; it ships {', '.join(there)}")
+    return there[str(path)]
 
 
 def embedded_gguf() -> Path:
@@ -149,8 +163,8 @@ def resolve_model(model: str | Path, adapter: str | Path | None = None) -> Model
     """Find the files behind what the user wrote.
 
     `model`: the embedded name, a `.gguf` file, a Hugging Face folder, a PEFT adapter folder (its base is taken
-    from `adapter_config.json`), or a hub id. `adapter`: a PEFT folder or a GGUF adapter. `atlas-warmstart` names the
-    embedded adapter. Raises ConfigError with a remedy if something is missing, unsafe (pickled weights) or made for
+    from `adapter_config.json`), or a hub id. `adapter`: a PEFT folder or a GGUF adapter. Names in SHIPPED stand for
+    shipped adapters. Raises ConfigError with a remedy if something is missing, unsafe (pickled weights) or made for
     another base.
     """
     path, adapter = _named(model), _named(adapter) if adapter else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import itertools
-import json
 import os
 import queue
 import secrets
@@ -19,6 +18,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
+from urllib.parse import urlsplit
 
 from steprag.engines import launch
 from steprag.engines.host_gate import host_gate
@@ -26,6 +26,7 @@ from steprag.engines.launch import ENGINES, EngineCommand, EngineSpec
 from steprag.engines.models import cache_dir
 from steprag.errors import ConfigError, PolicyUnavailable
 from steprag.hosts import is_loopback
+from steprag.json_text import decoded
 
 __all__ = ["ENGINES", "Endpoint", "EngineSpec", "serving", "serving_others", "serving_us"]
 
@@ -147,9 +148,18 @@ def _announced(process: subprocess.Popen[bytes], log_path: Path, deadline: float
 def _read_url(stream: IO[bytes], lines: queue.Queue[str]) -> None:
     """Put the URL into the queue, or "" at the end of the stream; then keep reading, so that no write ever blocks."""
     for line in stream:
-        if line.startswith(b'{"url"'):
-            lines.put(json.loads(line)["url"])
+        if line.startswith(b'{"url"') and (url := _url_in(line)):
+            lines.put(url)
     lines.put("")
+
+
+def _url_in(line: bytes) -> str | None:
+    """The address that a line of the child names; None where it is none of an engine of ours."""
+    try:
+        url = decoded(line)["url"]
+        return url if urlsplit(url).scheme == "http" and urlsplit(url).port else None
+    except (ValueError, TypeError, LookupError, AttributeError):
+        return None
 
 
 def _until_healthy(url: str, process: subprocess.Popen[bytes], log_path: Path, deadline: float) -> None:

@@ -18,6 +18,7 @@ from steprag.view.doors import COMPARISON, REWARDS, RULES, SCORE, behind
 from steprag.view.folders import SERIES, RunFolder
 from steprag.view.kinds import FILES
 from steprag.view.listing import Listing
+from steprag.view.quality import CLOCKS, quality_of
 from steprag.view.series import series_of
 from steprag.view.trees import TreeReader, node_of, node_told, roles, skeleton
 
@@ -136,6 +137,17 @@ class Answers:
         if path is None:
             raise ConfigError(f"{run} has no {SERIES}")
         return series_of(path)
+
+    def quality(self, run: str) -> dict[str, Any]:
+        """How the completions of each file of the run follow the grammar, and lengths, as far as it is listed."""
+        told = []
+        for kind in CLOCKS:
+            for listing in self.run(run).listings(kind):
+                with listing.lock:
+                    listing.refresh(SLICE)
+                    places, complete = list(listing.places), listing.complete
+                told.append({"name": listing.path.name, "complete": complete, **quality_of(kind, places)})
+        return {"files": told}
 
     def comparison(self, runs: Iterable[str]) -> dict[str, Any]:
         """The rows of `steprag compare` over the questions that all of these runs came to."""

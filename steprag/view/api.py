@@ -10,13 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from steprag.errors import ConfigError, DataError
 from steprag.view.answers import Address, Answers
-from steprag.web.assets import page_routes
-from steprag.web.guard import Door, Guard
-from steprag.web.replies import ApiError, as_json, session_route, tell_errors
+from steprag.web.app import page_app
+from steprag.web.guard import Door
+from steprag.web.replies import ApiError, as_json
 
 PAGE = Path(__file__).parent / "page"
-FREE = ("/", "/page/", "/vendor/", "/healthz", "/api/session")
-"""What needs no token: the page's own files hold nothing of anyone."""
 Kind = Literal["trees", "pairs", "predictions", "episodes"]
 Place = Annotated[int, Query(ge=0)]
 
@@ -46,13 +44,9 @@ TreeAt = Annotated[Address, Depends(_tree_at)]
 
 def create_view_app(answers: Answers, door: Door) -> FastAPI:
     """The application."""
-    app = FastAPI(title="StepRAG viewer", docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Guard, door=door)
-    app.include_router(page_routes(PAGE))
-    app.include_router(session_route(door))
+    app = page_app("StepRAG viewer", PAGE, door)
     app.include_router(run_routes(answers))
     app.include_router(tree_routes(answers))
-    tell_errors(app)
 
     @app.exception_handler(DataError)
     @app.exception_handler(ConfigError)
@@ -62,10 +56,6 @@ def create_view_app(answers: Answers, door: Door) -> FastAPI:
     @app.exception_handler(OSError)
     async def not_read(request: Request, error: OSError) -> Response:
         return ApiError(503, "not_read", f"{error.filename or 'the disk'}: {error.strerror}").reply()
-
-    @app.get("/healthz")
-    async def health() -> Response:
-        return as_json({"status": "ok"})
 
     return app
 
@@ -93,6 +83,10 @@ def run_routes(answers: Answers) -> APIRouter:
     @router.get("/series")
     def series(run: str) -> Response:
         return as_json(answers.series(run))
+
+    @router.get("/quality")
+    def quality(run: str) -> Response:
+        return as_json(answers.quality(run))
 
     @router.get("/comparison")
     def comparison(run: Annotated[list[str], Query(min_length=1, max_length=8)]) -> Response:

@@ -20,6 +20,7 @@ from typing import Any
 from steprag.errors import ConfigError, DataError
 from steprag.files import written_whole
 from steprag.view.answers import Address, Answers
+from steprag.view.quality import CLOCKS
 from steprag.web.assets import SHARED, VENDOR, page_file
 
 PAGE = Path(__file__).parent / "page"
@@ -113,6 +114,8 @@ def _pieces(answers: Answers, most: int) -> Iterator[tuple[str, Any]]:
         if "pairs" in run["kinds"]:
             yield f"marks/{key}", answers.marks(key) | {"file": None}  # no path of this machine leaves it
             yield f"kinds/{key}", answers.kinds(key)
+        if CLOCKS.keys() & set(run["kinds"]):
+            yield f"quality/{key}", answers.quality(key)
         if "series" in run["kinds"]:
             yield f"series/{key}", answers.series(key)
     yield "where", where

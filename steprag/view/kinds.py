@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from steprag.agent.compliance import written
 from steprag.batch.results import ResultKind
 from steprag.batch.tree_results import TREES
 from steprag.marks import preference_key
+from steprag.metrics import normalise
 from steprag.training_rows import Pair
 from steprag.types import Prediction, Turn
 from steprag.view.doors import SCORE, behind
@@ -58,20 +60,31 @@ def _pair(pair: Pair) -> dict[str, Any]:
     }
 
 
+_PLAYED = ("finish", "steps", "searches", "sampled", "words", "written")
+"""Of a score what tells how the episode went, not whether it is right."""
+
+
 def _scored(prediction: Prediction) -> dict[str, Any]:
     score = behind(SCORE)(prediction)
-    told = ("em", "f1", "gold", "finish", "steps", "searches", "tokens", "groups")
-    return {**{name: score[name] for name in told}, "question": prediction.question, "said": prediction.prediction}
+    told = {name: score[name] for name in ("em", "f1", "gold", "tokens", "error", "groups", *_PLAYED)}
+    return {**told, "question": prediction.question, "said": prediction.prediction}
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
-    return {"question": turn.question, "said": turn.prediction, "finish": turn.finish, "steps": len(turn.steps),
-            "searches": len(turn.passages)}  # fmt: skip
+    score = behind(SCORE)(turn)  # without golden answers its marks mean nothing
+    return {**{name: score[name] for name in _PLAYED}, "question": turn.question, "said": turn.prediction}
 
 
 def _episode(episode: GroupEpisode) -> dict[str, Any]:
     told = ("step", "finish", "reward", "rewards", "advantage", "prediction")
-    return {**{name: getattr(episode, name) for name in told}, "steps": len(episode.steps)}
+    refused = [] if episode.refused is None else [(None, episode.refused, episode.finish)]
+    said = episode.prediction
+    return {
+        **{name: getattr(episode, name) for name in told},
+        "steps": len(episode.steps),
+        "words": None if said is None else len(normalise(said).split()),
+        "written": written([*((None, text, None) for text in episode.steps), *refused]),
+    }
 
 
 PAIRS = ResultKind(Pair, lambda pair: pair.question_id, _pair)

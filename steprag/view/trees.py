@@ -12,7 +12,6 @@ from steprag.batch.journal import JOURNAL
 from steprag.batch.results import Place
 from steprag.errors import DataError, JournalError
 from steprag.files import line_hash
-from steprag.tree import children_of
 from steprag.types import Node, Tree
 from steprag.view.folders import RunFolder
 from steprag.view.listing import Listing
@@ -51,7 +50,10 @@ def roles(grammar: Grammar) -> dict[str, str]:
 
 
 def skeleton(tree: Tree, line: str) -> dict[str, Any]:
-    """A tree without prompts and passages: columns in order of the node ids."""
+    """A tree without prompts and passages: columns in order of the node ids.
+
+    `asked`: whether it is the first of the nodes that one request brought.
+    """
     nodes = tree.nodes
     return {
         "hash": line_hash(line),
@@ -61,10 +63,10 @@ def skeleton(tree: Tree, line: str) -> dict[str, Any]:
         "usage": vars(tree.usage),
         "iterations": tree.iterations,
         "known": tree.known,
-        "principal": principal(tree),
         "nodes": {
             **{name: [getattr(node, name) for node in nodes] for name in COLUMNS},
             "found": [[passage.title for passage in node.passages] for node in nodes],
+            "asked": [node.usage.calls > 0 for node in nodes],
             "belief": [None if node.belief is None else node.belief.logp for node in nodes],
         },
     }  # fmt: skip
@@ -72,16 +74,6 @@ def skeleton(tree: Tree, line: str) -> dict[str, Any]:
 
 COLUMNS = ("parent", "depth", "action", "text", "content", "visits", "value", "terminal", "failure", "prediction_f1")
 """Fields of a node that a skeleton has."""
-
-
-def principal(tree: Tree) -> list[int]:
-    """The ids of the path that the search visited most, from the root: at each node the child of most visits, of equal
-    ones the one of greater value, then the older.
-    """
-    children, path = children_of(tree), [0]
-    while below := [child for child in children[path[-1]] if child.visits]:
-        path.append(max(below, key=lambda node: (node.visits, node.value or 0.0, -node.id)).id)
-    return path
 
 
 def node_told(tree: Tree, node: Node, run: RunFolder) -> dict[str, Any]:

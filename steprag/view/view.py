@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import secrets
 import signal
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError
-from steprag.hosts import is_loopback, listen, url_of
+from steprag.hosts import listen
 from steprag.progress import say
 from steprag.view.answers import Answers
 from steprag.view.export import write_export
@@ -57,16 +56,14 @@ def main(argv: list[str]) -> int:
 
 async def serve_view(answers: Answers, host: str, port: int, token_env: str) -> None:
     """Serves until a signal comes. Raises ConfigError where address or token are not in order."""
-    from steprag.view.api import FREE, create_view_app
-    from steprag.web.guard import Door
-    from steprag.web.listening import serve_app, token_in
+    from steprag.view.api import create_view_app
+    from steprag.web.app import door_of, show_link, token_of
+    from steprag.web.listening import serve_app
 
-    token = token_in(token_env, host) or secrets.token_urlsafe(24)
+    token = token_of(host, token_env)
     with listen(host, port) as listening:
-        cookie = f"steprag{listening.getsockname()[1]}"
-        door = Door(token, is_loopback(host), FREE, BODY_BYTES, cookie)
-        sys.stdout.write(f"{url_of(listening)}/#token={token}\n")
-        sys.stdout.flush()
+        door = door_of(listening, host, token, BODY_BYTES)
+        show_link(listening, door)
         say(f"open the link to view {', '.join(answers.folders)}; Ctrl-C stops it")
         await serve_app(create_view_app(answers, door), listening, grace=GRACE)
 

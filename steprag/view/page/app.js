@@ -4,6 +4,7 @@ import { html, useEffect, useState } from "./html.js";
 import { useRuns } from "./loading.js";
 import { PairsPage } from "./pairs.js";
 import { PredictionsPage } from "./predictions.js";
+import { QualityPage } from "./quality.js";
 import { go, link, useRoute } from "./route.js";
 import { TrainingPage } from "./training.js";
 import { TreesPage } from "./trees.js";
@@ -12,6 +13,7 @@ const TABS = [
   ["trees", "Trees", TreesPage, ["trees"]],
   ["pairs", "Pairs", PairsPage, ["pairs"]],
   ["predictions", "Predictions", PredictionsPage, ["predictions"]],
+  ["quality", "Quality", QualityPage, ["trees", "predictions", "episodes"]],
   ["training", "Curves", TrainingPage, ["series", "episodes"]],
 ];
 

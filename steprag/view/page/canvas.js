@@ -105,12 +105,12 @@ export class Stage {
 
   /** The node at a point of the canvas, the nearest within reach; null for none. */
   at(x, y) {
-    const { shape, nodes, upTo } = this.scene;
+    const { shape, nodes, visits, upTo } = this.scene;
     let best = null;
     let least = Infinity;
     for (let id = 0; id <= upTo && id < nodes.parent.length; id++) {
       const away = Math.hypot(shape.x[id] * this.view.scale + this.view.x - x, shape.y[id] * this.view.scale + this.view.y - y);
-      const reach = Math.max(9, radius(nodes.visits[id]) * this.view.scale + 4);
+      const reach = Math.max(9, radius(visits[id]) * this.view.scale + 4);
       if (away < reach && away < least) [best, least] = [id, away];
     }
     return best;

@@ -9,8 +9,9 @@ const TURN = 2 * Math.PI;
 export const radius = (visits) => Math.min(13, 4.2 + 1.5 * Math.sqrt(visits));
 
 /**
- * `scene`: nodes (columns), roles of actions, shape, values and their range, colours, upTo (nodes with greater ids are not there yet),
- * selected, hits (a set of ids or null), principal and chosen (sets of ids), hovered.
+ * `scene`: nodes (columns), roles of actions, shape, visits, values and their range, colours, upTo (nodes with greater ids are not
+ * there yet), under (the node whose children are being made, or null), selected, hits (a set of ids or null), principal and chosen
+ * (sets of ids), hovered.
  */
 export function draw(context, size, view, scene) {
   const { colours } = scene;
@@ -22,6 +23,7 @@ export function draw(context, size, view, scene) {
   if (view.scale > 0.55) labels(context, size, view, scene, seen); // below the nodes: no word hides one
   dots(context, view, scene, seen);
   if (view.scale > 0.35) marks(context, view, scene, seen);
+  ring(context, view, scene, scene.under, colours.found, 3);
   ring(context, view, scene, scene.hovered, colours.soft, 1.5);
   ring(context, view, scene, scene.selected, colours.ink, 2.5);
 }
@@ -104,7 +106,7 @@ function dots(context, view, scene, seen) {
     const faint = hits !== null && !hits.has(id);
     const step = nodes.failure[id] ? STEPS + 1 : stepOf(values[id], range) + 1;
     const path = (groups[2 * step + faint] ??= new Path2D());
-    const r = Math.max(1.2, radius(nodes.visits[id]) * zoom);
+    const r = Math.max(1.2, radius(scene.visits[id]) * zoom);
     outline(path, roles[nodes.action[id]], across(view, shape.x[id]), down(view, shape.y[id]), r);
   }
   context.lineWidth = 1.5;
@@ -155,10 +157,11 @@ function marks(context, view, scene, seen) {
   stroke(context, bars, colours.wrong);
 }
 
-function ring(context, view, { nodes, shape, upTo }, id, colour, width) {
+function ring(context, view, scene, id, colour, width) {
+  const { shape, upTo } = scene;
   if (id === null || id > upTo) return;
   const path = new Path2D();
-  const r = Math.max(4, radius(nodes.visits[id]) * Math.min(1.6, Math.max(view.scale, 0.12))) + 4;
+  const r = Math.max(4, radius(scene.visits[id]) * Math.min(1.6, Math.max(view.scale, 0.12))) + 4;
   path.arc(across(view, shape.x[id]), down(view, shape.y[id]), r, 0, TURN);
   context.lineWidth = width;
   stroke(context, path, colour);
@@ -180,7 +183,7 @@ function labels(context, size, view, scene, seen) {
   const free = roomBeside(places, 11 * zoom);
   for (const { id, node, y } of places) {
     const text = nodes.failure[id] ?? nodes.content[id] ?? "";
-    const x = node + (radius(nodes.visits[id]) + 6) * Math.min(1.6, view.scale);
+    const x = node + (radius(scene.visits[id]) + 6) * Math.min(1.6, view.scale);
     const room = Math.floor((Math.min(free(node, y), 330, Math.max(size.width - node, 60)) - (x - node) - 8) / (5.7 * zoom));
     if (!text || room < 3) continue;
     const label = shortened(text.replace(/\s+/g, " "), room);

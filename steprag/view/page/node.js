@@ -5,7 +5,7 @@ import { html, useState } from "./html.js";
 import { useLoaded } from "./loading.js";
 import { Action, Facts, Fault, Messages, Raw } from "./parts.js";
 
-export function NodePane({ at, tree, rules, id, rewards, colouring, onSelect }) {
+export function NodePane({ at, tree, rules, id, moment, rewards, colouring, onSelect }) {
   const { data, error, stale } = useLoaded(() => api.node(at, id), [at, id]);
   const { nodes } = tree;
   const told = data ?? (stale?.id === id ? stale : null);
@@ -14,7 +14,8 @@ export function NodePane({ at, tree, rules, id, rewards, colouring, onSelect }) 
       <span class="node-name">node ${id}</span></h3>
     ${nodes.content[id] && html`<p class="content">${nodes.content[id]}</p>`}
     <${Facts} facts=${[
-      ["value", number(nodes.value[id])], ["visits", nodes.visits[id]], ["depth", nodes.depth[id]],
+      ["value", number(nodes.value[id])], ["visits", nodes.visits[id]],
+      ["value then", moment && number(moment.values[id])], ["visits then", moment && moment.visits[id]], ["depth", nodes.depth[id]],
       ["reward", rewards && colouring !== "value" ? withError(rewards, id) : null],
       ["answer F1", nodes.prediction_f1[id] === null ? null : number(nodes.prediction_f1[id])],
       ["known before", tree.known?.includes(id) ? "yes" : null],

@@ -16,7 +16,7 @@ export function PredictionsPage({ run, runs, route }) {
   const state = useRows(run.key, "predictions", run.files.predictions.length, run.stamp);
   const against = useRows(other?.key ?? "", "predictions", other ? other.files.predictions.length : 0, other?.stamp ?? "");
   const theirs = useMemo(() => new Map(against.rows.map((row) => [row.id, row])), [against.rows]);
-  const [filter, setFilter] = useState({ asked: "", outcome: "", group: "", finish: "", searches: "" });
+  const [filter, setFilter] = useState({ asked: "", outcome: "", error: route.only, group: "", finish: "", searches: "" });
   const set = (name) => (value) => setFilter((before) => ({ ...before, [name]: value }));
   const rows = useMemo(() => kept(state.rows, filter, other ? theirs : null), [state.rows, filter, theirs, other]);
   const tally = useMemo(() => tallied(state.rows, theirs), [state.rows, theirs]);
@@ -32,6 +32,7 @@ export function PredictionsPage({ run, runs, route }) {
         <${Search} label="Search questions and answers" value=${filter.asked} onInput=${set("asked")} />
         <div class="filter-row">
           ${choice("outcome", "Outcome", [["", "any outcome"], ...outcomes])}
+          ${choice("error", "Error", options(state.rows, (row) => row.error, "any error"))}
           ${choice("group", "Kind of question", options(state.rows, (row) => row.groups, "every kind"))}
           ${choice("finish", "Ending", options(state.rows, (row) => row.finish, "any ending"))}
           ${choice("searches", "Searches", options(state.rows, (row) => row.searches, "any searches"))}
@@ -61,7 +62,7 @@ function tallied(rows, theirs) {
   return tally;
 }
 
-function kept(rows, { asked, outcome, group, finish, searches }, theirs) {
+function kept(rows, { asked, outcome, error, group, finish, searches }, theirs) {
   const fits = matcher(asked);
   const came = (row) => {
     if (!outcome) return true;
@@ -69,7 +70,7 @@ function kept(rows, { asked, outcome, group, finish, searches }, theirs) {
     return theirs ? true : (row.em === 1) === (outcome === "right");
   };
   return rows.filter((row) =>
-    fits(row.question, row.said, row.id) && came(row) && (!group || row.groups?.includes(group)) &&
+    fits(row.question, row.said, row.id) && came(row) && (!error || row.error === error) && (!group || row.groups?.includes(group)) &&
     (!finish || row.finish === finish) && (!searches || String(row.searches) === searches));
 }
 
@@ -127,7 +128,7 @@ function Ending({ name, prediction }) {
   const { score, usage } = prediction;
   return html`<div class="ending"><h3>${name}</h3>
     <p class="content">${prediction.prediction ?? "no answer"}${score && html` <span class=${`verdict ${score.em === 1 ? "right" : "wrong"}`}>${score.em === 1 ? "right" : "wrong"}</span>`}</p>
-    <${Facts} facts=${[["F1", score && number(score.f1)], ["gold found", score && score.gold !== null ? percent(score.gold) : null], ["ended", prediction.finish],
+    <${Facts} facts=${[["F1", score && number(score.f1)], ["error", score && score.error !== "right" ? score.error : null], ["gold found", score && score.gold !== null ? percent(score.gold) : null], ["ended", prediction.finish],
       ["tokens", usage.prompt_tokens + usage.completion_tokens]]} /></div>`;
 }
 

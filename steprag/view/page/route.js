@@ -1,10 +1,10 @@
-// The page's place, in the address behind "#": /RUN/TAB/PLACE/MORE. Links can be kept and sent.
+// The page's place, in the address behind "#": /RUN/TAB/PLACE/MORE/ONLY. Links can be kept and sent.
 import { useEffect, useState } from "./html.js";
 
 export function parse(hash) {
   const parts = hash.replace(/^#\/?/, "").split("/").map(decoded);
-  const [run = "", tab = "", place = "", more = ""] = parts;
-  return { run, tab, place, more };
+  const [run = "", tab = "", place = "", more = "", only = ""] = parts;
+  return { run, tab, place, more, only };
 }
 
 function decoded(part) {
@@ -15,8 +15,8 @@ function decoded(part) {
   }
 }
 
-export function link({ run, tab, place = "", more = "" }) {
-  const parts = [run, tab, String(place), String(more)].map(encodeURIComponent);
+export function link({ run, tab, place = "", more = "", only = "" }) {
+  const parts = [run, tab, String(place), String(more), only].map(encodeURIComponent);
   while (parts.at(-1) === "") parts.pop();
   return `#/${parts.join("/")}`;
 }

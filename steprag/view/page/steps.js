@@ -3,7 +3,7 @@ import { short } from "./format.js";
 import { html, useMemo } from "./html.js";
 import { VirtualList } from "./virtual.js";
 
-export function StepList({ nodes, order, upTo, hits, values, selected, onSelect, principal, roles }) {
+export function StepList({ nodes, order, upTo, hits, values, visits, selected, onSelect, principal, roles }) {
   const rows = useMemo(() => order.filter((id) => id <= upTo && (!hits || hits.has(id))), [order, upTo, hits]);
   const places = useMemo(() => new Map(rows.map((id, index) => [id, index])), [rows]);
   const children = useMemo(() => firstChildren(nodes, order), [nodes, order]);
@@ -19,7 +19,7 @@ export function StepList({ nodes, order, upTo, hits, values, selected, onSelect,
   return html`<${VirtualList} id="steps" role="tree" aria-label="Steps" rowRole="treeitem" count=${rows.length} height=${34}
     active=${places.get(selected) ?? -1} onActive=${(index) => onSelect(rows[index])} onKey=${turned}
     rowProps=${(index) => ({ "aria-level": nodes.depth[rows[index]] + 1, class: principal.has(rows[index]) ? "principal" : "" })}
-    row=${(index) => html`<${StepRow} nodes=${nodes} id=${rows[index]} value=${values[rows[index]]} roles=${roles} />`} />`;
+    row=${(index) => html`<${StepRow} nodes=${nodes} id=${rows[index]} value=${values[rows[index]]} seen=${visits[rows[index]]} roles=${roles} />`} />`;
 }
 
 function firstChildren(nodes, order) {
@@ -31,7 +31,7 @@ function firstChildren(nodes, order) {
   return first;
 }
 
-function StepRow({ nodes, id, value, roles }) {
+function StepRow({ nodes, id, value, seen, roles }) {
   const failure = nodes.failure[id];
   const right = nodes.prediction_f1[id] === 1;
   const ends = failure ? "refused" : nodes.terminal[id] ? (right ? "right" : "wrong") : "";
@@ -40,6 +40,6 @@ function StepRow({ nodes, id, value, roles }) {
     <span class="step-sign" data-role=${roles[nodes.action[id]]} data-end=${ends} aria-hidden="true"></span>
     <span class="unseen">${nodes.action[id] ?? ""} ${ends}</span>
     <span class="step-words">${words}</span>
-    <span class="step-value"><span class="unseen">value</span> ${short(value)} <small>×${nodes.visits[id]}</small></span>
+    <span class="step-value"><span class="unseen">value</span> ${short(value)} <small>×${seen}</small></span>
   </span>`;
 }

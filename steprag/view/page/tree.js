@@ -3,6 +3,7 @@ import { api } from "./api.js";
 import { TreeCanvas } from "./canvas.js";
 import { rangeOf } from "./colours.js";
 import { matcher, plural } from "./format.js";
+import { growthOf, iterationAt, momentAt, mostVisited } from "./growth.js";
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { useLoaded } from "./loading.js";
 import { NodePane } from "./node.js";
@@ -35,10 +36,13 @@ function LoadedTree({ at, run, runs, rules, row, node, tree }) {
   const [action, setAction] = useState("");
   const [colouring, setColouring] = useState("value");
   const rewards = useRewards(at, colouring, runs);
-  const values = colouring === "value" ? nodes.value : rewards.data?.values ?? Array(size).fill(null);
-  const range = useMemo(() => rangeOf(values), [values]);
+  const growth = useMemo(() => growthOf(tree), [tree]);
+  const moment = useMemo(() => momentAt(growth, nodes, upTo), [growth, upTo]);
+  const values = colouring === "value" ? moment.values : rewards.data?.values ?? Array(size).fill(null);
+  const ending = colouring === "value" ? nodes.value : values; // one scale for the whole replay
+  const range = useMemo(() => rangeOf(ending), [ending]);
   const hits = useMemo(() => found(nodes, asked, action), [tree, asked, action]);
-  const principal = useMemo(() => new Set(tree.principal), [tree]);
+  const principal = useMemo(() => new Set(mostVisited(shape.children, moment)), [shape, moment]);
   const chosen = useMemo(() => new Set(pathTo(nodes, selected)), [tree, selected]);
 
   useEffect(() => setUpTo(size - 1), [tree]);
@@ -54,7 +58,8 @@ function LoadedTree({ at, run, runs, rules, row, node, tree }) {
     go({ run: run.key, tab: "trees", place: row.line, more: id || "" }, true);
   }
 
-  const scene = { nodes, roles: tree.roles, shape, values, range, upTo, selected, hits, principal, chosen };
+  const under = upTo < size - 1 ? growth.iterations[iterationAt(growth.iterations, upTo)]?.leaf ?? null : null;
+  const scene = { nodes, roles: tree.roles, shape, values, visits: moment.visits, range, upTo, under, selected, hits, principal, chosen };
   const label = `Search tree of ${plural(size, "node")}; the list of steps beside it says the same.`;
   return html`<article class="tree-view">
     <header class="tree-head">
@@ -73,14 +78,14 @@ function LoadedTree({ at, run, runs, rules, row, node, tree }) {
         <${Fault} error=${rewards.error} />
         <${TreeCanvas} scene=${scene} treeKey=${`${at.run}/${at.id}`} label=${label} onSelect=${choose} stageRef=${stage} />
         <${Legend} range=${range} colouring=${colouring} tree=${tree} />
-        <${Replay} size=${size} upTo=${upTo} onUpTo=${setUpTo} />
+        <${Replay} nodes=${nodes} growth=${growth} upTo=${upTo} onUpTo=${setUpTo} onSelect=${choose} />
       </section>
       <section class="steps-box" aria-label="Steps">
-        <${StepList} nodes=${nodes} order=${shape.order} upTo=${upTo} hits=${hits} values=${values} selected=${selected} onSelect=${choose}
+        <${StepList} nodes=${nodes} order=${shape.order} upTo=${upTo} hits=${hits} values=${values} visits=${moment.visits} selected=${selected} onSelect=${choose}
           principal=${principal} roles=${tree.roles} />
       </section>
       <section class="node-box" aria-label="Chosen step">
-        <${NodePane} at=${at} tree=${tree} rules=${rules} id=${selected} rewards=${rewards.data} colouring=${colouring} onSelect=${choose} />
+        <${NodePane} at=${at} tree=${tree} rules=${rules} id=${selected} moment=${upTo < size - 1 ? moment : null} rewards=${rewards.data} colouring=${colouring} onSelect=${choose} />
       </section>
     </div>
   </article>`;
