@@ -34,7 +34,7 @@ MESSAGE_BYTES = 8 << 20
 
 
 class _BoundedHttp(httpx2.AsyncClient):
-    """Refuses replies that are longer than a message may be; of streams the protocol's package bounds each event."""
+    """Cuts replies that are longer than a message may be; of streams the protocol's package bounds each event."""
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         response = await super().send(request, **options)
@@ -51,10 +51,10 @@ class _BoundedReply(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         left = MESSAGE_BYTES
         async for piece in self._inner:
+            yield piece[:left]
             left -= len(piece)
-            if left < 0:
-                raise httpx2.RemoteProtocolError(f"a reply of more than {MESSAGE_BYTES:,} bytes")
-            yield piece
+            if left <= 0:  # what is cut is no JSON, which the package answers; an error here would end the connection
+                return
 
     async def aclose(self) -> None:
         await self._inner.aclose()

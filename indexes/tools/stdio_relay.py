@@ -25,11 +25,13 @@ def main(argv: list[str]) -> int:
         return 127
     assert server.stdout is not None
     assert server.stderr is not None
-    threading.Thread(target=hear, args=(server.stderr,), daemon=True).start()
+    hearing = threading.Thread(target=hear, args=(server.stderr,), daemon=True)
+    hearing.start()
     if not hand_on(server.stdout, most):
         server.kill()
         sys.stderr.write(f"a line of more than {most} bytes\n")
         return 1
+    hearing.join(1)
     return server.wait()
 
 
