@@ -64,7 +64,7 @@ class Answers:
         """The rows of a file from the `start`-th on. `next` is where the following ones begin."""
         listing = self._listing(run, kind, file)
         with listing.lock:
-            listing.refresh(SLICE)
+            listing.refresh(SLICE, start + ROWS)
             places = listing.places[start : start + ROWS]
             return {
                 "generation": listing.generation,
