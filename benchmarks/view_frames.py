@@ -8,8 +8,8 @@ to the last pixel of its canvas) and Chromium behind it (putting the page on the
 and the time from frame to frame. Processor times hold on a busy machine too; the last tell of the whole machine.
 
 Opening: a run of 100 trees and one of so many (about 44 kB each, copies of the shipped ones), with their indexes and
-without. Printed are the seconds from the address until the first rows stand there, until the first tree and its step do,
-and until the whole list is known.
+without. Printed are the seconds from the address until the first rows stand there, until the first tree does, and until
+the whole list is known.
 """
 
 from __future__ import annotations
