@@ -158,7 +158,7 @@ def test_a_pair_its_nodes_its_rules_and_its_mark(browser: Browser, link: str, ru
         page.select_option(".filter-row select >> nth=2", "bridge")
         page.click("#pairs .row")
         page.click("text=Every two siblings of this tree")
-        page.wait_for_selector(".pair-list .here")
+        page.wait_for_selector(".siblings .here")
         page.click("text=Mark as wrong")
         page.wait_for_selector("text=Marked as wrong")
         assert len((runs[1] / "wrong.jsonl").read_text(encoding="utf-8").splitlines()) == 1
