@@ -200,7 +200,13 @@ def test_curves_and_groups(browser: Browser, link: str) -> None:
         page.wait_for_selector(".episode .raw")
 
 
-PLACES = ("#/trees/trees/1/2", "#/pairs/pairs/0.1", "#/after/predictions/1/before", "#/train/training")
+PLACES = (
+    "#/trees/trees/1/2",
+    "#/pairs/pairs/0.1",
+    "#/after/predictions/1/before",
+    "#/after/quality//before",
+    "#/train/training",
+)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -210,6 +216,7 @@ def test_nothing_stands_in_anyones_way(browser: Browser, link: str, place: str, 
     with page_in(browser, color_scheme=scheme) as page:
         at(page, link, place)
         page.wait_for_selector(".node-pane .raw, .two-sides, .step-grid .played, .chart canvas")
+        page.wait_for_function("!document.querySelector('main').innerText.includes('Computing')")
         page.wait_for_load_state("networkidle")
         assert violations(page) == ""
         page.set_viewport_size({"width": 320, "height": 700})
