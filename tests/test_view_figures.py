@@ -48,11 +48,18 @@ def at(page: Page, link: str, place: str) -> None:
 
 def cells(page: Page, table: str, row: str) -> list[str]:
     """The cells of a row of the table with that label."""
-    return (
-        page.locator(f"[aria-label='{table}'] tr", has=page.locator(f"th:text-is('{row}')"))
-        .locator("td")
-        .all_inner_texts()
-    )
+    rows = page.locator(f"[aria-label='{table}'] tr")
+    return rows.filter(has=page.get_by_role("rowheader", name=row, exact=True)).locator("td").all_inner_texts()
+
+
+def hovered(page: Page, node: int | None) -> bool:
+    """Whether the page comes to show that node's card; it allows no eval, so we ask it again and again."""
+    asked = "document.querySelector('canvas').stage.scene.hovered"
+    for _ in range(100):
+        if page.evaluate(asked) == node and page.evaluate("document.querySelector('canvas').stage.frame") == 0:
+            return True
+        page.wait_for_timeout(100)
+    return False
 
 
 def test_every_figure_of_two_runs(browser: Browser, link: str, runs: list[Path], tmp_path: Path) -> None:
@@ -122,11 +129,10 @@ def test_the_words_of_a_node_stand_beside_it(browser: Browser, link: str) -> Non
         }""")
         before = page.locator("canvas").screenshot()
         page.mouse.move(x, y)
-        page.wait_for_function("document.querySelector('canvas').stage.scene.hovered === 1")
-        page.wait_for_function("document.querySelector('canvas').stage.frame === 0")
+        assert hovered(page, 1)
         assert page.locator("canvas").screenshot() != before
         page.mouse.move(5, 5)
-        page.wait_for_function("document.querySelector('canvas').stage.scene.hovered === null")
+        assert hovered(page, None)
 
 
 def test_the_file_to_mail_has_the_figures_and_the_ways(browser: Browser, runs: list[Path], tmp_path: Path) -> None:

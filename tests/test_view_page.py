@@ -216,7 +216,7 @@ def test_nothing_stands_in_anyones_way(browser: Browser, link: str, place: str, 
     with page_in(browser, color_scheme=scheme) as page:
         at(page, link, place)
         page.wait_for_selector(".node-pane .raw, .two-sides, .step-grid .played, .chart canvas")
-        page.wait_for_function("!document.querySelector('main').innerText.includes('Computing')")
+        page.wait_for_selector("text=Computing the figures", state="detached", timeout=60_000)
         page.wait_for_load_state("networkidle")
         assert violations(page) == ""
         page.set_viewport_size({"width": 320, "height": 700})
