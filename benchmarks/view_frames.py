@@ -1,6 +1,6 @@
 """How smoothly the viewer moves a tree, and how soon it opens a long run, in Chromium without a screen.
 
-    python benchmarks/view_frames.py [--frames 200] [--trees 24800]
+    python -m benchmarks.view_frames [--frames 200] [--trees 24800]
 
 Frames: trees of 100, 1,000 and 10,000 nodes, whole and near, are dragged a few pixels at every frame. Printed are the
 median and the 95th percentile, in milliseconds, of: the processor time that a frame takes the page (drawing the tree,

@@ -1,6 +1,6 @@
 """The pictures of docs/viewer.md, taken of real runs in Chromium.
 
-    python benchmarks/view_pictures.py BEFORE AFTER [--out docs/viewer]
+    python -m benchmarks.view_pictures BEFORE AFTER [--out docs/viewer]
 
 BEFORE and AFTER are two runs of steprag infer on the same questions. Trees and pairs are the shipped ones. Few colours
 keep the files small.

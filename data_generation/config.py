@@ -9,7 +9,16 @@ from pydantic import Field, model_validator
 from steprag.config import StageConfig, with_preset
 from steprag.policy.budget import BudgetConfig
 from steprag.policy.scoring import refusal
-from steprag.sections import EpisodeConfig, JudgeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig, Section
+from steprag.sections import (
+    EpisodeConfig,
+    JournalConfig,
+    JudgeConfig,
+    PolicyConfig,
+    Positive,
+    PromptConfig,
+    RetrieverConfig,
+    Section,
+)
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "default": {},
@@ -90,6 +99,7 @@ class GenerateConfig(StageConfig):
     reward: RewardConfig = RewardConfig()
     tree: TreeLimits = TreeLimits()
     budget: BudgetConfig = BudgetConfig()
+    journal: JournalConfig = JournalConfig()
     trees_at_once: Positive | None = Field(
         default=None, description="trees that grow at once; none: twice policy.concurrency"
     )

@@ -193,7 +193,7 @@ def _encode(order: _Order, folder: Path, rows: int) -> None:
         config.dtype,
         config.backend,
     )
-    encode_shards(work, config.device.split(",") * config.processes)
+    encode_shards(work, config.device.split(",") * config.processes, config.ray)
 
 
 def _indexed(order: _Order, folder: Path, taken: Intake) -> tuple[IndexFacts, dict[str, Any]]:

@@ -53,6 +53,7 @@ class IndexConfig(StageConfig):
     normalise: bool | None = Field(None, description="vectors of length 1; none: yes")
     device: str = Field("auto", description="where passages are encoded: cpu, cuda, cuda:0,cuda:1 (one process each)")
     processes: Positive = Field(1, description="processes that encode on each of these devices")
+    ray: int = Field(0, ge=0, description="encode with so many processes of the Ray cluster at $RAY_ADDRESS")
     dtype: Dtype = Field("float32", description="the encoder's arithmetic: bfloat16, float16 for a GPU, int8 for a CPU")
     backend: Backend = Field("torch", description="what runs the encoder: torch, or on a CPU onnx or openvino")
     batch_tokens: Positive | None = Field(

@@ -13,7 +13,7 @@ from steprag.agent.open import SERVED
 from steprag.config import StageConfig, add_options, environment, load_config, options_from
 from steprag.engines.models import shipped_adapters
 from steprag.policy.budget import BudgetConfig
-from steprag.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
+from steprag.sections import EpisodeConfig, JournalConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
 from steprag.yaml_files import read_yaml
 
 Config = TypeVar("Config", bound=StageConfig)
@@ -41,6 +41,7 @@ class InferConfig(StageConfig):
     )
     limit: Positive | None = Field(default=None, description="use the first so many questions only")
     budget: BudgetConfig = BudgetConfig()
+    journal: JournalConfig = JournalConfig()
     best_of: Positive = Field(
         default=1, description="episodes a question, with seeds of their own; the answer that most of them give counts"
     )

@@ -38,6 +38,7 @@ COMMANDS = (
     Command("index check", "indexes.check", "an index folder's files and vectors against its manifest"),
     Command("index search", "indexes.search", "passages for a query"),
     Command("index serve", "indexes.service.serve", "an index folder over HTTP"),
+    Command("index upload", "indexes.milvus.upload", "an index folder into a Milvus collection"),
     Command("index evaluate", "indexes.evaluate", "recall of an index against supporting passages"),
     Command("index calibrate", "indexes.web.calibrate", "when an index is to be left for the web"),
     Command("policy", "steprag.engines.policy_command", "serve a model or adapter; convert what the trainer made"),

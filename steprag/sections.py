@@ -150,6 +150,17 @@ class RetrieverConfig(Section):
     )
 
 
+class JournalConfig(Section):
+    """What a failure of power may take of a run's journal. A process that dies loses nothing either way."""
+
+    sync_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        description="seconds between two writes through to the disk: what a failure of power may lose (0.5 is cheap); "
+        "0: when the system does, often 30",
+    )
+
+
 class PromptConfig(Section):
     """The prompt profile and its worked examples."""
 

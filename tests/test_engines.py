@@ -607,6 +607,15 @@ def greedy_ids(adapted: Any, weights: Path, tokens: int) -> tuple[Any, Any, Any]
         return tokenizer, ids, adapted.generate(**prompt, max_new_tokens=tokens, do_sample=False)[0, start:]
 
 
+def test_transformers_finds_its_folder_of_models_where_no_hub_was_ever_asked(
+    adapted: tuple[Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server answers /v1/models with 500 where that folder is missing."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    command(EngineSpec("transformers", adapter=str(adapted[1])))
+    assert (tmp_path / "hub").is_dir()
+
+
 @pytest.mark.slow
 def test_transformers_serves_what_peft_says(adapted: tuple[Any, Path], weights: Path) -> None:
     """20 tokens, because base and adapter begin alike; an adapter ignored in silence would say the base's words."""

@@ -34,6 +34,7 @@ OWN_WORDS = {
         "onnxruntime",
         "openvino",
         "mcp",
+        "pymilvus",
         "anyio",
         "ray",
         "ddgs",

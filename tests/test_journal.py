@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import multiprocessing
 import os
@@ -456,3 +457,28 @@ def test_a_row_that_this_program_did_not_write_is_named_and_ends_no_start_in_a_t
 async def _replayed(run: Path) -> None:
     async with Journal(run / JOURNAL, reading=True) as journal:
         journal.questions()
+
+
+def test_group_commit_writes_the_journal_through_and_a_disk_that_fails_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, failing, real = [], False, os.fsync
+
+    def fsync(file: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{file}")
+        if name.endswith(f"{JOURNAL}-wal"):
+            if failing:
+                raise OSError(errno.EIO, "the disk is broken")
+            synced.append(os.path.getsize(name))
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    generate(tmp_path / "without", ScriptedPolicy())
+    assert not synced
+    slow = {**SMALL, "journal.sync_seconds": 0.01}
+    generate(tmp_path / "with", Counted(delay=0.05), slow)
+    assert len(synced) > 2
+    assert synced[-1] > 0, "the last write came before the last call"
+    failing = True
+    with pytest.raises(JournalError, match="calls.sqlite: .*the disk is broken"):
+        generate(tmp_path / "broken", Counted(delay=0.05), slow)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -537,3 +539,77 @@ def test_weights_that_do_not_load(tmp_path: Path) -> None:
     reply, health = asking(tmp_path, work, Broken())
     assert (reply.status_code, reply.json()["detail"]) == (500, "the search failed; the service's log says why")
     assert (health.status_code, health.json()["status"]) == (503, "failed")
+
+
+# --- several services of one index ----------------------------------------------------------------------------------
+
+
+class Described(BaseHTTPRequestHandler):
+    """A service with a health route; it answers `left` searches, then it is out of order."""
+
+    fingerprint, left = "one-index", 10**9
+
+    def do_GET(self) -> None:
+        self._send(200, {"fingerprint": self.fingerprint, "mode": "dense"})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        kind = type(self)
+        kind.left -= 1
+        self._send(*((200, found("Lima")) if kind.left >= 0 else (503, {"detail": "out of order"})))
+
+    def _send(self, status: int, body: object) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        del format, args
+
+
+def described(left: int = 10**9, fingerprint: str = "one-index") -> type[Described]:
+    return type("Described", (Described,), {"left": left, "fingerprint": fingerprint})
+
+
+async def many(source: Any, count: int) -> list[tuple[Passage, ...]]:
+    try:
+        return await asyncio.gather(*(source.search(f"query {number}", 3) for number in range(count)))
+    finally:
+        await source.aclose()
+
+
+def test_searches_are_shared_out_and_a_service_that_fails_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    sound, failing = described(), described(left=3)
+    with fakes.listening(sound) as one, fakes.listening(failing) as other:
+        source = open_retriever(f"{one},{other}", quick())
+        assert source.fingerprint == "one-index"
+        answers = asyncio.run(many(source, 60))
+    assert all(passages == (Passage("7", "Lima", "text", 0.5),) for passages in answers)
+    taken = 10**9 - sound.left
+    assert 40 < taken <= 57, "the searches were not shared out"
+    assert f"{other} does not answer; others are asked meanwhile" in capsys.readouterr().err
+
+
+def test_a_search_fails_where_no_service_answers_and_one_that_is_down_at_the_start_is_left_out() -> None:
+    with fakes.listening(described(left=0)) as one:
+        source = open_retriever(f"{one},http://127.0.0.1:1", quick(retries=1))
+        with pytest.raises(RetrieverError, match="503 out of order"):
+            asyncio.run(many(source, 1))
+    with pytest.raises(ConfigError, match="no retriever answers at http://127.0.0.1:1.*; no retriever answers at"):
+        open_retriever("http://127.0.0.1:1,http://127.0.0.1:2", quick())
+
+
+def test_services_of_two_indexes_are_no_replicas() -> None:
+    with fakes.listening(described()) as one, fakes.listening(described(fingerprint="another")) as other:
+        with pytest.raises(ConfigError, match="serves index one-index, .* another; replicas serve the same one"):
+            open_retriever(f"{one},{other}", quick())
+
+
+@pytest.mark.slow
+def test_a_service_may_encode_queries_in_another_runtime(index: Path) -> None:
+    with process(index, "--backend", "onnx") as (url, _):
+        remote, local = open_retriever(url), open_retriever(index)
+        told, here = (asyncio.run(many(source, 5)) for source in (remote, local))
+    assert [[p.id for p in passages] for passages in told] == [[p.id for p in passages] for passages in here]

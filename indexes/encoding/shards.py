@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from queue import Queue
@@ -60,10 +61,11 @@ class Mark:
     sha256: str
 
 
-def encode_shards(work: Work, devices: list[str]) -> int:
+def encode_shards(work: Work, devices: list[str], slots: int = 0) -> int:
     """Encodes what is not encoded yet into `vectors.faiss`; returns how many shards were there already.
 
-    One device encodes in this process; several have a process each.
+    One device encodes in this process; several have a process each. With `slots`, so many processes of a Ray cluster
+    encode, each on a device of that name.
     """
     done = _finished(work)
     missing = [shard for shard in range(work.shards) if shard not in done]
@@ -72,7 +74,7 @@ def encode_shards(work: Work, devices: list[str]) -> int:
         say(f"index: {len(done)} of {work.shards} shards are encoded already")
     if missing:
         say(f"index: {work.rows} passages, loading encoder {work.spec.name}")
-        run = _here if len(devices) == 1 else _in_processes
+        run = partial(_on_ray, slots) if slots else _here if len(devices) == 1 else _in_processes
         with (
             Progress("encode", work.rows, "passages", ready) as progress,
             LineJournal(work.folder / MARKS) as marks,
@@ -102,6 +104,18 @@ def _hash(stored: bytes) -> str:
 
 def _here(work: Work, shards: list[int], devices: list[str], progress: Progress) -> Iterator[Mark]:
     yield from _encoded(work, shards, devices[0], progress.advance)
+
+
+def _on_ray(slots: int, work: Work, shards: list[int], devices: list[str], progress: Progress) -> Iterator[Mark]:
+    from indexes.encoding.ray_shards import on_ray
+
+    vectors = VectorFile(work.folder / VECTORS, work.rows, work.spec.dimension, write=True)
+    with PassageStore(work.folder) as store:
+        for shard, found in on_ray(work, shards, devices, slots, lambda shard: store.texts(range(*work.range(shard)))):
+            stored = vectors.write(work.range(shard)[0], found)
+            vectors.release()
+            progress.advance(len(found))
+            yield Mark(shard, _hash(stored))
 
 
 def _encoded(

@@ -1,4 +1,4 @@
-"""Searches of one process in an index folder.
+"""Searches of one process in an index folder, or in a database's copy of one.
 
 Searches that are awaited at the same time become one batch: while a batch is in the worker thread, new queries
 collect, and the next batch takes them all. The event loop only ever waits.
@@ -12,8 +12,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol
 
-from indexes.corpora.passage_store import PassageStore
 from indexes.retrieval.cache import QueryCache
 from indexes.retrieval.searchers import Asked, RowSearcher, asked_of
 from steprag.errors import RetrieverError
@@ -22,6 +22,20 @@ from steprag.types import Passage
 MAX_BATCH = 64
 CACHED = 4096
 """Searches whose passages are kept in memory; the least recently used go first."""
+
+
+class RowPassages(Protocol):
+    """Passages by row (`PassageStore`, or a database). Used by one thread at a time."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, row: int, score: float | None = None) -> Passage:
+        """The passage of a row, with the score that a search gave it."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of files and connections."""
+        ...
 
 
 @dataclass
@@ -46,7 +60,7 @@ class FolderRetriever:
     def __init__(
         self,
         searcher: RowSearcher,
-        store: PassageStore,
+        store: RowPassages,
         *,
         cache: QueryCache | None = None,
         batch: int = MAX_BATCH,

@@ -12,10 +12,13 @@ from indexes.addons.links import LinkedSearcher
 from indexes.corpora.passage_store import PASSAGES, PassageStore
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EncoderSpec, TextEncoder, encoder_here
+from indexes.encoding.runtimes import Backend, check_backend
 from indexes.manifest import MEND, IndexManifest, fingerprint, read_index_manifest
+from indexes.milvus.collection import PREFIXES, Facts
 from indexes.retrieval.cache import QueryCache
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.remote import RemoteRetriever
+from indexes.retrieval.replicas import ReplicatedRetriever
 from indexes.retrieval.rerank import CrossEncoder, RerankedSearcher
 from indexes.retrieval.searchers import DenseSearcher, HybridSearcher, RowSearcher, VectorIndex
 from indexes.tools.open import open_toolbox
@@ -27,6 +30,8 @@ from steprag.files import existing
 from steprag.sections import RetrieverConfig
 from steprag.yaml_files import read_yaml
 
+SERVICES = ("http://", "https://")
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -35,20 +40,36 @@ class Machine:
     threads: int = 1
     device: str = "cpu"
     batch: int = MAX_BATCH
+    backend: Backend = "torch"
 
 
 def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = None) -> Retriever:
-    """The retriever of an index folder, of a service by its URL, or of what a YAML file names: tools, or the web.
+    """The retriever of an index folder, of a service by its URL (of several with commas between), of a Milvus
+    collection (milvus://HOST:PORT/NAME), or of what a YAML file names: tools, or the web.
 
     Raises ConfigError or DataError where folder and manifest do not agree, where the folder lacks what the mode needs,
     or where no service answers.
     """
     config = config or RetrieverConfig()
-    if str(path_or_url).startswith(("http://", "https://")):
-        return RemoteRetriever(str(path_or_url), config)
+    if str(path_or_url).startswith(SERVICES):
+        urls = str(path_or_url).split(",")
+        return RemoteRetriever(urls[0], config) if len(urls) == 1 else ReplicatedRetriever(urls, config)
+    if str(path_or_url).startswith(PREFIXES):
+        return _open_collection(str(path_or_url), config)
     if str(path_or_url).endswith((".yaml", ".yml")):
         return _open_file(existing(path_or_url, "tools or web file"), partial(open_retriever, config=config))
     return open_folder(path_or_url, config)
+
+
+def _open_collection(url: str, config: RetrieverConfig) -> Retriever:
+    from indexes.milvus.retriever import open_milvus
+
+    machine = Machine()
+
+    def encoder(facts: Facts) -> Callable[[], TextEncoder]:
+        return partial(_load_encoder, encoder_here(facts.encoder, facts.given), facts.encoder, machine)
+
+    return open_milvus(url, config, encoder, machine.batch)
 
 
 def _open_file(file: Path, opened: Callable[[str], Retriever]) -> Retriever:
@@ -66,6 +87,7 @@ def open_folder(path: str | Path, config: RetrieverConfig, machine: Machine | No
     first search on where `preload` is off. The first search waits for them.
     """
     machine = machine or Machine()
+    check_backend(machine.backend)
     folder = existing(path, "index folder")
     manifest = read_index_manifest(folder)
     check_files(folder, manifest.files, MEND)
@@ -131,7 +153,7 @@ def _load_encoder(folder: Path, spec: EncoderSpec, machine: Machine) -> Encoder:
 
     faiss.omp_set_num_threads(machine.threads)
     try:
-        return Encoder(folder, spec, device=machine.device, threads=machine.threads)
+        return Encoder(folder, spec, device=machine.device, threads=machine.threads, backend=machine.backend)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder}: the encoder cannot be loaded: {' '.join(str(error).split())[:300]}") from error
 

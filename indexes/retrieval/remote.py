@@ -31,6 +31,10 @@ LONGEST_WAIT = 30.0
 """Seconds before the second try, doubled each time, and at most."""
 
 
+class ServiceLost(RetrieverError):
+    """The service has not answered, or has said that it cannot now: another one of the same index may."""
+
+
 class RemoteRetriever:
     """Searches by HTTP. For one event loop at a time; requests of many searches are in flight at once."""
 
@@ -105,7 +109,7 @@ class RemoteRetriever:
                 problem, wait = _complaint(reply), _retry_after(reply)
             if attempt < self._config.retries:
                 await asyncio.sleep(min(LONGEST_WAIT, wait or FIRST_WAIT * 2**attempt) * random.uniform(1, 1.5))
-        raise RetrieverError(f"{self._url}: {problem} (tried {self._config.retries + 1} times)")
+        raise ServiceLost(f"{self._url}: {problem} (tried {self._config.retries + 1} times)")
 
     async def aclose(self) -> None:
         """Closes the connections."""

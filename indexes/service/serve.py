@@ -43,7 +43,7 @@ async def serve(folder: Path, config: ServeConfig) -> None:
     token = token_in(config.retriever.token_env, config.host)
     listening = listen(config.host, config.port)
     with listening:
-        machine = Machine(config.threads or usable_cores(), config.device, config.batch)
+        machine = Machine(config.threads or usable_cores(), config.device, config.batch, config.backend)
         retriever = open_folder(folder, config.retriever, machine)
         loopback = is_loopback(config.host)
         mode = mode_of(folder, read_index_manifest(folder), config.retriever)

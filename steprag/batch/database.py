@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,19 @@ class Database:
         self.write("INSERT INTO lost(question, role) SELECT question, role FROM calls WHERE reply IS NULL")
         self.write("DELETE FROM calls WHERE reply IS NULL")
         self.write("COMMIT")
+
+    def sync(self) -> None:
+        """Has all that is committed on the disk when this returns. May be called by a thread beside the others.
+
+        What is committed stands in SQLite's log or, once SQLite has moved it there (and synced it), in the file.
+        """
+        try:
+            with self._path.with_name(f"{self._path.name}-wal").open("rb") as log:
+                os.fsync(log.fileno())
+        except FileNotFoundError:  # nothing was written yet, or all of it has moved
+            return
+        except OSError as error:
+            raise JournalError(f"{self._path}: {error}; make room and run again: what is in it is kept") from None
 
     def close(self) -> None:
         """Closes the file."""

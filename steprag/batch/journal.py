@@ -5,8 +5,8 @@ tree is grown from its first step, finished calls are answered from here, and on
 The same file rebuilds trees without a model or an index (`Replay`).
 
 Rows are committed one by one in WAL mode. A killed process loses nothing that was committed; after a power failure the
-last moments may be missing, and those calls are made again. Where several processes work on one run, each has a journal
-of its own (`steprag.batch.absorb`).
+last moments may be missing, and those calls are made again (`journal.sync_seconds` says how many). Where several
+processes work on one run, each has a journal of its own (`steprag.batch.absorb`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Journal(KeptCalls):
 
     `reading`: nothing is written, so the file may belong to a run that goes on. `alone`: no other process may have it
     open (`steprag.batch.database`). `below`: calls that an earlier start of the run finished elsewhere, answered from
-    there. Raises JournalError where the file cannot be read or written (disk full, damaged, made by something else).
+    there. `sync_seconds`: how often what was committed is written through to the disk, within the context; 0: when the
+    system does. Raises JournalError where the file cannot be read or written (disk full, damaged, not a journal).
     """
 
     def __init__(
@@ -54,10 +55,12 @@ class Journal(KeptCalls):
         reading: bool = False,
         alone: bool = False,
         below: KeptCalls | None = None,
+        sync_seconds: float = 0.0,
     ) -> None:
         super().__init__(path, Database(path, reading=reading, alone=alone))
         self.spending, self.below = spending or Spending(), below
         self.in_flight: set[asyncio.Task[Any]] = set()
+        self._sync_seconds, self._syncing = sync_seconds, None
         self.closing = False
         self.fatal: StepragError | None = None
         """Why no request can succeed any more."""
@@ -122,13 +125,28 @@ class Journal(KeptCalls):
         self._db.write("COMMIT")
 
     async def __aenter__(self) -> Journal:
+        if self._sync_seconds:
+            self._syncing = asyncio.create_task(self._sync())
         return self
+
+    async def _sync(self) -> None:
+        """Group commit: one write through to the disk for all calls of a moment. A disk that fails ends the run."""
+        while True:
+            await asyncio.sleep(self._sync_seconds)
+            try:
+                await asyncio.to_thread(self._db.sync)
+            except StepragError as error:
+                self.closing, self.fatal = True, error
+                return
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.closing = True
         await asyncio.gather(*self.in_flight, return_exceptions=True)
+        if self._syncing:
+            self._syncing.cancel()
+            self._db.sync()
         self.close()
 
 

@@ -8,13 +8,10 @@ to outlive a process is on the disk. A slot that dies is replaced, and its quest
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import secrets
-import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Container, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Container
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +20,7 @@ from ray.exceptions import RayActorError, RayTaskError  # pyright: ignore[report
 
 from steprag.batch.absorb import absorb_slots, slot_journal
 from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.ray_cluster import cluster, own_error
 from steprag.batch.shards import Share, share_of
 from steprag.batch.slot import Slot, SlotPlan, SlotSpent
 from steprag.batch.workers import Config, Slots, Work
@@ -38,10 +36,6 @@ DEATHS = 3
 """A question alone with so many deaths of its slot is given up."""
 OPENINGS = 3
 """A slot that dies so often while it opens ends the run."""
-OBJECT_STORE = 128 * 2**20
-"""Bytes of memory for replies on their way, where the cluster is started here. Results have some 100 kB."""
-CONNECTING = 10.0
-"""Seconds until a cluster counts as one that is not there."""
 PATIENT = 30.0
 """Seconds after which a slot that has no place in the cluster is mentioned."""
 
@@ -58,7 +52,7 @@ async def opened_slots(
     journal.close()  # slots read it; nobody writes it until they have ended
     begun, prices = journal.begun, spending.prices
     try:
-        with _cluster(slots.count):
+        with cluster(slots.count):
             pool = _Pool(_plans(run.path, config, slots, prices), spending, slots.index)
             try:
                 note_served(run, await pool.open())
@@ -92,42 +86,6 @@ def _plans(folder: Path, config: Config, slots: Slots[Config], prices: Any) -> l
         )
         for place in range(slots.count)
     ]
-
-
-@contextmanager
-def _cluster(slots: int) -> Iterator[None]:
-    """The cluster at $RAY_ADDRESS, or one on this machine for the block: without dashboard, reporting to nobody.
-
-    Ray's servers listen on all interfaces, whatever they are told; the token that it makes keeps strangers out.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    try:
-        if address := os.environ.get("RAY_ADDRESS"):
-            _check_listens(address)
-            ray.init(address=address, **common)
-        else:
-            ray.init(
-                address="local",
-                num_cpus=slots,
-                include_dashboard=False,
-                object_store_memory=OBJECT_STORE,
-                **common,
-            )
-    except (OSError, ValueError, RuntimeError) as error:
-        where, said = os.environ.get("RAY_ADDRESS", "not set"), " ".join(str(error).split())[:300]
-        raise ConfigError(f"no Ray cluster ($RAY_ADDRESS: {where}): {said}") from None
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def _check_listens(address: str) -> None:
-    """Raises OSError where nothing listens at HOST:PORT; Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if host and "://" not in address and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), CONNECTING).close()
 
 
 class _Pool:
@@ -247,6 +205,4 @@ async def _told(reply: Awaitable[Reply]) -> Reply:
     try:
         return await reply
     except RayTaskError as error:
-        if isinstance(error.cause, StepragError):
-            raise error.cause from None
-        raise
+        raise own_error(error) from None

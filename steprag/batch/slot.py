@@ -12,7 +12,7 @@ from typing import Any
 
 from steprag.batch.journal import Journal
 from steprag.batch.kept import KeptCalls
-from steprag.batch.workers import Opening, Work
+from steprag.batch.workers import Opening, Work, sync_seconds
 from steprag.batch.worklist import Served, served_by
 from steprag.config import StageConfig
 from steprag.errors import BudgetReached
@@ -63,7 +63,8 @@ class Slot:
         agent, working = await self._stack.enter_async_context(plan.opening(plan.config))
         below = KeptCalls.reading(plan.below)
         self._stack.callback(below.close)
-        journal = Journal(plan.journal, self._spending, alone=True, below=below)
+        synced = sync_seconds(plan.config)
+        journal = Journal(plan.journal, self._spending, alone=True, below=below, sync_seconds=synced)
         self._journal = await self._stack.enter_async_context(journal)
         self._work: Work[Any] = await working(plan.config, agent, journal)
         return agent.environment.retriever.fingerprint, served_by(policy=agent.policy, judge=agent.judge)

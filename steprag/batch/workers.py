@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from steprag.agent.open import Agent
 from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.ray_cluster import check_ray
 from steprag.batch.worklist import same_model
 from steprag.config import StageConfig
 from steprag.errors import ConfigError
-from steprag.extras import remedy
-from steprag.policy.budget import BudgetConfig, Spending
+from steprag.policy.budget import Spending
 from steprag.runs import Run
-from steprag.sections import PolicyConfig
+from steprag.sections import JournalConfig, PolicyConfig
 from steprag.types import Failure, Question
 
 Outcome = TypeVar("Outcome")
 Work = Callable[[Question], Awaitable[Outcome | Failure]]
 """What makes a question's result."""
-
-
-class BatchConfig(Protocol):
-    """The sections that every run over questions has."""
-
-    @property
-    def policy(self) -> PolicyConfig:
-        """The model that writes steps."""
-        ...
-
-    @property
-    def budget(self) -> BudgetConfig:
-        """What the run may use."""
-        ...
 
 
 Config = TypeVar("Config", bound=StageConfig)
@@ -58,6 +43,11 @@ class Slots(Generic[Config]):
     index: str
     order: Sequence[str]
     models: Mapping[str, PolicyConfig]
+
+
+def sync_seconds(config: StageConfig) -> float:
+    """How often the journal is written through to the disk; 0 where the configuration does not say."""
+    return next((value.sync_seconds for _, value in config if isinstance(value, JournalConfig)), 0.0)
 
 
 def add_ray_option(parser: argparse.ArgumentParser) -> None:
@@ -87,14 +77,14 @@ async def workers(
     Leaving the block waits for the calls in flight, so that their replies are kept.
     """
     if slots is not None:
-        if importlib.util.find_spec("ray") is None:
-            raise ConfigError(f"--ray needs the extra `ray` (ray is not installed): {remedy('ray')}")
+        check_ray()
         from steprag.batch.ray_slots import opened_slots
 
         async with opened_slots(run, config, spending, slots) as both:
             yield both
         return
-    async with opened as agent, Journal(run.path / JOURNAL, spending) as journal:
+    kept = Journal(run.path / JOURNAL, spending, sync_seconds=sync_seconds(config))
+    async with opened as agent, kept as journal:
         run.set(calls_lost=journal.lost)
         same_model(run, policy=agent.policy, judge=agent.judge)
         yield await working(config, agent, journal), journal.begun

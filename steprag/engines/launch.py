@@ -93,6 +93,9 @@ def _transformers(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
     from steprag.engines import weights
 
     need("transformers")
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)  # it lists the models there, and fails where it is not
     model = weights.transformers_folder(files)
     port = spec.port or free_port(spec.host)
     argv = [*_guarded(), sys.executable, "-m", "transformers.cli.transformers", "serve", str(model)]

@@ -1,0 +1,138 @@
+"""Dense search in a Milvus collection. Queries are encoded here, in batches; Milvus finds rows and passages."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexes.encoding.encoders import TextEncoder
+from indexes.milvus.collection import (
+    FACTS_ROW,
+    PASSAGE,
+    STRONG,
+    VECTOR,
+    Address,
+    Facts,
+    address_of,
+    connected,
+    read_facts,
+    rows_in,
+    told,
+)
+from indexes.retrieval.cache import QueryCache
+from indexes.retrieval.folder_retriever import FolderRetriever
+from indexes.retrieval.searchers import SPARE, Asked, Ranking, named, ranking
+from steprag.errors import ConfigError, RetrieverError
+from steprag.sections import RetrieverConfig
+from steprag.types import Passage
+
+KEPT = 20_000
+"""Passages that were found last, kept until they are handed on."""
+EF = 4
+"""An HNSW search looks at so many candidates for each row that is asked of it."""
+LEAST_EF = 64
+
+
+class FoundPassages:
+    """Passages of a collection by row: those that a search has just brought, others asked for."""
+
+    def __init__(self, client: Any, address: Address, rows: int) -> None:
+        self._client, self._address, self._rows = client, address, rows
+        self._found: OrderedDict[int, Passage] = OrderedDict()
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def keep(self, row: int, values: Any) -> None:
+        """Takes over a passage that a search brought."""
+        self._found[row] = Passage(values["id"], values["title"], values["text"])
+        self._found.move_to_end(row)
+        while len(self._found) > KEPT:
+            self._found.popitem(last=False)
+
+    def read(self, row: int, score: float | None = None) -> Passage:
+        """The passage of a row, with the score that a search gave it. Raises RetrieverError where there is none."""
+        if row not in self._found:
+            with told(self._address):
+                found = self._client.get(self._address.collection, ids=[row], output_fields=list(PASSAGE))
+            if not found:
+                raise RetrieverError(f"{self._address.uri}/{self._address.collection} has no row {row} any more")
+            self.keep(row, found[0])
+        return replace(self._found[row], score=score)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._client.close()
+
+
+class MilvusSearcher:
+    """Ranks rows by Milvus. An exact index has the fingerprint of the flat folder that it came from."""
+
+    def __init__(
+        self, client: Any, address: Address, facts: Facts, passages: FoundPassages, load: Callable[[], TextEncoder]
+    ) -> None:
+        self._client, self._address, self._facts, self._passages = client, address, facts, passages
+        self._load, self._encoder = load, None
+        self.fingerprint = facts.fingerprint if facts.type == "FLAT" else named("milvus", facts.type, facts.fingerprint)
+
+    def load(self) -> None:
+        """Loads the encoder, once."""
+        self._encoder = self._encoder or self._load()
+
+    def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+        """At most `top_k` rows a query, by cosine: one request for all. A query that stands twice is encoded once."""
+        self.load()
+        assert self._encoder is not None
+        texts = list(dict.fromkeys(query for query, _ in asked))
+        depth = (
+            min(max(top_k for _, top_k in asked) + SPARE, self._facts.rows) + 1
+        )  # the row of facts may be among them
+        params = {"ef": max(LEAST_EF, EF * depth)} if self._facts.type == "HNSW" else {}
+        with told(self._address):
+            found = self._client.search(
+                self._address.collection,
+                data=list(self._encoder.encode_queries(texts)),
+                anns_field=VECTOR,
+                limit=depth,
+                output_fields=list(PASSAGE),
+                search_params={"metric_type": "IP", "params": params},
+                consistency_level=STRONG,
+            )
+        ranked = {text: self._ranked(hits) for text, hits in zip(texts, found, strict=True)}
+        return [ranked[query][:top_k] for query, top_k in asked]
+
+    def _ranked(self, hits: Any) -> Ranking:
+        rows = {int(hit["entity"]["row"]): hit for hit in hits if int(hit["entity"]["row"]) != FACTS_ROW}
+        for row, hit in rows.items():
+            self._passages.keep(row, hit["entity"])
+        return ranking(np.array(list(rows), int), np.array([hit["distance"] for hit in rows.values()]))
+
+
+def open_milvus(
+    url: str, config: RetrieverConfig, encoder: Callable[[Facts], Callable[[], TextEncoder]], batch: int
+) -> FolderRetriever:
+    """The retriever of a collection that `steprag index upload` has filled; `encoder` finds its encoder here.
+
+    Raises ConfigError where no server answers, the collection is not there, not whole or not ours, or the
+    configuration asks for more than dense search.
+    """
+    address = address_of(url)
+    if config.mode not in ("auto", "dense") or config.links or config.reranker:
+        raise ConfigError(f"{url}: a Milvus collection is searched by its vectors alone; leave retriever.mode at auto, "
+                          "and retriever.links and .reranker out")  # fmt: skip
+    client = connected(address, os.environ.get(config.token_env, ""), config.timeout)
+    facts = read_facts(client, address)
+    if facts is None:
+        raise ConfigError(f"{address.uri} has no collection {address.collection}; steprag index upload makes it")
+    if (count := rows_in(client, address)) != facts.rows:
+        raise ConfigError(f"{url} holds {count} of {facts.rows} passages; run steprag index upload again")
+    passages = FoundPassages(client, address, facts.rows)
+    searcher = MilvusSearcher(client, address, facts, passages, encoder(facts))
+    cache = QueryCache(Path(config.cache).expanduser(), searcher.fingerprint) if config.cache else None
+    return FolderRetriever(searcher, passages, cache=cache, batch=batch, preload=config.preload)

@@ -1,0 +1,112 @@
+"""A corpus encoded by processes of a Ray cluster: one process's bytes, whatever dies."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from indexes.build import build_index
+from indexes.encoding.shards import MARKS
+from indexes.vectors.vector_file import VECTORS
+from steprag.errors import ConfigError, StepragError
+from tests.indexing import small, write_corpus
+
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="the extra `ray` is not installed: pip install -e '.[ray]'"
+)
+ROWS, SHARD = 3000, 10
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Short passages of different lengths."""
+    rows = [(f"p{n}", f"Thing {n}", "is next to " * (n % 9 + 1) + str(n)) for n in range(ROWS)]
+    return write_corpus(tmp_path / "c.jsonl", rows)
+
+
+def encoding_processes() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [each for each in children if each.name().startswith("ray::EncodingS")]
+
+
+def kill_one(marks: Path, killed: list[int]) -> None:
+    """Kills an encoding process once some shards are marked."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until and not (marks.exists() and marks.read_bytes().count(b"\n") >= 3):
+        time.sleep(0.002)
+    for process in encoding_processes()[:1]:
+        process.kill()
+        killed.append(process.pid)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_processes_of_a_cluster_encode_the_bytes_of_one_although_one_is_killed(
+    corpus: Path, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = small(encoder, shard_rows=SHARD, batch_tokens=512, device="cpu")
+    plain = build_index(str(corpus), tmp_path / "plain", config)
+    killed: list[int] = []
+    killer = threading.Thread(target=kill_one, args=(tmp_path / ".ray.building" / MARKS, killed))
+    killer.start()
+    rayed = build_index(str(corpus), tmp_path / "ray", config.model_copy(update={"ray": 2}))
+    killer.join()
+    assert killed, "no process was there to kill"
+    assert "died; another one takes its place" in capsys.readouterr().err
+    assert (rayed.path / VECTORS).read_bytes() == (plain.path / VECTORS).read_bytes()
+    assert rayed.manifest.fingerprint == plain.manifest.fingerprint
+
+
+class Deadly:
+    """A tokeniser's stand-in that ends its process."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def tokenise(self, texts: Sequence[str]) -> None:
+        del texts
+        os._exit(1)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_passages_that_kill_every_process_end_the_build_in_one_line(
+    corpus: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from indexes.encoding import ray_shards
+
+    class DeadlySlot(ray_shards.EncodingSlot):
+        def _loaded(self) -> Deadly:  # pyright: ignore[reportIncompatibleMethodOverride]
+            return Deadly()
+
+    monkeypatch.setattr(ray_shards, "EncodingSlot", DeadlySlot)
+    with pytest.raises(StepragError, match="died 4 times over the same passages"):
+        build_index(str(corpus), tmp_path / "i", small(encoder, shard_rows=SHARD, device="cpu", ray=1))
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_node_without_the_encoder_and_a_device_by_number_are_one_line(
+    corpus: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from indexes.encoding import ray_shards
+
+    with pytest.raises(ConfigError, match="--device cuda:0,cuda:1 with --ray"):
+        build_index(str(corpus), tmp_path / "i", small(encoder, shard_rows=SHARD, device="cuda:0,cuda:1", ray=1))
+
+    class ElsewhereSlot(ray_shards.EncodingSlot):
+        def _loaded(self) -> ray_shards.Encoder:
+            os.chdir("/")
+            self._work = type(self._work)(**{**vars(self._work), "encoder_folder": Path("no-such-folder")})
+            return super()._loaded()
+
+    monkeypatch.setattr(ray_shards, "EncodingSlot", ElsewhereSlot)
+    with pytest.raises(ConfigError, match="a node of the cluster has no encoder at no-such-folder"):
+        build_index(str(corpus), tmp_path / "i", small(encoder, shard_rows=SHARD, device="cpu", ray=1))
