@@ -5,6 +5,7 @@ import { number } from "./format.js";
 import { html, useEffect, useRef, useState } from "./html.js";
 
 const HEIGHT = 190;
+const FEW = 4;
 const WHOLE_STEPS = [1, 2, 5].flatMap((step) => [1, 10, 100, 1e3, 1e4, 1e5, 1e6].map((ten) => step * ten)).sort((a, b) => a - b);
 
 /**
@@ -53,7 +54,8 @@ function options(width, unit, lines) {
   const axis = { stroke: soft, font: `11px ${themeFont()}`, grid: { stroke: grid, width: 1 }, ticks: { show: false } };
   const series = lines.flatMap((line) => {
     if (line.dots) return [{ label: line.name, stroke: wrong, paths: () => null, points: { show: true, size: 5, fill: wrong } }];
-    const main = { label: line.name, stroke: accent, width: 2, spanGaps: true, points: { show: false } };
+    const few = line.values.filter((value) => value !== null).length < FEW; // no line, or hardly one
+    const main = { label: line.name, stroke: accent, width: 2, spanGaps: true, points: { show: few, size: 6, fill: accent } };
     if (line.bars) return [{ ...main, width: 0, fill: accent, paths: uPlot.paths.bars({ size: [0.86, 60] }) }];
     const edge = { stroke: faint, width: 1, points: { show: false } };
     if (line.low) return [{ ...edge, label: "low" }, { ...edge, label: "high" }, main];
