@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from steprag.files import dump_line, from_dict, line_hash, read_records
 from steprag.runs import open_run
 from steprag.training_rows import Pair
 from steprag.types import Passage, Tree
+from steprag.view import api
 from steprag.view.answers import Answers
 from steprag.view.api import create_view_app
 from steprag.view.export import document, write_export
@@ -175,6 +177,29 @@ def test_a_pair_leads_to_its_tree_and_kind(tmp_path: Path) -> None:
     assert got(where, *runs) == {"run": "run", "line": 1, "id": pair.question_id}
     assert got("/api/record/pairs?run=pairs&line=1", *runs)["chosen"] == [dict(pair.chosen[0])]
     assert got("/api/kinds?run=pairs", *runs)["atlas-train-0001"] == "bridge"
+
+
+def test_a_tree_leads_to_the_pairs_that_came_out_of_it(tmp_path: Path) -> None:
+    run = shipped_run(tmp_path / "run", 3)
+    made = pairs_of(run, tmp_path / "pairs")
+    tree = line_hash(shipped_lines(1)[0].rstrip("\n"))
+    told = got(f"/api/pairs_of?tree={tree}", run, tmp_path / "pairs")["pairs"]
+    assert [(one["run"], one["line"], one["nodes"]) for one in told] == [
+        ("pairs", line, [pair.chosen_node, pair.rejected_node])
+        for line, pair in enumerate(made, 1)
+        if pair.tree == tree
+    ]
+    assert told
+    assert got("/api/pairs_of?tree=0", run, tmp_path / "pairs")["pairs"] == []
+
+
+def test_a_rule_that_has_nothing_to_say_of_a_tree_hides_no_other(tmp_path: Path) -> None:
+    nodes = tuple(replace(node, belief=None) for node in first_tree().nodes)
+    run = made_run(tmp_path / "run", replace(first_tree(), nodes=nodes))
+    told = got("/api/every_reward?run=run&line=1", run)
+    assert "no beliefs" in told["gain"]["fault"]
+    assert told["spre"] == got("/api/rewards?run=run&line=1&rule=spre", run)
+    assert write_export(Answers(open_folders([str(run)])), tmp_path / "all.html", 1)
 
 
 def test_a_marked_pair_is_dropped_by_the_next_build(tmp_path: Path) -> None:
@@ -358,3 +383,17 @@ def test_the_counts_of_a_tree_go_into_the_index(tmp_path: Path) -> None:
     assert place["counts"]["question"] == "step: which of 9?"
     assert (place["counts"]["kind"], place["counts"]["nodes"]) == ("made", 9)
     assert (run / "trees.jsonl").read_text(encoding="utf-8") == dump_line(made_tree(9)) + "\n"
+
+
+def test_a_crowd_is_refused_and_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "AT_ONCE", 3)
+
+    async def crowd(client: httpx2.AsyncClient) -> list[httpx2.Response]:
+        return await asyncio.gather(*(client.get("/api/runs") for _ in range(12)))
+
+    replies = asked(crowd, shipped_run(tmp_path / "run", 2))
+    assert {reply.status_code for reply in replies} == {200, 429}
+    assert sum(reply.status_code == 200 for reply in replies) >= 3
+    refused = next(reply for reply in replies if reply.status_code == 429)
+    assert refused.headers["Retry-After"] == "1"
+    assert refused.json()["error"]["code"] == "busy"
