@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from steprag.agent.open import Agent
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.ray_cluster import check_ray
-from steprag.batch.worklist import same_model
+from steprag.batch.worklist import note_replicas, replicas_of, same_model
 from steprag.config import StageConfig
 from steprag.errors import ConfigError
 from steprag.policy.budget import Spending
@@ -87,4 +87,7 @@ async def workers(
     async with opened as agent, kept as journal:
         run.set(calls_lost=journal.lost)
         same_model(run, policy=agent.policy, judge=agent.judge)
-        yield await working(config, agent, journal), journal.begun
+        try:
+            yield await working(config, agent, journal), journal.begun
+        finally:
+            note_replicas(run, replicas_of(policy=agent.policy, judge=agent.judge))
