@@ -44,20 +44,24 @@ class Cluster:
         token = folder / "token"
         token.write_text(os.urandom(32).hex())
         self.env = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-        self.env |= {"RAY_ADDRESS": self.address, "RAY_USAGE_STATS_ENABLED": "0"}
-        self._log = (folder / "ray.log").open("ab")
-        port = self.address.split(":")[1]
+        self.env |= {"RAY_ADDRESS": self.address, "RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "300"}
+        self._folder, port = folder, self.address.split(":")[1]
         self._start(0, "--head", "--port", port, "--num-cpus", "0", "--include-dashboard", "false")
-        time.sleep(10)
         for number in (1, 2):
             self._start(number, "--address", self.address, "--num-cpus", "2")
-        time.sleep(10)
 
     def _start(self, node: int, *options: str) -> None:
+        """Starts a node and waits until it stands; the driver joins the head, as it does where hosts are shared."""
         argv = [Path(sys.executable).with_name("ray"), "start", "--block", "--disable-usage-stats", *options,
-                "--node-ip-address", f"127.0.0.{node + 1}", "--object-store-memory", str(100 * 2**20)]  # fmt: skip
+                "--object-store-memory", str(100 * 2**20)]  # fmt: skip
         env = {key: value for key, value in self.env.items() if key != "RAY_ADDRESS"} | {MARK: self._name(node)}
-        subprocess.Popen(argv, env=env, stdout=self._log, stderr=self._log, start_new_session=True)
+        log = self._folder / f"ray-{node}.log"
+        with log.open("wb") as stream:
+            process = subprocess.Popen(argv, env=env, stdout=stream, stderr=stream, start_new_session=True)
+        while "Ray runtime started" not in log.read_text():
+            if process.poll() is not None:
+                raise SystemExit(f"node {node} did not start: {log.read_text()[-500:]}")
+            time.sleep(0.5)
 
     def _name(self, node: int) -> str:
         return f"{self.address} {node}"
