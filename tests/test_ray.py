@@ -87,6 +87,7 @@ def sent(endpoint: Endpoint) -> Counter[str]:
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.usefixtures("on_cluster")
 @pytest.mark.parametrize(("command", "file"), [("generate", "trees.jsonl"), ("infer", "predictions.jsonl")])
 def test_two_slots_give_the_run_of_one_process(
     questions: Path, service: str, tmp_path: Path, command: str, file: str
@@ -112,6 +113,7 @@ def test_two_slots_give_the_run_of_one_process(
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.usefixtures("on_cluster")
 def test_the_number_of_slots_may_change_and_a_budget_is_one_for_all(
     questions: Path, service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,6 +153,7 @@ def searched(
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.usefixtures("on_cluster")
 def test_a_killed_slot_is_replaced_and_a_question_that_kills_every_slot_fails_alone(
     service: str, tmp_path: Path
 ) -> None:
@@ -177,6 +180,7 @@ def test_a_killed_slot_is_replaced_and_a_question_that_kills_every_slot_fails_al
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.usefixtures("on_cluster")
 @pytest.mark.parametrize(("by", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)], ids=["killed", "interrupted"])
 def test_a_run_whose_command_is_ended_goes_on_without_slots(
     questions: Path, service: str, tmp_path: Path, by: signal.Signals, code: int
@@ -203,6 +207,7 @@ def test_a_run_whose_command_is_ended_goes_on_without_slots(
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.usefixtures("on_cluster")
 def test_what_ends_a_slot_ends_the_run_in_one_line(
     questions: Path, service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

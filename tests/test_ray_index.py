@@ -77,6 +77,7 @@ class Deadly:
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.usefixtures("on_cluster")
 def test_passages_that_kill_every_process_end_the_build_in_one_line(
     corpus: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ def test_passages_that_kill_every_process_end_the_build_in_one_line(
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.usefixtures("on_cluster")
 def test_a_node_without_the_encoder_and_a_device_by_number_are_one_line(
     corpus: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
