@@ -66,7 +66,7 @@ def evaluate(run: Path) -> dict[str, Any]:
     scores: dict[str, Any] = {
         "scored_with": HARNESS,
         "identity": manifest["identity"],
-        "ended": has_ended(manifest, len(each) + failed),
+        "ended": manifest.get("stage") == "serve" or has_ended(manifest, len(each) + failed),
         "questions": len(each) + failed,
         "answered": sum(one.answered for one in each),
         "failed": failed,

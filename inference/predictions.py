@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from steprag.files import existing, read_records
-from steprag.types import Prediction
+from steprag.training_rows import people_id
+from steprag.types import Prediction, Turn
 
 PREDICTIONS = "predictions.jsonl"
 TURNS = "turns.jsonl"
@@ -19,9 +21,24 @@ def predictions_file(run: Path) -> Path:
 
 
 def read_predictions(run: Path) -> Iterator[Prediction]:
-    """A run's predictions; of a chat folder the turns that have a golden answer, because somebody judged them.
+    """A run's predictions. Of a chat folder: each question once whose answer a person judged, as `judged` says.
 
     Raises ConfigError where the folder has neither file.
     """
     file = predictions_file(run)
-    return (one for one in read_records(file, Prediction) if one.golden_answers or file.name != TURNS)
+    return judged(read_records(file, Turn)) if file.name == TURNS else read_records(file, Prediction)
+
+
+def judged(turns: Iterable[Turn]) -> Iterator[Turn]:
+    """For each question that a person knows the answer of, the last turn in which the agent went alone, with the last
+    answer that was called right. Turns that go on from a person's step say nothing of the agent.
+    """
+    golden: dict[str, tuple[str, ...]] = {}
+    alone: dict[str, Turn] = {}
+    for turn in turns:
+        question = people_id(turn.question)
+        if turn.golden_answers:
+            golden[question] = turn.golden_answers
+        if not turn.given:
+            alone[question] = turn
+    yield from (replace(alone[one], golden_answers=answers) for one, answers in golden.items() if one in alone)

@@ -9,11 +9,12 @@ from typing import Any
 from inference.evaluate import episode_seconds
 from inference.predictions import read_predictions
 from inference.quality import TextScores, read_bertscore, text_scores
-from inference.scores import Score, mean, score
+from inference.scores import HARNESS, Score, mean, score
 from steprag.batch.worklist import FAILED, failures_in
 from steprag.errors import ConfigError
 from steprag.runs import checked_manifest, has_ended
 from steprag.stats import mcnemar, mean_interval
+from steprag.training_rows import people_id
 
 ALIKE = ("questions", "index", "harness")
 """Keys of a run's identity that must be equal in all runs of one table."""
@@ -55,36 +56,42 @@ class Difference:
 
 
 def read_run(folder: Path, name: str, *, forced: bool = False) -> Scored:
-    """Raises ConfigError where the folder is not a run of steprag infer, has questions without an outcome unless
-    `forced`, or holds no predictions.
+    """Raises ConfigError where the folder is not a run of steprag infer or serve, has questions without an outcome
+    unless `forced`, or holds no predictions.
     """
     manifest = checked_manifest(folder, "identity")
-    if manifest.get("stage") != "infer":
-        raise ConfigError(f"{folder} is a run of {manifest.get('stage')!r}, not of 'infer'")
+    stage, identity = manifest.get("stage"), manifest["identity"]
+    if stage not in ("infer", "serve"):
+        raise ConfigError(f"{folder} is a run of {stage!r}, not of 'infer' or 'serve'")
     bert, likeness = read_bertscore(folder)
     scores, texts = {}, {}
     for one in read_predictions(folder):
-        scores[one.id] = score(one)
-        texts |= text_scores([one], likeness if bert else None)
+        key = one.id if stage == "infer" else people_id(one.question)  # as `steprag pairs people` calls it
+        scores[key] = score(one)
+        texts[key] = text_scores([one], likeness if bert else None)[one.id]
     failed = {key: str(row["reason"]) for key, row in failures_in(folder).items() if key not in scores}
-    if not forced and not has_ended(manifest, len(scores) + len(failed)):
+    if stage == "infer" and not forced and not has_ended(manifest, len(scores) + len(failed)):
         raise ConfigError(
             f"{folder} was not run to its end ({manifest.get('status')}): run it again to go on; --force compares what "
             "is there"
         )
     if not scores:
-        raise ConfigError(f"{folder} has no predictions to compare ({len(failed)} questions failed; see {FAILED})")
+        why = f"{len(failed)} questions failed; see {FAILED}" if stage == "infer" else "nobody judged an answer"
+        raise ConfigError(f"{folder} has no predictions to compare ({why})")
     seconds = episode_seconds(folder / "metrics.jsonl")
-    return Scored(name, manifest["identity"], scores, failed, seconds, texts, bert)
+    identity = identity if stage == "infer" else {"harness": HARNESS, **identity}
+    return Scored(name, identity, scores, failed, seconds, texts, bert)
 
 
 def check_alike(runs: list[Scored]) -> None:
-    """Raises ConfigError where two runs differ in a key of `ALIKE` or in their questions."""
+    """Raises ConfigError where two runs differ in a key of `ALIKE` or in their questions. Conversations have no file of
+    questions: what was asked tells.
+    """
     first = runs[0]
     for run in runs[1:]:
         for key in ALIKE:
             one, other = first.identity.get(key), run.identity.get(key)
-            if one != other:
+            if one != other and not (key == "questions" and None in (one, other)):
                 raise ConfigError(
                     f"{first.name} and {run.name} differ in {key} ({one} and {other}): not one table; --force compares "
                     "them all the same"

@@ -8,7 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from steprag.files import line_hash
+from steprag.metrics import normalise
 from steprag.types import Message
+
+PEOPLE = "human"
+"""The data set and the source of what people said."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +110,9 @@ class Ranking:
 class HumanPair:
     """A step that a person wrote in place of the policy's (`preferred.jsonl` of a chat folder).
 
-    `turn`: the turn that goes on from it. `prompt`: what both answer; `step`: how many steps stood before. `web`: the
-    prompt shows passages of the web, which a stranger may have written.
+    `turn`: the turn that goes on from it. `prompt`: what both answer; `step`: how many steps stood before. `rejected`
+    may be a completion that was refused; `rejected_action` then is `action`. `web`: the prompt shows passages of the
+    web, which a stranger may have written.
     """
 
     turn: str
@@ -118,3 +124,8 @@ class HumanPair:
     action: str
     rejected_action: str
     web: bool
+
+
+def people_id(question: str) -> str:
+    """The id of a question that people asked: the same words have the same one."""
+    return f"{PEOPLE}-{line_hash(normalise(question))}"

@@ -22,7 +22,7 @@ from steprag.files import read_records
 from steprag.sections import EpisodeConfig
 from steprag.types import Passage, Prediction, Question, Turn
 from tests.chat_parts import WORK, WritingPolicy, chat, scripted
-from tests.fakes import DictRetriever, answer, evidence, query
+from tests.fakes import DictRetriever, answer, query
 
 
 def working(**more: Any) -> WritingPolicy:
@@ -197,32 +197,6 @@ def test_a_conversation_has_one_turn_at_a_time() -> None:
         again = served.client.post("/api/turns", json={"question": "two", "conversation": reply["conversation"]})
         assert again.status_code == 409
         policy.go.set()
-
-
-def test_a_fork_goes_on_from_the_changed_step_and_becomes_a_preference(tmp_path: Path) -> None:
-    policy = WritingPolicy(scripted(*WORK, *WORK[3:]))
-    with chat(policy, tmp_path) as served:
-        turn = served.whole()[0]["turn"]
-        searched = len(served.retriever.searched)
-        refused = served.client.post(f"/api/turns/{turn}/fork", json={"step": 2, "text": evidence("x")})
-        assert refused.status_code == 422
-        assert refused.json()["error"]["code"] == "wrong_action"
-        fork = served.client.post(f"/api/turns/{turn}/fork", json={"step": 2, "text": "currency of Albania"}).json()
-        events = served.events(fork["turn"])
-        assert served.retriever.searched[searched:] == ["currency of Albania"]
-    in_order(events)
-    given = [event for event in events if event["type"] == "step.finished" and event["given"]]
-    assert [event["content"] for event in given] == [
-        "Tirana",
-        "Tirana is the capital of Albania.",
-        "currency of Albania",
-    ]
-    (pair,) = [json.loads(line) for line in (tmp_path / "preferred.jsonl").read_text().splitlines()]
-    assert (pair["rejected"], pair["web"]) == (WORK[2], False)
-    assert "<query> currency of Albania </query>" in pair["chosen"]
-    assert pair["prompt"][-1]["role"] == "user"
-    (_, forked) = read_records(tmp_path / "turns.jsonl", Turn)
-    assert (forked.parent, forked.given, forked.prediction) == (turn, 3, "lek")
 
 
 def test_feedback_becomes_the_golden_answer(tmp_path: Path) -> None:

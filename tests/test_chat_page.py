@@ -220,6 +220,23 @@ def test_a_changed_step_is_asked_again_from_there(browser: Any, tmp_path: Path) 
         assert page.evaluate("document.activeElement.closest('.turn') === document.querySelector('.turn')")
 
 
+def test_a_refused_step_is_written_by_the_person(browser: Any, tmp_path: Path) -> None:
+    refused = "So the next query is <query> Albania"
+    with chat(WritingPolicy(scripted(*WORK[:2], refused, *WORK[3:])), tmp_path) as served, page_in(browser) as page:
+        opened(page, served)
+        ask(page)
+        ended(page).get_by_role("button", name="Change step 3").click()
+        assert page.get_by_label("This step is").input_value() == "query"
+        assert page.get_by_label("The query").input_value() == "Albania"
+        page.get_by_label("This step is").select_option("answer")
+        page.get_by_role("textbox", name="The answer").fill("lek")
+        page.keyboard.press("Enter")
+        fork = ended(page, 2)
+        assert fork.locator(".answer-text").inner_text().startswith("lek")
+        origins = [step.get_attribute("data-origin") for step in fork.locator(".step").all()]
+        assert origins == ["kept", "kept", "yours"]
+
+
 def test_a_rewritten_question_is_shown_and_can_be_changed(browser: Any) -> None:
     policy = WritingPolicy(lambda messages: answer("lek"))
     rewriter = WritingPolicy(lambda messages: "What is the currency of Albania?")

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from inference.predictions import read_predictions
 from steprag.cli import main
 from steprag.files import read_records
-from steprag.runs import open_run
+from steprag.runs import open_run, read_manifest
 from steprag.training_rows import HumanPair, Pair
 from steprag.types import Message, Question
 from tests.chat_parts import WORK, WritingPolicy, chat, scripted
-from tests.fakes import query
+from tests.fakes import WORLD, answer, chat_reply, query, serve
+from tests.indexing import hybrid_index
 
 
-def conversations(folder: Path) -> None:
+def conversations(folder: Path, **identity: Any) -> None:
     """A chat folder with three turns: one corrected, one confirmed, one left alone; and a changed step."""
-    identity = {"prompt": {"profile": "transcript", "hash": "x"}}
+    identity = {"prompt": {"profile": "transcript", "hash": "x"}, **identity}
     with open_run(folder, "serve", identity=identity, config={"prompt": {"profile": "transcript"}}):
         with chat(WritingPolicy(scripted(*WORK, *WORK, *WORK, *WORK[3:])), folder) as served:
             wrong, right, _ = (served.whole(question)[0]["turn"] for question in ("One?", "Two?", "Three?"))
@@ -32,6 +37,38 @@ def test_a_chat_folder_is_scored_by_what_people_said(tmp_path: Path) -> None:
     assert main(["evaluate", "--predictions", str(tmp_path / "chat")]) == 0
     scores = json.loads((tmp_path / "chat" / "metrics.json").read_text())
     assert (scores["questions"], scores["em"]) == (2, 0.5)
+
+
+def test_a_persons_step_says_nothing_of_the_agent(tmp_path: Path) -> None:
+    identity = {"prompt": {"profile": "transcript", "hash": "x"}}
+    with open_run(tmp_path, "serve", identity=identity, config={}):
+        with chat(WritingPolicy(scripted(*WORK[:4], answer("euro"), answer("lek"))), tmp_path) as served:
+            turn = served.whole("One?")[0]["turn"]
+            body = {"step": 3, "text": WORK[3] + " "}
+            fork = served.client.post(f"/api/turns/{turn}/fork", json=body).json()["turn"]
+            assert served.events(fork)[-1]["finish"] == "answer"
+            served.client.post(f"/api/turns/{fork}/feedback", json={"right": True})
+    (counted,) = read_predictions(tmp_path)
+    assert (counted.id, counted.prediction, counted.golden_answers) == (turn, "euro", ("lek",))
+
+
+def test_a_chat_folder_is_compared_with_another_agent_on_the_same_questions(
+    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index, replay = str(hybrid_index(tmp_path, WORLD, encoder)), tmp_path / "replay"
+    conversations(tmp_path / "chat")
+    assert main(["pairs", "people", str(tmp_path / "chat"), "--out", str(tmp_path / "human")]) == 0
+    questions = ["infer", "--questions", str(tmp_path / "human/corrections.jsonl"), "--out", str(replay)]
+    with serve(chat_reply(lambda prompt, draw: answer("euro"))) as endpoint:
+        who = ["--base_url", endpoint.url, "--model", "double", "--policy.engine", "openai"]
+        assert main([*questions, "--index", index, *who]) == 0
+    conversations(tmp_path / "again", index=read_manifest(replay)["identity"]["index"])
+    capsys.readouterr()
+    assert main(["compare", str(tmp_path / "again"), str(replay), "--names", "chat", "other"]) == 0
+    assert "| chat | 2 | 50.0" in (table := capsys.readouterr().out)
+    assert "| other | 2 | 50.0" in table
+    assert main(["compare", str(tmp_path / "chat"), str(replay)]) == 2
+    assert "differ in index" in capsys.readouterr().err
 
 
 def test_changed_steps_become_pairs_and_corrections_questions(tmp_path: Path) -> None:

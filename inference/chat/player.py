@@ -238,7 +238,7 @@ async def retold(chat: ChatAgent, turn: Turn) -> list[Event]:
             told.append(searched)
     if turn.prediction is not None:
         told.append(_answer(states[-1], environment))
-    elif turn.refused is not None:
+    elif turn.refused is not None or turn.finish in ("cancelled", "failed"):
         told.append(events.step_started(len(turn.steps), environment.allowed(states[-1])))
     return [{"turn": turn.id, **event} for event in [*told, end_of(turn)]]
 

@@ -45,7 +45,7 @@ def asking_routes(service: ChatService) -> APIRouter:
     @router.post("/{turn_id}/fork", status_code=201)
     async def fork(turn_id: str, body: ForkBody) -> Response:
         parent = service.ended(turn_id)
-        request = await fork_request(desk.chat, parent, body.step, body.text, new_id("t"))
+        request = await fork_request(desk.chat, parent, body.step, body.text, new_id("t"), body.action)
         live = service.take(request)
         await human_pair(desk.chat, parent, request)
         return as_json({"turn": live.id, "conversation": request.conversation}, 201)

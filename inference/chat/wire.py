@@ -31,10 +31,13 @@ class TurnBody(_Body):
 
 
 class ForkBody(_Body):
-    """`POST /api/turns/T/fork`: step `step` of the turn is to be `text`, and the agent goes on from there."""
+    """`POST /api/turns/T/fork`: step `step` of the turn is to be `text`, and the agent goes on from there. `action`:
+    what words without a tag are to be.
+    """
 
     step: Annotated[int, Field(ge=0, le=1000)]
     text: Words
+    action: Name | None = None
 
 
 class FeedbackBody(_Body):

@@ -18,14 +18,12 @@ from preference.rule_counts import Funnel
 from steprag.agent.profiles import grammar_of
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
-from steprag.files import dump_line, existing, file_hash, line_hash, read_records
-from steprag.metrics import normalise
+from steprag.files import dump_line, existing, file_hash, read_records
 from steprag.progress import say
 from steprag.runs import open_run, read_manifest
-from steprag.training_rows import HumanPair, Pair
+from steprag.training_rows import PEOPLE, HumanPair, Pair, people_id
 from steprag.types import Message, Question, Turn
 
-SOURCE = "human"
 CORRECTIONS = "corrections.jsonl"
 NO_EVIDENCE_OF_STRANGERS = "shows no passage of the web"
 """The rule that leaves out pairs whose prompt a stranger's page may have shaped."""
@@ -53,13 +51,14 @@ def from_people(config: FolderConfig, run_folder: Path, out: Path, *, web: bool)
     sources = {file.name: file_hash(file) for file in (turns_file, preferred) if file.exists()}
     identity = {"turns": sources, "web": web, **config.model_dump(exclude={"card", "leakage"})}
     with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
-        funnel, tally = Funnel(), Counter[str]()
+        funnel, tally, words = Funnel(), Counter[str](), dict[str, str]()
         prompt = manifest["identity"].get("prompt")
         with PairsFolder(out, config, ("pairs",), grammar_of(manifest), funnel) as folder:
             for row in read_records(preferred, HumanPair) if preferred.exists() else ():
                 tally["changed_steps"] += 1
                 if web or funnel.count(NO_EVIDENCE_OF_STRANGERS, not row.web):
-                    folder.add(*to_pair(row, turns.get(row.turn)))
+                    question = words.setdefault(people_id(row.question), row.question)
+                    folder.add(*to_pair(row, question, turns.get(row.turn)))
             stream = folder.file(CORRECTIONS)
             for question in corrections(turns.values()):
                 tally["corrections"] += 1
@@ -76,9 +75,11 @@ def from_people(config: FolderConfig, run_folder: Path, out: Path, *, web: bool)
     say(summary("pairs people", out))
 
 
-def to_pair(row: HumanPair, turn: Turn | None) -> tuple[Question, list[Pair]]:
-    """A changed step as a pair: the person's step is chosen. `turn`: the one that went on from it, where it ended."""
-    identity = f"{SOURCE}-{line_hash(normalise(row.question))}"
+def to_pair(row: HumanPair, question: str, turn: Turn | None) -> tuple[Question, list[Pair]]:
+    """A changed step as a pair: the person's step is chosen. `question`: its words, one spelling for each id. `turn`:
+    the one that went on from it, where it ended.
+    """
+    identity = people_id(question)
     golden = turn.golden_answers if turn else ()
     pair = Pair(
         prompt=row.prompt,
@@ -96,10 +97,10 @@ def to_pair(row: HumanPair, turn: Turn | None) -> tuple[Question, list[Pair]]:
         margin=None,
         chosen_visits=None,
         rejected_visits=None,
-        source=SOURCE,
+        source=PEOPLE,
         golden_answers=golden,
     )
-    return Question(identity, row.question, golden, {"dataset": SOURCE}), [pair]
+    return Question(identity, question, golden, {"dataset": PEOPLE}), [pair]
 
 
 def corrections(turns: Iterable[Turn]) -> Iterator[Question]:
@@ -107,8 +108,8 @@ def corrections(turns: Iterable[Turn]) -> Iterator[Question]:
     answered: dict[str, Question] = {}
     for turn in turns:
         if turn.golden_answers:
-            identity = f"{SOURCE}-{line_hash(normalise(turn.question))}"
-            answered[identity] = Question(identity, turn.question, turn.golden_answers, {"dataset": SOURCE})
+            identity = people_id(turn.question)
+            answered[identity] = Question(identity, turn.question, turn.golden_answers, {"dataset": PEOPLE})
     yield from answered.values()
 
 

@@ -11,7 +11,7 @@ export const signIn = (token) => request("POST", "/api/session", { token });
 export const getInfo = () => request("GET", "/api/info");
 export const ask = (body) => request("POST", "/api/turns", body);
 export const cancel = (turn) => request("DELETE", turnPath(turn));
-export const fork = (turn, step, text) => request("POST", `${turnPath(turn)}/fork`, { step, text });
+export const fork = (turn, body) => request("POST", `${turnPath(turn)}/fork`, body);
 export const judge = (turn, feedback) => request("POST", `${turnPath(turn)}/feedback`, feedback);
 export const getStep = (turn, step) => request("GET", `${turnPath(turn)}/steps/${step}`);
 export const getConversations = () => request("GET", "/api/conversations");

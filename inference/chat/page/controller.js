@@ -129,9 +129,10 @@ export function createController(dispatch, getState) {
   }
 
   /** Asks again from a step, with other words in its place. Gives what is wrong, or null. */
-  async function fork(turn, step, text) {
+  /** Goes on from a step of the turn that a person wrote: {step, text, action?}. Gives what is wrong, or null. */
+  async function fork(turn, change) {
     let wrong = "The service wants its token.";
-    const accepted = await attempt(() => api.fork(turn.id, step, text), (error) => (wrong = error.message));
+    const accepted = await attempt(() => api.fork(turn.id, change), (error) => (wrong = error.message));
     if (!accepted) return wrong;
     begun(accepted, { asked: turn.asked, question: turn.question, mode: turn.mode, parent: turn.id });
     return null;

@@ -2,8 +2,11 @@
 // leaves. The focus goes back to where it came from, or to the element that `after` names once the words are saved.
 import { html, useId, useLayoutEffect, useRef, useState } from "./html.js";
 
-/** `save(text)` gives what is wrong with the text, or null. `after`: an element's id. */
-export function EditBox({ label, text, action, save, cancel, after, rows = 3, children }) {
+/**
+ * `save(text)` gives what is wrong with the text, or null. `after`: an element's id. `before`: what stands above the
+ * label, `children` beside the buttons.
+ */
+export function EditBox({ label, text, action, save, cancel, after, before, rows = 3, children }) {
   const id = useId();
   const box = useRef(null);
   const opener = useRef(document.activeElement);
@@ -33,6 +36,7 @@ export function EditBox({ label, text, action, save, cancel, after, rows = 3, ch
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
   }
   return html`<form class="edit" onSubmit=${send}>
+    ${before}
     <label for=${id}>${label}</label>
     <textarea id=${id} ref=${box} rows=${rows} value=${words} onKeyDown=${pressed} aria-describedby=${`${id}-wrong`}
       onInput=${(event) => setWords(event.currentTarget.value)}></textarea>

@@ -15,17 +15,18 @@ export function Step({ step, turn, spans, origin, controller }) {
   const over = isOver(turn);
   const writing = !step.done && !over;
   const refused = !step.done && turn.refused !== null;
+  const change = step.done || refused ? "Change" : "Write";
   const toggle = (what) => setShown(shown === what ? null : what);
   return html`<li class="step" data-action=${step.action ?? guess(step)} data-origin=${origin}
     data-refused=${refused || undefined}>
     <div class="step-head">
       <b class="action">${title(step, writing, refused)}</b>
       ${origin && html`<span class="quiet">${ORIGINS[origin]}</span>`}
-      ${over && (step.done || refused) && html`<span class="step-tools">
-        ${step.done && html`<${SmallButton} icon="edit" aria-label=${`Change step ${step.place + 1}`}
-          aria-expanded=${shown === "edit"} onClick=${() => toggle("edit")}>Change<//>`}
-        <${SmallButton} icon="look" aria-label=${`Inspect step ${step.place + 1}`}
-          aria-expanded=${shown === "inspect"} onClick=${() => toggle("inspect")}>Inspect<//>
+      ${over && html`<span class="step-tools">
+        <${SmallButton} icon="edit" aria-label=${`${change} step ${step.place + 1}`}
+          aria-expanded=${shown === "edit"} onClick=${() => toggle("edit")}>${change}<//>
+        ${(step.done || refused) && html`<${SmallButton} icon="look" aria-label=${`Inspect step ${step.place + 1}`}
+          aria-expanded=${shown === "inspect"} onClick=${() => toggle("inspect")}>Inspect<//>`}
       </span>`}
     </div>
     <${StepText} text=${step.text} writing=${writing} />
@@ -53,18 +54,34 @@ function StepText({ text, writing }) {
   </p>`;
 }
 
-/** Another text in the step's place: its content alone, or on demand the whole of it with thought and tags. */
+/**
+ * Another text in the step's place: its content alone, or on demand the whole of it with thought and tags. Where the
+ * model's own was refused or not finished, the person also says which action it is.
+ */
 function EditStep({ step, turn, controller, close }) {
   const [raw, setRaw] = useState(false);
+  const [action, setAction] = useState(step.action ?? begun(step));
   async function save(text) {
-    const wrong = await controller.fork(turn, step.place, text);
+    const kind = step.done || raw ? {} : { action };
+    const wrong = await controller.fork(turn, { step: step.place, text, ...kind });
     if (wrong === null) close();
     return wrong;
   }
-  return html`<${EditBox} key=${raw} label=${raw ? "The whole step, with its tags" : `The ${step.action}`}
-    text=${raw ? step.text : step.content} action="Ask again from here" save=${save} cancel=${close} after="question">
+  const choice = !step.done && !raw && step.allowed.length > 1 && html`<label class="action-choice">This step is
+    <select value=${action} onChange=${(event) => setAction(event.currentTarget.value)}>
+      ${step.allowed.map((one) => html`<option key=${one} value=${one}>${actionName(one)}</option>`)}
+    </select></label>`;
+  return html`<${EditBox} key=${raw} label=${raw ? "The whole step, with its tags" : `The ${action}`}
+    text=${raw ? step.text : step.content || bare(step.text)} action="Ask again from here" save=${save} cancel=${close}
+    after="question" before=${choice}>
     <button type="button" class="link" onClick=${() => setRaw(!raw)}>
       ${raw ? "Edit the content alone" : "Edit the whole step"}
     </button>
   <//>`;
 }
+
+/** The action that a refused or unfinished step begins, where it is allowed; else the first that is. */
+const begun = (step) => (step.allowed.includes(guess(step)) ? guess(step) : step.allowed[0]);
+
+/** What stands between a step's tags, as far as there are any. */
+const bare = (text) => text.split(/<[a-z]+>/).at(-1).split("</")[0].trim();

@@ -1,0 +1,112 @@
+"""Forks: a person changes a step, or writes the one that was refused or never finished, and the agent goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from steprag.cli import main
+from steprag.files import read_records
+from steprag.runs import open_run
+from steprag.training_rows import HumanPair, Pair
+from steprag.types import Turn
+from tests.chat_parts import WORK, Served, WritingPolicy, chat, scripted
+from tests.fakes import evidence
+from tests.test_chat import in_order, wait_for
+
+REFUSED = "I do not know."
+
+
+def forked(served: Served, turn: str, **body: object) -> list[dict[str, object]]:
+    """The events of the turn that a change makes."""
+    reply = served.client.post(f"/api/turns/{turn}/fork", json=body)
+    assert reply.status_code == 201, reply.text
+    return served.events(reply.json()["turn"])
+
+
+def test_a_fork_goes_on_from_the_changed_step_and_becomes_a_preference(tmp_path: Path) -> None:
+    policy = WritingPolicy(scripted(*WORK, *WORK[3:]))
+    with chat(policy, tmp_path) as served:
+        turn = served.whole()[0]["turn"]
+        searched = len(served.retriever.searched)
+        refused = served.client.post(f"/api/turns/{turn}/fork", json={"step": 2, "text": evidence("x")})
+        assert refused.status_code == 422
+        assert refused.json()["error"]["code"] == "wrong_action"
+        fork = served.client.post(f"/api/turns/{turn}/fork", json={"step": 2, "text": "currency of Albania"}).json()
+        events = served.events(fork["turn"])
+        assert served.retriever.searched[searched:] == ["currency of Albania"]
+    in_order(events)
+    given = [event for event in events if event["type"] == "step.finished" and event["given"]]
+    assert [event["content"] for event in given] == [
+        "Tirana",
+        "Tirana is the capital of Albania.",
+        "currency of Albania",
+    ]
+    (pair,) = [json.loads(line) for line in (tmp_path / "preferred.jsonl").read_text().splitlines()]
+    assert (pair["rejected"], pair["web"]) == (WORK[2], False)
+    assert "<query> currency of Albania </query>" in pair["chosen"]
+    assert pair["prompt"][-1]["role"] == "user"
+    (_, forked) = read_records(tmp_path / "turns.jsonl", Turn)
+    assert (forked.parent, forked.given, forked.prediction) == (turn, 3, "lek")
+
+
+def test_a_refused_completion_is_written_by_a_person_and_becomes_a_pair(tmp_path: Path) -> None:
+    identity = {"prompt": {"profile": "transcript", "hash": "x"}}
+    with open_run(tmp_path / "chat", "serve", identity=identity, config={"prompt": {"profile": "transcript"}}):
+        with chat(WritingPolicy(scripted(WORK[0], WORK[1], REFUSED, *WORK[3:])), tmp_path / "chat") as served:
+            told = served.whole()
+            assert (told[-1]["finish"], told[-1]["refused"]) == ("no_action", REFUSED)
+            turn = told[0]["turn"]
+            wrong = served.client.post(f"/api/turns/{turn}/fork", json={"step": 2, "text": "x", "action": "evidence"})
+            assert (wrong.status_code, wrong.json()["error"]["code"]) == (422, "wrong_action")
+            assert served.client.post(f"/api/turns/{turn}/fork", json={"step": 3, "text": "x"}).status_code == 404
+            events = forked(served, turn, step=2, text="currency of Albania", action="query")
+    in_order(events)
+    assert events[-1]["finish"] == "answer"
+    assert [event["content"] for event in events if event["type"] == "step.finished"][2:] == [
+        "currency of Albania", "Prices in Albania are quoted in the lek.", "lek"]  # fmt: skip
+    (row,) = read_records(tmp_path / "chat" / "preferred.jsonl", HumanPair)
+    assert (row.rejected, row.action, row.rejected_action, row.step) == (REFUSED, "query", "query", 2)
+    kept = {}
+    for name, keep in (("plain", []), ("malformed", ["--filters.malformed", "false"])):
+        assert main(["pairs", "people", str(tmp_path / "chat"), "--out", str(tmp_path / name), *keep]) == 0
+        files = [tmp_path / name / f"pairs.{split}.jsonl" for split in ("train", "val")]
+        kept[name] = [pair.rejected[0]["content"] for file in files for pair in read_records(file, Pair)]
+    assert kept == {"plain": [], "malformed": [REFUSED]}
+
+
+def test_without_an_action_words_for_a_refused_step_are_the_first_that_may_stand_there(tmp_path: Path) -> None:
+    with chat(WritingPolicy(scripted(REFUSED, *WORK[1:])), tmp_path) as served:
+        turn = served.whole()[0]["turn"]
+        events = forked(served, turn, step=0, text="Tirana")
+    assert events[2]["action"] == "query"
+    assert events[-1]["finish"] == "answer"
+
+
+def test_a_stopped_turn_goes_on_with_a_persons_step_and_makes_no_pair(tmp_path: Path) -> None:
+    policy = WritingPolicy(scripted(*WORK), hold=True)
+    with chat(policy, tmp_path) as served:
+        turn = served.ask()
+        wait_for(lambda: policy.begun)
+        served.client.delete(f"/api/turns/{turn}")
+        assert served.events(turn)[-1]["type"] == "turn.cancelled"
+        policy.hold = False
+        events = forked(served, turn, step=0, text="Tirana", action="query")
+    assert events[-1]["finish"] == "answer"
+    assert not (tmp_path / "preferred.jsonl").read_text() if (tmp_path / "preferred.jsonl").exists() else True
+    with chat(policy, tmp_path) as served:
+        again = served.events(turn)
+    assert [event["type"] for event in again] == ["turn.started", "question", "step.started", "turn.cancelled"]
+
+
+def test_two_spellings_of_a_question_are_one_question(tmp_path: Path) -> None:
+    identity = {"prompt": {"profile": "transcript", "hash": "x"}}
+    with open_run(tmp_path / "chat", "serve", identity=identity, config={"prompt": {"profile": "transcript"}}):
+        policy = WritingPolicy(scripted(*WORK, *WORK[3:], *WORK, *WORK[3:]))
+        with chat(policy, tmp_path / "chat") as served:
+            for question, text in (("Which currency?", "money"), ("which currency", "coins")):
+                turn = served.whole(question)[0]["turn"]
+                assert forked(served, turn, step=2, text=text)[-1]["finish"] == "answer"
+    assert main(["pairs", "people", str(tmp_path / "chat"), "--out", str(tmp_path / "pairs")]) == 0
+    report = json.loads((tmp_path / "pairs" / "report.json").read_text())
+    assert report["counts"]["changed_steps"] == 2
