@@ -1,6 +1,6 @@
 """What slots bear on a cluster of three nodes (three `ray start` on this machine): bytes and repeated calls.
 
-    python benchmarks/slots_faults.py [--faults none slot node freeze driver chain] [--questions 60] [--latency 0.2]
+    python benchmarks/slots_faults.py [--faults none slot node freeze driver chain budget] [--questions 60]
 
 Each fault meets a run of `steprag generate --ray 2` over the same questions, after --fault_after calls to a scripted
 endpoint (`slots_speed.py`): `slot` is killed, a `node` is killed with its slot, a node is frozen for --frozen seconds
@@ -27,12 +27,13 @@ import psutil
 from slots_speed import command, endpoint, told
 
 from steprag.engines.launch import free_port
+from steprag.errors import BudgetReached
 from steprag.files import write_records
 from steprag.types import Question
 
 NODES = range(3)
 MARK = "STEPRAG_FAULTS_NODE"
-FAULTS = ("none", "slot", "node", "freeze", "driver", "chain")
+FAULTS = ("none", "slot", "node", "freeze", "driver", "chain", "budget")
 Fault = Callable[["Cluster", "Watched"], None]
 
 
@@ -100,9 +101,9 @@ class Cluster:
 class Watched:
     """The command under work, and how to start it again with other slots."""
 
-    def __init__(self, start: Callable[[int], subprocess.Popen[bytes]], calls: Callable[[], int]) -> None:
-        self.start, self.calls = start, calls
-        self.process = start(2)
+    def __init__(self, start: Callable[..., subprocess.Popen[bytes]], calls: Callable[[], int], *more: str) -> None:
+        self.start, self.calls, self.note = start, calls, ""
+        self.process = start(2, *more)
 
     def wait_for(self, calls: int) -> None:
         """Until the endpoint has had so many calls in this arm."""
@@ -151,6 +152,17 @@ def chain(cluster: Cluster, watched: Watched) -> None:
             watched.wait_for(2 * after)
 
 
+def budget(limit: int) -> Fault:
+    def reached(cluster: Cluster, watched: Watched) -> None:
+        del cluster
+        if watched.process.wait() != BudgetReached.exit_code:
+            raise SystemExit("the run did not end at its budget")
+        watched.note = f", {watched.calls() - limit} beyond the budget of {limit}"
+        watched.process = watched.start(2)
+
+    return reached
+
+
 @contextmanager
 def cluster_in(folder: Path) -> Iterator[Cluster]:
     cluster = Cluster(folder)
@@ -170,7 +182,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--frozen", type=float, default=85, help="seconds")
     given = parser.parse_args(argv)
     do: dict[str, Fault] = {"none": lambda *_: None, "slot": slot, "node": node, "freeze": freeze(given.frozen),
-                            "driver": driver, "chain": chain}  # fmt: skip
+                            "driver": driver, "chain": chain, "budget": budget(given.fault_after)}  # fmt: skip
     lines = [f"{'fault':<8} {'calls':>7} {'again':>6} {'seconds':>8}  same"]
     with tempfile.TemporaryDirectory() as place, endpoint(given.latency) as address:
         folder, questions = Path(place), Path(place) / "questions.jsonl"
