@@ -26,6 +26,9 @@ from steprag.engines.launch import free_port
 from steprag.types import Failure, Question, Tree
 from tests.fakes import DictRetriever, listening
 
+MARK = "STEPRAG_TEST_CLUSTER"
+"""In the environment of a cluster's processes: its address."""
+
 
 @contextmanager
 def a_cluster(folder: Path) -> Iterator[dict[str, str]]:
@@ -38,7 +41,7 @@ def a_cluster(folder: Path) -> Iterator[dict[str, str]]:
     joining = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(folder / "token"), "RAY_USAGE_STATS_ENABLED": "0"}
     program = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--include-dashboard", "false"]
     sizes = ["--port", address.split(":")[1], "--num-cpus", "4", "--object-store-memory", str(100 * 2**20)]
-    mark = {"STEPRAG_TEST_CLUSTER": address}
+    mark = {MARK: address}
     with log.open("wb") as stream:
         node = subprocess.Popen(
             [*program, *sizes], env={**os.environ, **joining, **mark}, stdout=stream, stderr=stream,

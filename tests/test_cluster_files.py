@@ -25,7 +25,7 @@ from tests.ray_parts import retriever_service
 from tests.test_documents import known_options
 
 ROOT = Path(__file__).parents[1]
-CLUSTER, VERL = ROOT / "configs/cluster", ROOT / "configs/training/verl"
+CLUSTER, VERL = ROOT / "scripts/cluster", ROOT / "configs/training/verl"
 FILES = {"questions", "index", "out", "shard", "ray", "config"}
 
 

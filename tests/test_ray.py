@@ -38,6 +38,7 @@ needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="the extra `ray` is not installed: pip install -e '.[ray]'"
 )
 COUNT = 12
+pytestmark = pytest.mark.timeout(900)  # a busy machine starts Ray in minutes
 SMALL = ["--search.rollouts", "4", "--search.extra", "0", "--policy.concurrency", "6"]
 Reply = tuple[int, object]
 
@@ -180,11 +181,11 @@ def test_a_killed_slot_is_replaced_and_a_question_that_kills_every_slot_fails_al
 
 @needs_ray
 @pytest.mark.slow
-@pytest.mark.usefixtures("on_cluster")
 @pytest.mark.parametrize(("by", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)], ids=["killed", "interrupted"])
 def test_a_run_whose_command_is_ended_goes_on_without_slots(
     questions: Path, service: str, tmp_path: Path, by: signal.Signals, code: int
 ) -> None:
+    """The command starts a cluster of its own, which goes with it."""
     plain, run, busy = tmp_path / "plain", tmp_path / "run", Busy(0.25)
     with serve(chat_reply()) as endpoint:
         assert started("generate", endpoint, questions, service, plain) == 0

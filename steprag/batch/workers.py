@@ -15,6 +15,7 @@ from steprag.batch.worklist import note_replicas, replicas_of, same_model
 from steprag.config import StageConfig
 from steprag.errors import ConfigError
 from steprag.policy.budget import Spending
+from steprag.policy.client import Model
 from steprag.runs import Run
 from steprag.sections import JournalConfig, PolicyConfig
 from steprag.types import Failure, Question
@@ -83,11 +84,12 @@ async def workers(
         async with opened_slots(run, config, spending, slots) as both:
             yield both
         return
-    kept = Journal(run.path / JOURNAL, spending, sync_seconds=sync_seconds(config))
-    async with opened as agent, kept as journal:
-        run.set(calls_lost=journal.lost)
-        same_model(run, policy=agent.policy, judge=agent.judge)
-        try:
+    kept, asked = Journal(run.path / JOURNAL, spending, sync_seconds=sync_seconds(config)), dict[str, Model | None]()
+    try:
+        async with opened as agent, kept as journal:
+            run.set(calls_lost=journal.lost)
+            same_model(run, policy=agent.policy, judge=agent.judge)
+            asked |= {"policy": agent.policy, "judge": agent.judge}
             yield await working(config, agent, journal), journal.begun
-        finally:
-            note_replicas(run, replicas_of(policy=agent.policy, judge=agent.judge))
+    finally:  # the calls that were in flight have come in
+        note_replicas(run, replicas_of(**asked))
