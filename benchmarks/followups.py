@@ -4,7 +4,9 @@
 
 Atlas' one-hop questions that name their subject become follow-ups: the turn before asks what the subject is, and in the
 question "it" stands for the subject. The same agent answers all three forms, greedily. Options are those of `steprag
-serve`; without any, the embedded model with its adapter answers and the embedded model without one rewrites.
+serve`; without any, the embedded model with its adapter answers and the embedded model without one rewrites. `--split
+dev` (dev, and every other question of train) is for looking at; `test` has the others. `--exchanges 2` puts an exchange
+about something else before. `--words` plays no episode and counts the rewritings alone.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from indexes import open_retriever
 from inference.chat.config import ChatConfig
-from inference.chat.memory import Exchange, QuestionFormat, standalone
+from inference.chat.memory import ChoiceFormat, Exchange, QuestionFormat, Rewriter
 from inference.inference import answer_one
 from inference.scores import score
 from steprag import atlas
@@ -29,10 +31,8 @@ from steprag.config import add_options, config_from
 from steprag.errors import RequestError
 from steprag.inputs import read_passages, read_questions
 from steprag.policy.client import open_model
-from steprag.stats import mcnemar
+from steprag.stats import mcnemar, mean_interval
 from steprag.types import Prediction, Question
-
-FORMS = ("as typed", "rewritten", "asked outright")
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,12 @@ class FollowUp:
     typed: str
 
 
-def follow_ups(limit: int) -> list[FollowUp]:
-    """The first `limit` one-hop questions of the test split whose subject is a passage's title."""
+def follow_ups(split: str, limit: int) -> list[FollowUp]:
+    """The first `limit` one-hop questions of the split whose subject is a passage's title."""
     passages = {passage.id: passage for passage in read_passages(atlas.path("corpus"))}
+    others = read_questions(atlas.path("train"))[0 if split == "dev" else 1 :: 2]
     found = []
-    for question in read_questions(atlas.path("test")):
+    for question in [*read_questions(atlas.path(split)), *others]:
         ids = question.metadata.get("supporting_ids", ()) if question.metadata.get("type") == "one-hop" else ()
         for title, text in ((passages[id].title, passages[id].text) for id in ids):
             typed, count = re.subn(rf"\b(?:the )?{re.escape(title)}\b('s)?", lambda match: "its" if match[1] else "it",
@@ -59,62 +60,80 @@ def follow_ups(limit: int) -> list[FollowUp]:
     return found[:limit]
 
 
-async def measure(config: ChatConfig, index: str, limit: int) -> dict[str, object]:
-    asked = follow_ups(limit)
+async def rewritten(config: ChatConfig, asked: list[FollowUp], exchanges: int) -> list[str]:
+    """The follow-ups as the rewriter has them; other subjects' exchanges stand before their own."""
     rewriting = asyncio.Semaphore(config.rewriter.concurrency)
-    async with open_model(config.rewriter, QuestionFormat()) as rewriter:
+    choose = config.rewriter.way == "choose"
+    async with open_model(config.rewriter, ChoiceFormat() if choose else QuestionFormat()) as model:
+        rewriter = Rewriter(model, choose)
 
-        async def rewrite(one: FollowUp) -> str:
+        async def rewrite(place: int) -> str:
+            history = [asked[(place + 7 * back) % len(asked)].before for back in range(exchanges)][::-1]
             async with rewriting:
-                return await standalone(rewriter.policy, [one.before], one.typed, seed=0)
+                return await rewriter.standalone(model.policy, history, asked[place].typed, seed=0)
 
-        rewritten = await asyncio.gather(*map(rewrite, asked))
-    forms = {
-        "as typed": [one.typed for one in asked],
-        "rewritten": rewritten,
-        "asked outright": [one.question.question for one in asked],
-    }
-    right: dict[str, list[int]] = {}
+        return await asyncio.gather(*map(rewrite, range(len(asked))))
+
+
+async def played(
+    config: ChatConfig, index: str, asked: list[FollowUp], forms: dict[str, list[str]]
+) -> dict[str, list[float]]:
+    """Which of the questions the agent answers right, in each form: 1 or 0."""
+    right: dict[str, list[float]] = {}
     playing = asyncio.Semaphore(config.policy.concurrency)
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
         environment = make_environment(checked_profile(config.prompt, config.policy), retriever, config.episode)
         async with open_agent(config, retriever, environment=environment) as agent:
 
-            async def em(one: FollowUp, words: str) -> int:
+            async def em(one: FollowUp, words: str) -> float:
                 async with playing:
                     asked_now = replace(one.question, question=words)
                     outcome = await answer_one(asked_now, 0, agent.environment, agent.policy.policy)
                 if not isinstance(outcome, Prediction):
                     raise RequestError(outcome.detail)
-                return int(score(outcome).em == 1)
+                return float(score(outcome).em == 1)
 
-            for form in FORMS:
-                pairs = zip(asked, forms[form], strict=True)
-                right[form] = await asyncio.gather(*(em(one, words) for one, words in pairs))
-    same = sum(words == one.question.question for one, words in zip(asked, rewritten, strict=True))
-    gains = list(zip(right["rewritten"], right["as typed"], strict=True))
-    better, worse = sum(a > b for a, b in gains), sum(a < b for a, b in gains)
-    return {
-        "questions": len(asked),
-        **{form: sum(right[form]) for form in FORMS},
-        "rewritten word for word as asked outright": same,
-        "rewriting: better, worse": [better, worse],
-        "p": mcnemar(better, worse),
-        "examples": [[one.typed, words] for one, words in list(zip(asked, rewritten, strict=True))[:5]],
-    }
+            for form, texts in forms.items():
+                right[form] = await asyncio.gather(*map(em, asked, texts))
+    return right
+
+
+async def measure(config: ChatConfig, given: argparse.Namespace) -> dict[str, object]:
+    asked = follow_ups(given.split, given.limit)
+    texts = await rewritten(config, asked, given.exchanges)
+    same = [float(_bare(words) == _bare(one.question.question)) for one, words in zip(asked, texts, strict=True)]
+    told: dict[str, object] = {"questions": len(asked), "rewritten as meant": [sum(same), *mean_interval(same)]}
+    if not given.words:
+        outright = [one.question.question for one in asked]
+        forms = {"as typed": [one.typed for one in asked], "rewritten": texts, "asked outright": outright}
+        right = await played(config, given.index, asked, forms)
+        gains = [late - early for late, early in zip(right["rewritten"], right["as typed"], strict=True)]
+        better, worse = gains.count(1), gains.count(-1)
+        told |= {form: [sum(each), *mean_interval(each)] for form, each in right.items()}
+        told |= {"rewriting: better, worse": [better, worse], "p": mcnemar(better, worse)}
+    wrong = [[one.typed, words] for one, words, fits in zip(asked, texts, same, strict=True) if not fits]
+    return {**told, "not as meant": wrong[:10]}
+
+
+def _bare(words: str) -> str:
+    """Without articles: "the Laotian kip" is "Laotian kip"."""
+    return words.replace(" the ", " ")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--index", required=True)
     parser.add_argument("--limit", type=int, default=60)
+    parser.add_argument("--split", choices=("dev", "test"), default="test")
+    parser.add_argument("--exchanges", type=int, default=1)
+    parser.add_argument("--words", action="store_true")
     add_options(parser, ChatConfig)
     given = parser.parse_args()
     config = config_from(ChatConfig, given)
     if config == ChatConfig():
         embedded = config.policy.model_copy(update={"adapter": "atlas-warmstart"})
         config = config.model_copy(update={"policy": embedded})
-    sys.stdout.write(json.dumps(asyncio.run(measure(config, given.index, given.limit)), indent=2) + "\n")
+    sys.stdout.write(json.dumps(asyncio.run(measure(config, given)), indent=2) + "\n")
 
 
 if __name__ == "__main__":

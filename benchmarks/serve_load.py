@@ -1,11 +1,13 @@
 """The chat service beside the agent without it, on an engine of fixed speed: what does the service add?
 
     python benchmarks/serve_load.py --index DIR [--clients 1 16 64] [--turns 64] [--slots 8] [--token_ms 5]
+    python benchmarks/serve_load.py --index DIR --clients 1 --token_ms 0.2 --conversations 1000 1000 1000
 
 The engine is a double that writes a token every `token_ms` on each of `slots` slots, so the engine's limit is known and
 the machine's noise is not the engine's. "Bare" plays the same questions in this process, as `steprag infer` does,
 without streaming. "Service" asks a service in a process of its own by its turns API, and follows the events. Both take
-turns, and the ratio is of rounds side by side. First event and first token are seconds from the request.
+turns, and the ratio is of rounds side by side. First event and first token are seconds from the request. With
+`--conversations`, so many are begun by 64 clients, once for each number, and the service's memory is read behind each.
 """
 
 from __future__ import annotations
@@ -144,6 +146,30 @@ def show(line: str) -> None:
     sys.stdout.flush()
 
 
+def resident(pid: int) -> float:
+    """MiB of memory that a process holds."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+
+
+async def listed(url: str) -> tuple[float, int]:
+    """Seconds of the list of conversations, and how many it has."""
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session:
+        start = time.perf_counter()
+        async with session.get(f"{url}/api/conversations") as reply:
+            rows = (await reply.json())["conversations"]
+        return time.perf_counter() - start, len(rows)
+
+
+def remember(url: str, pid: int, counts: list[int]) -> None:
+    """Begins conversations, and shows what the service holds of them."""
+    show(f"memory before: {resident(pid):.0f} MiB")
+    for place, count in enumerate(counts):
+        asyncio.run(served(url, [f"What is the capital of country {place} of {n}?" for n in range(count)], 64))
+        seconds, rows = asyncio.run(listed(url))
+        show(f"{count} more conversations: {resident(pid):.0f} MiB, {rows} listed in {1000 * seconds:.0f} ms")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--index", required=True)
@@ -151,6 +177,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=64)
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--token_ms", type=float, default=5.0)
+    parser.add_argument("--conversations", type=int, nargs="*", default=[])
     given = parser.parse_args()
     port = free_port()
     process = multiprocessing.get_context("spawn").Process(
@@ -187,6 +214,8 @@ def main() -> None:
                     f"{1000 * statistics.median(firsts):12.0f} /{1000 * p95(firsts):6.0f} "
                     f"{1000 * statistics.median(tokens):15.0f} /{1000 * p95(tokens):6.0f}"
                 )
+            if given.conversations:
+                remember(url, service.pid, given.conversations)
             service.terminate()
     process.kill()
 

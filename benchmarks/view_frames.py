@@ -1,13 +1,15 @@
 """How smoothly the viewer moves a tree, and how soon it opens a long run, in Chromium without a screen.
 
-    python benchmarks/view_frames.py [--frames 200] [--trees 10000]
+    python -m benchmarks.view_frames [--frames 200] [--trees 24800]
 
 Frames: trees of 100, 1,000 and 10,000 nodes, whole and near, are dragged a few pixels at every frame. Printed are the
-milliseconds that drawing took, and those from frame to frame, at the median and the 95th percentile. Chromium draws on
-the processor here; a machine with a screen is faster.
+median and the 95th percentile, in milliseconds, of: the processor time that a frame takes the page (drawing the tree,
+to the last pixel of its canvas) and Chromium behind it (putting the page on the screen, without a graphics card here);
+and the time from frame to frame. Processor times hold on a busy machine too; the last tell of the whole machine.
 
-Opening: a run of so many trees (about 42 kB each, copies of the shipped ones) with its index, and without. Printed are
-the seconds from the address until the first rows stand there, and until the whole list is known.
+Opening: a run of 100 trees and one of so many (about 44 kB each, copies of the shipped ones), with their indexes and
+without. Printed are the seconds from the address until the first rows stand there, until the first tree does, and until
+the whole list is known.
 """
 
 from __future__ import annotations
@@ -37,8 +39,6 @@ DRAG = """async ([frames, scale]) => {
   stage.rest(stage.whole());
   if (scale) stage.zoom(scale / stage.view.scale);
   const next = () => new Promise(requestAnimationFrame);
-  for (let i = 0; i < 10; i++) await next();
-  stage.frames.length = 0;
   const between = [];
   let last = await next();
   for (let i = 0; i < frames; i++) {
@@ -47,8 +47,10 @@ DRAG = """async ([frames, scale]) => {
     between.push(now - last);
     last = now;
   }
-  return [stage.frames.slice(), between];
+  return between;
 }"""
+PAGE, SCREEN = "ProxyMain::BeginMainFrame", "DisplayScheduler::DrawAndSwap"
+"""What Chromium's traces call a frame's work in the page's own thread, and in the one behind it."""
 
 
 def percentiles(values: list[float]) -> str:
@@ -64,7 +66,8 @@ def opened(browser: Browser, link: str) -> Page:
 
 
 def frames(browser: Browser, folder: Path, count: int) -> None:
-    print(f"{'nodes':>6} {'view':>6}  {'drawing, ms':>13}  {'between frames, ms':>18}  elements")  # noqa: T201
+    head = f"{'nodes':>6} {'view':>6}  {'page, ms':>13}  {'screen, ms':>13}  {'between, ms':>13}  elements"
+    print(head)  # noqa: T201
     for size in SIZES:
         run = made_run(folder / str(size), made_tree(size))
         with viewer(run) as link:
@@ -72,9 +75,17 @@ def frames(browser: Browser, folder: Path, count: int) -> None:
             page.wait_for_selector(".node-pane .raw")
             elements = page.evaluate("document.querySelectorAll('*').length")
             for view, scale in (("whole", None), ("near", 1.0)):
-                drawing, between = page.evaluate(DRAG, [count, scale])
-                print(f"{size:6} {view:>6}  {percentiles(drawing)}  {percentiles(between):>18}  {elements}")  # noqa: T201
+                browser.start_tracing(page=page, categories=["viz", "cc", "toplevel"])
+                between = page.evaluate(DRAG, [count, scale])
+                events = json.loads(browser.stop_tracing())["traceEvents"]
+                told = [percentiles(_spent(events, PAGE)), percentiles(_spent(events, SCREEN)), percentiles(between)]
+                print(f"{size:6} {view:>6}  {'  '.join(told)}  {elements}")  # noqa: T201
             page.close()
+
+
+def _spent(events: list[dict[str, Any]], name: str) -> list[float]:
+    """Milliseconds of processor time of each event of that name."""
+    return [event["tdur"] / 1000 for event in events if event.get("name") == name and "tdur" in event]
 
 
 def long_run(folder: Path, count: int) -> Path:
@@ -90,27 +101,28 @@ def long_run(folder: Path, count: int) -> Path:
     return folder
 
 
-def opening(browser: Browser, run: Path, count: int) -> None:
-    size = (run / "trees.jsonl").stat().st_size / 2**20
-    print(f"{count:,} trees, {size:,.0f} MiB")  # noqa: T201
-    print(f"{'index':>8}  first rows, s  whole list, s")  # noqa: T201
+def opening(browser: Browser, runs: dict[int, Path]) -> None:
+    """`runs` by their number of trees. A short one tells how long the page takes anyhow."""
+    print(f"{'trees':>7} {'MiB':>6}  {'index':>7}  first rows, s  a tree, s  whole list, s")  # noqa: T201
     for index in ("with", "without"):
-        if index == "without":
-            index_of(run / "trees.jsonl").unlink()
-        with viewer(run) as link:
-            start = time.perf_counter()
-            page = opened(browser, link)
-            page.wait_for_selector("#trees .row")
-            first = time.perf_counter() - start
-            page.wait_for_selector(f".shown:has-text('{count:,} trees')")
-            print(f"{index:>8}  {first:13.2f}  {time.perf_counter() - start:13.2f}")  # noqa: T201
-            page.close()
+        for count, run in runs.items():
+            size = (run / "trees.jsonl").stat().st_size / 2**20
+            if index == "without":
+                index_of(run / "trees.jsonl").unlink()
+            with viewer(run) as link:
+                told, start = [], time.perf_counter()
+                page = opened(browser, link)
+                for seen in ("#trees .row", ".node-pane .raw", f".shown:has-text('{count:,} trees')"):
+                    page.wait_for_selector(seen)
+                    told.append(time.perf_counter() - start)
+                print(f"{count:7,} {size:6,.0f}  {index:>7}  {told[0]:13.2f}  {told[1]:9.2f}  {told[2]:13.2f}")  # noqa: T201
+                page.close()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--frames", type=int, default=200)
-    parser.add_argument("--trees", type=int, default=10_000)
+    parser.add_argument("--trees", type=int, default=24_800, help="0 leaves the opening out")
     given = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
@@ -119,7 +131,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         frames(browser, Path(folder), given.frames)
-        opening(browser, long_run(Path(folder) / "long", given.trees), given.trees)
+        if given.trees:
+            opening(browser, {count: long_run(Path(folder) / f"long{count}", count) for count in (100, given.trees)})
         browser.close()
 
 

@@ -1,6 +1,6 @@
 """The pictures of docs/viewer.md, taken of real runs in Chromium.
 
-    python benchmarks/view_pictures.py BEFORE AFTER [--out docs/viewer]
+    python -m benchmarks.view_pictures BEFORE AFTER [--out docs/viewer]
 
 BEFORE and AFTER are two runs of steprag infer on the same questions. Trees and pairs are the shipped ones. Few colours
 keep the files small.
@@ -56,6 +56,8 @@ def main() -> None:
             "tree": ("light", "#/trees/trees/1/28", ".node-pane .raw"),
             "pair": ("dark", "#/pairs/pairs/0.3", ".two-sides ins"),
             "comparison": ("light", f"#/{after.name}/predictions//{before.name}", ".figures tbody"),
+            "replay": ("dark", "#/trees/trees/1", ".replay-told"),
+            "quality": ("light", f"#/{after.name}/quality//{before.name}", ".figures tbody"),
         }
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         with viewer(SHIPPED, pairs, before, after) as link:
@@ -65,9 +67,13 @@ def main() -> None:
                 page.goto(link)
                 page.wait_for_selector("nav a")
                 page.goto(link.split("#")[0] + place)
+                page.wait_for_selector(seen)
                 if name == "comparison":
                     page.select_option(".filter-row select >> nth=0", "won")
-                page.wait_for_selector(seen)
+                if name == "replay":
+                    page.press(".replay input", "Home")
+                    for _ in range(5):
+                        page.press("[aria-label='An iteration on']", "Enter")
                 page.wait_for_load_state("networkidle")
                 picture(page, given.out / f"{name}.png")
         browser.close()

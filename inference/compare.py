@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from inference.plots import draw
-from inference.quality import figures
 from inference.quality_tables import quality_of, quality_tables
 from inference.runs_compared import (
     Scored,
@@ -75,22 +74,23 @@ def main(argv: list[str]) -> int:
     if direct:
         check_direct(direct)
     rows = [row(run, runs[0], direct) for run in runs]
-    sys.stdout.write(markdown(rows, given.force) + by_group(runs) + quality_tables(runs))
+    quality = {run.name: quality_of(run, runs[0]) for run in runs}
+    tables = markdown(rows, given.force) + by_group(runs) + quality_tables(quality)
+    sys.stdout.write(tables)
     if given.out:
-        write(Path(given.out), runs, rows, direct, given.force)
+        write(Path(given.out), runs, rows, direct, given.force, quality, tables)
     return 0
 
 
 def row(run: Scored, base: Scored, direct: Scored | None) -> dict[str, Any]:
     """A line of the table: plain numbers and texts by column name."""
     scores = list(run.scores.values())
-    told = figures(scores, run.texts)
     line: dict[str, Any] = {
         "run": run.name,
         "questions": len(scores),
         "failed": len(run.failed),
         "strict_em": right(run) / len(asked_of(run)),
-        **{f"{name}{end}": one[key] for name, one in told.items() for end, key in ENDS.items()},
+        **{f"{name}{end}": one[key] for name, one in run.figures.items() for end, key in ENDS.items()},
         "gold_recall": gold_recall(scores),
         "seconds_median": run.seconds["median"] if run.seconds else None,
         "seconds_p95": run.seconds["p95"] if run.seconds else None,
@@ -202,7 +202,13 @@ def _percent(value: float | None) -> str:
 
 
 def write(
-    out: Path, runs: list[Scored], rows: list[dict[str, Any]], direct: Scored | None = None, forced: bool = False
+    out: Path,
+    runs: list[Scored],
+    rows: list[dict[str, Any]],
+    direct: Scored | None,
+    forced: bool,
+    quality: dict[str, Any],
+    tables: str,
 ) -> None:
     """compare.md, compare.csv, three plots, and compare.json.
 
@@ -233,7 +239,7 @@ def write(
         "runs": {line["run"]: line for line in rows},
         "differences": differences,
         "groups": groups,
-        "quality": {run.name: quality_of(run, runs[0]) for run in runs},
+        "quality": quality,
         "identities": {run.name: run.identity for run in runs},
         "direct": direct.identity if direct else None,
         "scored_with": HARNESS,
@@ -243,7 +249,7 @@ def write(
     shown = "".join(f"\n![{picture}]({picture})\n" for picture in pictures)
     for name, content in (
         ("compare.csv", text.getvalue()),
-        ("compare.md", markdown(rows, forced) + by_group(runs) + quality_tables(runs) + shown),
+        ("compare.md", tables + shown),
     ):
         with written_whole(out / name) as stream:
             stream.write(content)

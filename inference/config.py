@@ -61,20 +61,32 @@ def infer_config(given: argparse.Namespace, *, shipped: bool = False) -> InferCo
     return config_of(InferConfig, given, shipped=shipped)
 
 
-def config_of(cls: type[Config], given: argparse.Namespace, *, shipped: bool) -> Config:
+def config_of(
+    cls: type[Config],
+    given: argparse.Namespace,
+    *,
+    shipped: bool,
+    beside: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Config:
     """The configuration that parsed options describe, `--model`, `--adapter` and `--base_url` among them.
 
     `shipped`: where nothing says who answers, the embedded model does with the best adapter that is shipped; else bare.
+    `beside`: what sections then are of which nothing is said.
     """
     short = {"policy.model": given.model, "policy.adapter": given.adapter, "policy.base_url": given.base_url}
     overrides = {**options_from(given), **{key: value for key, value in short.items() if value is not None}}
+    said = {*overrides, *environment(cls), *_keys_of(given.config)}
     base = None
-    if shipped and not _says_who_answers(cls, given.config, overrides):
-        base = {"policy": {"adapter": next(iter(shipped_adapters()))}}
+    if shipped and not {f"policy.{key}" for key in SERVED} & said:
+        silent = {name for name in beside or {} if not any(key.startswith(f"{name}.") for key in said)}
+        base = {
+            "policy": {"adapter": next(iter(shipped_adapters()))},
+            **{name: (beside or {})[name] for name in silent},
+        }
     return load_config(cls, given.config, overrides, base)
 
 
-def _says_who_answers(cls: type[StageConfig], file: str | None, overrides: Mapping[str, Any]) -> bool:
-    recipe = read_yaml(Path(file)).get("policy") if file is not None else None
-    named = {f"policy.{key}" for key in recipe} if isinstance(recipe, dict) else set()
-    return bool({f"policy.{key}" for key in SERVED} & {*named, *overrides, *environment(cls)})
+def _keys_of(file: str | None) -> set[str]:
+    """The dotted keys of a recipe."""
+    recipe = read_yaml(Path(file)) if file is not None else {}
+    return {f"{name}.{key}" for name, section in recipe.items() if isinstance(section, dict) for key in section}

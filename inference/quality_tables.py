@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from inference.quality import FIGURES, errors_of, figures, gain, how_counted, values_of, written_by
+from inference.quality import FIGURES, errors_of, gain, how_counted, values_of, written_by
 from inference.runs_compared import Scored
 from inference.scores import ERRORS
 
@@ -15,10 +15,9 @@ def quality_of(run: Scored, base: Scored) -> dict[str, Any]:
     `gains`: every figure less that of `base`, on the same questions; none for the base itself.
     """
     scores = list(run.scores.values())
-    told = figures(scores, run.texts)
-    gains = {} if run is base else {name: _gain(name, run, base) for name in told}
+    gains = {} if run is base else {name: _gain(name, run, base) for name in run.figures}
     return {
-        "figures": told,
+        "figures": run.figures,
         "gains": {name: one for name, one in gains.items() if one},
         "written": written_by(scores),
         "errors": errors_of(scores),
@@ -34,10 +33,11 @@ def _gain(name: str, run: Scored, base: Scored) -> dict[str, Any] | None:
     return gain(values_of(kind, run.scores.values(), run.texts), values_of(kind, base.scores.values(), base.texts))
 
 
-def quality_tables(runs: Sequence[Scored]) -> str:
-    """Markdown: the figures with their intervals and differences from the first run, completions, errors."""
-    told = [quality_of(run, runs[0]) for run in runs]
-    names = [run.name for run in runs]
+def quality_tables(quality: Mapping[str, dict[str, Any]]) -> str:
+    """Markdown: the figures with their intervals and differences from the first run, completions, errors; `quality`
+    holds what `quality_of` tells of every run, by its name.
+    """
+    names, told = list(quality), list(quality.values())
     named = [kind for kind in FIGURES if any(kind.name in one["figures"] for one in told)]
     parts = [
         _table(["figure (95 % interval; less the first run)", *names, "means"],
@@ -47,7 +47,7 @@ def quality_tables(runs: Sequence[Scored]) -> str:
                [[kind, *(_share(one["errors"], kind) for one in told), means] for kind, means in ERRORS.items()
                 if any(kind in one["errors"] for one in told)]),
     ]  # fmt: skip
-    notes = [f"{run.name}: {words}" for run, one in zip(runs, told, strict=True) for words in _notes(one)]
+    notes = [f"{name}: {words}" for name, one in quality.items() for words in _notes(one)]
     return "".join(f"\n{part}" for part in parts) + "".join(f"\n{note}\n" for note in notes)
 
 

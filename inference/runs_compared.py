@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from inference.evaluate import episode_seconds
 from inference.predictions import read_predictions
-from inference.quality import TextScores, read_bertscore, text_scores
+from inference.quality import TextScores, figures, read_bertscore, text_scores
 from inference.scores import HARNESS, Score, mean, score
 from steprag.batch.worklist import FAILED, failures_in
 from steprag.errors import ConfigError
@@ -35,6 +36,11 @@ class Scored:
     seconds: dict[str, float] | None = None
     texts: dict[str, TextScores] = field(default_factory=dict)
     bert: dict[str, Any] | None = None
+
+    @cached_property
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """Every mean by name, as `inference.quality.figures` tells it."""
+        return figures(list(self.scores.values()), self.texts)
 
 
 @dataclass(frozen=True)

@@ -234,15 +234,23 @@ class LineJournal:
         """`synced`: lines also outlive a power failure; without, they only outlive the process."""
         self.path, self._synced = path, synced
         drop_torn_line(path)
-        self._stream = path.open("ab")
+        self._stream = path.open("ab", buffering=0)
 
     def append(self, record: object) -> int:
-        """Writes the record as one line and hands it to the system before it returns; how many bytes the line has."""
+        """Writes the record as one line and hands it to the system before it returns; how many bytes the line has.
+
+        Raises OSError where there is no room; what was written of the line is then taken back.
+        """
         line = f"{dump_line(record)}\n".encode()
-        self._stream.write(line)
-        self._stream.flush()
-        if self._synced:
-            os.fsync(self._stream.fileno())
+        start, written = self._stream.seek(0, os.SEEK_END), 0
+        try:
+            while written < len(line):
+                written += self._stream.write(line[written:])
+            if self._synced:
+                os.fsync(self._stream.fileno())
+        except OSError:
+            self._stream.truncate(start)
+            raise
         return len(line)
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from inference.chat.api import FREE, create_chat_app
 from inference.chat.config import ChatServiceConfig
 from inference.chat.desk import Desk
 from inference.chat.events import ENDS
+from inference.chat.memory import Rewriter
 from inference.chat.player import ChatAgent
 from inference.chat.serve import modes_of
 from inference.chat.service import ChatService
@@ -134,7 +135,7 @@ def parsed(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def chat(
-    policy: Any, folder: Path | None = None, *, at_once: int = 2, rewriter: Any = None,
+    policy: Any, folder: Path | None = None, *, at_once: int = 2, rewriter: Any = None, choose: bool = False,
     retriever: DictRetriever | None = None, port: int = 0, **limits: Any,
 ) -> Iterator[Served]:  # fmt: skip
     """The service on `port`, or on a free one; its loop runs in a thread."""
@@ -147,7 +148,7 @@ def chat(
         gate = Gate(PolicyConfig(concurrency=at_once))
         async with Journal(folder / JOURNAL if folder else IN_MEMORY) as journal:
             store = TurnStore(folder)
-            second = Model(rewriter, gate) if rewriter else None
+            second = Rewriter(Model(rewriter, gate), choose) if rewriter else None
             agent = ChatAgent(modes_of(environment), Model(policy, gate), second, journal, store, config.history, 0)
             desk = Desk(agent, config, at_once)
             door = Door(TOKEN, True, (*PAGE_FREE, *FREE), config.body_bytes, "steprag")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,8 +42,8 @@ def in_order(events: list[dict[str, Any]]) -> None:
         state = next_state(state, event)
 
 
-def wait_for(true: Any) -> None:
-    deadline = time.monotonic() + 20
+def wait_for(true: Any, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -278,33 +281,35 @@ def test_bad_requests(body: dict[str, Any], status: int) -> None:
     assert reply.json()["error"]["message"]
 
 
-def test_a_disk_without_room_is_told_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_room_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
     policy = working(hold=True)
-    with chat(policy, tmp_path) as served:
-        store = served.desk.chat.store
+    with chat(policy, tmp_path, at_once=1) as served:
         turn = served.ask()
         wait_for(lambda: policy.begun)
-        full = _FullFile(tmp_path / "turns.jsonl")
-        assert store._files
-        store._files = (full, store._files[1])  # pyright: ignore[reportAttributeAccessIssue]
-        policy.go.set()
-        events = served.events(turn)
-        assert (events[-1]["type"], events[-1]["code"]) == ("turn.failed", "not_kept")
+        with _full_disk():
+            policy.go.set()
+            events = served.events(turn)
+            assert (events[-1]["type"], events[-1]["code"]) == ("turn.failed", "not_kept")
+            for _ in range(2):
+                refused = served.client.post("/api/turns", json={"question": "And now?"})
+                assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_kept")
+            assert served.client.get("/api/info").json()["playing"] == 0
+        policy.script = scripted(*WORK)
+        assert served.whole()[-1]["finish"] == "answer"  # once there is room, it goes on
     with chat(working(), tmp_path) as served:
         assert served.events(turn)[-1]["finish"] == "answer"
+    assert all(json.loads(line) for line in (tmp_path / "turns.jsonl").read_text().splitlines())
 
 
-class _FullFile:
-    """A file on a full disk."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def append(self, record: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    def close(self) -> None:
-        return None
+@contextmanager
+def _full_disk() -> Iterator[None]:
+    """Files grow no more, as on a disk without room."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 class _journal:

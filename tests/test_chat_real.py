@@ -118,6 +118,23 @@ def test_a_killed_service_goes_on_and_a_cancelled_turn_frees_its_slot(index: Pat
     assert finishes[1] == "cancelled"
 
 
+@pytest.mark.parametrize("engine", ["transformers", "vllm"])
+def test_other_engines_stream_and_answer_after_a_cancelled_turn(engine: str, index: Path, tmp_path: Path) -> None:
+    if engine == "vllm" and not (Path(__file__).parents[1] / ".venv-vllm/bin/vllm").exists():
+        pytest.skip("no vLLM: bash scripts/setup_vllm.sh")
+    options = ["--policy.concurrency", "1", "--policy.engine", engine, "--adapter", "atlas-warmstart",
+               "--serve.seconds", "600"]  # fmt: skip
+    with service(index, tmp_path, *options, "--serve.mode", "direct") as (_, client):
+        turn = ask(client, "Who wrote the laws of Denmark?")
+        assert [event["type"] for event in follow(client, turn, most=5)][-2:] == ["step.delta", "step.delta"]
+        assert client.delete(f"/api/turns/{turn}").status_code == 204
+        assert follow(client, turn)[-1]["type"] == "turn.cancelled"
+        told = follow(client, ask(client, "Which currency is used in Albania?"))
+    assert told[-1]["finish"] == "answer"
+    deltas = "".join(event["text"] for event in told if event["type"] == "step.delta" and event["step"] == 0)
+    assert deltas == next(event["text"] for event in told if event["type"] == "step.finished")
+
+
 def test_an_engine_that_dies_is_told_and_the_service_stays(index: Path, tmp_path: Path) -> None:
     with service(index, tmp_path, "--policy.concurrency", "1") as (process, client):
         turn = ask(client, read_questions(atlas.path("test"))[4].question)

@@ -114,6 +114,8 @@ def test_compliance_over_time_is_in_runs_of_equal_number() -> None:
         (5, 5, 0.0), (50, 5, 0.0), (55, 5, 1.0), (100, 5, 1.0),
     ]  # fmt: skip
     assert over_time([]) == []
+    steps = over_time([(1, good), (1, bad), (2, good)])  # episodes of one training step count together
+    assert [(one["at"], one["n"], one["value"]) for one in steps] == [(1, 2, 0.5), (2, 1, 1.0)]
 
 
 def test_evaluate_tells_every_figure_with_n_interval_and_definition(tmp_path: Path) -> None:

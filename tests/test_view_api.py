@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,29 @@ def test_a_pair_leads_to_its_tree_and_kind(tmp_path: Path) -> None:
     assert got(where, *runs) == {"run": "run", "line": 1, "id": pair.question_id}
     assert got("/api/record/pairs?run=pairs&line=1", *runs)["chosen"] == [dict(pair.chosen[0])]
     assert got("/api/kinds?run=pairs", *runs)["atlas-train-0001"] == "bridge"
+
+
+def test_a_tree_leads_to_the_pairs_that_came_out_of_it(tmp_path: Path) -> None:
+    run = shipped_run(tmp_path / "run", 3)
+    made = pairs_of(run, tmp_path / "pairs")
+    tree = line_hash(shipped_lines(1)[0].rstrip("\n"))
+    told = got(f"/api/pairs_of?tree={tree}", run, tmp_path / "pairs")["pairs"]
+    assert [(one["run"], one["line"], one["nodes"]) for one in told] == [
+        ("pairs", line, [pair.chosen_node, pair.rejected_node])
+        for line, pair in enumerate(made, 1)
+        if pair.tree == tree
+    ]
+    assert told
+    assert got("/api/pairs_of?tree=0", run, tmp_path / "pairs")["pairs"] == []
+
+
+def test_a_rule_that_has_nothing_to_say_of_a_tree_hides_no_other(tmp_path: Path) -> None:
+    nodes = tuple(replace(node, belief=None) for node in first_tree().nodes)
+    run = made_run(tmp_path / "run", replace(first_tree(), nodes=nodes))
+    told = got("/api/every_reward?run=run&line=1", run)
+    assert "no beliefs" in told["gain"]["fault"]
+    assert told["spre"] == got("/api/rewards?run=run&line=1&rule=spre", run)
+    assert write_export(Answers(open_folders([str(run)])), tmp_path / "all.html", 1)
 
 
 def test_a_marked_pair_is_dropped_by_the_next_build(tmp_path: Path) -> None:

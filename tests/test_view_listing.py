@@ -38,6 +38,34 @@ def test_places_are_those_of_the_index_with_and_without_it(tmp_path: Path) -> No
     assert not (tmp_path / "run/trees.jsonl.index").exists()  # a viewer writes nothing of its own into a run
 
 
+@pytest.mark.parametrize("index", [True, False])
+def test_a_look_reads_no_further_than_it_wants(tmp_path: Path, index: bool) -> None:
+    """So the first rows of a file of any length come at once."""
+    trees = made_run(tmp_path / "run", *(made_tree(5, f"t{number}") for number in range(9))) / "trees.jsonl"
+    listing = Listing(trees, TREES, indexed=index)
+    listing.refresh(60, 3)
+    assert ([place.id for place in listing.places], listing.complete) == (["t0", "t1", "t2"], False)
+    listing.refresh(60, 5)
+    assert len(listing.places) == 5
+    assert read_whole(listing).places == places_of(trees, TREES)
+
+
+def test_an_index_that_is_damaged_half_way_is_given_up(tmp_path: Path) -> None:
+    trees = made_run(tmp_path / "run", *(made_tree(5, f"t{number}") for number in range(9))) / "trees.jsonl"
+    known, index = places_of(trees, TREES), tmp_path / "run/trees.jsonl.index"
+    lines = index.read_bytes().splitlines(keepends=True)
+    index.write_bytes(b"".join([*lines[:4], lines[4][:30] + b"\n", *lines[5:]]))
+    assert places_of(trees, TREES) == known
+    listing = Listing(trees, TREES, indexed=True)
+    listing.refresh(60, 3)
+    assert [place.id for place in listing.places] == ["t0", "t1", "t2"]
+    before = listing.generation
+    assert read_whole(listing).places == known
+    assert listing.generation == before + 1  # the page asks again from the first row on
+    index.write_bytes(b"")
+    assert read_whole(Listing(trees, TREES, indexed=True)).places == known
+
+
 def test_an_index_of_another_file_is_not_believed(tmp_path: Path) -> None:
     """As long as the trees that it was made of, but not of these."""
     trees = made_run(tmp_path / "run", made_tree(5, "a")) / "trees.jsonl"

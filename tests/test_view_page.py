@@ -158,7 +158,7 @@ def test_a_pair_its_nodes_its_rules_and_its_mark(browser: Browser, link: str, ru
         page.select_option(".filter-row select >> nth=2", "bridge")
         page.click("#pairs .row")
         page.click("text=Every two siblings of this tree")
-        page.wait_for_selector(".pair-list .here")
+        page.wait_for_selector(".siblings .here")
         page.click("text=Mark as wrong")
         page.wait_for_selector("text=Marked as wrong")
         assert len((runs[1] / "wrong.jsonl").read_text(encoding="utf-8").splitlines()) == 1
@@ -200,7 +200,13 @@ def test_curves_and_groups(browser: Browser, link: str) -> None:
         page.wait_for_selector(".episode .raw")
 
 
-PLACES = ("#/trees/trees/1/2", "#/pairs/pairs/0.1", "#/after/predictions/1/before", "#/train/training")
+PLACES = (
+    "#/trees/trees/1/2",
+    "#/pairs/pairs/0.1",
+    "#/after/predictions/1/before",
+    "#/after/quality//before",
+    "#/train/training",
+)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -210,6 +216,7 @@ def test_nothing_stands_in_anyones_way(browser: Browser, link: str, place: str, 
     with page_in(browser, color_scheme=scheme) as page:
         at(page, link, place)
         page.wait_for_selector(".node-pane .raw, .two-sides, .step-grid .played, .chart canvas")
+        page.wait_for_selector("text=Computing the figures", state="detached", timeout=60_000)
         page.wait_for_load_state("networkidle")
         assert violations(page) == ""
         page.set_viewport_size({"width": 320, "height": 700})

@@ -85,12 +85,12 @@ def test_the_web_is_asked_where_the_index_has_nothing_alike() -> None:
     assert isinstance(auto, Choosing)
     assert searched(auto, "capital Tirana")[0].title == "Tirana"
     assert auto.choice("capital Tirana") == SourceChoice(
-        "local", "the index's best passage has 1.00, the threshold is 0.75"
+        "local", "the index's best passage is 1.00 like the query, the threshold is 0.75"
     )
     assert far.searched == [], "no request for what the index has"
     assert searched(auto, "Quito Ecuador capital")[0].title == "quito"
     choice = auto.choice("Quito Ecuador capital")
-    assert choice == SourceChoice("web", "the index's best passage has 0.33, the threshold is 0.75")
+    assert choice == SourceChoice("web", "the index's best passage is 0.33 like the query, the threshold is 0.75")
     assert auto.choice("never asked") is None
     empty = FallbackRetriever(DictRetriever(()), far, SharedWords(), 0.0)
     assert searched(empty, "Oslo")[0].title == "oslo"

@@ -96,7 +96,7 @@ class FallbackRetriever:
         """The passages of the index, or of the web."""
         local = await self._local.search(query, top_k)
         likeness = await alike(self._ranker, query, local)
-        said = f"the index's best passage has {likeness:.2f}, the threshold is {self._threshold:.2f}"
+        said = f"the index's best passage is {likeness:.2f} like the query, the threshold is {self._threshold:.2f}"
         if likeness >= self._threshold:
             self._choices.note(query, SourceChoice("local", said))
             return local

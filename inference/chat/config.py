@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -36,6 +36,9 @@ class RewriterConfig(PolicyConfig):
     """The model that makes a question stand alone, given the turns before it."""
 
     on: bool = Field(default=False, description="rewrite questions that follow others; needs a model that can")
+    way: Literal["write", "choose"] = Field(default="write", description="write: the model writes the question; "
+                                            "choose: it chooses which name a pronoun stands for, as small models "
+                                            "can; needs an engine with constrained output")  # fmt: skip
     temperature: float = Field(default=0.0, ge=0, le=5, description="sampling temperature; 0 is greedy")
     max_tokens: Positive = Field(default=96, description="longest rewritten question, in tokens")
 

@@ -12,7 +12,7 @@ from inference.chat import events
 from inference.chat.citations import citations, numbered
 from inference.chat.events import Event
 from inference.chat.live import LiveTurn
-from inference.chat.memory import ROLE, standalone
+from inference.chat.memory import ROLE, Rewriter
 from inference.chat.store import TurnRequest, TurnStore
 from steprag.agent.environment import Environment
 from steprag.agent.open import Agent
@@ -34,7 +34,7 @@ class ChatAgent:
 
     modes: Mapping[str, Environment]
     policy: Model
-    rewriter: Model | None
+    rewriter: Rewriter | None
     journal: Journal
     store: TurnStore
     history: int
@@ -87,8 +87,10 @@ async def _seen(chat: ChatAgent, calls: QuestionCalls, request: TurnRequest) -> 
     history = request.history
     if history is None:
         history = chat.store.exchanges(request.parent, chat.history)
-    policy = calls.policy(chat.rewriter.policy, ROLE, chat.rewriter.gate)
-    return await standalone(policy, history[-chat.history :] if chat.history else (), request.asked, seed=chat.seed)
+    rewriter = chat.rewriter
+    policy = calls.policy(rewriter.model.policy, ROLE, rewriter.model.gate)
+    lately = history[-chat.history :] if chat.history else ()
+    return await rewriter.standalone(policy, lately, request.asked, seed=chat.seed)
 
 
 def _heard(policy: Model, teller: _Teller) -> Model:

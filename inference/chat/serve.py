@@ -16,7 +16,7 @@ from indexes import open_retriever
 from inference.chat.api import FREE, create_chat_app
 from inference.chat.config import ChatConfig
 from inference.chat.desk import Desk
-from inference.chat.memory import QuestionFormat
+from inference.chat.memory import ChoiceFormat, QuestionFormat, Rewriter
 from inference.chat.player import ChatAgent
 from inference.chat.service import ChatService
 from inference.chat.store import TurnStore
@@ -39,6 +39,8 @@ from steprag.web.listening import listen, serve_app, url_of
 
 DEMO_INDEX = "runs/demo/index"
 """What quickstart.sh builds: the index that answers where none is named."""
+SMALL = {"rewriter": {"on": True, "way": "choose"}}
+"""How the shipped agent reads questions that lean on others, where nothing else is said."""
 MODES = ("auto", "local", "web", "both")
 """Where the agent may search; the first that there is, is the default."""
 GRACE = 10.0
@@ -55,7 +57,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--base_url", metavar="URL", help="short for --policy.base_url")
     add_options(parser, ChatConfig)
     given = parse_arguments(parser, argv)
-    config = config_of(ChatConfig, given, shipped=True)
+    config = config_of(ChatConfig, given, shipped=True, beside=SMALL)
     if given.index == DEMO_INDEX and not Path(given.index).exists():
         raise ConfigError(f"there is no {DEMO_INDEX}: run bash scripts/quickstart.sh, which builds it, or give --index")
     # `kill` ends us as Ctrl-C does; uvicorn answers what it accepted and raises the signal again behind it.
@@ -132,16 +134,22 @@ def modes_of(environment: Environment) -> dict[str, Environment]:
 
 
 @asynccontextmanager
-async def _rewriter(config: ChatConfig, agent: Agent) -> AsyncIterator[Model | None]:
-    """The model that makes questions stand alone; the agent's own engine where both are served alike."""
+async def _rewriter(config: ChatConfig, agent: Agent) -> AsyncIterator[Rewriter | None]:
+    """The model that makes questions stand alone; the agent's own engine where both are served alike. Raises
+    ConfigError where it is to choose and its engine cannot be held to a choice.
+    """
+    choose = config.rewriter.way == "choose"
+    format = ChoiceFormat() if choose else QuestionFormat()
     if not config.rewriter.on:
         yield None
+    elif choose and config.rewriter.engine in ("openai", "transformers"):
+        raise ConfigError(f"rewriter.way choose needs constrained output, which {config.rewriter.engine} has not")
     elif isinstance(agent.policy.policy, OpenAIPolicy) and _served_alike(config):
-        async with agent.policy.policy.beside(config.rewriter, QuestionFormat()) as policy:
-            yield Model(policy, agent.policy.gate)
+        async with agent.policy.policy.beside(config.rewriter, format) as policy:
+            yield Rewriter(Model(policy, agent.policy.gate), choose)
     else:
-        async with open_model(config.rewriter, QuestionFormat()) as model:
-            yield model
+        async with open_model(config.rewriter, format) as model:
+            yield Rewriter(model, choose)
 
 
 def _served_alike(config: ChatConfig) -> bool:

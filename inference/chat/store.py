@@ -70,13 +70,13 @@ class TurnStore:
     def accept(self, request: TurnRequest) -> None:
         """Keeps the request; it is on the disk when this returns."""
         if self._files:
-            self._append(self._files[1], request)
+            self._files[1].append(request)
         self._accepted[request.id] = request
 
     def end(self, request: TurnRequest, turn: Turn) -> None:
         """The request's turn has ended; it is on the disk when this returns."""
         if self._files:
-            self._append(self._files[0], turn)
+            self._files[0].append(turn)
         self._accepted.pop(request.id, None)
         self._turns[turn.id] = turn
 
@@ -129,15 +129,6 @@ class TurnStore:
         self._preferred = [pair for pair in self._preferred if pair.turn not in {*gone, *waiting}]
         self._rewrite()
         return (*gone, *waiting)
-
-    def _append(self, file: LineJournal, record: object) -> None:
-        """Adds a line. Raises OSError where there is no room; what was written of the line is then taken back."""
-        try:
-            file.append(record)
-        except OSError:
-            self.close()
-            self._open()
-            raise
 
     def _open(self) -> None:
         if self._folder is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby, pairwise
 from typing import Any
 
 from steprag.agent.grammars import GRAMMARS
@@ -58,12 +59,13 @@ def compliance(counts: Written) -> dict[str, Any]:
 
 
 def over_time(parts: Sequence[tuple[float, Written]]) -> list[dict[str, Any]]:
-    """The share that follows the grammar as time goes on: `parts` in order, each with its time, in at most `PARTS` runs
-    of neighbours of about equal number. `at` is the time of a run's last part.
+    """The share that follows the grammar as time goes on: `parts` in order, each with its time. Those of one time count
+    together, and neighbours do, so that there are at most `PARTS`; `at` is then the time of the last.
     """
-    size, places = len(parts), min(PARTS, len(parts))
+    moments = [(at, together(one for _, one in group)) for at, group in groupby(parts, key=lambda part: part[0])]
+    size, places = len(moments), min(PARTS, len(moments))
     cuts = [round(size * place / places) for place in range(places + 1)] if places else []
-    runs = [parts[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
+    runs = [moments[start:end] for start, end in pairwise(cuts)]
     told = [{"at": run[-1][0], **_share(_reasons(together(one for _, one in run)))} for run in runs]
     return [one for one in told if one["n"]]
 

@@ -6,6 +6,7 @@ and what the run counts of it. A start reads the index and not the results, whic
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -182,13 +183,37 @@ def _moved(places: list[Place]) -> Iterator[Place]:
 
 def indexed_places(path: Path) -> list[Place]:
     """What the index says, if it holds; none where it is missing, older than the results, torn or not of their size."""
-    index = index_of(path)
-    if not (path.exists() and index.exists()) or index.stat().st_mtime_ns < path.stat().st_mtime_ns:
-        return []
     try:
-        places = list(read_records(index, Place))
+        return list(places_in_index(path))
     except DataError:  # torn by a kill, or not ours: the results say all that it says
         return []
-    ends = places[-1].start + places[-1].length if places else 0
-    held = ends == path.stat().st_size and all(place.version == VERSION for place in places)
-    return places if held else []
+
+
+def places_in_index(path: Path) -> Iterator[Place]:
+    """The places that the index tells, one after the other; none where it is missing, older than the results or does
+    not end where they end. Raises DataError, after some places perhaps, where it is torn or not of this version.
+    """
+    index = index_of(path)
+    if not (path.exists() and index.exists()) or index.stat().st_mtime_ns < path.stat().st_mtime_ns:
+        return
+    last = from_dict(Place, parse_line(_last_line(index), index, 0), index, 0)
+    if last.start + last.length != path.stat().st_size:
+        return
+    end = 0
+    for place in read_records(index, Place):
+        if place.version != VERSION or place.start < end:
+            raise DataError(index, "not an index of this version", line=place.line)
+        end = place.start + place.length
+        yield place
+
+
+def _last_line(path: Path) -> bytes:
+    """The last line of a file, however long; nothing of an empty one."""
+    with path.open("rb") as stream:
+        size, taken = stream.seek(0, os.SEEK_END), 2**16
+        while True:
+            stream.seek(max(0, size - taken))
+            tail = stream.read().rstrip(b"\n")
+            if b"\n" in tail or taken >= size:
+                return tail.rpartition(b"\n")[2]
+            taken *= 8

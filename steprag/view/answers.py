@@ -64,7 +64,7 @@ class Answers:
         """The rows of a file from the `start`-th on. `next` is where the following ones begin."""
         listing = self._listing(run, kind, file)
         with listing.lock:
-            listing.refresh(SLICE)
+            listing.refresh(SLICE, start + ROWS)
             places = listing.places[start : start + ROWS]
             return {
                 "generation": listing.generation,
@@ -102,6 +102,16 @@ class Answers:
         options["reward"] = {**(options.get("reward") or {}), **reward}
         return behind(REWARDS)(tree, line, self.run(at.run).grammar(), options)
 
+    def every_reward(self, at: Address) -> dict[str, Any]:
+        """`rewards` of a tree under every rule, by its name; `fault` says why a rule has nothing to say of the tree."""
+        told = {}
+        for rule in behind(RULES)():
+            try:
+                told[rule] = self.rewards(at, {"name": rule}, None)
+            except ConfigError as error:
+                told[rule] = {"rule": rule, "fault": str(error)}
+        return told
+
     def where(self, tree: str, question: str) -> dict[str, Any]:
         """The run and line of the tree with that hash. Raises ConfigError where no run holds it."""
         for key, run in self.folders.items():
@@ -111,6 +121,19 @@ class Answers:
                     if place.id == question and line_hash(listing.line_at(place)) == tree:
                         return {"run": key, "line": place.line, "id": place.id}
         raise ConfigError("no run that is open here holds this pair's tree: name its folder too")
+
+    def pairs_of(self, tree: str) -> dict[str, Any]:
+        """The pairs of any open run that came out of the tree with that hash: where they stand, of which nodes."""
+        found = []
+        for key, run in self.folders.items():
+            for file, listing in enumerate(run.listings("pairs")):
+                listing.refresh(SEARCH)
+                found += [
+                    {"run": key, "file": file, "line": place.line, "nodes": place.counts["nodes"]}
+                    for place in listing.places
+                    if place.counts["tree"] == tree
+                ]
+        return {"pairs": found}
 
     def record(self, at: Address) -> dict[str, Any]:
         """A pair, a prediction or an episode of training, whole."""

@@ -128,6 +128,14 @@ def tree_routes(answers: Answers) -> APIRouter:
         reward = {key: value for key, value in asked.items() if value is not None}
         return as_json(answers.rewards(at, reward, like))
 
+    @router.get("/every_reward")
+    def every_reward(at: TreeAt) -> Response:
+        return as_json(answers.every_reward(at))
+
+    @router.get("/pairs_of")
+    def pairs_of(tree: str) -> Response:
+        return as_json(answers.pairs_of(tree))
+
     @router.get("/where")
     def where(tree: str, question: str) -> Response:
         return as_json(answers.where(tree, question))

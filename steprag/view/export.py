@@ -97,6 +97,7 @@ def _pieces(answers: Answers, most: int) -> Iterator[tuple[str, Any]]:
     told = answers.runs()
     yield "runs", told
     where: dict[str, Any] = {}
+    pairs: dict[str, Any] = {}
     for run in told["runs"]:
         key = run["key"]
         for kind, files in run["files"].items():
@@ -105,8 +106,9 @@ def _pieces(answers: Answers, most: int) -> Iterator[tuple[str, Any]]:
                 yield f"rows/{kind}/{key}/{file}", rows
                 if kind == "trees":
                     for row in rows["rows"]:
-                        tree = _tree(answers, Address(key, kind, row["line"], row["id"], file), told["rules"])
+                        tree = _tree(answers, Address(key, kind, row["line"], row["id"], file))
                         where[tree["tree"]["hash"]] = {"run": key, "line": row["line"], "id": row["id"]}
+                        pairs[tree["tree"]["hash"]] = answers.pairs_of(tree["tree"]["hash"])
                         yield f"tree/{key}/{row['line']}", tree
                 else:
                     at = [Address(key, kind, row["line"], row["id"], file) for row in rows["rows"]]
@@ -119,17 +121,23 @@ def _pieces(answers: Answers, most: int) -> Iterator[tuple[str, Any]]:
         if "series" in run["kinds"]:
             yield f"series/{key}", answers.series(key)
     yield "where", where
+    yield "pairs_of", pairs
     yield from _comparisons(answers, [run["key"] for run in told["runs"] if run["stage"] == "infer"])
 
 
 def _all_rows(answers: Answers, run: str, kind: str, file: int, most: int) -> dict[str, Any]:
-    told = answers.rows(run, kind, file, 0)
-    while len(told["rows"]) < most and told["read"] < told["size"] and not told["torn"]:
-        told = answers.rows(run, kind, file, 0)
-    return told | {"rows": told["rows"][:most], "complete": True}
+    told, rows = answers.rows(run, kind, file, 0), []
+    generation = told["generation"]
+    while True:
+        rows += told["rows"]
+        if len(rows) >= most or told["complete"]:
+            return told | {"rows": rows[:most], "complete": True}
+        told = answers.rows(run, kind, file, len(rows))
+        if told["generation"] != generation:  # its index did not hold: from the first row on
+            return _all_rows(answers, run, kind, file, most)
 
 
-def _tree(answers: Answers, at: Address, rules: list[str]) -> dict[str, Any]:
+def _tree(answers: Answers, at: Address) -> dict[str, Any]:
     tree = answers.tree(at)
     nodes = [answers.node(at, node) for node in range(len(tree["nodes"]["parent"]))]
     for node in nodes:
@@ -137,7 +145,7 @@ def _tree(answers: Answers, at: Address, rules: list[str]) -> dict[str, Any]:
     return {
         "tree": tree,
         "nodes": nodes,
-        "rewards": {rule: answers.rewards(at, {"name": rule}, None) for rule in rules},
+        "rewards": answers.every_reward(at),
     }
 
 

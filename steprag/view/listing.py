@@ -11,11 +11,12 @@ import shutil
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Generic
 
-from steprag.batch.results import Place, Record, ResultKind, indexed_places, place_of
+from steprag.batch.results import Place, Record, ResultKind, place_of, places_in_index
 from steprag.errors import ConfigError, DataError
 from steprag.files import from_dict, parse_line
 from steprag.json_text import NotJson, decoded
@@ -66,6 +67,7 @@ class Listing(Generic[Record]):
         self.fault_count = 0
         self.end = self._line = 0
         self.torn = False
+        self._index: Iterator[Place] | None = None
         if self._unpacked:
             self._unpacked.close()
         self._unpacked = None
@@ -82,8 +84,8 @@ class Listing(Generic[Record]):
         """Whether all that is in the file by now is listed."""
         return self.end >= self.size or self.torn
 
-    def refresh(self, seconds: float) -> None:
-        """Looks at the file again and reads on for so long at most, at least one line."""
+    def refresh(self, seconds: float, enough: int | None = None) -> None:
+        """Looks at the file again and reads on for so long at most, at least one line; not beyond `enough` places."""
         with self.lock:
             now = _stamp_of(self.path)
             if self._replaced(now):
@@ -93,8 +95,11 @@ class Listing(Generic[Record]):
                 self._begin()
             elif now != self._stamp:
                 self._stamp, self.torn = now, False
-            if now is not None and not self.complete:
-                self._read_on(time.monotonic() + seconds)
+            deadline = time.monotonic() + seconds
+            if self._index is not None:
+                self._read_index(self._index, deadline, enough)
+            if now is not None and self._index is None and not self.complete:
+                self._read_on(deadline, enough)
 
     def _replaced(self, now: Stamp | None) -> bool:
         before = self._stamp
@@ -108,9 +113,8 @@ class Listing(Generic[Record]):
             return
         if self.path.suffix in (".gz", ".zst"):
             self._unpacked = self._unpack()
-        elif self._indexed and (places := indexed_places(self.path)):
-            self.places = places
-            self.end, self._line = places[-1].start + places[-1].length, places[-1].line
+        elif self._indexed:
+            self._index = places_in_index(self.path)
 
     def _unpack(self) -> BinaryIO:
         """The file's text in a nameless temporary file, as far as it can be unpacked."""
@@ -125,7 +129,23 @@ class Listing(Generic[Record]):
     def _open(self) -> BinaryIO:
         return os.fdopen(os.dup(self._unpacked.fileno()), "rb") if self._unpacked else self.path.open("rb")
 
-    def _read_on(self, deadline: float) -> None:
+    def _read_index(self, index: Iterator[Place], deadline: float, enough: int | None) -> None:
+        """Takes places from the index. Where that turns out not to hold, the file itself is read, from its start."""
+        try:
+            for place in index:
+                self.places.append(place)
+                self.end, self._line = place.start + place.length, place.line
+                if time.monotonic() > deadline or self._has(enough):
+                    return
+            self._index = None
+        except DataError:
+            self.generation += 1
+            self._forget()
+
+    def _has(self, enough: int | None) -> bool:
+        return enough is not None and len(self.places) >= enough
+
+    def _read_on(self, deadline: float, enough: int | None) -> None:
         with self._open() as stream:
             stream.seek(self.end)
             for _, line in lines(stream):
@@ -138,7 +158,7 @@ class Listing(Generic[Record]):
                 elif line.strip():
                     self._list(line)
                 self.end = stream.tell()
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or self._has(enough):
                     return
 
     def _list(self, line: bytes) -> None:

@@ -71,10 +71,16 @@ async def serve_app(app: ASGIApp, listening: socket.socket, *, grace: int) -> No
     )
     for name in ("uvicorn.error", connections.__name__):
         logging.getLogger(name).addFilter(connections.Seldom())
+    logging.getLogger("uvicorn.error").addFilter(_no_news)
     asyncio.get_running_loop().set_exception_handler(connections.full_said_once)
     server = uvicorn.Server(settings)
     asyncio.get_running_loop().call_soon(_deepen, server, listening)
     await server.serve(sockets=[listening])
+
+
+def _no_news(record: logging.LogRecord) -> bool:
+    """Whether a log record says more than that a request was given up when the service was told to stop."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 def _deepen(server: Any, listening: socket.socket) -> None:

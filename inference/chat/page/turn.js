@@ -95,7 +95,7 @@ function NoAnswer({ turn, controller }) {
 }
 
 function reason(turn) {
-  if (turn.status === "cancelled") return ["Stopped", "The turn was ended before it had an answer."];
+  if (turn.status === "cancelled") return ["Stopped", "The turn was ended before it had an answer. Ask again, or write its next step yourself."];
   if (turn.status === "failed") return ["The turn failed", sentence(turn.error.message)];
   return ["No answer", `The last step was refused: ${refusalWords(turn.finish)}. Nothing is guessed in its place.`];
 }

@@ -22,6 +22,8 @@ const server = {
   tree: (at) => get("/api/tree", at),
   node: (at, node) => get("/api/node", { ...at, node }),
   rewards: (at, options) => get("/api/rewards", { ...at, ...options }),
+  everyReward: (at) => get("/api/every_reward", at),
+  pairsOf: (tree) => get("/api/pairs_of", { tree }),
   where: (tree, question) => get("/api/where", { tree, question }),
   kinds: (run) => get("/api/kinds", { run }),
   quality: (run) => get("/api/quality", { run }),
@@ -42,7 +44,13 @@ const packed = (pack) => ({
     const parent = tree.nodes.parent[node];
     return { ...nodes[node], prompt: parent === null ? null : nodes[parent].next_prompt };
   },
-  rewards: async ({ run, line }, { rule = "spre" }) => (await pack.get(`tree/${run}/${line}`)).rewards[rule],
+  rewards: async ({ run, line }, { rule = "spre" }) => {
+    const told = (await pack.get(`tree/${run}/${line}`)).rewards[rule];
+    if (told.fault) throw new Error(told.fault);
+    return told;
+  },
+  everyReward: async ({ run, line }) => (await pack.get(`tree/${run}/${line}`)).rewards,
+  pairsOf: async (tree) => (await pack.get("pairs_of"))[tree] ?? { pairs: [] },
   where: async (tree) => (await pack.get("where"))[tree] ?? Promise.reject(new Error("this file does not hold the pair's tree")),
   kinds: (run) => pack.get(`kinds/${run}`),
   quality: (run) => pack.get(`quality/${run}`),

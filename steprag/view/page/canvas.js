@@ -17,7 +17,6 @@ export class Stage {
     this.scene = null;
     this.frame = 0;
     this.goal = null;
-    this.frames = [];
   }
 
   resize() {
@@ -38,10 +37,7 @@ export class Stage {
     this.frame = 0;
     if (!this.scene) return;
     if (this.goal) this.approach();
-    const start = performance.now();
     draw(this.context, this.size, this.view, this.scene);
-    this.frames.push(performance.now() - start);
-    if (this.frames.length > 600) this.frames.shift();
   }
 
   approach() {

@@ -5,6 +5,7 @@ import { number } from "./format.js";
 import { html, useEffect, useRef, useState } from "./html.js";
 
 const HEIGHT = 190;
+const FEW = 4;
 const WHOLE_STEPS = [1, 2, 5].flatMap((step) => [1, 10, 100, 1e3, 1e4, 1e5, 1e6].map((ten) => step * ten)).sort((a, b) => a - b);
 
 /**
@@ -53,8 +54,9 @@ function options(width, unit, lines) {
   const axis = { stroke: soft, font: `11px ${themeFont()}`, grid: { stroke: grid, width: 1 }, ticks: { show: false } };
   const series = lines.flatMap((line) => {
     if (line.dots) return [{ label: line.name, stroke: wrong, paths: () => null, points: { show: true, size: 5, fill: wrong } }];
-    const main = { label: line.name, stroke: accent, width: 2, spanGaps: true, points: { show: false } };
-    if (line.bars) return [{ ...main, width: 0, fill: accent, paths: uPlot.paths.bars({ size: [0.86, 60] }) }];
+    const few = line.values.filter((value) => value !== null).length < FEW; // no line, or hardly one
+    const main = { label: line.name, stroke: accent, width: 2, spanGaps: true, points: { show: few, size: 6, fill: accent } };
+    if (line.bars) return [{ ...main, width: 0, fill: accent, points: { show: false }, paths: uPlot.paths.bars({ size: [0.86, 60] }) }];
     const edge = { stroke: faint, width: 1, points: { show: false } };
     if (line.low) return [{ ...edge, label: "low" }, { ...edge, label: "high" }, main];
     return line.smooth ? [{ label: "logged", stroke: faint, width: 1, spanGaps: true, points: { show: false } }, { ...main, label: "smoothed" }] : [main];
@@ -66,7 +68,7 @@ function options(width, unit, lines) {
       ? { x: { time: false, range: (_, least, most) => [least - 0.7 * bars, most + 0.7 * bars] }, y: { range: (_, __, most) => [0, most * 1.1] } }
       : { x: { time: false } },
     bands: lines.some((line) => line.low) ? [{ series: [2, 1], fill: faint }] : [],
-    axes: [{ ...axis, size: 28, ...(bars ? { incrs: WHOLE_STEPS } : {}) }, { ...axis, size: 52, values: (_, ticks) => ticks.map((tick) => number(tick, 2)) }],
+    axes: [{ ...axis, size: 28, ...(bars ? { incrs: WHOLE_STEPS } : {}) }, { ...axis, size: 52, ...(bars ? { incrs: WHOLE_STEPS } : {}), values: (_, ticks) => ticks.map((tick) => number(tick, 2)) }],
     series: [{ label: unit, value: told }, ...series.map((one) => ({ ...one, value: told }))],
   };
 }

@@ -36,10 +36,10 @@ export function palette() {
     const [from, to, share] = at <= 1 ? [ends[0], ends[1], at] : [ends[1], ends[2], at - 1];
     return `rgb(${from.map((part, i) => Math.round(part + share * (to[i] - part))).join(",")})`;
   });
-  const [none, paper, ink, soft, line, accent, right, wrong, found] = themeColours(
-    "value-none", "paper", "ink", "ink-soft", "tree-line", "accent", "right", "wrong", "found",
+  const [none, paper, raised, ink, soft, line, accent, right, wrong, found] = themeColours(
+    "value-none", "paper", "raised", "ink", "ink-soft", "tree-line", "accent", "right", "wrong", "found",
   );
-  return { ramp, none, paper, ink, soft, line, accent, right, wrong, found, font: themeFont() };
+  return { ramp, none, paper, raised, ink, soft, line, accent, right, wrong, found, font: themeFont() };
 }
 
 /** The place of a value on the ramp, -1 without one. `range` is [least, greatest]. */

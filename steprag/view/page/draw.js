@@ -2,6 +2,7 @@
 // nodes fit into a frame.
 import { stepOf, STEPS } from "./colours.js";
 import { shortened } from "./format.js";
+import { drawTip } from "./tip.js";
 
 const TURN = 2 * Math.PI;
 
@@ -26,6 +27,8 @@ export function draw(context, size, view, scene) {
   ring(context, view, scene, scene.under, colours.found, 3);
   ring(context, view, scene, scene.hovered, colours.soft, 1.5);
   ring(context, view, scene, scene.selected, colours.ink, 2.5);
+  const { hovered, shape, upTo } = scene;
+  if (hovered !== null && hovered <= upTo) drawTip(context, size, scene, hovered, across(view, shape.x[hovered]), down(view, shape.y[hovered]));
 }
 
 const across = (view, x) => x * view.scale + view.x;

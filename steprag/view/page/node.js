@@ -4,8 +4,9 @@ import { number, plural } from "./format.js";
 import { html, useState } from "./html.js";
 import { useLoaded } from "./loading.js";
 import { Action, Facts, Fault, Messages, Raw } from "./parts.js";
+import { link } from "./route.js";
 
-export function NodePane({ at, tree, rules, id, moment, rewards, colouring, onSelect }) {
+export function NodePane({ at, tree, stamp, id, moment, rewards, colouring, onSelect }) {
   const { data, error, stale } = useLoaded(() => api.node(at, id), [at, id]);
   const { nodes } = tree;
   const told = data ?? (stale?.id === id ? stale : null);
@@ -22,8 +23,8 @@ export function NodePane({ at, tree, rules, id, moment, rewards, colouring, onSe
     ]} />
     <${Fault} error=${error} />
     ${told ? html`<${Told} told=${told} root=${id === 0} />` : html`<p class="waiting" role="status">Opening …</p>`}
-    <${Siblings} nodes=${nodes} id=${id} pairs=${rewards?.pairs ?? []} onSelect=${onSelect} />
-    ${id !== 0 && html`<${EveryRule} key=${`${at.id}`} at=${at} id=${id} rules=${rules} />`}
+    <${Siblings} nodes=${nodes} id=${id} pairs=${rewards?.pairs ?? []} tree=${tree.hash} stamp=${stamp} onSelect=${onSelect} />
+    ${id !== 0 && html`<${EveryRule} key=${`${at.id}`} at=${at} id=${id} />`}
   </div>`;
 }
 
@@ -56,28 +57,33 @@ function Told({ told, root }) {
 }
 
 /** Every sibling with what became of the pair that it makes with this step. */
-function Siblings({ nodes, id, pairs, onSelect }) {
+function Siblings({ nodes, id, pairs, tree, stamp, onSelect }) {
+  const { data, stale } = useLoaded(() => api.pairsOf(tree), [tree, stamp]);
+  const made = (data ?? stale)?.pairs ?? [];
   const mine = pairs.filter((pair) => pair.chosen === id || pair.rejected === id);
   if (!mine.length) return null;
   return html`<h4>Against its siblings</h4><table class="siblings"><thead><tr><th>sibling</th><th>margin</th><th>pair</th></tr></thead>
     <tbody>${mine.map((pair) => {
       const other = pair.chosen === id ? pair.rejected : pair.chosen;
       const sign = pair.chosen === id ? "+" : "−";
+      const places = made.filter(({ nodes: [one, two] }) => one === pair.chosen && two === pair.rejected);
       return html`<tr><td><button type="button" class="link" onClick=${() => onSelect(other)}>${other} ${nodes.action[other]}</button></td>
         <td>${sign}${number(pair.margin)}${pair.error ? ` ± ${number(pair.error)}` : ""}</td>
-        <td>${pair.rule ? html`<span class="dropped">dropped: ${pair.rule}</span>` : html`<span class="kept">kept</span>`}</td></tr>`;
+        <td>${pair.rule ? html`<span class="dropped">dropped: ${pair.rule}</span>` : html`<span class="kept">kept</span>`}
+          ${places.map((one) => html` <a href=${link({ run: one.run, tab: "pairs", place: `${one.file}.${one.line}` })}>in ${one.run}</a>`)}</td></tr>`;
     })}</tbody></table>`;
 }
 
-function EveryRule({ at, id, rules }) {
+function EveryRule({ at, id }) {
   const [open, setOpen] = useState(false);
-  const load = () => Promise.all(rules.map((rule) => api.rewards(at, { rule })));
-  const { data, error } = useLoaded(open ? load : null, [at, rules, open]);
+  const { data, error } = useLoaded(open ? () => api.everyReward(at) : null, [at, open]);
   return html`<details class="every-rule" onToggle=${(event) => setOpen(event.currentTarget.open)}>
     <summary>Rewards under every rule</summary>
     <${Fault} error=${error} />
     ${data && html`<table><thead><tr><th>rule</th><th>reward</th><th>standard error</th></tr></thead>
-      <tbody>${data.map((one) => html`<tr><td>${one.rule}</td><td>${number(one.values[id])}</td><td>${number(one.errors[id])}</td></tr>`)}
+      <tbody>${Object.values(data).map((one) => (one.fault
+        ? html`<tr><td>${one.rule}</td><td colspan="2" class="hint">${one.fault}</td></tr>`
+        : html`<tr><td>${one.rule}</td><td>${number(one.values[id])}</td><td>${number(one.errors[id])}</td></tr>`))}
       </tbody></table>`}
   </details>`;
 }

@@ -1,7 +1,7 @@
 // The pairs of a run: both steps side by side, where they come from, and the pairs that were dropped beside them.
 import { api, offline } from "./api.js";
 import { diff, Pieces } from "./diff.js";
-import { matcher, number, percent, plural } from "./format.js";
+import { matcher, number, percent, plural, shortened } from "./format.js";
 import { html, useMemo, useState } from "./html.js";
 import { useLoaded, useRows } from "./loading.js";
 import { Action, Back, Choice, Facts, Fault, FileNotes, Messages, options, Search, Shown } from "./parts.js";
@@ -114,23 +114,31 @@ function SideHead({ title, action, reward, visits, node, home }) {
       ${home && node !== null && html` · <a href=${link({ run: home.run, tab: "trees", place: home.line, more: node })}>node ${node} in its tree</a>`}</p>`;
 }
 
+const ROWS = 30; // pairs of a rule that are listed; a tree has hundreds
+
 /** The pairs of the same tree: those kept, and those that a rule dropped, by rule. */
 function Dropped({ home, run, pair }) {
   const [open, setOpen] = useState(false);
   const at = { run: home.run, line: home.line, id: home.id };
-  const { data, error } = useLoaded(open ? () => api.rewards(at, { like: run.key }) : null, [at, open]);
+  const load = async () => ({ rewards: await api.rewards(at, { like: run.key }), tree: await api.tree(at) });
+  const { data, error } = useLoaded(open ? load : null, [at, open]);
   const groups = new Map();
-  for (const one of data?.pairs ?? []) {
-    const name = one.rule ?? "kept by every rule of one pair";
+  for (const one of data?.rewards.pairs ?? []) {
+    const name = one.rule === null ? "kept by every rule that looks at one pair" : `dropped: ${one.rule}`;
     groups.set(name, [...(groups.get(name) ?? []), one]);
   }
-  const node = (id) => html`<a href=${link({ run: home.run, tab: "trees", place: home.line, more: id })}>${id}</a>`;
   return html`<details class="prompt" onToggle=${(event) => setOpen(event.currentTarget.open)}>
     <summary>Every two siblings of this tree, and the rule that dropped them</summary>
     <${Fault} error=${error} />
     ${data && html`<p class="hint">A pair that is kept here and not in the file fell to a filter across trees: duplicates, contradictions, balance.</p>`}
-    ${[...groups].map(([name, pairs]) => html`<h4>${name} <small>(${pairs.length})</small></h4>
-      <p class="pair-list">${pairs.map((one) => html`<span class=${one.chosen === pair.chosen_node && one.rejected === pair.rejected_node ? "here" : ""}>
-        ${node(one.chosen)} over ${node(one.rejected)} <small>${number(one.margin, 2)}</small></span>`)}</p>`)}
+    ${[...groups].map(([name, pairs]) => html`<details open=${name.startsWith("kept")}><summary>${name} <small>(${pairs.length})</small></summary>
+      <table class="siblings"><thead><tr><th>chosen</th><th>rejected</th><th>margin</th></tr></thead>
+      <tbody>${pairs.slice(0, ROWS).map((one) => html`<tr class=${one.chosen === pair.chosen_node && one.rejected === pair.rejected_node ? "here" : ""}>
+        <td><${StepWords} home=${home} nodes=${data.tree.nodes} id=${one.chosen} /></td><td><${StepWords} home=${home} nodes=${data.tree.nodes} id=${one.rejected} /></td>
+        <td>${number(one.margin, 2)}${one.error ? html` <small>± ${number(one.error, 2)}</small>` : ""}</td></tr>`)}</tbody></table>
+      ${pairs.length > ROWS && html`<p class="hint">and ${pairs.length - ROWS} more</p>`}</details>`)}
   </details>`;
 }
+
+const StepWords = ({ home, nodes, id }) => html`<a href=${link({ run: home.run, tab: "trees", place: home.line, more: id })}>${id} ${nodes.action[id] ?? "refused"}</a>${" "}
+  <span class="step-said">${shortened(nodes.content[id] ?? nodes.failure[id] ?? "", 90)}</span>`;

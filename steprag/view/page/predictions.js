@@ -97,7 +97,8 @@ function Figures({ runs }) {
       <th>cover</th><th>gold found</th><th>answered</th><th>steps</th><th>searches</th><th>tokens</th></tr></thead>
     <tbody>${data.rows.map((row) => html`<tr><th scope="row">${row.run}</th><td>${row.questions}${row.failed ? ` (+${row.failed} failed)` : ""}</td>
       <td>${range(row, "em")}</td>${data.rows.length > 1 && html`<td>${gain(row)}</td>`}<td>${range(row, "f1")}</td><td>${percent(row.cover)}</td><td>${percent(row.gold_recall)}</td>
-      <td>${percent(row.format)}</td><td>${number(row.steps, 1)}</td><td>${number(row.searches, 1)}</td><td>${number(Math.round(row.tokens))}</td></tr>`)}</tbody></table></div>`;
+      <td>${percent(row.format)}</td><td>${number(row.steps, 1)}</td><td>${number(row.searches, 1)}</td><td>${number(Math.round(row.tokens))}</td></tr>`)}</tbody></table>
+    <p class="hint"><a href=${link({ run: keys.at(-1), tab: "quality", more: keys.length > 1 ? keys[0] : "" })}>Every figure, with n, interval and definition</a></p></div>`;
 }
 
 function PredictionView({ run, row, other, their }) {

@@ -18,6 +18,7 @@ export function QualityPage({ run, runs, route }) {
     ${others.length > 0 && html`<${Choice} label="Compare with" value=${other?.key ?? ""} options=${[["", "no other run"], ...others.map((one) => one.key)]}
       onChange=${(key) => go({ run: run.key, tab: "quality", more: key })} />`}
     <${Fault} error=${files.error} />
+    ${!files.told && !files.error && html`<p class="hint" role="status">Counting completions …</p>`}
     ${run.stage === "infer" && html`<${Answers} runs=${other ? [other, run] : [run]} />`}
     ${files.told?.map((file) => html`<${Kept} key=${file.name} file=${file} alone=${files.told.length === 1} />`)}
     ${files.told && !files.told.length && html`<p class="empty">No file of this run tells of completions.</p>`}
@@ -39,7 +40,7 @@ function useFiles(run) {
 /** A share in percent, a count as it is; `sign` shows a plus before a gain. */
 function shown(value, unit, sign = false) {
   const plus = sign && value >= 0 ? "+" : "";
-  return unit === "share" ? `${plus}${(100 * value).toFixed(1)}` : `${plus}${value.toFixed(2)}`;
+  return unit === "share" ? `${plus}${(100 * value).toFixed(1)}` : `${plus}${value.toFixed(Math.abs(value) >= 100 ? 1 : 2)}`;
 }
 
 function Answers({ runs }) {

@@ -14,11 +14,14 @@ export function TrainingPage({ run }) {
   const series = useLoaded(run.kinds.includes("series") ? () => api.series(run.key) : null, [run.key, run.stamp]);
   const told = series.data ?? series.stale;
   const panels = useMemo(() => (told ? panelsOf(told) : []), [told]);
+  const still = panels.filter((panel) => panel.still !== undefined);
   return html`<div class="curves">
     <${Fault} error=${series.error} />
     ${told?.faults > 0 && html`<p class="hint">${plural(told.faults, "line")} of metrics.jsonl cannot be read.</p>`}
     ${told && !panels.length && html`<p class="empty">Nothing is logged yet.</p>`}
-    <div class="charts">${panels.map((panel) => html`<${Chart} key=${panel.title} ...${panel} />`)}</div>
+    <div class="charts">${panels.filter((panel) => panel.still === undefined).map((panel) => html`<${Chart} key=${panel.title} ...${panel} />`)}</div>
+    ${still.length > 0 && html`<details class="prompt"><summary>${plural(still.length, "figure")} that never changed</summary>
+      <${Facts} facts=${still.map((panel) => [panel.title, number(panel.still)])} /></details>`}
     ${run.kinds.includes("episodes") && html`<${Groups} run=${run} />`}
   </div>`;
 }
@@ -26,10 +29,12 @@ export function TrainingPage({ run }) {
 /** A chart for every curve; what is held out lies in the chart of the same name, and terms of rewards in one. */
 function panelsOf({ steps, curves, done }) {
   const names = Object.keys(curves).filter((name) => !(name.startsWith(HELD_OUT) && name.slice(HELD_OUT.length) in curves));
-  const rank = (name) => (FIRST.includes(name) ? FIRST.indexOf(name) : FIRST.length);
+  const rank = (name) => (FIRST.includes(name) ? FIRST.indexOf(name) : FIRST.length + !name.startsWith("reward"));
   names.sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
   const panels = names.map((name) => {
     const held = curves[HELD_OUT + name];
+    const seen = new Set(curves[name].filter((value) => value !== null));
+    if (!held && seen.size === 1 && !FIRST.includes(name) && steps.length > 1) return { title: name, still: [...seen][0] };
     return { title: name, unit: "step", x: steps, lines: [{ name, values: curves[name], smooth: !PLANNED.has(name) }, ...(held ? [{ name: "held out", values: held, dots: true }] : [])] };
   });
   const timed = done.filter((one) => one.at !== null);

@@ -85,7 +85,7 @@ function LoadedTree({ at, run, runs, rules, row, node, tree }) {
           principal=${principal} roles=${tree.roles} />
       </section>
       <section class="node-box" aria-label="Chosen step">
-        <${NodePane} at=${at} tree=${tree} rules=${rules} id=${selected} moment=${upTo < size - 1 ? moment : null} rewards=${rewards.data} colouring=${colouring} onSelect=${choose} />
+        <${NodePane} at=${at} tree=${tree} stamp=${runs.map((one) => one.stamp).join()} id=${selected} moment=${upTo < size - 1 ? moment : null} rewards=${rewards.data} colouring=${colouring} onSelect=${choose} />
       </section>
     </div>
   </article>`;
