@@ -21,7 +21,7 @@ from openai._constants import RAW_RESPONSE_HEADER
 
 from steprag.bounded_http import BoundedClient
 from steprag.engines.models import resolve_model, sha256_of, weights_hash
-from steprag.engines.server import EngineSpec, serving
+from steprag.engines.server import EngineSpec, serving_us
 from steprag.errors import PolicyError, PolicyUnavailable
 from steprag.policy.endpoint import api_key, reason, translated
 from steprag.policy.gate import Gate
@@ -104,11 +104,14 @@ class OpenAIPolicy:
     surfaces as a PolicyError.
     """
 
-    def __init__(self, config: PolicyConfig, base_url: str | None, model: str, grammar: OutputFormat) -> None:
+    def __init__(
+        self, config: PolicyConfig, base_url: str | None, model: str, grammar: OutputFormat, key: str | None = None
+    ) -> None:
+        """`key`: what the endpoint wants; None: what `policy.api_key_env` holds."""
         self._config, self._base_url, self._model, self._grammar = config, base_url, model, grammar
         self.served: dict[str, str] = {}
         """What the endpoint says of a model that it was not told by us to serve: vLLM its files (`root`, `parent`)."""
-        key = api_key(config.api_key_env, base_url)
+        self._key = key = key or api_key(config.api_key_env, base_url)
         self._client = openai.AsyncOpenAI(
             api_key=key,
             base_url=base_url,
@@ -133,7 +136,7 @@ class OpenAIPolicy:
 
     def beside(self, config: PolicyConfig, grammar: OutputFormat) -> OpenAIPolicy:
         """Another policy of the same model at the same endpoint, with its own sampling and format."""
-        other = OpenAIPolicy(config, self._base_url, self._model, grammar)
+        other = OpenAIPolicy(config, self._base_url, self._model, grammar, self._key)
         other.served, other.replicas = self.served, self.replicas
         return other
 
@@ -324,14 +327,14 @@ async def open_policy(config: PolicyConfig, grammar: OutputFormat) -> AsyncItera
     block.
     """
     with ExitStack() as stack:
-        base_url, model = config.base_url, config.model
+        base_url, model, key = config.base_url, config.model, None
         if not config.remote:
             spec = EngineSpec(
                 config.engine, config.model, config.adapter, parallel=config.concurrency, context=config.context
             )
-            endpoint = stack.enter_context(serving(spec))
-            base_url, model = endpoint.base_url, endpoint.model
-        async with OpenAIPolicy(config, base_url, model, grammar) as policy:
+            endpoint = stack.enter_context(serving_us(spec))
+            base_url, model, key = endpoint.base_url, endpoint.model, endpoint.key or "none"
+        async with OpenAIPolicy(config, base_url, model, grammar, key) as policy:
             await policy.check()
             yield policy
 
