@@ -22,10 +22,10 @@ from steprag.batch.tree_results import TREES
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import existing, read_rows
+from steprag.files import existing
 from steprag.inputs import read_questions
 from steprag.policy.budget import Spending
-from steprag.runs import read_manifest
+from steprag.runs import events_of, read_manifest
 from steprag.stats import mean_interval
 
 
@@ -126,7 +126,9 @@ def _total(what: str, each: list[float], count: int) -> Forecast:
 def _seconds(metrics: Path) -> float:
     """From the start of a run to its last finished tree, over all the times that it was started."""
     spans: list[list[datetime.datetime]] = []
-    for _, row in read_rows(metrics, finite=False):
+    for row in events_of(metrics):
+        if "time" not in row:
+            continue
         time = datetime.datetime.fromisoformat(row["time"])
         if row.get("event") == "begun":
             spans.append([time, time])

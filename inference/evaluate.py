@@ -16,8 +16,8 @@ from steprag.batch.worklist import failures_in
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import existing, read_rows, write_json
-from steprag.runs import checked_manifest, has_ended
+from steprag.files import existing, write_json
+from steprag.runs import checked_manifest, events_of, has_ended
 from steprag.types import Usage
 
 AVERAGED = ("em", "f1", "precision", "recall", "cover")
@@ -95,8 +95,7 @@ def _with_interval(each: list[Score], name: str) -> list[tuple[str, Any]]:
 
 def episode_seconds(events: Path) -> dict[str, float] | None:
     """Median and 95th percentile of an episode's seconds, of those that were played in one go; None without any."""
-    rows = (row for _, row in read_rows(events, finite=False)) if events.exists() else ()
-    whole = (row for row in rows if row.get("event") == "done" and not row.get("part"))
+    whole = (row for row in events_of(events) if row.get("event") == "done" and not row.get("part"))
     seconds = sorted(row["seconds"] for row in whole if "seconds" in row)
     if not seconds:
         return None

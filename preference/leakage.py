@@ -25,7 +25,7 @@ from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError
-from steprag.files import existing, file_hash, read_records, read_rows
+from steprag.files import existing, file_hash, read_records, read_rows, shaped
 from steprag.gold import is_popqa
 from steprag.inputs import is_per_file, read_questions
 from steprag.metrics import normalise
@@ -134,15 +134,17 @@ def _runs_in_prompts(folder: Path, files: list[Evaluation]) -> list[dict[str, An
     seen: set[int] = set()
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
     for path in sorted(folder.glob("*.train.jsonl")) + sorted(folder.glob("*.val.jsonl")):
-        for _, row in read_rows(path):
-            for text in _texts(row):
+        for number, row in read_rows(path):
+            with shaped(path, line=number):
+                texts, question_id = list(_texts(row)), str(row["question_id"])
+            for text in texts:
                 if (key := hash(text)) in seen:
                     continue
                 seen.add(key)
                 for run in _candidate_runs(normalise(text).split(), lengths):
                     for file in files:
                         if (place := file.runs.get(run)) is not None:
-                            match = _match("ngram", file, place, row["question_id"], words=" ".join(run))
+                            match = _match("ngram", file, place, question_id, words=" ".join(run))
                             found.setdefault((match["file"], match["evaluation_id"], match["question_id"]), match)
     return list(found.values())
 
@@ -155,11 +157,11 @@ def _candidate_runs(words: list[str], lengths: dict[Run, set[int]]) -> Iterator[
 
 def _texts(row: dict[str, Any]) -> Iterator[str]:
     """What a row would teach: its prompt but for the system message, and its completions."""
-    yield from (message["content"] for message in row["prompt"] if message["role"] != "system")
+    yield from (str(message["content"]) for message in row["prompt"] if message["role"] != "system")
     for name in ("chosen", "rejected", "completion"):
-        yield from (message["content"] for message in row.get(name, ()))
+        yield from (str(message["content"]) for message in row.get(name, ()))
     for completion in row.get("completions", ()):
-        yield from (message["content"] for message in completion)
+        yield from (str(message["content"]) for message in completion)
 
 
 def near_duplicates(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,29 @@ from preference.card import card
 from preference.config import FolderConfig
 from preference.pairs_folder import PairsFolder
 from preference.plots import draw
+from steprag.errors import ConfigError
 from steprag.figures import can_draw, png
-from steprag.files import existing, read_json, write_json, written_whole
+from steprag.files import existing, read_json, shaped, write_json, written_whole
 
 FORMAT = 1
+REMEDY = "make the folder again"
+SECTIONS = ("policy", "judge", "episode", "search", "reward", "retriever", "prompt")
+"""Of a run's identity, those that are shown."""
 
 
 def generation_facts(manifest: dict[str, Any]) -> dict[str, Any]:
-    """What a generation run's manifest tells of the trees: models, search, seed, costs. Empty without a manifest."""
+    """What a generation run's manifest tells of the trees: models, search, seed, costs. Empty without a manifest.
+
+    Raises ConfigError where a section is none.
+    """
     identity = manifest.get("identity", {})
-    kept = ("policy", "judge", "episode", "search", "reward", "retriever", "prompt", "index", "questions", "seed")
+    kept = (*SECTIONS, "index", "questions", "seed")
     facts = {key: identity[key] for key in kept if key in identity}
-    return facts | {key: manifest[key] for key in ("spent", "calls_lost") if key in manifest}
+    facts |= {key: manifest[key] for key in ("spent", "calls_lost") if key in manifest}
+    for key in (*SECTIONS, "spent"):
+        if not isinstance(facts.get(key, {}), dict):
+            raise ConfigError(f"a run's manifest says {reprlib.repr(facts[key])} of {key}, which is no object")
+    return facts
 
 
 def write_report(folder: PairsFolder, config: FolderConfig, facts: dict[str, Any]) -> None:
@@ -41,8 +53,10 @@ def note_leakage(folder: Path, found: dict[str, Any]) -> None:
     report = read_report(folder)
     write_json(folder / "leakage.json", found)
     plots = sorted(path.stem.removeprefix("plot_") for path in folder.glob("plot_*.png"))
+    with shaped(folder / "report.json", remedy=REMEDY):
+        text = card(report, plots, found)
     with written_whole(folder / "README.md") as stream:
-        stream.write(card(report, plots, found))
+        stream.write(text)
 
 
 def read_report(folder: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ EXTRAS = {
     ),
     "index": ("sentence_transformers", "faiss", "zstandard", "bm25s", "Stemmer", "torch", "transformers"),
     "train": ("trl", "accelerate", "datasets", "torch", "transformers", "peft", "jinja2"),
-    "data": ("ijson", "py3langid", "pyarrow", "datasets", "huggingface_hub"),
+    "data": ("py3langid", "pyarrow", "datasets", "huggingface_hub"),
     "plots": ("matplotlib",),
     "quality": ("rouge_score", "sacrebleu"),
 }

@@ -210,6 +210,16 @@ def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
     return value
 
 
+@contextmanager
+def shaped(path: Path, *, line: int | None = None, remedy: str = "") -> Iterator[None]:
+    """A block that takes apart what a file of ours held. Raises DataError where it has not the shape that we write."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        problem = f"is not as it was written ({type(error).__name__}: {' '.join(str(error).split())[:120]})"
+        raise DataError(path, problem, line=line, remedy=remedy) from error
+
+
 def write_json(path: Path, value: object) -> None:
     """`value` as indented JSON, whole or not at all."""
     with written_whole(path) as stream:

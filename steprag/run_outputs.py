@@ -11,11 +11,18 @@ from pydantic import TypeAdapter, ValidationError
 
 from steprag.checksums import FileFacts, check_files, file_facts
 from steprag.errors import DataError
+from steprag.files import read_json
 
 FILES = "files"
 """The manifest's list of finished files."""
 KEPT = frozenset({".jsonl", ".sqlite", ".safetensors", ".gguf", ".parquet"})
 """Endings of the files that it lists."""
+MODEL_FILES = frozenset({
+    "adapter_config.json", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+    "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model",
+    "chat_template.jinja", "model.safetensors.index.json",
+})  # fmt: skip
+"""Names of the other files that a model or an adapter is loaded from: listed too."""
 REMEDY = "restore it from a copy of the run, or make the run again in an empty folder"
 _FILES = TypeAdapter(dict[str, FileFacts])
 
@@ -60,7 +67,7 @@ def outputs(folder: Path, listed: Listed | None = None) -> dict[str, FileFacts]:
         inner = [folder.joinpath(*name.parts[:depth]) for depth in range(1, len(name.parts))]
         own = any(part.startswith((".", "checkpoint-")) for part in name.parts)
         apart = own or any((one / "manifest.json").exists() for one in inner)
-        if path.suffix in KEPT and path.is_file() and not apart:
+        if (path.suffix in KEPT or path.name in MODEL_FILES) and path.is_file() and not apart:
             found[name.as_posix()] = listed.of(folder, name.as_posix()) if listed else file_facts(path)
     return found
 
@@ -68,6 +75,16 @@ def outputs(folder: Path, listed: Listed | None = None) -> dict[str, FileFacts]:
 def to_facts(files: Mapping[str, FileFacts]) -> dict[str, dict[str, Any]]:
     """Sizes and hashes as a manifest keeps them."""
     return {name: dataclasses.asdict(facts) for name, facts in files.items()}
+
+
+def check_model(folder: Path) -> None:
+    """Holds a checkpoint of `steprag train` against its manifest, and `CKPT/merged` against that of CKPT; a folder of
+    anyone else has none that lists files. Raises DataError.
+    """
+    run = folder.parent if folder.name == "merged" and not (folder / "manifest.json").is_file() else folder
+    manifest = read_json(run / "manifest.json", REMEDY) if (run / "manifest.json").is_file() else {}
+    if manifest.get("stage") == "train":
+        check_outputs(run, manifest)
 
 
 def check_outputs(folder: Path, manifest: dict[str, Any], *, full: bool = False) -> int | None:

@@ -20,8 +20,9 @@ from filelock import FileLock, Timeout
 
 import steprag
 from steprag.errors import BudgetReached, ConfigError, DataError, StepragError
-from steprag.files import PARTIAL, LineJournal, read_json, write_json
+from steprag.files import PARTIAL, LineJournal, read_json, read_rows, write_json
 from steprag.run_outputs import FILES, REMEDY, Listed, check_outputs, outputs, to_facts
+from steprag.tree_checks import COUNTABLE
 
 FORMAT = 1
 MOVED = (("grpo", "depth"), ("search", "depth"), ("retriever", "top_k"))
@@ -165,6 +166,40 @@ def _todays(part: Any) -> Any:
     if "replay_of" in kept:
         kept["replay_of"] = _todays(kept["replay_of"])
     return {**kept, "episode": episode} if episode else kept
+
+
+def events_of(file: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a run's `metrics.jsonl`; none where it is missing. NaN and Infinity are taken.
+
+    Raises DataError for a line that is no object, whose `time` is no time with its zone, or whose `step`
+    or `seconds` is no amount.
+    """
+    for line, row in read_rows(file, finite=False) if file.exists() else ():
+        if not isinstance(row, dict):
+            raise DataError(file, f"expected a JSON object, found {type(row).__name__}", line=line, remedy=REMEDY)
+        odd = [key for key, fits in _EVENT.items() if key in row and not fits(row[key])]
+        if odd:
+            raise DataError(file, f"{odd[0]} makes no sense", line=line, remedy=REMEDY)
+        yield row
+
+
+def _is_time(value: object) -> bool:
+    try:
+        return datetime.datetime.fromisoformat(str(value)).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < COUNTABLE
+
+
+_EVENT = {
+    "time": _is_time,
+    "step": _is_amount,
+    "seconds": _is_amount,
+    "event": lambda value: isinstance(value, str),
+}
 
 
 def has_ended(manifest: dict[str, Any], outcomes: int) -> bool:

@@ -70,6 +70,11 @@ class PolicyConfig(Section):
         pattern=r"^[A-Za-z0-9-]+$",
         description="header that carries the question's id, so that a router sends its requests to one replica",
     )
+    replica_header: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9-]+$",
+        description="header of replies in which a router names the replica; prefix hits are then noted by replica",
+    )
     rate: RateConfig = RateConfig()
     price: PriceConfig = PriceConfig()
 
@@ -117,11 +122,14 @@ class EpisodeConfig(Section):
     chars: Positive | None = Field(
         default=None, description="characters of a prompt beyond which a step may only sum up or answer; none: no bound"
     )
+    screen: bool = Field(
+        default=False, description="take passages without the sentences that read as instructions to a model"
+    )
 
     @property
     def identity(self) -> dict[str, Any]:
         """What decides an episode, as runs keep it; keys that are not set are left out, as runs before them did."""
-        return self.model_dump(exclude_none=True)
+        return self.model_dump(exclude_none=True, exclude=set() if self.screen else {"screen"})
 
 
 class RetrieverConfig(Section):

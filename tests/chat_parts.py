@@ -27,6 +27,7 @@ from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
+from steprag.hosts import listen, url_of
 from steprag.policy.client import Model
 from steprag.policy.gate import Gate
 from steprag.policy.streaming import Listener
@@ -34,7 +35,6 @@ from steprag.sections import EpisodeConfig, PolicyConfig
 from steprag.types import Completion, Message, Sample, Usage
 from steprag.web.app import FREE as PAGE_FREE
 from steprag.web.guard import Door
-from steprag.web.listening import listen, url_of
 from tests.fakes import DictRetriever, answer, evidence, query
 
 TOKEN = "a-token"

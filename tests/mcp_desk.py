@@ -47,6 +47,13 @@ def fail(why: str) -> str:
 
 
 @server.tool()
+def flood() -> str:
+    """Says far too much, and complains about it."""
+    sys.stderr.write("x" * 3_000_000)
+    return "y" * 12_000_000
+
+
+@server.tool()
 def deep(where: dict[str, dict[str, int]]) -> str:
     """Wants what no policy can fill."""
     return str(where)

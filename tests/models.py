@@ -77,3 +77,21 @@ def make_encoder(folder: Path, seed: int) -> Path:
     modules = [Transformer(str(plain), max_seq_length=64), Pooling(16, pooling_mode="cls"), Normalize()]
     SentenceTransformer(modules=modules, prompts={"query": "find: "}, device="cpu").save(str(folder / "encoder"))
     return folder / "encoder"
+
+
+def make_gguf(path: Path, *special: str) -> Path:
+    """A GGUF file with one small tensor and a tokenizer of some words; `special` are its control tokens."""
+    import gguf
+    import numpy as np
+
+    writer = gguf.GGUFWriter(str(path), "llama")
+    words = ["<s>", "who", "?", *special]
+    writer.add_token_list(words)
+    writer.add_token_types([3, 1, 1, *[3] * len(special)])
+    writer.add_context_length(64)
+    writer.add_tensor("token_embd.weight", np.zeros((len(words), 32), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -110,7 +110,7 @@ def test_the_stages_run_without_any_extra(tmp_path: Path) -> None:
     (["index", "build", "--corpus", "{corpus}", "--out", "{tmp}/out"], "index"),
     (["index", "serve", "--index", "{tmp}"], "service"),
     (["infer", "--dataset_name", "atlas", "--index", "{url}", "--out", "{tmp}/out"], "engines"),
-    (["pairs", "import", "{corpus}", "--out", "{tmp}/out"], "data"),
+    (["pairs", "export", "--pairs", "{pairs}", "--format", "verl", "--out", "{tmp}/out"], "data"),
 ])  # fmt: skip
 def test_a_missing_package_is_one_line_that_names_the_extra(
     command: list[str], extra: str, tmp_path: Path, pairs: Path

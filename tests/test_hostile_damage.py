@@ -22,15 +22,19 @@ from indexes.manifest import read_index_manifest
 from indexes.retrieval.folder_retriever import FolderRetriever
 from indexes.service.api import Served, create_app
 from indexes.service.config import LimitsConfig
+from steprag.agent.checkpoints import profile_for
 from steprag.cli import main
+from steprag.engines.models import resolve_model
 from steprag.errors import DataError, StepragError
 from steprag.files import LineJournal, write_json
 from steprag.run_outputs import FILES, check_outputs, outputs
 from steprag.runs import checked_manifest, open_run, read_manifest
+from steprag.sections import PromptConfig
 from steprag.terminal import plain
 from tests.fakes import Endpoint
 from tests.indexing import edit_manifest
 from tests.test_pipeline import endpoint, index, options, questions
+from tests.training_parts import train
 
 __all__ = ["endpoint", "index", "questions"]
 ROUNDS = [100, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
@@ -113,6 +117,46 @@ def test_damage_to_a_run_folder_is_found(rounds: int, run: Path, tmp_path: Path)
         assert said
         shutil.copy(run / file.name, file)
     assert checked_manifest(copy)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tiny: Path, warm: Path, pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """An adapter, and a whole model, as `steprag train` leaves them."""
+    full = tmp_path_factory.mktemp("full")
+    assert train(tiny, pairs, full, "sft", "--max_steps", "1", "--finetuning", "full") == 0
+    return {"adapter": warm, "full": full}
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+@pytest.mark.parametrize("kind", ["adapter", "full"])
+def test_damage_to_a_checkpoint_is_found_before_it_is_used(
+    kind: str, rounds: int, checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    whole, copy, rng = checkpoints[kind], tmp_path / "copy", random.Random(5)
+    shutil.copytree(whole, copy, ignore=shutil.ignore_patterns("checkpoint-*"))
+    names = sorted(path.relative_to(copy) for path in copy.rglob("*") if path.is_file() and path.stat().st_size)
+    decide = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+    decide |= {"adapter_config.json", "adapter_model.safetensors"} if kind == "adapter" else {"model.safetensors"}
+    assert decide <= {name.name for name in names}
+    unread = {"manifest.json", "curves.png", "metrics.jsonl", "training_args.bin", "README.md"}
+    for number in range(rounds):
+        file = copy / names[number % len(names)]
+        said = damaged(file, rng)
+        try:
+            profile_for(PromptConfig(unchecked=True), resolve_model(copy))
+        except StepragError as error:
+            assert error.exit_code == 2, said
+            assert "\n" not in str(error), said
+        else:
+            assert file.name in unread, said
+        shutil.copy(whole / file.relative_to(copy), file)
+    assert resolve_model(copy)
+
+
+def test_a_models_folder_of_another_program_is_not_held_against_its_manifest(tiny: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny, tmp_path / "theirs")
+    write_json(folder / "manifest.json", {"files": ["config.json"], "stage": 3})
+    assert resolve_model(folder).hf == folder
 
 
 def test_what_reads_a_damaged_run_refuses_it(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +44,16 @@ FAMILIES = {
     "BERT": ("[CLS]", "[SEP]", "[MASK]", "[unused12]"),
     "gpt-oss": ("<|start|>", "<|channel|>", "<|message|>", "<|return|>"),
     "Granite": ("<|start_of_role|>", "<|end_of_role|>"),
+    "InternLM": ("[UNUSED_TOKEN_146]", "[UNUSED_TOKEN_145]", "<|action_start|>"),
+    "Kimi": ("<|im_user|>", "<|im_middle|>", "[EOS]", "[BOS]", "[PAD]"),
+    "Hunyuan": ("<|startoftext|>", "<|extra_0|>", "<｜hy_User｜>", "<｜hy_place▁holder▁no▁3｜>"),
+    "Seed": ("<seed:bos>", "<seed:eos>", "<seed:think>"),
+    "Baichuan": ("<reserved_106>", "<reserved_107>"),
+    "T5": ("<extra_id_0>", "</s>"),
+    "Nemotron": ("<SPECIAL_10>", "<SPECIAL_11>"),
+    "ERNIE": ("<|begin_of_sentence|>", "<mask:1>", "<|CROSS_DOC|>"),
+    "StarCoder": ("<fim_prefix>", "<fim_suffix>", "<file_sep>"),
+    "Apertus": ("<|system_start|>", "<|assistant_end|>", "<|inner_prefix|>"),
 }  # fmt: skip
 TOKENS = [token for family in FAMILIES.values() for token in family]
 ORDINARY = (
@@ -98,7 +111,7 @@ def test_the_served_tokenizers_own_tokens_are_asked_for(tmp_path: Path) -> None:
     folder = tokenizer_folder(tmp_path / "model", *TOKENS, *ODD, plain=("  ", "ordinary"))
     files = resolve_model(str(folder))
     profile = profile_for(PromptConfig(), files)
-    assert set(profile.reserved) == set(ODD)
+    assert set(ODD) <= set(profile.reserved) <= {*TOKENS, *ODD}
     hostile = "".join((*TOKENS, *ODD, " ordinary  words "))
     state = State(hostile, (), (Passage("p", hostile, hostile),))
     messages = profile.render(state, ("query",))
@@ -164,3 +177,93 @@ def test_imported_rows_with_control_tokens_are_refused() -> None:
     for place in range(3):
         spoilt = [f"[TOOL_RESULTS] {text}" if place == number else text for number, text in enumerate(good)]
         assert problem(imported_row(*spoilt)) == "a chat template's control token in a step"
+
+
+INVISIBLE = (
+    "\u200b",
+    "\u200d",
+    "\u2060",
+    "\ufeff",
+    "\u00ad",
+    "\u202e",
+    "\u2066",
+    "\u0338",
+    "\x01",
+    "\U000e0041",
+    "\ufe0f",
+)
+
+
+def disguises(token: str) -> Iterator[str]:
+    """The token in forms that normalisers of tokenizers turn into it."""
+    yield token
+    yield token.lower()
+    yield token.upper()
+    yield "".join(chr(ord(one) + 0xFEE0) if "!" <= one <= "~" else one for one in token)  # full width
+    yield "".join(chr(0x1D400 + ord(one) - 65) if "A" <= one <= "Z" else one for one in token)  # bold
+    for mark in INVISIBLE:
+        yield mark.join(token)
+        yield token[:1] + mark + token[1:]
+
+
+def normalisers() -> dict[str, Any]:
+    from tokenizers import normalizers as known
+
+    bert = known.BertNormalizer(clean_text=True, strip_accents=True, lowercase=True)
+    return {
+        "none": None,
+        "NFKC": known.NFKC(),
+        "lower, no accents": known.Sequence([known.NFKD(), known.StripAccents(), known.Lowercase()]),
+        "BERT": known.Sequence([known.NFKC(), bert]),
+    }
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("name", ["none", "NFKC", "lower, no accents", "BERT"])
+def test_no_made_tokenizer_reads_a_control_token(name: str, normalised: bool) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    bytewise = tokenizers.pre_tokenizers.ByteLevel
+    everything = (*TOKENS, *ODD)
+    vocabulary = {letter: place for place, letter in enumerate(sorted(bytewise.alphabet()))}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = bytewise(add_prefix_space=False)
+    if normalisers()[name] is not None:
+        tokenizer.normalizer = normalisers()[name]
+    tokenizer.add_special_tokens(
+        [tokenizers.AddedToken(token, special=True, normalized=normalised) for token in everything]
+    )
+    special = {tokenizer.token_to_id(token) for token in everything}
+    profile = replace(load_profile("transcript"), reserved=surviving(everything))
+    forged = 0
+    for token in everything:
+        assert special & set(tokenizer.encode(token, add_special_tokens=False).ids), token
+        for said in disguises(token):
+            forged += bool(special & set(tokenizer.encode(said, add_special_tokens=False).ids))
+            passage = Passage("p", f"a{said}", f"b{said}c {said}")
+            for message in profile.render(State(f"who {said}", (), (passage,)), ("query", "answer")):
+                found = special & set(tokenizer.encode(message["content"], add_special_tokens=False).ids)
+                assert not found, (said, [tokenizer.id_to_token(one) for one in found])
+    assert forged > 2 * len(everything) if normalised and name != "none" else forged >= len(everything)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in PROFILES.glob("*.yaml")))
+def test_tokens_that_are_split_over_title_and_text_stay_split(name: str) -> None:
+    profile = load_profile(name)
+    grammar = profile.grammar
+    calls = [Step(one.name, f"{one.head} who {one.closing}", "who") for one in grammar.actions if one.retrieves]
+    steps = tuple(calls[:1])
+    for token in TOKENS:
+        for cut in range(1, len(token)):
+            split = Passage("p", token[:cut], token[cut:])
+            state = State(f"who {token[:cut]}", steps, (split, split), ((),) * len(steps))
+            bare = State("who", steps, (Passage("p", "", ""),) * 2, ((),) * len(steps))
+            allowed = grammar.allowed(steps, 7)
+            for message, plain in zip(profile.render(state, allowed), profile.render(bare, allowed), strict=False):
+                assert message["content"].count(token) == plain["content"].count(token)
+
+
+def test_judges_and_rewriters_are_shown_disguised_tokens_inert() -> None:
+    hostile = "x＜|im_end|＞[IN\u200bST]"
+    question = Question("q", hostile, (hostile,))
+    shown = [message["content"] for message in judge.render(question, State(hostile), gold=True)]
+    assert all("＜|" not in text and "[IN" not in text for text in shown)

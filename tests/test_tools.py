@@ -198,6 +198,26 @@ def test_tools_of_a_real_mcp_server(tmp_path: Path, way: str, desk_url: str) -> 
     assert again == three
 
 
+@pytest.mark.parametrize("way", ["stdio", "http"])
+def test_a_reply_without_end_costs_a_message_at_most(tmp_path: Path, way: str, desk_url: str) -> None:
+    mcp = {"command": DESK} if way == "stdio" else {"url": desk_url}
+    file = tools_file(tmp_path, desk={"mcp": mcp, "only": ["flood", "add"], "seconds": 20})
+
+    async def flooded() -> None:
+        async with aclosing(open_retriever(file)) as box:
+            assert [p.text for p in await box.search('desk.add: {"a": 1, "b": 2}', 3)] == ["3"]
+            with pytest.raises(RetrieverError, match="tool flood|tool desk.flood"):
+                await box.search("desk.flood: {}", 3)
+
+    asyncio.run(flooded())
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
+    file = tools_file(tmp_path, desk={"mcp": {"command": ["sh", "-c", "echo no key is set >&2"]}})
+    with pytest.raises(ConfigError, match="it wrote: no key is set"):
+        open_retriever(file)
+
+
 def test_a_server_that_dies_fails_the_call_and_not_the_program(tmp_path: Path) -> None:
     file = tools_file(tmp_path, desk={"mcp": {"command": DESK}, "only": ["add", "die"], "seconds": 5})
     died, after = asked(file, "desk.die: {}", 'desk.add: {"a": 1, "b": 2}')

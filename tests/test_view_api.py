@@ -27,6 +27,7 @@ from steprag.files import dump_line, from_dict, line_hash, read_records
 from steprag.runs import open_run
 from steprag.training_rows import Pair
 from steprag.types import Passage, Tree
+from steprag.view import api
 from steprag.view.answers import Answers
 from steprag.view.api import create_view_app
 from steprag.view.export import document, write_export
@@ -382,3 +383,17 @@ def test_the_counts_of_a_tree_go_into_the_index(tmp_path: Path) -> None:
     assert place["counts"]["question"] == "step: which of 9?"
     assert (place["counts"]["kind"], place["counts"]["nodes"]) == ("made", 9)
     assert (run / "trees.jsonl").read_text(encoding="utf-8") == dump_line(made_tree(9)) + "\n"
+
+
+def test_a_crowd_is_refused_and_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "AT_ONCE", 3)
+
+    async def crowd(client: httpx2.AsyncClient) -> list[httpx2.Response]:
+        return await asyncio.gather(*(client.get("/api/runs") for _ in range(12)))
+
+    replies = asked(crowd, shipped_run(tmp_path / "run", 2))
+    assert {reply.status_code for reply in replies} == {200, 429}
+    assert sum(reply.status_code == 200 for reply in replies) >= 3
+    refused = next(reply for reply in replies if reply.status_code == 429)
+    assert refused.headers["Retry-After"] == "1"
+    assert refused.json()["error"]["code"] == "busy"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from typing import Any
 
 from steprag.engines.start import running
 from steprag.errors import ConfigError, TrainingError
+from steprag.files import parse_line
 from steprag.progress import Progress
 from training.config import TrainConfig
 from training.failures import reason
@@ -88,4 +88,6 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     """The whole lines so far; the last may still be in the making."""
     if not path.is_file():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    rows = (parse_line(line, path, number, finite=False) for number, line in enumerate(lines, 1) if line.strip())
+    return [row for row in rows if isinstance(row, dict)]

@@ -78,7 +78,8 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=config.gradient_checkpointing)
     set_seed(config.seed)  # the first values of a fresh adapter are random
     if files.adapter:
-        policy = _continued(model, str(files.adapter), critic=critic)
+        with loading(files.adapter):
+            policy = _continued(model, str(files.adapter), critic=critic)
     else:
         policy = get_peft_model(model, _lora(config.lora, model, "SEQ_CLS" if critic else "CAUSAL_LM"))
     freeze_below(policy, config.lora.layers)

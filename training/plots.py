@@ -9,7 +9,7 @@ import math
 from pathlib import Path
 
 from steprag.figures import new_figure, save_png
-from steprag.files import read_rows
+from steprag.runs import events_of
 
 PANELS = {
     "loss": ("loss", "eval_loss"),
@@ -26,7 +26,7 @@ Points = list[tuple[int, float]]
 def curves(metrics: Path) -> dict[str, dict[str, Points]]:
     """Panel → key → (step, value), for what was logged. A step that an interrupted run made twice counts once."""
     found: dict[str, dict[str, dict[int, float]]] = {}
-    for _, row in read_rows(metrics, finite=False):
+    for row in events_of(metrics):
         for panel, keys in PANELS.items():
             for key in keys:
                 if "step" in row and isinstance(row.get(key), (int, float)):

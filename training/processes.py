@@ -26,6 +26,7 @@ from steprag.engines.threads import usable_cores
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError, TrainingError
 from steprag.files import read_json, write_json
+from steprag.json_text import decoded
 from steprag.progress import say
 from training.config import TrainConfig
 from training.failures import reason
@@ -85,7 +86,7 @@ def write_rows(path: Path, rows: Iterable[TokenRow]) -> None:
 def read_rows(path: Path) -> list[TokenRow]:
     """The rows that `write_rows` wrote."""
     with path.open(encoding="utf-8") as stream:
-        values = map(json.loads, stream)
+        values = map(decoded, stream)
         return [TokenRow(**{**value, "completions": tuple(value["completions"])}) for value in values]
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from indexes.encoding.encoders import EncoderSpec
 from indexes.encoding.runtimes import Backend, check_backend, give_over
+from steprag.engines.pretrained import loading
 from steprag.engines.threads import one_load, spin_briefly
 from steprag.errors import ConfigError, RetrieverError
 
@@ -50,15 +51,17 @@ class Encoder:
         self._tokens = GPU_TOKENS if self._gpu else CPU_TOKENS * torch.get_num_threads()
         _check_pair(backend, dtype, self._gpu)
         weights = "float32" if dtype == "int8" else dtype
-        self._model = _load(folder, spec, device, {"use_safetensors": True, "dtype": getattr(torch, weights)})
-        self._model.max_seq_length = spec.max_length
-        if dtype == "int8":
-            _to_int8(self._model)
-        if backend != "torch":
-            give_over(self._model[0], backend, torch.get_num_threads())
         self.spec, self.device = spec, device
-        self._prompt = spec.passage_prefix
-        self._by_tokens = _takes_tokens(self._model, self._prompt)
+        with loading(folder):
+            self._model = _load(folder, spec, device, {"use_safetensors": True, "dtype": getattr(torch, weights)})
+            self._model.max_seq_length = spec.max_length
+            if dtype == "int8":
+                _to_int8(self._model)
+            if backend != "torch":
+                give_over(self._model[0], backend, torch.get_num_threads())
+            self._prompt = spec.passage_prefix
+            self._by_tokens = _takes_tokens(self._model, self._prompt)
+            self.encode_passages(["?"])  # a damaged folder may load and fall over its first text
 
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         """(len(texts), dimension) float32, rows of length 1 where the spec says so."""

@@ -10,6 +10,9 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, FiniteFloat, TypeAdapter
 
 from indexes.retrieval.searchers import Asked, Ranking
 from steprag.errors import ConfigError
@@ -19,6 +22,7 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS searches(
     fingerprint TEXT, query TEXT, top_k INTEGER, found TEXT, PRIMARY KEY(fingerprint, query, top_k)) WITHOUT ROWID
 """
+_RANKING = TypeAdapter(list[tuple[Annotated[int, Field(ge=0, strict=True)], FiniteFloat]])
 
 
 class QueryCache:
@@ -45,7 +49,10 @@ class QueryCache:
                 (self._fingerprint, query, top_k),
             ).fetchone()
             if row:
-                found[query, top_k] = [(int(number), float(score)) for number, score in decoded(row[0])]
+                try:
+                    found[query, top_k] = _RANKING.validate_python(decoded(row[0]))
+                except ValueError:  # damaged, or another program's: searched again
+                    continue
         return found
 
     def put(self, found: Mapping[Asked, Ranking]) -> None:

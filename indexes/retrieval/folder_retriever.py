@@ -202,7 +202,8 @@ class FolderRetriever:
     def _search_batch(self, wanted: Sequence[Asked]) -> dict[Asked, tuple[Passage, ...]]:
         """Worker thread: what the disk remembers, one search for the rest, then the passages."""
         self._loaded.result()  # raises what went wrong while loading
-        found = self._disk.get(wanted) if self._disk else {}
+        kept = self._disk.get(wanted) if self._disk else {}
+        found = {asked: rows for asked, rows in kept.items() if all(row < len(self._store) for row, _ in rows)}
         missing = [asked for asked in wanted if asked not in found]
         if missing:
             fresh = dict(zip(missing, self._searcher.search(missing), strict=True))

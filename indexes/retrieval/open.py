@@ -152,10 +152,7 @@ def _load_encoder(folder: Path, spec: EncoderSpec, machine: Machine) -> Encoder:
     import faiss
 
     faiss.omp_set_num_threads(machine.threads)
-    try:
-        return Encoder(folder, spec, device=machine.device, threads=machine.threads, backend=machine.backend)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder}: the encoder cannot be loaded: {' '.join(str(error).split())[:300]}") from error
+    return Encoder(folder, spec, device=machine.device, threads=machine.threads, backend=machine.backend)
 
 
 def _check_agreement(folder: Path, manifest: IndexManifest, index: VectorIndex, store: PassageStore) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from indexes.corpora.passage_store import PassageStore, passage_text
 from indexes.encoding.encoders import find_encoder
 from indexes.retrieval.searchers import Asked, Ranking, RowSearcher, named, ranking
+from steprag.engines.pretrained import loading
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError
 from steprag.files import file_hash
@@ -47,7 +48,7 @@ class CrossEncoder:
 
     def load(self) -> None:
         """Loads safetensors weights from this machine alone; no code of the model's is run."""
-        with one_load():
+        with one_load(), loading(self._folder):
             import torch
             from sentence_transformers import CrossEncoder as Model
 

@@ -23,8 +23,9 @@ from indexes.retrieval.remote import FINGERPRINT
 from indexes.service.config import LimitsConfig
 from indexes.service.telemetry import Telemetry
 from steprag.errors import StepragError
+from steprag.hosts import LOCAL_NAMES
 from steprag.types import Passage
-from steprag.web.guard import LOCAL_NAMES, bounded
+from steprag.web.guard import bounded
 
 log = logging.getLogger(__name__)
 BULKY = 64

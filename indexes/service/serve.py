@@ -16,10 +16,10 @@ from indexes.service.api import Served, create_app
 from indexes.service.config import ServeConfig
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
-from steprag.engines.server import is_loopback
 from steprag.engines.threads import usable_cores
+from steprag.hosts import is_loopback, listen, url_of
 from steprag.progress import say
-from steprag.web.listening import listen, serve_app, token_in, url_of
+from steprag.web.listening import serve_app, token_in
 
 
 def main(argv: list[str]) -> int:

@@ -10,19 +10,54 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
+import httpx2
 from anyio.from_thread import start_blocking_portal
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 
 from indexes.tools.toolbox import said
 from steprag.agent.tools import ToolSpec, spec_of
 from steprag.errors import ConfigError, RetrieverError
 from steprag.types import Passage
+
+RELAY = Path(__file__).with_name("stdio_relay.py")
+MESSAGE_BYTES = 8 << 20
+"""Bytes of one message of a server."""
+
+
+class _BoundedHttp(httpx2.AsyncClient):
+    """Cuts replies that are longer than a message may be; of streams the protocol's package bounds each event."""
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        response = await super().send(request, **options)
+        if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
+            body: Any = response.stream
+            response.stream = _BoundedReply(body)
+        return response
+
+
+class _BoundedReply(httpx2.AsyncByteStream):
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = MESSAGE_BYTES
+        async for piece in self._inner:
+            yield piece[:left]
+            left -= len(piece)
+            if left <= 0:  # what is cut is no JSON, which the package answers; an error here would end the connection
+                return
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
 
 class McpServer:
@@ -31,20 +66,23 @@ class McpServer:
     def __init__(self, command: list[str] | None, url: str | None, seconds: float) -> None:
         """Starts or reaches the server. Raises ConfigError where it does not answer as one."""
         self.name = url or " ".join(command or ())
-        program, *rest = command or [""]
         self._open, self._users = ExitStack(), 0
-        # what a server writes to its standard error is not for ours
+        # what a server writes to its standard error is not for ours; the relay bounds it
         log: Any = self._open.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
-        started = stdio_client(StdioServerParameters(command=program, args=rest), errlog=log)
-        target = url if url is not None else started
+        relayed = [str(RELAY), str(MESSAGE_BYTES), *(command or ())]
+        started = stdio_client(StdioServerParameters(command=sys.executable, args=relayed), errlog=log)
         try:
+            target = started if url is None else streamable_http_client(url, http_client=_BoundedHttp(timeout=seconds))
             self._portal = self._open.enter_context(start_blocking_portal())
             client = Client(target, read_timeout_seconds=seconds)
             self._client = self._open.enter_context(self._portal.wrap_async_context_manager(client))
             self.listed = self._portal.call(self._client.list_tools).tools
         except Exception as error:  # whatever a stranger's server makes the package raise, it is no tool here
+            log.seek(0)
+            last = " ".join(log.read(4096).split())[-200:]
             self._open.close()
-            raise ConfigError(f"MCP server {self.name}: {_reason(error)}") from error
+            told = f"; it wrote: {last}" if last else ""
+            raise ConfigError(f"MCP server {self.name}: {_reason(error)}{told}") from error
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """The server's result. Raises RetrieverError."""

@@ -7,6 +7,7 @@ fp16 vectors from a memory map, which costs disk and no memory.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -147,13 +148,17 @@ def open_index(folder: Path, manifest: Manifest) -> VectorIndex:
 
 
 def read_faiss(path: Path, dimension: int) -> Any:
-    """A FAISS file, mapped into memory: other processes share its pages. Raises DataError."""
-    import faiss
+    """A FAISS file, mapped into memory: other processes share its pages. Raises DataError.
 
+    The map is ours: FAISS's own (`IO_FLAG_MMAP_IFC`, 1.15) crashes where a file ends within a number.
+    """
+    faiss: Any = importlib.import_module("faiss")  # its type stubs lack what is used here
     try:
-        index = faiss.read_index(os.fspath(path), faiss.IO_FLAG_MMAP_IFC)
-    except RuntimeError:  # FAISS's own message is a page of C++
+        mapped = np.memmap(path, dtype=np.uint8, mode="r")
+        index = faiss.read_index(faiss.ZeroCopyIOReader(faiss.swig_ptr(mapped), mapped.nbytes))
+    except (RuntimeError, MemoryError, ValueError):  # FAISS's own message is a page of C++; an empty file has no map
         raise DataError(path, "is no FAISS index", remedy="build the index again") from None
+    faiss.add_to_referenced_objects(index, mapped)
     if index.d != dimension:
         problem = f"has {index.d} dimensions, the manifest says {dimension}"
         raise DataError(path, problem, remedy="build the index again")

@@ -11,7 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from indexes.web.extraction_worker import read, write
+from steprag.json_text import decoded
 
 WORKER = Path(__file__).with_name("extraction_worker.py")
 START_SECONDS = 20.0
@@ -24,6 +27,9 @@ class Page:
 
     title: str
     text: str
+
+
+_PAGE = TypeAdapter(Page)
 
 
 class Extractor:
@@ -60,8 +66,12 @@ class Extractor:
         if reply is None:
             self._end()
             return None
-        found = json.loads(reply)
-        return Page(found["title"], found["text"]) if found["text"].strip() else None
+        try:
+            page = _PAGE.validate_python(decoded(reply))
+        except ValueError:  # a page may have taken the process over
+            self._end()
+            return None
+        return page if page.text.strip() else None
 
     def _started(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

@@ -14,6 +14,8 @@ import struct
 import sys
 from typing import IO, Any
 
+FRAME = 64 << 20
+"""Bytes of a frame: more than any page that is fetched."""
 LONGEST = 400_000
 """Characters of a text that are handed on."""
 _META = re.compile(rb"""<meta[^>]{0,200}charset\s*=\s*["']?\s*([A-Za-z0-9_-]{2,40})""", re.IGNORECASE)
@@ -84,6 +86,8 @@ def read(source: IO[bytes]) -> bytes | None:
     if len(head) < 4:
         return None
     (size,) = struct.unpack(">I", head)
+    if size > FRAME:
+        return None
     body = source.read(size)
     return body if len(body) == size else None
 

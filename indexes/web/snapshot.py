@@ -14,6 +14,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from indexes.web.extraction import Page
 from indexes.web.providers import WebResult
 from steprag.errors import ConfigError, DataError, JournalError
@@ -32,6 +34,7 @@ CREATE TABLE IF NOT EXISTS searches(
 CREATE TABLE IF NOT EXISTS texts(hash TEXT PRIMARY KEY, title TEXT, text TEXT) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS pages(url TEXT PRIMARY KEY, hash TEXT, at TEXT) WITHOUT ROWID;
 """
+_FOUND = TypeAdapter(list[tuple[str, str, str, str | None, str]])
 
 
 @dataclass(frozen=True)
@@ -81,9 +84,9 @@ class Snapshot:
         if not row:
             return None
         try:
-            return tuple(self._seen(*each) for each in decoded(row[0][0]))
+            return tuple(self._seen(*each) for each in _FOUND.validate_python(decoded(row[0][0])))
         except (ValueError, TypeError) as error:
-            raise DataError(self._path, f"search {query[:60]!r} cannot be read: {error}") from None
+            raise DataError(self._path, f"search {query[:60]!r} cannot be read: {str(error).splitlines()[0]}") from None
 
     def _seen(self, url: str, title: str, snippet: str, digest: str | None, lost: str) -> SeenPage:
         page = self._text(digest) if digest is not None else None
@@ -93,6 +96,8 @@ class Snapshot:
         rows = self._rows("SELECT title, text FROM texts WHERE hash = ?", digest)
         if not rows:
             raise DataError(self._path, f"text {digest} is missing", remedy="restore the snapshot from a copy")
+        if not all(isinstance(value, str) for value in rows[0]):
+            raise DataError(self._path, f"text {digest} is no text", remedy="restore the snapshot from a copy")
         return Page(*rows[0])
 
     def page(self, url: str) -> Page | None:

@@ -31,11 +31,12 @@ from steprag.batch.worklist import player_identity
 from steprag.cli import guarded
 from steprag.config import add_options, parse_arguments
 from steprag.errors import ConfigError
+from steprag.hosts import listen, url_of
 from steprag.policy.client import Model, OpenAIPolicy, open_model
 from steprag.progress import say
 from steprag.runs import code_version, open_run
 from steprag.web.app import door_of, show_link, token_of
-from steprag.web.listening import listen, serve_app, url_of
+from steprag.web.listening import serve_app
 
 DEMO_INDEX = "runs/demo/index"
 """What quickstart.sh builds: the index that answers where none is named."""

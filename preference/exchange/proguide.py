@@ -17,6 +17,9 @@ import yaml
 from steprag.agent.grammars import PROGUIDE
 from steprag.errors import DataError
 from steprag.files import file_hash
+from steprag.json_array import array_items
+from steprag.json_text import NotJson
+from steprag.limits import line_bytes
 from steprag.training_rows import Pair
 from steprag.types import Passage, State, Step
 
@@ -75,14 +78,13 @@ def content(completion: str) -> str:
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Number (from 1) and fields of every row of a JSON array, streamed. Raises DataError for what is no such file."""
-    import ijson
-
+    number = 0
     with path.open("rb") as stream:
         try:
-            for number, row in enumerate(ijson.items(stream, "item"), 1):
+            for number, row in enumerate(array_items(stream, line_bytes()), 1):
                 yield number, _checked(path, number, row)
-        except ijson.JSONError as error:
-            raise DataError(path, f"not a JSON array: {str(error).splitlines()[0]}") from None
+        except NotJson as error:
+            raise DataError(path, f"not a JSON array: behind row {number}: {error}") from None
 
 
 def _checked(path: Path, number: int, row: object) -> dict[str, Any]:

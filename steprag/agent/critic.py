@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from steprag.agent.checkpoints import check_use, stage_of, training_manifest
 from steprag.agent.profiles import PromptProfile
 from steprag.engines.models import ModelFiles, adapter_hash, resolve_model, weights_hash
-from steprag.engines.pretrained import from_pretrained
+from steprag.engines.pretrained import from_pretrained, loading
 from steprag.engines.threads import one_load, spin_briefly
 from steprag.engines.tokens import load_tokenizer, prompt_tokens, reply_tokens
 from steprag.errors import ConfigError
@@ -117,4 +117,7 @@ def _loaded(checkpoint: CriticFiles) -> Any:
             num_labels=1,
             attn_implementation="sdpa",
         )
-        return PeftModel.from_pretrained(model, str(files.adapter)) if files.adapter else model
+        if files.adapter is None:
+            return model
+        with loading(files.adapter):
+            return PeftModel.from_pretrained(model, str(files.adapter))

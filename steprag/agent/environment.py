@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from steprag.agent.grammar import START
 from steprag.agent.profiles import PromptProfile
 from steprag.agent.retriever import Retriever
+from steprag.agent.screen import screened
 from steprag.errors import StepFormatError
 from steprag.types import Completion, Message, Passage, State, Step
 
@@ -26,7 +27,8 @@ class Observation:
 @dataclass(frozen=True)
 class Environment:
     """The agent's world: a prompt profile (with its grammar), a retriever, `top_k` passages a query, `depth` steps at
-    most. `chars`: where a prompt has more characters, only a step that folds or ends may follow.
+    most. `chars`: where a prompt has more characters, only a step that folds or ends may follow. `screen`: passages are
+    taken without the sentences that speak to a model (`steprag.agent.screen`).
     """
 
     profile: PromptProfile
@@ -34,6 +36,7 @@ class Environment:
     top_k: int
     depth: int
     chars: int | None = None
+    screen: bool = False
 
     def start(self, question: str) -> State:
         """The state of a question before its first step; `opened` adds what the question itself finds."""
@@ -46,7 +49,7 @@ class Environment:
         """
         if not self.profile.words.search_first or state.steps or state.passages:
             return state
-        return replace(state, passages=await self.retriever.search(state.question, self.top_k))
+        return replace(state, passages=await self._found(state.question))
 
     def observe(self, state: State) -> Observation:
         """The prompt for a state that is not at its end."""
@@ -83,8 +86,12 @@ class Environment:
         """The state after `step`, with passages where it is a query. Raises RetrieverError."""
         passages: tuple[Passage, ...] = ()
         if self.profile.grammar.action(step.action).retrieves:
-            passages = await self.retriever.search(step.content, self.top_k)
+            passages = await self._found(step.content)
         return State(state.question, (*state.steps, step), passages, (*state.earlier, state.passages))
+
+    async def _found(self, query: str) -> tuple[Passage, ...]:
+        passages = await self.retriever.search(query, self.top_k)
+        return screened(passages) if self.screen else passages
 
     def searched(self, state: State) -> bool:
         """Whether a search led to `state`: its last step's, or the question's own where the profile searches first.

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 _MISTRAL = "INST|IMG|AUDIO|THINK|ARGS|PREFIX|SUFFIX|MIDDLE"
 _OTHERS = "CLS|SEP|MASK|UNK|PAD|BOS|EOS|[gs]MASK|unused[0-9]+"  # BERT's kin, GLM
-_NAMED = rf"/?(?:{_MISTRAL}|{_OTHERS}|[A-Z]+_[A-Z_]+)\]"  # the last: [SYSTEM_PROMPT], [/TOOL_RESULTS], ...
+_NAMED = rf"/?(?:{_MISTRAL}|{_OTHERS}|[A-Z]+_[A-Z_]+[0-9]*)\]"  # the last: [SYSTEM_PROMPT], [UNUSED_TOKEN_146], ...
 _EXAONE = r"\|[a-z_]{3,24}\|\]"
 _MINIMAX = r"(?:[~!]{1,2}[a-z]|![a-z]~|[a-z]~)[\[\]]"  # ]~b], ]~!b[, ]!p~[, [e~[
 _FALCON = r">[A-Z][A-Z_]+<<"
 CONTROL_TOKEN = re.compile(
     r"<[|｜][^<>\n]{1,40}[|｜]>"  # ChatML (Qwen, SmolLM), Llama 3, Phi, Command R; DeepSeek's full-width bars
     r"|</?s>|<<?/?SYS>>?|</?(?:start|end)_of_turn>|<turn\|>|<\|turn>|<(?:bos|eos|unk|pad|sop|eop)>"
+    r"|<(?:seed:[a-z_]+|reserved_\d+|extra_id_\d+|SPECIAL_\d+|mask:\d+|fim_[a-z]+|file_sep|repo_name)>"
     rf"|\[(?:{_NAMED}|{_EXAONE})|[\[\]]{_MINIMAX}|>{_FALCON}"
 )
 """A control token of the families' chat templates, in a completion."""
 
 _MARKUP = re.compile(rf"<(?=[/|｜!]?[A-Za-z_|｜▁])|\[(?={_NAMED}|{_EXAONE}|{_MINIMAX})|\](?={_MINIMAX})|>(?={_FALCON})")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_UNSEEN = ("Mn", "Me", "Cf", "Cc")
+_FILLERS = "\u115f\u1160\u3164\uffa0"
 _ALIKE = {"<": "‹", ">": "›", "[": "(", "]": ")", "{": "(", "|": "¦", "｜": "¦"}
 
 
@@ -30,21 +36,66 @@ def neutralise(text: str, reserved: Iterable[str] = ()) -> str:
       [gMASK], ]~b], >>ANSWER<<. Brackets with anything else stay: [A], [1990], [USA], [citation needed];
     - of each of `reserved`, the special tokens of the tokenizer that is served (`surviving`), the first character.
 
-    All else stays as it is, and text that is inert already is not changed again.
+    The same where the text only becomes such markup once a tokenizer has normalised it: full-width or styled characters
+    that mean plain ones, invisible ones in between, other case. All else stays as it is, and text that is inert already
+    is not changed again.
     """
     inert = _MARKUP.sub(lambda match: _ALIKE[match.group()], text)
     for token in reserved:
         if token in inert:
             inert = inert.replace(token, _broken(token))
-    return inert
+    plain = inert.isascii() and not _CONTROLS.search(inert)
+    seen = inert if plain else inert.translate(_plain_forms("".join(sorted(set(inert)))))
+    marks = list(_disguised(seen, tuple(reserved))) if seen is not inert or reserved else []
+    return _without(inert, dict(marks)) if marks else inert
+
+
+def _disguised(seen: str, reserved: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """Place and replacement of each first character, in the text as a tokenizer sees it."""
+    yield from ((match.start(), _ALIKE[match.group()]) for match in _MARKUP.finditer(seen))
+    lower = "".join(one.lower() if len(one.lower()) == 1 else one for one in seen) if reserved else ""
+    for token in reserved:
+        wanted, place = token.lower(), -1
+        while (place := lower.find(wanted, place + 1)) >= 0:
+            yield place, _broken(seen[place])
+
+
+def _without(text: str, marks: dict[int, str]) -> str:
+    """The text with characters replaced whose places are those in the text as a tokenizer sees it."""
+    parts, place = [], 0
+    for character in text:
+        length = len(_plain_form(character))
+        parts.append(next((marks[at] for at in range(place, place + length) if at in marks), character))
+        place += length
+    return "".join(parts)
+
+
+@lru_cache(4096)
+def _plain_forms(characters: str) -> dict[int, str]:
+    """For `str.translate`: those of the characters that a tokenizer may see as others."""
+    forms = {ord(one): _plain_form(one) for one in characters if not one.isascii() or not one.isprintable()}
+    return {place: form for place, form in forms.items() if form != chr(place)}
+
+
+@lru_cache(65536)
+def _plain_form(character: str) -> str:
+    """What is left of a character under compatibility decomposition, without marks and what is invisible."""
+    if character in "\t\n\r" or (character.isascii() and character.isprintable()):
+        return character
+    parts = unicodedata.normalize("NFKD", character)
+    return "".join(one for one in parts if unicodedata.category(one) not in _UNSEEN and one not in _FILLERS)
 
 
 def surviving(tokens: Iterable[str]) -> tuple[str, ...]:
-    """Those of a tokenizer's special tokens that `neutralise` would leave whole, the longest first.
+    """Those of a tokenizer's special tokens that `neutralise` would leave whole in some case, the longest first.
 
     Single characters are left out: to change them would change all text.
     """
-    left = {token for token in tokens if len(token.strip()) > 1 and token in neutralise(token)}
+    left = {
+        token
+        for token in tokens
+        if len(token.strip()) > 1 and any(one in neutralise(one) for one in (token, token.lower(), token.upper()))
+    }
     return tuple(sorted(left, key=lambda token: (-len(token), token)))
 
 

@@ -58,7 +58,7 @@ def make_environment(profile: PromptProfile, retriever: Retriever, episode: Epis
     """
     if isinstance(retriever, Tooled):
         profile = profile.with_tools(retriever.tools)
-    return Environment(profile, retriever, episode.top_k, episode.depth, episode.chars)
+    return Environment(profile, retriever, episode.top_k, episode.depth, episode.chars, episode.screen)
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -232,8 +233,9 @@ def grammar_of(manifest: Mapping[str, Any]) -> Grammar:
     Raises ConfigError where the run's profile is not found from here, or its grammar is of no version of this program.
     """
     if name := manifest.get("grammar"):
-        if name not in GRAMMARS:
-            raise ConfigError(f"grammar {name!r}, which a run's manifest names, is not known here")
+        if not isinstance(name, str) or name not in GRAMMARS:
+            raise ConfigError(f"grammar {reprlib.repr(name)}, which a run's manifest names, is not known here")
         return GRAMMARS[name]
-    profile = ((manifest.get("config") or {}).get("prompt") or {}).get("profile")
-    return load_profile(profile).grammar if profile else TRANSCRIPT
+    prompt = (manifest.get("config") or {}).get("prompt")
+    profile = prompt.get("profile") if isinstance(prompt, dict) else None
+    return load_profile(str(profile)).grammar if profile else TRANSCRIPT

@@ -25,10 +25,10 @@ from steprag.batch.worklist import FAILED, failures_in, note_failures
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import PART_DONE, ConfigError
-from steprag.files import drop_torn_line, read_rows, write_records
+from steprag.files import drop_torn_line, write_records
 from steprag.policy.budget import Spending
 from steprag.progress import say
-from steprag.runs import Run, difference, locked, open_run, read_manifest
+from steprag.runs import Run, difference, events_of, locked, open_run, read_manifest
 from steprag.sections import PriceConfig
 
 STAGES = {"generate": "data_generation.tally", "infer": "inference.inference"}
@@ -178,13 +178,13 @@ def _failures(folder: Path) -> dict[str, dict[str, Any]]:
 def _events(run: Run, shards: Sequence[ShardRun]) -> None:
     """The shards' events in the order of time, but for those that an earlier merge took over."""
     own = run.path / "metrics.jsonl"
-    known = {json.dumps(row) for _, row in read_rows(own)}
+    known = {json.dumps(row) for row in events_of(own)}
     rows: list[dict[str, Any]] = []
     for shard in shards:
         events = shard.folder / "metrics.jsonl"
         drop_torn_line(events)
-        rows += [{**row, **shard.share.identity} for _, row in read_rows(events)] if events.exists() else []
-    for row in sorted(rows, key=lambda row: row["time"]):
+        rows += [{**row, **shard.share.identity} for row in events_of(events)]
+    for row in sorted(rows, key=lambda row: row.get("time", "")):
         if json.dumps(row) not in known:
             run.metrics.append(row)
 

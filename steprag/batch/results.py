@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +17,9 @@ from steprag.errors import DataError
 from steprag.files import (
     LineJournal,
     drop_torn_line,
+    dump_line,
     from_dict,
+    line_hash,
     lines_of,
     parse_line,
     read_records,
@@ -26,7 +28,7 @@ from steprag.files import (
 )
 
 Record = TypeVar("Record")
-VERSION = 3
+VERSION = 4
 """Of the index; raised when what a kind counts changes, so that older ones are made anew."""
 
 
@@ -35,18 +37,30 @@ def nothing(_: object) -> dict[str, Any]:
     return {}
 
 
+def anything(_: object) -> bool:
+    """Whether counts of which nothing is read make sense."""
+    return True
+
+
 @dataclass(frozen=True)
 class ResultKind(Generic[Record]):
-    """What a results file holds: its records, the question that each is of, and what is counted of each."""
+    """What a results file holds: its records, the question that each is of, and what is counted of each.
+
+    `fits`: whether counts that an index holds are such counts.
+    """
 
     record: type[Record]
     id_of: Callable[[Record], str]
     counts: Callable[[Record], dict[str, Any]] = nothing
+    fits: Callable[[dict[str, Any]], bool] = anything
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a result stands: line from 1, first byte from 0, bytes with the newline; and its counts."""
+    """Where a result stands: line from 1, first byte from 0, bytes with the newline; and its counts.
+
+    `check` is a hash of all that: no manifest lists the index, and a flipped bit in it must not go unseen.
+    """
 
     id: str
     line: int
@@ -54,6 +68,7 @@ class Place:
     length: int
     counts: dict[str, Any] = field(default_factory=dict)
     version: int = 0
+    check: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -67,7 +82,7 @@ def places_of(path: Path, kind: ResultKind[Any]) -> list[Place]:
 
     Writes nothing, so the file may be another run's. Raises DataError with the line of a result that is none.
     """
-    return indexed_places(path) or _read(path, kind)
+    return indexed_places(path, kind) or _read(path, kind)
 
 
 def read_at(place: Place, path: Path, cls: type[Record]) -> Record:
@@ -87,7 +102,7 @@ class Results(Generic[Record]):
         """Reads the index, and makes it anew where it is missing or the results were changed by something else."""
         self.path, self._kind = path, kind
         drop_torn_line(path)
-        self._lines = indexed_places(path)
+        self._lines = indexed_places(path, kind)
         if not self._lines:
             self._lines = _read(path, kind)
             self._write_index()
@@ -170,28 +185,38 @@ def _read(path: Path, kind: ResultKind[Any]) -> list[Place]:
 
 def place_of(record: Any, kind: ResultKind[Any], line: int, start: int, length: int) -> Place:
     """The place of a result that stands there."""
-    return Place(kind.id_of(record), line, start, length, kind.counts(record), VERSION)
+    return _sealed(Place(kind.id_of(record), line, start, length, kind.counts(record)))
+
+
+def _sealed(place: Place) -> Place:
+    """The place with its hash, as this version writes it."""
+    return replace(place, version=VERSION, check=_check(place))
+
+
+def _check(place: Place) -> str:
+    """The hash of a place; counts as they are in the file."""
+    return line_hash(dump_line({"counts": [place.id, place.line, place.start, place.length, place.counts]}))
 
 
 def _moved(places: list[Place]) -> Iterator[Place]:
     """The places of the same results one behind the other."""
     start = 0
     for line, place in enumerate(places, 1):
-        yield Place(place.id, line, start, place.length, place.counts, place.version)
+        yield _sealed(Place(place.id, line, start, place.length, place.counts))
         start += place.length
 
 
-def indexed_places(path: Path) -> list[Place]:
-    """What the index says, if it holds; none where it is missing, older than the results, torn or not of their size."""
+def indexed_places(path: Path, kind: ResultKind[Any]) -> list[Place]:
+    """What the index says, if it holds; none where it is missing, damaged, or older or longer than the results."""
     try:
-        return list(places_in_index(path))
+        return list(places_in_index(path, kind))
     except DataError:  # torn by a kill, or not ours: the results say all that it says
         return []
 
 
-def places_in_index(path: Path) -> Iterator[Place]:
+def places_in_index(path: Path, kind: ResultKind[Any]) -> Iterator[Place]:
     """The places that the index tells, one after the other; none where it is missing, older than the results or does
-    not end where they end. Raises DataError, after some places perhaps, where it is torn or not of this version.
+    not end where they end. Raises DataError, after some places perhaps, where it is damaged or not of this version.
     """
     index = index_of(path)
     if not (path.exists() and index.exists()) or index.stat().st_mtime_ns < path.stat().st_mtime_ns:
@@ -201,8 +226,9 @@ def places_in_index(path: Path) -> Iterator[Place]:
         return
     end = 0
     for place in read_records(index, Place):
-        if place.version != VERSION or place.start < end:
-            raise DataError(index, "not an index of this version", line=place.line)
+        whole = place.version == VERSION and place.check == _check(place) and kind.fits(place.counts)
+        if not whole or place.start < end or place.length < 1:  # blank lines may lie between
+            raise DataError(index, "not an index of this version, or damaged", line=place.line)
         end = place.start + place.length
         yield place
 

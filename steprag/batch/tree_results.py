@@ -4,9 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
 from steprag.agent.compliance import written
 from steprag.batch.results import ResultKind
-from steprag.types import Tree
+from steprag.files import dump_line
+from steprag.types import Tree, Usage
+
+
+class _TreeCounts(TypedDict):
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid")  # pyright: ignore[reportGeneralTypeIssues]
+
+    nodes: int
+    known: int
+    refused_steps: int
+    solved: int
+    mixed: int
+    ended: str
+    usage: Usage
+    question: str
+    kind: str | None
+    depth: int
+    best: float | None
+    written: dict[str, dict[str, int]]
+
+
+_COUNTS = TypeAdapter(_TreeCounts)
 
 
 def tree_counts(tree: Tree) -> dict[str, Any]:
@@ -34,4 +58,13 @@ def tree_counts(tree: Tree) -> dict[str, Any]:
     }
 
 
-TREES = ResultKind(Tree, lambda tree: tree.question.id, tree_counts)
+def counts_fit(counts: dict[str, Any]) -> bool:
+    """Whether these can be the counts of a tree."""
+    try:
+        _COUNTS.validate_json(dump_line(counts))
+    except ValidationError:
+        return False
+    return True
+
+
+TREES = ResultKind(Tree, lambda tree: tree.question.id, tree_counts, counts_fit)

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from steprag.engines.gguf_header import gguf_values
 from steprag.engines.models import ModelFiles, adapter_base, adapter_config, cache_dir, resolve_model
+from steprag.engines.pretrained import loading
 from steprag.errors import ConfigError, DataError
-from steprag.files import read_json
+from steprag.files import read_json, shaped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,7 +86,8 @@ def base_shape(base: ModelFiles) -> BaseShape:
     if base.gguf:
         shape = _gguf_shape(base.gguf)
     elif base.hf:
-        shape = _hf_shape(read_json(base.hf / "config.json"))
+        with shaped(base.hf / "config.json", remedy="fetch or save the model again"):
+            shape = _hf_shape(read_json(base.hf / "config.json"))
     else:
         raise ConfigError(f"the shape of {base.name} is not known here; give a local folder or GGUF file as the base")
     if shape.architecture not in _ARCHITECTURES:
@@ -104,15 +107,12 @@ def unpermute_rows(rows: np.ndarray, heads: int) -> np.ndarray:
 
 
 def _gguf_shape(path: Path) -> BaseShape:
-    from gguf import GGUFReader
-
-    fields = GGUFReader(path).fields
-    architecture = str(fields["general.architecture"].contents())
-    heads = fields[f"{architecture}.attention.head_count"].contents()
-    kv_heads = fields[f"{architecture}.attention.head_count_kv"].contents()
-    return BaseShape(
-        architecture, int(heads), int(kv_heads), int(fields[f"{architecture}.embedding_length"].contents())
-    )
+    fields = gguf_values(path, lambda key: not key.startswith("tokenizer."))
+    with shaped(path, remedy="fetch or convert it again"):
+        architecture = str(fields["general.architecture"])
+        names = ("attention.head_count", "attention.head_count_kv", "embedding_length")
+        heads, kv_heads, width = (int(fields[f"{architecture}.{name}"]) for name in names)
+        return BaseShape(architecture, heads, kv_heads, width)
 
 
 def _hf_shape(config: dict[str, Any]) -> BaseShape:
@@ -182,7 +182,9 @@ def _converted(folder: Path, shape: BaseShape) -> dict[str, np.ndarray]:
     from safetensors.torch import load_file
 
     converted: dict[str, np.ndarray] = {}
-    for name, tensor in load_file(folder / "adapter_model.safetensors").items():
+    with loading(folder):
+        tensors = load_file(folder / "adapter_model.safetensors")
+    for name, tensor in tensors.items():
         match = _TENSOR.fullmatch(name)
         if match is None or match[2] not in _MODULES:
             raise ConfigError(f"{folder} cannot become a GGUF adapter: {name} is no linear layer of a block")

@@ -17,6 +17,7 @@ from steprag.errors import ConfigError
 from steprag.extras import need
 
 ENGINES = ("llamacpp", "transformers", "vllm")
+_KEY = "STEPRAG_ENGINE_KEY"  # tells an engine of ours its key: other users read command lines, not environments
 _CHECKOUT_VLLM = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "vllm"  # what scripts/setup_vllm.sh makes
 _VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the only values that --max-lora-rank takes
 
@@ -28,7 +29,8 @@ class EngineSpec:
     `parallel` is the requests that will be there at once: llama.cpp's slots, and a quarter of the completions that vLLM
     works on at once at most, since a request may ask for several.
 
-    `api_key_env` names the environment variable that holds the key which clients must send.
+    `api_key_env` names the environment variable that holds the key which clients must send; `key` is the key itself,
+    for an engine that its own program alone asks. Engine transformers takes none.
     """
 
     engine: str = "llamacpp"
@@ -40,6 +42,7 @@ class EngineSpec:
     context: int = 2048
     threads: int | None = None
     api_key_env: str | None = None
+    key: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -78,10 +81,11 @@ def _llamacpp(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
         argv += ["--adapter", str(weights.gguf_adapter(files.adapter, files))]
     if spec.threads:
         argv += ["--threads", str(spec.threads)]
-    if spec.api_key_env:
-        argv += ["--api_key_env", spec.api_key_env]
+    env = {_KEY: spec.key} if spec.key else {}
+    if variable := _KEY if spec.key else spec.api_key_env:
+        argv += ["--api_key_env", variable]
     spin_briefly()
-    return EngineCommand(argv, files.label)
+    return EngineCommand(argv, files.label, env=env)
 
 
 def _transformers(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
@@ -114,7 +118,8 @@ def _vllm(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
     argv += ["--max-model-len", str(spec.context), "--max-num-seqs", str(max(256, 4 * spec.parallel))]
     # Without its details usage does not say how many prompt tokens were cached.
     argv += ["--enable-prefix-caching", "--enable-prompt-tokens-details"]
-    env = {"VLLM_API_KEY": os.environ[spec.api_key_env]} if spec.api_key_env else {}
+    key = spec.key or (os.environ[spec.api_key_env] if spec.api_key_env else None)
+    env = {"VLLM_API_KEY": key} if key else {}
     env |= _vllm_cpu_settings(spec) if on_cpu else {}
     return EngineCommand(argv, files.label, _url(spec.host, port), env)
 

@@ -19,6 +19,7 @@ from steprag.engines.hub import HUB_ID
 from steprag.engines.safetensors_header import check_tensors
 from steprag.errors import ConfigError
 from steprag.files import read_json
+from steprag.run_outputs import check_model
 
 EMBEDDED = "smollm2-135m-instruct"
 _EMBEDDED_NAMES = frozenset({EMBEDDED, "smollm2"})
@@ -218,6 +219,7 @@ def _folder(path: Path) -> ModelFiles:
         raise ConfigError(f"{path} holds neither config.json nor adapter_config.json, so it is no model folder")
     if not any(path.glob("*.safetensors")):
         raise ConfigError(f"{path} has no *.safetensors; pickled weights are not loaded: save it with safetensors")
+    check_model(path.resolve())
     return ModelFiles(path.resolve().name, hf=path.resolve())
 
 
@@ -237,6 +239,7 @@ def _adapter(path: Path, base: ModelFiles) -> Path:
     if not (path / "adapter_model.safetensors").is_file():
         raise ConfigError(f"{path} has no adapter_model.safetensors; pickled adapters are not loaded: save it again")
     check_tensors(path / "adapter_model.safetensors")  # one without any would be served as if it were an adapter
+    check_model(path)
     _check_base(path, base)
     return path.resolve()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from steprag.config import parse_arguments
 from steprag.engines.launch import ENGINES, EngineSpec
 from steprag.engines.models import EMBEDDED, resolve_model
-from steprag.engines.server import serving
+from steprag.engines.server import serving_others
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def _serve(args: argparse.Namespace) -> int:
     # `kill` ends us as Ctrl-C does, so that the engine is stopped in order; at once is not needed, the pipe sees to it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with serving(EngineSpec(**options)) as endpoint:
+        with serving_others(EngineSpec(**options)) as endpoint:
             sys.stdout.write(f"{endpoint.base_url}\n")
             sys.stdout.flush()
             log.info("serving %s with %s; Ctrl-C stops it", endpoint.model, endpoint.engine)

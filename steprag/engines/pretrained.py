@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, StepragError
 
 
 def from_pretrained(auto: Any, source: str, **options: Any) -> Any:
@@ -15,11 +17,20 @@ def from_pretrained(auto: Any, source: str, **options: Any) -> Any:
     """
     if not auto.__name__.endswith(("Tokenizer", "Config")):
         options = {"use_safetensors": True, **options}
-    from safetensors import SafetensorError
-
-    try:
+    with loading(source):
         return auto.from_pretrained(source, trust_remote_code=False, **options)
-    except (ValueError, OSError, SafetensorError, RecursionError, LookupError) as error:
+
+
+@contextmanager
+def loading(source: object) -> Iterator[None]:
+    """A block in which a library loads a model of others. Raises ConfigError, with the source's name, for what it
+    cannot load; a missing package stays one.
+    """
+    try:
+        yield
+    except (ImportError, StepragError):
+        raise
+    except Exception as error:  # noqa: BLE001 - a harmful folder raises anything; tokenizers raise this very class
         told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         if "trust_remote_code" in told:
             told = "it needs Python code of its own, and StepRAG runs no code that comes with a model"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import ipaddress
 import itertools
-import json
 import os
 import queue
+import secrets
 import signal
 import subprocess
 import threading
@@ -16,16 +15,20 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
+from urllib.parse import urlsplit
 
 from steprag.engines import launch
+from steprag.engines.host_gate import host_gate
 from steprag.engines.launch import ENGINES, EngineCommand, EngineSpec
 from steprag.engines.models import cache_dir
 from steprag.errors import ConfigError, PolicyUnavailable
+from steprag.hosts import is_loopback
+from steprag.json_text import decoded
 
-__all__ = ["ENGINES", "Endpoint", "EngineSpec", "serving"]
+__all__ = ["ENGINES", "Endpoint", "EngineSpec", "serving", "serving_others", "serving_us"]
 
 _CONSTRAINTS = {"llamacpp": "gbnf", "vllm": "gbnf", "transformers": None}
 _STARTUP_SECONDS = {"llamacpp": 120.0, "transformers": 300.0, "vllm": 1800.0}
@@ -38,13 +41,44 @@ class Endpoint:
     """Where a policy answers.
 
     `base_url` ends in `/v1`; `model` is what requests must name; `constraint` is the dialect of constrained
-    output: "gbnf" (llama.cpp's request field `grammar`, vLLM's `structured_outputs.grammar`) or None.
+    output: "gbnf" (llama.cpp's request field `grammar`, vLLM's `structured_outputs.grammar`) or None. `key`: what
+    requests must carry, where this program made it up.
     """
 
     base_url: str
     model: str
     engine: str
     constraint: str | None
+    key: str | None = field(default=None, repr=False)
+
+
+@contextlib.contextmanager
+def serving_us(spec: EngineSpec) -> Generator[Endpoint]:
+    """As `serving`, for this program alone: the engine wants a key that nobody else knows, where it takes one."""
+    with serving(replace(spec, key=_new_key(spec))) as endpoint:
+        yield endpoint
+
+
+@contextlib.contextmanager
+def serving_others(spec: EngineSpec) -> Generator[Endpoint]:
+    """As `serving`, for programs of this machine, or for who has the key that `spec` names.
+
+    Without one a gate stands before the engine, so that no web page reaches it.
+    """
+    if spec.api_key_env:
+        with serving(spec) as endpoint:
+            yield endpoint
+        return
+    check_reachable(spec)
+    with (
+        serving_us(replace(spec, host="127.0.0.1", port=0)) as engine,
+        host_gate(engine.base_url.removesuffix("/v1"), engine.key, spec.host, spec.port) as url,
+    ):
+        yield replace(engine, base_url=f"{url}/v1", key=None)
+
+
+def _new_key(spec: EngineSpec) -> str | None:
+    return None if spec.engine == "transformers" else secrets.token_urlsafe(24)
 
 
 @contextlib.contextmanager
@@ -64,7 +98,7 @@ def serving(spec: EngineSpec, *, startup_seconds: float | None = None) -> Genera
         deadline = time.monotonic() + (startup_seconds or _STARTUP_SECONDS[spec.engine])
         url = command.url or _announced(process, log_path, deadline)
         _until_healthy(url, process, log_path, deadline)
-        yield Endpoint(f"{url}/v1", command.model, spec.engine, _CONSTRAINTS[spec.engine])
+        yield Endpoint(f"{url}/v1", command.model, spec.engine, _CONSTRAINTS[spec.engine], spec.key)
         log_path.unlink(missing_ok=True)
     finally:
         _stop(process)
@@ -80,16 +114,6 @@ def check_reachable(spec: EngineSpec) -> None:
         raise ConfigError(f"serving on {spec.host} needs a key: name its environment variable with --api_key_env")
     if spec.engine == "transformers":
         raise ConfigError(f"transformers serve knows no API key, so it cannot serve on {spec.host}; use 127.0.0.1")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _start(command: EngineCommand, log_path: Path) -> subprocess.Popen[bytes]:
@@ -124,9 +148,18 @@ def _announced(process: subprocess.Popen[bytes], log_path: Path, deadline: float
 def _read_url(stream: IO[bytes], lines: queue.Queue[str]) -> None:
     """Put the URL into the queue, or "" at the end of the stream; then keep reading, so that no write ever blocks."""
     for line in stream:
-        if line.startswith(b'{"url"'):
-            lines.put(json.loads(line)["url"])
+        if line.startswith(b'{"url"') and (url := _url_in(line)):
+            lines.put(url)
     lines.put("")
+
+
+def _url_in(line: bytes) -> str | None:
+    """The address that a line of the child names; None where it is none of an engine of ours."""
+    try:
+        url = decoded(line)["url"]
+        return url if urlsplit(url).scheme == "http" and urlsplit(url).port else None
+    except (ValueError, TypeError, LookupError, AttributeError):
+        return None
 
 
 def _until_healthy(url: str, process: subprocess.Popen[bytes], log_path: Path, deadline: float) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from steprag.engines.gguf_header import gguf_values
 from steprag.engines.models import ModelFiles
+from steprag.errors import DataError
 from steprag.files import read_json
 
+_TOKENS, _KINDS = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _CONTROL = 3
 """llama.cpp's type of a control token."""
 
@@ -29,17 +31,16 @@ def special_tokens(files: ModelFiles) -> frozenset[str]:
 def _of_folder(folder: Path) -> Iterator[str]:
     for name, key in (("tokenizer.json", "added_tokens"), ("tokenizer_config.json", "added_tokens_decoder")):
         if (folder / name).is_file():
-            listed = read_json(folder / name).get(key)
-            for token in listed.values() if isinstance(listed, dict) else listed or ():
+            listed = read_json(folder / name).get(key) or ()
+            if not isinstance(listed, dict | list | tuple):
+                raise DataError(folder / name, f"{key} is no list", remedy="fetch or save the model again")
+            for token in listed.values() if isinstance(listed, dict) else listed:
                 if isinstance(token, dict) and token.get("special") and isinstance(token.get("content"), str):
                     yield token["content"]
 
 
 def _of_gguf(path: Path) -> Iterator[str]:
-    from gguf import GGUFReader
-
-    fields: Any = GGUFReader(path).fields
-    tokens, kinds = fields.get("tokenizer.ggml.tokens"), fields.get("tokenizer.ggml.token_type")
-    if tokens and kinds:
-        special = [place for place, kind in enumerate(kinds.contents()) if kind == _CONTROL]
-        yield from (str(tokens.contents(place)) for place in special)
+    found = gguf_values(path, (_TOKENS, _KINDS).__contains__)
+    tokens, kinds = found.get(_TOKENS), found.get(_KINDS)
+    if isinstance(tokens, list) and isinstance(kinds, list):
+        yield from (str(token) for token, kind in zip(tokens, kinds, strict=False) if kind == _CONTROL)

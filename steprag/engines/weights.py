@@ -19,6 +19,7 @@ from filelock import FileLock
 
 from steprag.engines.adapters import gguf_adapter, lora_rank, unpermute_rows
 from steprag.engines.cpu import fast_dtype
+from steprag.engines.gguf_header import gguf_values
 from steprag.engines.hub import MODEL_FILES, fetched
 from steprag.engines.models import (
     EMBEDDED,
@@ -31,7 +32,7 @@ from steprag.engines.models import (
     sha256_of,
     weights_hash,
 )
-from steprag.engines.pretrained import from_pretrained
+from steprag.engines.pretrained import from_pretrained, loading
 from steprag.engines.requantise import eight_bit_gguf
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError
@@ -133,7 +134,8 @@ def _merge(base: Path, adapter: Path, dtype: str, folder: Path) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         model = from_pretrained(AutoModelForCausalLM, str(base), dtype=torch.float32)
-        merged: Any = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+        with loading(adapter):
+            merged: Any = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
         merged.to(getattr(torch, dtype)).save_pretrained(folder)
         from_pretrained(AutoTokenizer, str(base)).save_pretrained(folder)
 
@@ -194,8 +196,10 @@ def _write_hf(gguf: Path, folder: Path) -> None:
     from gguf import GGUFReader
     from safetensors.numpy import save_file
 
-    reader = GGUFReader(gguf)
-    config = _config(reader)
+    gguf_values(gguf, lambda key: False)  # the package would read on beyond a damaged header
+    with loading(gguf):
+        reader = GGUFReader(gguf)
+        config = _config(reader)
     save_file(_state_dict(reader, config), folder / "model.safetensors", metadata={"format": "pt"})
     _write_json(folder / "config.json", config)
     ends = {"bos_token_id": config["bos_token_id"], "eos_token_id": config["eos_token_id"]}

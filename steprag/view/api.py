@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from steprag.errors import ConfigError, DataError
 from steprag.view.answers import Address, Answers
@@ -38,8 +39,32 @@ def _tree_at(run: str, line: Place = 0, id: str = "") -> Address:
     return Address(run, "trees", line, id)
 
 
+AT_ONCE = 256
+"""Requests that are worked on at once; one more is refused."""
 RecordAt = Annotated[Address, Depends(_record_at)]
 TreeAt = Annotated[Address, Depends(_tree_at)]
+
+
+class Crowded:
+    """The middleware that answers 429 while so many requests are being worked on: connections that all wait would
+    otherwise be as many as there are, and new ones would be cut off.
+    """
+
+    def __init__(self, app: ASGIApp, at_once: int) -> None:
+        self._app, self._at_once, self._working = app, at_once, 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if self._working >= self._at_once:
+            await ApiError(429, "busy", "too many requests at once; come again", after=1).reply()(scope, receive, send)
+            return
+        self._working += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._working -= 1
 
 
 def create_view_app(answers: Answers, door: Door) -> FastAPI:
@@ -47,6 +72,7 @@ def create_view_app(answers: Answers, door: Door) -> FastAPI:
     app = page_app("StepRAG viewer", PAGE, door)
     app.include_router(run_routes(answers))
     app.include_router(tree_routes(answers))
+    app.add_middleware(Crowded, at_once=AT_ONCE)
 
     @app.exception_handler(DataError)
     @app.exception_handler(ConfigError)

@@ -114,7 +114,7 @@ class Listing(Generic[Record]):
         if self.path.suffix in (".gz", ".zst"):
             self._unpacked = self._unpack()
         elif self._indexed:
-            self._index = places_in_index(self.path)
+            self._index = places_in_index(self.path, self._kind)
 
     def _unpack(self) -> BinaryIO:
         """The file's text in a nameless temporary file, as far as it can be unpacked."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError
+from steprag.hosts import listen
 from steprag.progress import say
 from steprag.view.answers import Answers
 from steprag.view.export import write_export
@@ -57,7 +58,7 @@ async def serve_view(answers: Answers, host: str, port: int, token_env: str) -> 
     """Serves until a signal comes. Raises ConfigError where address or token are not in order."""
     from steprag.view.api import create_view_app
     from steprag.web.app import door_of, show_link, token_of
-    from steprag.web.listening import listen, serve_app
+    from steprag.web.listening import serve_app
 
     token = token_of(host, token_env)
     with listen(host, port) as listening:

@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 from fastapi import FastAPI, Response
 
-from steprag.engines.server import is_loopback
+from steprag.hosts import is_loopback, url_of
 from steprag.web.assets import page_routes
 from steprag.web.guard import Door, Guard
-from steprag.web.listening import token_in, url_of
+from steprag.web.listening import token_in
 from steprag.web.replies import as_json, session_route, tell_errors
 
 FREE = ("/", "/page/", "/vendor/", "/healthz", "/api/session")

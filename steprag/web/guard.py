@@ -1,7 +1,6 @@
 """Who may ask a web service of ours, and what its pages may load. Pure ASGI: it stands before every route.
 
-Loopback is not enough: a page of a stranger's site can send requests to this machine, and can make its own name point
-here. So a request needs a name of this machine (`Host`), a page of ours (`Origin`) and the token.
+A request needs a name of this machine (`Host`), a page of ours (`Origin`; both: `steprag.hosts`) and the token.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ import json
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import urlsplit
 
 from fastapi import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+from steprag.hosts import stranger
+
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
@@ -86,23 +85,11 @@ class Guard:
 
 def _refusal(door: Door, path: str, headers: dict[str, str]) -> tuple[int, str, str] | None:
     """Status, code and message for who may not ask; None for who may."""
-    host = headers.get("host", "")
-    if door.loopback and _name(host) not in LOCAL_NAMES:
-        return 403, "wrong_host", "this service answers to names of its own machine only"
-    origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-        return 403, "wrong_origin", "this service answers to its own page only"
-    if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
-        return 403, "wrong_origin", "this service answers to its own page only"
+    if refused := stranger(headers, loopback=door.loopback):
+        return 403, *refused
     if _is_free(path, door.free) or _carries_token(door, headers):
         return None
     return 401, "no_token", "this service wants its token: Authorization: Bearer TOKEN, or the link that it printed"
-
-
-def _name(host: str) -> str:
-    """The name in a Host header, lower case, without the port."""
-    bare = host.rsplit(":", 1)[0] if not host.endswith("]") and ":" in host else host
-    return bare.lower()
 
 
 def _is_free(path: str, free: tuple[str, ...]) -> bool:

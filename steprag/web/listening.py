@@ -10,35 +10,14 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-from steprag.engines.server import is_loopback
 from steprag.errors import ConfigError
+from steprag.hosts import is_loopback
 
 KEEP_ALIVE = 65
 """Seconds that an idle connection stays open: longer than clients leave theirs, so none is closed under a request."""
 
 QUEUE = 1024
 """Clients whose connections the kernel holds until they are accepted."""
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket, so that a taken port is told before anything is loaded. Raises ConfigError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle's algorithm off only where the protocol is named; with it on, small replies wait 40 ms.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen()
-    except OSError as error:
-        listening.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-    return listening
-
-
-def url_of(listening: socket.socket) -> str:
-    """The address of a listening socket as a URL."""
-    address, port = listening.getsockname()[:2]
-    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
 
 def token_in(token_env: str, host: str) -> str | None:

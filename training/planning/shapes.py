@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from steprag.engines.models import ModelFiles
+from steprag.errors import ConfigError
 from steprag.files import read_json
+
+MOST = 2**32
+"""No size of a model reaches it."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +70,14 @@ def shape_of(files: ModelFiles) -> Shape | None:
 
 
 def _from_config(config: dict[str, Any]) -> Shape | None:
-    try:
-        hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-        head = int(config.get("head_dim") or hidden // heads)
-        return Shape(
-            hidden,
-            int(config["intermediate_size"]),
-            int(config["num_hidden_layers"]),
-            head * int(config.get("num_key_value_heads") or heads),
-            int(config["vocab_size"]),
-            bool(config.get("tie_word_embeddings", False)),
-            config.get("model_type") == "qwen2",
-        )
-    except KeyError:
+    wanted = ("hidden_size", "num_attention_heads", "intermediate_size", "num_hidden_layers", "vocab_size")
+    sizes = [config.get(key) for key in wanted]
+    if None in sizes:
         return None
+    sizes += [config.get("head_dim") or sizes[0], config.get("num_key_value_heads") or sizes[1]]
+    if not all(type(size) is int and 0 < size < MOST for size in sizes):
+        raise ConfigError("config.json names sizes that no model has")
+    hidden, heads, intermediate, layers, vocabulary, _, key_heads = (int(str(size)) for size in sizes)
+    head = config.get("head_dim") or hidden // heads
+    tied, qwen2 = bool(config.get("tie_word_embeddings", False)), config.get("model_type") == "qwen2"
+    return Shape(hidden, intermediate, layers, head * key_heads, vocabulary, tied, qwen2)

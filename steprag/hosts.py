@@ -1,0 +1,75 @@
+"""Names and sockets of this machine, and whether a request comes from a page of a stranger's site.
+
+Loopback is not enough: a page can send requests to this machine, and can make its own name point here (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from steprag.errors import ConfigError
+
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket, so that a taken port is told before anything is loaded. Raises ConfigError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio turns Nagle's algorithm off only where the protocol is named; with it on, small replies wait 40 ms.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    return listening
+
+
+def url_of(listening: socket.socket) -> str:
+    """The address of a listening socket as a URL."""
+    address, port = listening.getsockname()[:2]
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
+
+def stranger(headers: Mapping[str, str], *, loopback: bool) -> tuple[str, str] | None:
+    """Code and message where a page of another site asks, None where not. Header names are lower case.
+
+    `loopback`: the service answers to names of this machine alone.
+    """
+    host = headers.get("host", "")
+    if loopback and _name(host) not in LOCAL_NAMES:
+        return "wrong_host", "this service answers to names of its own machine only"
+    origin = headers.get("origin")
+    if origin is not None and _place(origin) != host.lower():
+        return "wrong_origin", "this service answers to its own page only"
+    if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
+        return "wrong_origin", "this service answers to its own page only"
+    return None
+
+
+def _name(host: str) -> str:
+    """The name in a Host header, lower case, without the port."""
+    bare = host.rsplit(":", 1)[0] if not host.endswith("]") and ":" in host else host
+    return bare.lower()
+
+
+def _place(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:  # such as http://[
+        return None

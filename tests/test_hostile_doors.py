@@ -1,0 +1,366 @@
+"""Every door of the program, fed with files that a seeded mutation made harmful: a line and an exit code, no traceback.
+
+A door is a command, or what a command does first, and the files of a stranger that it reads. Files whose hashes a
+manifest holds are sealed again, as a stranger would who made the folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import resource
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from data_generation.config import GenerateConfig
+from indexes import open_retriever
+from indexes.addons.bm25 import Bm25Config, add_bm25
+from indexes.addons.links import add_links
+from indexes.config import IndexConfig
+from indexes.manifest import read_index_manifest
+from inference.chat.store import TurnStore
+from inference.config import InferConfig
+from preference.exchange.export import FORMATS
+from steprag.agent.checkpoints import profile_for
+from steprag.agent.profiles import PROFILES, load_profile
+from steprag.agent.retriever import Retriever
+from steprag.cli import main
+from steprag.config import load_config
+from steprag.engines.models import resolve_model
+from steprag.engines.special_tokens import special_tokens
+from steprag.engines.tokens import load_tokenizer
+from steprag.errors import StepragError
+from steprag.files import write_records
+from steprag.marks import MARKS, WrongPair
+from steprag.runs import read_manifest
+from steprag.sections import PromptConfig, RetrieverConfig
+from steprag.types import Question
+from tests.fakes import QUESTION, Endpoint, chat_reply, serve
+from tests.hostile_files import mutate, reseal
+from tests.models import make_gguf
+from tests.test_people import conversations
+from tests.web_site import QUERY, web, web_file
+from training.config import TrainConfig
+
+SECONDS = 60
+"""After so long a door hangs."""
+RUNS = ("generate", "infer", "pairs", "chat")
+
+
+class Hang(BaseException):
+    """A door took too long."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The good files: `folder` holds them all, `endpoint` answers for a model."""
+
+    folder: Path
+    endpoint: Endpoint
+
+
+Use = Callable[[Path, Place], object]
+"""Reads the harmful folder or file at a path. A StepragError is a refusal, an int an exit code."""
+
+
+@dataclass(frozen=True)
+class DoorCase:
+    """`files`: below `thing`, those that are changed (globs). `sealed`: the folders whose manifests are made to fit."""
+
+    thing: str
+    files: tuple[str, ...]
+    use: Use
+    sealed: tuple[str, ...] = ()
+
+
+@pytest.fixture(scope="module")
+def place(
+    world_index: Path, warm: Path, tiny: Path, encoder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("good")
+    asked = [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",), {"type": "bridge", "n": [1]}) for i in (1, 2, 3)]
+    write_records(folder / "questions.jsonl", asked)
+    shutil.copy(world_index.parent / "corpus.jsonl", folder / "corpus.jsonl")
+    index = shutil.copytree(world_index, folder / "index")
+    manifest = read_index_manifest(index)
+    add_bm25(index, manifest, Bm25Config())
+    add_links(index, manifest)
+    shutil.copytree(warm, folder / "adapter", ignore=shutil.ignore_patterns("checkpoint-*"))
+    shutil.copytree(tiny, folder / "model")
+    make_gguf(folder / "model.gguf")
+    conversations(folder / "chat")
+    shutil.copytree(encoder, folder / "encoder")
+    with web() as here:
+        first = web_file(folder, here, encoder, snapshot=str(folder / "snapshot"))
+        asyncio.run(one_search(open_retriever(first), QUERY))
+        web_file(folder, here, encoder, snapshot="SNAPSHOT", frozen=True).rename(folder / "frozen.yaml")
+    remembering = open_retriever(index, RetrieverConfig(cache=str(folder / "cache.sqlite")))
+    asyncio.run(one_search(remembering, "currency of Albania"))
+    with serve(chat_reply()) as endpoint:
+        good = Place(folder, endpoint)
+        for stage in ("generate", "infer"):
+            assert command(f"{stage} --questions GOOD/questions.jsonl --index GOOD/index --out PATH {MODEL}")(
+                folder / stage, good
+            ) == 0  # fmt: skip
+        assert command("pairs --trees GOOD/generate --out PATH --pairs.margin 0.01")(folder / "pairs", good) == 0
+        assert command("pairs export --pairs PATH --format proguide --out GOOD/out")(folder / "pairs", good) == 0
+        marks = [WrongPair(f"{n}", "q1", "good", "bad", "2026-01-01") for n in (1, 2)]
+        write_records(folder / "pairs" / MARKS, marks)
+        yaml_files(folder, endpoint)
+        yield good
+
+
+def yaml_files(folder: Path, endpoint: Endpoint) -> None:
+    policy = {"model": "double", "engine": "openai", "base_url": endpoint.url, "price": {"prompt": 0.5}}
+    wiki = {"index": str(folder / "index"), "description": "an encyclopedia"}
+    twice = {"function": "tests.my_tools:twice", "description": "doubles"}
+    web = {"provider": "searxng", "base_url": "http://127.0.0.1:9", "pages": 3, "params": {"language": "de"}}
+    made = {
+        "recipe": {"policy": policy, "search": {"rollouts": 3}, "seed": 1, "budget": {"calls": 50}},
+        "tools": {"tools": {"wiki": wiki, "twice": twice}},
+        "web": {"web": web},
+    }
+    for name, content in made.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    shutil.copy(PROFILES / "stack.yaml", folder / "profile.yaml")
+
+
+def command(line: str) -> Use:
+    """A command whose words may name the harmful thing (PATH), the good files (GOOD) and a fresh place (OUT)."""
+
+    def use(path: Path, place: Place) -> int:
+        values = {"PATH": path, "GOOD": place.folder, "OUT": path.parent / "out", "URL": place.endpoint.url}
+        argv = line.split()
+        for name, value in values.items():
+            argv = [word.replace(name, str(value)) for word in argv]
+        return main(argv)
+
+    return use
+
+
+MODEL = "--policy.engine openai --policy.model double --policy.base_url URL --policy.retries 0 --policy.concurrency 1"
+
+
+def several(*uses: Use) -> Use:
+    """All of them; their first error is raised."""
+
+    def use(path: Path, place: Place) -> int:
+        for one in uses:
+            shutil.rmtree(path.parent / "out", ignore_errors=True)
+            checked(one, path, place)
+        return 0
+
+    return use
+
+
+def searched(path: Path, place: Place) -> None:
+    del place
+    asyncio.run(one_search(open_retriever(path, RetrieverConfig(links=0.6)), "currency of Albania"))
+
+
+def cached(path: Path, place: Place) -> None:
+    retriever = open_retriever(place.folder / "index", RetrieverConfig(cache=str(path)))
+    asyncio.run(one_search(retriever, "currency of Albania"))
+
+
+def frozen(path: Path, place: Place) -> None:
+    file = path.parent / "web.yaml"
+    file.write_text((place.folder / "frozen.yaml").read_text().replace("SNAPSHOT", str(path)))
+    asyncio.run(one_search(open_retriever(file), QUERY))
+
+
+async def one_search(retriever: Retriever, query: str) -> None:
+    async with aclosing(retriever):
+        await retriever.search(query, 3)
+
+
+def configured(path: Path, place: Place) -> None:
+    del place
+    for config in (GenerateConfig, InferConfig, TrainConfig, IndexConfig):
+        with suppress(StepragError):
+            load_config(config, str(path))
+
+
+def served_model(path: Path, place: Place) -> None:
+    del place
+    files = resolve_model(str(path))
+    special_tokens(files)
+    profile_for(PromptConfig(), files)
+
+
+def loaded_model(path: Path, place: Place) -> None:
+    served_model(path, place)
+    from transformers import AutoModelForCausalLM
+
+    from steprag.engines.pretrained import from_pretrained
+
+    load_tokenizer(resolve_model(str(path)))
+    from_pretrained(AutoModelForCausalLM, str(path))
+
+
+VIEW, CHECK = command("view PATH --out OUT"), command("run check PATH")
+AGAIN = "--questions GOOD/questions.jsonl --index GOOD/index --out PATH"
+JUDGE = "--judge.engine openai --judge.model double --judge.base_url URL --judge.retries 0"
+OPENED = several(searched, command("index check --index PATH"))
+DOORS: dict[str, DoorCase] = {
+    "questions": DoorCase(
+        "questions.jsonl", ("",), command(f"infer --questions PATH --index GOOD/index --out OUT {MODEL}")
+    ),
+    "corpus": DoorCase("corpus.jsonl", ("",), command("index build --corpus PATH --out OUT --encoder none")),
+    "index": DoorCase("index", ("*.*", "bm25/*", "links/*"), OPENED),
+    "index, sealed": DoorCase("index", ("[!m]*.*", "bm25/*", "links/*"), OPENED, (".", "bm25", "links")),
+    "trees": DoorCase(
+        "generate/trees.jsonl",
+        ("",),
+        several(command("pairs --trees PATH --out OUT"), command("weave --trees PATH --out OUT"), VIEW),
+    ),
+    "run of generate": DoorCase(
+        "generate",
+        ("*.json*", "*.sqlite"),
+        several(
+            command("pairs --trees PATH --out OUT"),
+            command("replay --trees PATH --out OUT"),
+            command(f"plan --questions GOOD/questions.jsonl --like PATH {MODEL}"),
+            CHECK,
+            VIEW,
+            command(f"generate {AGAIN} {MODEL}"),
+        ),
+        (".",),
+    ),
+    "run of infer": DoorCase(
+        "infer",
+        ("*.json*", "*.sqlite"),
+        several(
+            command("evaluate --predictions PATH"),
+            command("compare GOOD/infer PATH --out OUT"),
+            VIEW,
+            command(f"infer {AGAIN} {MODEL}"),
+            command(f"judge --predictions PATH {JUDGE}"),
+        ),
+        (".",),
+    ),
+    "pairs": DoorCase(
+        "pairs",
+        ("*.json*",),
+        several(
+            *(command(f"pairs export --pairs PATH --format {one} --out OUT") for one in FORMATS),
+            VIEW,
+            command("plan train --pairs PATH --model GOOD/model"),
+            command("pairs leakage --pairs PATH --against GOOD/questions.jsonl"),
+        ),
+    ),
+    "marks": DoorCase(
+        "pairs/wrong.jsonl", ("",), command("pairs --trees GOOD/generate --out OUT --filters.marked PATH")
+    ),
+    "published pairs": DoorCase("out/proguide/RAG_ProGuide.json", ("",), command("pairs import PATH --out OUT")),
+    "chat": DoorCase(
+        "chat",
+        ("*.json*", "*.sqlite"),
+        several(
+            command("evaluate --predictions PATH"),
+            command("pairs people PATH --out OUT"),
+            VIEW,
+            lambda path, place: TurnStore(path).close(),
+        ),
+        (".",),
+    ),
+    "recipe": DoorCase("recipe.yaml", ("",), configured),
+    "profile": DoorCase("profile.yaml", ("",), lambda path, place: load_profile(str(path))),
+    "tools": DoorCase("tools.yaml", ("",), command("tools list --index PATH")),
+    "web file": DoorCase("web.yaml", ("",), lambda path, place: open_retriever(path)),
+    "adapter": DoorCase(
+        "adapter",
+        ("adapter_config.json", "manifest.json", "*.safetensors"),
+        several(served_model, command("policy convert --adapter PATH")),
+    ),
+    "trained adapter": DoorCase("adapter", ("*.json", "*.jsonl"), several(VIEW, CHECK)),
+    "model": DoorCase(
+        "model",
+        ("*.json", "*.safetensors", "*.jinja"),
+        several(loaded_model, command("plan train --model PATH --device cpu")),
+    ),
+    "encoder": DoorCase(
+        "encoder",
+        ("*.json", "*.safetensors", "*/*.json"),
+        command("index build --corpus GOOD/corpus.jsonl --encoder PATH --out OUT"),
+    ),
+    "web snapshot": DoorCase("snapshot", ("web.sqlite",), frozen),
+    "query cache": DoorCase("cache.sqlite", ("",), cached),
+    "gguf": DoorCase("model.gguf", ("",), served_model),
+}
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    def ended(number: int, frame: object) -> None:
+        raise Hang(f"more than {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, ended)
+    remaining = signal.setitimer(signal.ITIMER_REAL, SECONDS)[0]
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, remaining)
+        signal.signal(signal.SIGALRM, before)
+
+
+def checked(use: Use, path: Path, place: Place) -> None:
+    """Nothing but an exit code or a refusal in one line."""
+    try:
+        code: Any = use(path, place)
+        assert code is None or not isinstance(code, int) or 0 <= code <= 5
+    except StepragError as error:
+        assert "\n" not in str(error), error
+        assert len(str(error)) < 3000
+
+
+def targets(root: Path, case: DoorCase) -> list[Path]:
+    """The files of a door that may be changed."""
+    if root.is_file():
+        return [root]
+    return sorted({path for glob in case.files for path in root.glob(glob) if path.is_file() and path.stat().st_size})
+
+
+def one_damage(name: str, seed: int, place: Place, tmp_path: Path) -> str:
+    """Changes one file, has the door read it; says what was changed."""
+    case, rng = DOORS[name], random.Random(f"{name} {seed}")
+    source, here = place.folder / case.thing, tmp_path / "here"
+    shutil.rmtree(here, ignore_errors=True)
+    here.mkdir()
+    path = here / source.name
+    (shutil.copytree if source.is_dir() else shutil.copy)(source, path)
+    said = mutate(rng.choice(targets(path, case)), rng)
+    for folder in reversed(case.sealed):
+        reseal(path / folder)
+    with limited():
+        checked(case.use, path, place)
+    return said
+
+
+@pytest.mark.parametrize("rounds", [
+    6, pytest.param(400, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+])  # fmt: skip
+@pytest.mark.parametrize("name", DOORS)
+def test_no_door_falls_over_harmful_files(name: str, rounds: int, place: Place, tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for seed in range(rounds):
+        try:
+            one_damage(name, seed, place, tmp_path)
+        except BaseException as error:
+            error.add_note(f"door {name!r}, seed {seed}: see one_damage")
+            raise
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2 << 20, "more than 2 GiB"
+
+
+def test_every_reader_stands_among_the_doors(place: Place) -> None:
+    assert read_manifest(place.folder / "generate")["stage"] == "generate"
+    for case in DOORS.values():
+        assert targets(place.folder / case.thing, case), case
