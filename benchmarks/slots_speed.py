@@ -34,6 +34,9 @@ from aiohttp import web
 from steprag.files import write_records
 from steprag.types import Question
 
+SESSION = "X-Session-ID"
+"""Header in which a call may name its session."""
+
 
 @dataclass(frozen=True)
 class Told:
@@ -58,11 +61,13 @@ def answer(port: Connection, latency: float) -> None:
     """The endpoint and the retriever, until the process is ended."""
     seen: Counter[str] = Counter()
     moments: list[float] = []
+    named: Counter[str] = Counter()
 
     async def chat(request: web.Request) -> web.Response:
         body = await request.read()
         asked = json.loads(body)
         moments.append(time.perf_counter())
+        named[request.headers.get(SESSION, "")] += 1
         await asyncio.sleep(latency)
         moments.append(time.perf_counter())
         seen[body.decode()] += 1
@@ -100,11 +105,15 @@ def answer(port: Connection, latency: float) -> None:
             moments.clear()
         return web.json_response(facts)
 
+    async def sessions(_: web.Request) -> web.Response:
+        """Calls by the session that they named; none is the empty one."""
+        return web.json_response(named)
+
     async def serve() -> None:
         app = web.Application()
         app.add_routes([web.post("/v1/chat/completions", chat), web.get("/v1/models", models),
                         web.get("/health", health), web.post("/retrieve", retrieve),
-                        web.get("/told", told)])  # fmt: skip
+                        web.get("/told", told), web.get("/sessions", sessions)])  # fmt: skip
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)

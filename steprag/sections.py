@@ -70,6 +70,11 @@ class PolicyConfig(Section):
         pattern=r"^[A-Za-z0-9-]+$",
         description="header that carries the question's id, so that a router sends its requests to one replica",
     )
+    replica_header: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9-]+$",
+        description="header of replies in which a router names the replica; prefix hits are then noted by replica",
+    )
     rate: RateConfig = RateConfig()
     price: PriceConfig = PriceConfig()
 

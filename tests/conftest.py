@@ -96,3 +96,19 @@ def warm(tiny: Path, pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     out = tmp_path_factory.mktemp("warm")
     assert train(tiny, pairs, out, "sft", "--epochs", "2") == 0
     return out
+
+
+@pytest.fixture(scope="session")
+def ray_variables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A Ray cluster of this session's own, by the variables that lead to it."""
+    from tests.ray_parts import a_cluster
+
+    with a_cluster(tmp_path_factory.mktemp("ray")) as variables:
+        yield variables
+
+
+@pytest.fixture
+def on_cluster(ray_variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands find that cluster."""
+    for name, value in ray_variables.items():
+        monkeypatch.setenv(name, value)

@@ -5,19 +5,66 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+
+import psutil
 
 from data_generation.config import GenerateConfig
 from data_generation.generate import open_search
 from steprag.agent.open import Agent
 from steprag.batch.journal import Journal
 from steprag.batch.workers import Work, Working
+from steprag.engines.launch import free_port
 from steprag.types import Failure, Question, Tree
 from tests.fakes import DictRetriever, listening
+
+MARK = "STEPRAG_TEST_CLUSTER"
+"""In the environment of a cluster's processes: its address."""
+
+
+@contextmanager
+def a_cluster(folder: Path) -> Iterator[dict[str, str]]:
+    """A Ray cluster of one node with four processors; the variables that lead a command to it.
+
+    Its processes have a mark in their environment, by which they are ended: `ray stop` would end everybody's.
+    """
+    (folder / "token").write_text(secrets.token_hex(32))
+    address, log = f"127.0.0.1:{free_port('127.0.0.1')}", folder / "ray.log"
+    joining = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(folder / "token"), "RAY_USAGE_STATS_ENABLED": "0"}
+    program = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--include-dashboard", "false"]
+    sizes = ["--port", address.split(":")[1], "--num-cpus", "4", "--object-store-memory", str(100 * 2**20)]
+    mark = {MARK: address}
+    with log.open("wb") as stream:
+        node = subprocess.Popen(
+            [*program, *sizes], env={**os.environ, **joining, **mark}, stdout=stream, stderr=stream,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        while "Ray runtime started" not in log.read_text():
+            assert node.poll() is None, log.read_text()[-1000:]
+            time.sleep(0.2)
+        yield {"RAY_ADDRESS": address, **joining}
+    finally:
+        while left := [each for each in psutil.process_iter() if _marked(each, mark)]:
+            for each in left:
+                with suppress(psutil.Error):
+                    each.kill()
+            psutil.wait_procs(left, 10)
+
+
+def _marked(process: psutil.Process, mark: Mapping[str, str]) -> bool:
+    try:
+        return mark.items() <= process.environ().items() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 @contextmanager

@@ -44,6 +44,16 @@ FAMILIES = {
     "BERT": ("[CLS]", "[SEP]", "[MASK]", "[unused12]"),
     "gpt-oss": ("<|start|>", "<|channel|>", "<|message|>", "<|return|>"),
     "Granite": ("<|start_of_role|>", "<|end_of_role|>"),
+    "InternLM": ("[UNUSED_TOKEN_146]", "[UNUSED_TOKEN_145]", "<|action_start|>"),
+    "Kimi": ("<|im_user|>", "<|im_middle|>", "[EOS]", "[BOS]", "[PAD]"),
+    "Hunyuan": ("<|startoftext|>", "<|extra_0|>", "<｜hy_User｜>", "<｜hy_place▁holder▁no▁3｜>"),
+    "Seed": ("<seed:bos>", "<seed:eos>", "<seed:think>"),
+    "Baichuan": ("<reserved_106>", "<reserved_107>"),
+    "T5": ("<extra_id_0>", "</s>"),
+    "Nemotron": ("<SPECIAL_10>", "<SPECIAL_11>"),
+    "ERNIE": ("<|begin_of_sentence|>", "<mask:1>", "<|CROSS_DOC|>"),
+    "StarCoder": ("<fim_prefix>", "<fim_suffix>", "<file_sep>"),
+    "Apertus": ("<|system_start|>", "<|assistant_end|>", "<|inner_prefix|>"),
 }  # fmt: skip
 TOKENS = [token for family in FAMILIES.values() for token in family]
 ORDINARY = (

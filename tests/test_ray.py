@@ -38,6 +38,7 @@ needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="the extra `ray` is not installed: pip install -e '.[ray]'"
 )
 COUNT = 12
+pytestmark = pytest.mark.timeout(900)  # a busy machine starts Ray in minutes
 SMALL = ["--search.rollouts", "4", "--search.extra", "0", "--policy.concurrency", "6"]
 Reply = tuple[int, object]
 
@@ -87,6 +88,7 @@ def sent(endpoint: Endpoint) -> Counter[str]:
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.usefixtures("on_cluster")
 @pytest.mark.parametrize(("command", "file"), [("generate", "trees.jsonl"), ("infer", "predictions.jsonl")])
 def test_two_slots_give_the_run_of_one_process(
     questions: Path, service: str, tmp_path: Path, command: str, file: str
@@ -112,6 +114,7 @@ def test_two_slots_give_the_run_of_one_process(
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.usefixtures("on_cluster")
 def test_the_number_of_slots_may_change_and_a_budget_is_one_for_all(
     questions: Path, service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,6 +154,7 @@ def searched(
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.usefixtures("on_cluster")
 def test_a_killed_slot_is_replaced_and_a_question_that_kills_every_slot_fails_alone(
     service: str, tmp_path: Path
 ) -> None:
@@ -181,6 +185,7 @@ def test_a_killed_slot_is_replaced_and_a_question_that_kills_every_slot_fails_al
 def test_a_run_whose_command_is_ended_goes_on_without_slots(
     questions: Path, service: str, tmp_path: Path, by: signal.Signals, code: int
 ) -> None:
+    """The command starts a cluster of its own, which goes with it."""
     plain, run, busy = tmp_path / "plain", tmp_path / "run", Busy(0.25)
     with serve(chat_reply()) as endpoint:
         assert started("generate", endpoint, questions, service, plain) == 0
@@ -203,6 +208,7 @@ def test_a_run_whose_command_is_ended_goes_on_without_slots(
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.usefixtures("on_cluster")
 def test_what_ends_a_slot_ends_the_run_in_one_line(
     questions: Path, service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

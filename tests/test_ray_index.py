@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -17,11 +18,13 @@ from indexes.encoding.shards import MARKS
 from indexes.vectors.vector_file import VECTORS
 from steprag.errors import ConfigError, StepragError
 from tests.indexing import small, write_corpus
+from tests.ray_parts import MARK
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="the extra `ray` is not installed: pip install -e '.[ray]'"
 )
-ROWS, SHARD = 3000, 10
+ROWS, SHARD = 800, 10
+pytestmark = pytest.mark.timeout(900)  # a busy machine starts Ray in minutes
 
 
 @pytest.fixture
@@ -32,8 +35,13 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def encoding_processes() -> list[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
-    return [each for each in children if each.name().startswith("ray::EncodingS")]
+    """Those of the tests' own cluster."""
+    found = []
+    for each in psutil.process_iter():
+        with suppress(psutil.Error):
+            if each.name().startswith("ray::EncodingS") and each.environ().get(MARK) == os.environ["RAY_ADDRESS"]:
+                found.append(each)
+    return found
 
 
 def kill_one(marks: Path, killed: list[int]) -> None:
@@ -48,6 +56,7 @@ def kill_one(marks: Path, killed: list[int]) -> None:
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.usefixtures("on_cluster")
 def test_processes_of_a_cluster_encode_the_bytes_of_one_although_one_is_killed(
     corpus: Path, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,6 +86,7 @@ class Deadly:
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.usefixtures("on_cluster")
 def test_passages_that_kill_every_process_end_the_build_in_one_line(
     corpus: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +103,7 @@ def test_passages_that_kill_every_process_end_the_build_in_one_line(
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.usefixtures("on_cluster")
 def test_a_node_without_the_encoder_and_a_device_by_number_are_one_line(
     corpus: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

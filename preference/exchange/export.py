@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError, DataError
 from steprag.files import dump_line, existing, from_dict, read_rows, write_json, written_whole
+from steprag.inputs import read_questions
 from steprag.progress import say
 from steprag.training_rows import Pair, Trajectory
 
@@ -23,23 +24,38 @@ FORMATS = ("llamafactory", "openai", "verl", "proguide")
 PARQUET_ROWS = 2000
 """Rows of a Parquet row group, and so of memory."""
 
-Rows = Iterator[dict[str, Any]]
+Rows = Iterable[dict[str, Any]]
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="steprag pairs export", description="A pairs folder in the formats of other tools."
     )
-    parser.add_argument("--pairs", required=True, metavar="DIR", help="folder that steprag pairs wrote")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--pairs", metavar="DIR", help="folder that steprag pairs wrote")
+    source.add_argument("--questions", metavar="FILE", help="questions instead, for verl's reinforcement learning")
     parser.add_argument("--format", nargs="+", choices=FORMATS, required=True, help="one or more formats")
     parser.add_argument("--out", metavar="DIR", help="a folder a format goes below it [DIR/export]")
     given = parse_arguments(parser, argv)
+    if given.questions:
+        return _questions(Path(given.questions), given.format, given.out)
     pairs = existing(given.pairs, "pairs folder")
     out = Path(given.out) if given.out else pairs / "export"
     for name in dict.fromkeys(given.format):
         counts = export(pairs, name, out / name)
         said = ", ".join(f"{file} {count}" for file, count in counts.items())
         say(f"pairs export: {name}: {said} rows in {out / name}")
+    return 0
+
+
+def _questions(file: Path, names: list[str], out: str | None) -> int:
+    """Writes the questions as the prompts of verl's reinforcement learning. Raises ConfigError for another format."""
+    if set(names) != {"verl"} or out is None:
+        raise ConfigError("--questions is for --format verl alone, with an --out")
+    path = Path(out) / "verl" / f"{file.stem}.parquet"
+    with ExitStack() as stack:
+        count = _write_parquet(path, map(formats.verl_question, read_questions(file)), "questions", stack)
+    say(f"pairs export: verl: {count} questions in {path}")
     return 0
 
 
@@ -137,20 +153,15 @@ def _schema(kind: str) -> Any:
 
     messages = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
     truth = pa.struct([("style", pa.string()), ("ground_truth", pa.struct([("target", pa.list_(pa.string()))]))])
-    nodes = (
-        [("chosen_node", pa.int64()), ("rejected_node", pa.int64()), ("chosen_reward", pa.float64()),
-         ("rejected_reward", pa.float64())]
-        if kind == "pairs"
-        else [("node", pa.int64()), ("outcome", pa.float64())]
-    )  # fmt: skip
-    known = [
-        ("question_id", pa.string()),
-        ("action", pa.string()),
-        ("depth", pa.int64()),
-        ("tree", pa.string()),
-        *nodes,
-    ]
-    steps = [("chosen", pa.string()), ("rejected", pa.string())] if kind == "pairs" else [("messages", messages)]
+    whose = [("question_id", pa.string())]
+    step = [("action", pa.string()), ("depth", pa.int64()), ("tree", pa.string())]
+    ids = [("chosen_node", pa.int64()), ("rejected_node", pa.int64())]
+    rewards = [("chosen_reward", pa.float64()), ("rejected_reward", pa.float64())]
+    known, steps = {
+        "pairs": ([*whose, *step, *ids, *rewards], [("chosen", pa.string()), ("rejected", pa.string())]),
+        "sft": ([*whose, *step, ("node", pa.int64()), ("outcome", pa.float64())], [("messages", messages)]),
+        "questions": (whose, []),
+    }[kind]
     return pa.schema(
         [("data_source", pa.string()), ("prompt", messages), ("ability", pa.string()), ("reward_model", truth),
          ("extra_info", pa.struct(known)), *steps]

@@ -8,8 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from steprag.training_rows import Pair, Trajectory
-from steprag.types import Message
+from steprag.types import Message, Question
 
+VERL_SYSTEM = (
+    "Answer the question in small steps. Call the tool search for what you need to know, read what it finds, and "
+    "search again where that does not suffice. End with the answer alone, as <answer> … </answer>."
+)
+"""What the model is told where verl plays the episodes, by tool calls in the model's own format."""
 _SHAREGPT = {"user": "human", "assistant": "gpt"}
 
 
@@ -42,6 +47,18 @@ def verl_step(step: Trajectory) -> dict[str, Any]:
     """verl's Parquet row for supervised training: `messages`, beside the columns of a prompt with a ground truth."""
     provenance = {"tree": step.tree, "node": step.node, "outcome": step.outcome}
     return {**_verl(step, provenance), "messages": [*step.prompt, *step.completion]}
+
+
+def verl_question(question: Question) -> dict[str, Any]:
+    """verl's Parquet row for reinforcement learning with a tool `search`: the question, and its golden answers."""
+    asked = [{"role": "system", "content": VERL_SYSTEM}, {"role": "user", "content": question.question}]
+    return {
+        "data_source": question.dataset or "steprag",
+        "prompt": asked,
+        "ability": "agentic-rag",
+        "reward_model": {"style": "rule", "ground_truth": {"target": list(question.golden_answers)}},
+        "extra_info": {"question_id": question.id},
+    }
 
 
 def _verl(row: Pair | Trajectory, provenance: dict[str, Any]) -> dict[str, Any]:

@@ -9,13 +9,14 @@ from functools import lru_cache
 
 _MISTRAL = "INST|IMG|AUDIO|THINK|ARGS|PREFIX|SUFFIX|MIDDLE"
 _OTHERS = "CLS|SEP|MASK|UNK|PAD|BOS|EOS|[gs]MASK|unused[0-9]+"  # BERT's kin, GLM
-_NAMED = rf"/?(?:{_MISTRAL}|{_OTHERS}|[A-Z]+_[A-Z_]+)\]"  # the last: [SYSTEM_PROMPT], [/TOOL_RESULTS], ...
+_NAMED = rf"/?(?:{_MISTRAL}|{_OTHERS}|[A-Z]+_[A-Z_]+[0-9]*)\]"  # the last: [SYSTEM_PROMPT], [UNUSED_TOKEN_146], ...
 _EXAONE = r"\|[a-z_]{3,24}\|\]"
 _MINIMAX = r"(?:[~!]{1,2}[a-z]|![a-z]~|[a-z]~)[\[\]]"  # ]~b], ]~!b[, ]!p~[, [e~[
 _FALCON = r">[A-Z][A-Z_]+<<"
 CONTROL_TOKEN = re.compile(
     r"<[|｜][^<>\n]{1,40}[|｜]>"  # ChatML (Qwen, SmolLM), Llama 3, Phi, Command R; DeepSeek's full-width bars
     r"|</?s>|<<?/?SYS>>?|</?(?:start|end)_of_turn>|<turn\|>|<\|turn>|<(?:bos|eos|unk|pad|sop|eop)>"
+    r"|<(?:seed:[a-z_]+|reserved_\d+|extra_id_\d+|SPECIAL_\d+|mask:\d+|fim_[a-z]+|file_sep|repo_name)>"
     rf"|\[(?:{_NAMED}|{_EXAONE})|[\[\]]{_MINIMAX}|>{_FALCON}"
 )
 """A control token of the families' chat templates, in a completion."""

@@ -38,7 +38,9 @@ def _vectors(arm: Arm) -> Any:
     import faiss
 
     index = faiss.read_index(str(arm.out / "vectors.faiss"))
-    return index.reconstruct_n(0, index.ntotal)
+    found = index.reconstruct_n(0, index.ntotal)
+    faiss.normalize_L2(found)  # they are kept in half precision
+    return found
 
 
 def _encoded_seconds(arm: Arm) -> float:

@@ -1,0 +1,130 @@
+"""The files that start a cluster's jobs: their commands are ones that we have, and their numbers fit one another."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import runpy
+import shlex
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+import yaml
+
+from data_generation.config import GenerateConfig
+from steprag.cli import main
+from steprag.config import load_config
+from steprag.files import write_records
+from steprag.types import Question
+from tests.ray_parts import retriever_service
+from tests.test_documents import known_options
+
+ROOT = Path(__file__).parents[1]
+CLUSTER, VERL = ROOT / "scripts/cluster", ROOT / "configs/training/verl"
+FILES = {"questions", "index", "out", "shard", "ray", "config"}
+
+
+def generate_line(text: str) -> list[str]:
+    """The words after `steprag generate`, lines joined and variables set."""
+    (line,) = re.findall(r"steprag generate (.*?)(?:\n\s*(?!-)|$)", re.sub(r"\s*\\?\n\s+(?=--)", " ", text), re.DOTALL)
+    return shlex.split(re.sub(r"\$[A-Z_]+", "3", re.sub(r"\$(INDEX|POLICY)\b", "http://host:8000", line)))
+
+
+def options_of(words: list[str]) -> dict[str, str]:
+    return {words[place].removeprefix("--"): words[place + 1] for place in range(0, len(words), 2)}
+
+
+def command_of(file: Path) -> dict[str, str]:
+    text = file.read_text()
+    if file.suffix == ".yaml":
+        spec = yaml.safe_load(text)["spec"]
+        text = spec.get("entrypoint") or spec["template"]["spec"]["containers"][0]["command"][-1]
+    return options_of(generate_line(text))
+
+
+@pytest.mark.parametrize("file", sorted(CLUSTER.iterdir()), ids=lambda file: file.name)
+def test_the_command_of_a_job_is_read_by_the_program(file: Path) -> None:
+    options = command_of(file)
+    assert {f"--{key}" for key in options} <= known_options("generate")
+    recipe = str(ROOT / options["config"]) if "config" in options else None
+    load_config(GenerateConfig, recipe, {key: value for key, value in options.items() if key not in FILES})
+
+
+def test_an_array_has_as_many_tasks_as_shards() -> None:
+    text = (CLUSTER / "shards.sbatch").read_text()
+    tasks = int(re.findall(r"--array=0-(\d+)", text)[0]) + 1
+    assert command_of(CLUSTER / "shards.sbatch")["shard"].split("/")[1] == str(tasks)
+    job = yaml.safe_load((CLUSTER / "shards.yaml").read_text())["spec"]
+    assert job["completionMode"] == "Indexed"
+    assert str(job["completions"]) == command_of(CLUSTER / "shards.yaml")["shard"].split("/")[1]
+
+
+def test_a_ray_cluster_has_a_processor_for_each_slot() -> None:
+    text = (CLUSTER / "ray.sbatch").read_text()
+    nodes, processors = (int(re.findall(rf"--{key}=(\d+)", text)[0]) for key in ("nodes", "cpus-per-task"))
+    assert int(command_of(CLUSTER / "ray.sbatch")["ray"]) <= nodes * processors
+    (workers,) = yaml.safe_load((CLUSTER / "rayjob.yaml").read_text())["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    limits = workers["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert int(command_of(CLUSTER / "rayjob.yaml")["ray"]) <= workers["replicas"] * int(limits["cpu"])
+
+
+def test_questions_become_the_prompts_that_verl_reads(tmp_path: Path) -> None:
+    file = tmp_path / "train.jsonl"
+    write_records(file, [Question("q1", "Where is Tirana?", ("Albania", "in Albania"), dataset="world")])
+    command = ["pairs", "export", "--questions", str(file), "--format", "verl", "--out", str(tmp_path)]
+    assert main(command) == 0
+    (row,) = pyarrow.parquet.read_table(tmp_path / "verl/train.parquet").to_pylist()
+    assert row["data_source"] == "world"
+    assert [message["role"] for message in row["prompt"]] == ["system", "user"]
+    assert "<answer>" in row["prompt"][0]["content"]
+    assert row["reward_model"]["ground_truth"]["target"] == ["Albania", "in Albania"]
+    assert row["extra_info"] == {"question_id": "q1"}
+    assert main([*command[:4], "--format", "openai", "--out", str(tmp_path)]) == 2
+
+
+def test_verls_reward_is_our_f1_of_the_last_answer() -> None:
+    score = runpy.run_path(str(VERL / "reward.py"))["compute_score"]
+    truth = {"target": ["the lek"]}
+    said = "<answer> sol </answer> No: <answer> Lek </answer>"
+    assert score(data_source="x", solution_str=said, ground_truth=truth, extra_info={}) == 1.0
+    assert score(data_source="x", solution_str="Lek", ground_truth=truth, extra_info={}) == 0.0
+
+
+def test_verls_tool_asks_our_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    def function_tool(name: str) -> Callable[[Any], Any]:
+        assert name == "search"
+        return lambda function: function
+
+    module = types.ModuleType("verl.tools.function_tool")
+    vars(module)["function_tool"] = function_tool
+    for name in ("verl", "verl.tools"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    search = runpy.run_path(str(VERL / "search_tool.py"))["search"]
+    with retriever_service() as address:
+        monkeypatch.setenv("STEPRAG_RETRIEVER", f"{address}/")
+        found = search("currency of Albania")
+    assert len(found.split("\n\n")) == 3
+    assert "lek" in found
+
+
+@pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed (its wheel alone suffices)")
+def test_the_keys_of_verls_command_are_verls() -> None:
+    spec = importlib.util.find_spec("verl")
+    assert spec is not None
+    assert spec.origin is not None
+    known = yaml.safe_load(
+        Path(spec.origin).with_name("trainer").joinpath("config/_generated_ppo_trainer.yaml").read_text()
+    )
+    keys = re.findall(r"(?<![\w$/])([a-z_]+(?:\.[a-z_]+)+)=", (VERL / "grpo.sh").read_text())
+    assert len(keys) > 20
+    for key in keys:
+        place = known
+        for part in key.split("."):
+            assert part in place, f"{key} is no key of verl"
+            place = place[part]
