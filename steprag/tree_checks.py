@@ -16,29 +16,30 @@ COUNTABLE = 2**53
 def bad_link(nodes: tuple[Node, ...], place: int) -> str | None:
     """Why the node does not belong at this place of a tree; None where it does. The nodes before it are right."""
     node = nodes[place]
+    parent = node.parent
     if node.id != place:
         return "its id is not its place"
-    if place == 0 and node.parent is not None:
+    if place == 0 and parent is not None:
         return "the root has a parent"
-    if place and (node.parent is None or not 0 <= node.parent < place):
+    if place and (parent is None or not 0 <= parent < place):
         return "its parent is no node before it"
-    if node.depth != (0 if node.parent is None else nodes[node.parent].depth + 1):
+    if node.depth != (0 if parent is None else nodes[parent].depth + 1):
         return "its depth is not one more than its parent's"
     return None
 
 
 def bad_number(node: Node) -> str | None:
     """The first number of a node that is out of its range, None where all are within."""
-    judged = (node.judge or {}).get("score")
-    believed = node.belief.logp if node.belief else 0.0
+    value, score = node.value, node.prediction_f1
     if not 0 <= node.visits <= COUNTABLE:
         return "visits is no count"
-    if node.value is not None and not math.isfinite(node.value):
+    if value is not None and not math.isfinite(value):
         return "value is not finite"
-    if node.prediction_f1 is not None and not 0 <= node.prediction_f1 <= 1:
+    if score is not None and not 0 <= score <= 1:
         return "prediction_f1 is not between 0 and 1"
-    if not -math.inf < believed <= 0:
+    if node.belief is not None and not -math.inf < node.belief.logp <= 0:
         return "belief.logp is no logarithm of a probability"
+    judged = node.judge.get("score") if node.judge else None
     if judged is not None and not (isinstance(judged, int | float) and 0 <= judged <= 1):
         return "judge.score is not between 0 and 1"
     return None
@@ -46,5 +47,7 @@ def bad_number(node: Node) -> str | None:
 
 def bad_role(node: Node) -> str | None:
     """The first role of a node's prompt that no chat has, None where all are known."""
-    unknown = {message["role"] for message in node.messages or ()} - ROLES
+    if not node.messages:
+        return None
+    unknown = {message["role"] for message in node.messages} - ROLES
     return f"a message has the role {min(unknown)!r}" if unknown else None

@@ -48,7 +48,7 @@ def main() -> None:
             ask(page, QUESTION)
             turn = ended(page)
             turn.locator(".found summary").nth(1).click()
-            _picture(page, "answer", height=1260)
+            _picture(page, "answer", height=1310)
         narrow = {"width": 390, "height": 760}
         with (
             chat(WritingPolicy(scripted(*STEPS))) as served,

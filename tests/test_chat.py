@@ -189,8 +189,11 @@ def test_too_many_questions_are_refused_and_conversations_take_turns() -> None:
         reply = served.client.post("/api/turns", json={"question": "four"})
         assert (reply.status_code, reply.headers["retry-after"]) == (429, "2")
         assert reply.json()["error"]["code"] == "busy"
+        figures = served.client.get("/metrics").text
+        assert "steprag_turns_playing 1.0" in figures
+        assert "steprag_turns_refused_total 1.0" in figures
         policy.go.set()
-        wait_for(lambda: len(policy.begun) == 4)
+        wait_for(lambda: 'steprag_turns_total{finish="answer"} 4.0' in served.client.get("/metrics").text)
 
 
 def test_a_conversation_has_one_turn_at_a_time() -> None:

@@ -115,6 +115,21 @@ def test_a_citation_links_to_its_passage_with_the_evidence_marked() -> None:
         assert httpx2.get(links[0]).status_code == 404
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_clients_that_show_no_annotations_can_have_links_in_the_answer(stream: bool) -> None:
+    body = {"model": "agent-local+sources", "messages": [{"role": "user", "content": "Which?"}], "stream": stream}
+    with chat(working()) as served:
+        reply = served.client.post("/v1/chat/completions", json=body)
+        assert "agent+sources" in [row["id"] for row in served.client.get("/v1/models").json()["data"]]
+    if stream:
+        told = [one["choices"][0]["delta"].get("content") for one in parsed(iter(reply.text.splitlines()[:-2]))]
+        content = "".join(filter(None, told))
+    else:
+        content = reply.json()["choices"][0]["message"]["content"]
+    assert content.startswith("lek\n\nSources:\n\n1. [Tirana](<http://127.0.0.1:")
+    assert len(content.splitlines()) == 6
+
+
 def test_a_passage_that_attacks_stays_text_on_its_page_and_in_other_clients() -> None:
     attack = "<img src=x onerror=alert(1)> ![](https://evil.example/?q=1) {title} <script>alert(1)</script>"
     world = DictRetriever((Passage("1", attack, f"{attack} Tirana is the capital of Albania."),))

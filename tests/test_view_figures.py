@@ -11,7 +11,7 @@ import pytest
 
 from steprag.cli import main
 from tests.browser import browser, page_in
-from tests.viewing import answered_run, shipped_run, viewer
+from tests.viewing import answered_run, at, link_to, shipped_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -36,14 +36,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def link(runs: list[Path]) -> Iterator[str]:
-    with viewer(*runs) as link:
-        yield link
-
-
-def at(page: Page, link: str, place: str) -> None:
-    page.goto(link)
-    page.wait_for_selector("nav a")
-    page.goto(link.split("#")[0] + place)
+    yield from link_to(*runs)
 
 
 def cells(page: Page, table: str, row: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -239,3 +240,11 @@ def test_an_unknown_run_is_refused(tmp_path: Path) -> None:
     for name in ("../run", "/etc", "", "run/"):
         with pytest.raises(ConfigError, match="no run is called"):
             answers.rows(name, "trees", 0, 0)
+
+
+def test_threads_that_read_a_packed_file_do_not_take_each_others_lines() -> None:
+    listing = read_whole(Listing(SHIPPED, TREES))
+    places = listing.places[:20] * 20
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda place: listing.line_at(place), places, chunksize=1))
+    assert found == [listing.line_at(place) for place in places]

@@ -17,6 +17,8 @@ from tests.viewing import (
     SHIPPED,
     answered_run,
     append_trees,
+    at,
+    link_to,
     made_run,
     made_tree,
     shipped_lines,
@@ -56,15 +58,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def link(runs: list[Path]) -> Iterator[str]:
-    with viewer(*runs) as link:
-        yield link
-
-
-def at(page: Page, link: str, place: str) -> None:
-    """Opens a place of the page; the token comes first."""
-    page.goto(link)
-    page.wait_for_selector("nav a")
-    page.goto(link.split("#")[0] + place)
+    yield from link_to(*runs)
 
 
 def elements(page: Page) -> int:

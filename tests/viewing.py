@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from inference.scores import HARNESS
 from steprag.batch.results import Results
@@ -17,6 +18,9 @@ from steprag.batch.tree_results import TREES
 from steprag.files import write_records
 from steprag.runs import open_run
 from steprag.types import TREE_FORMAT, Found, Message, Node, Prediction, Question, Step, Tree, Usage
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 ROOT = Path(__file__).parent.parent
 SHIPPED = ROOT / "steprag" / "atlas" / "trees.jsonl.gz"
@@ -103,3 +107,16 @@ def viewer(*runs: Path) -> Iterator[str]:
         finally:
             process.terminate()
             process.wait(20)
+
+
+def link_to(*runs: Path) -> Iterator[str]:
+    """What a fixture yields: the address of a viewer that ends with it."""
+    with viewer(*runs) as link:
+        yield link
+
+
+def at(page: Page, link: str, place: str) -> None:
+    """Opens a place of the viewer's page; the token comes first."""
+    page.goto(link)
+    page.wait_for_selector("nav a")
+    page.goto(link.split("#")[0] + place)

@@ -7,6 +7,7 @@ from pathlib import Path
 from fastapi import APIRouter, FastAPI, Request, Response
 
 from inference.chat.conversation_routes import conversation_routes
+from inference.chat.figures import metrics_route
 from inference.chat.openai_api import openai_routes
 from inference.chat.service import ChatService
 from inference.chat.source_pages import PREFIX, source_routes
@@ -28,6 +29,7 @@ def create_chat_app(service: ChatService) -> FastAPI:
     app.include_router(conversation_routes(service))
     app.include_router(openai_routes(service))
     app.include_router(source_routes(service))
+    app.include_router(metrics_route(service.desk))
 
     @app.exception_handler(OSError)
     async def no_room(request: Request, error: OSError) -> Response:

@@ -40,7 +40,10 @@ def so_far(live: LiveTurn) -> dict[str, Any]:
 
 
 class Desk:
-    """The queue of a service. One turn of a conversation at a time; conversations take turns."""
+    """The queue of a service. One turn of a conversation at a time; conversations take turns.
+
+    `ended`: turns since the start and their seconds, by how they ended; `refused`: those that found no room.
+    """
 
     def __init__(self, chat: ChatAgent, limits: ChatServiceConfig, at_once: int) -> None:
         self.chat, self._limits, self._at_once = chat, limits, at_once
@@ -48,6 +51,8 @@ class Desk:
         self._waiting: OrderedDict[str, deque[LiveTurn]] = OrderedDict()
         self._playing: dict[str, LiveTurn] = {}
         self._closing = False
+        self.ended: dict[str, tuple[int, float]] = {}
+        self.refused = 0
         for request in chat.store.pending:  # a service that was killed goes on
             self._queue(LiveTurn(request, self._left))
 
@@ -64,6 +69,7 @@ class Desk:
     def accept(self, request: TurnRequest) -> LiveTurn:
         """Takes a turn; it is kept when this returns. Raises Full."""
         if self.waiting >= self._limits.waiting:
+            self.refused += 1
             raise Full
         self.chat.store.accept(request)
         live = LiveTurn(request, self._left)
@@ -172,6 +178,8 @@ class Desk:
             log.warning("turn %s is not kept: %s", live.id, problem)
             last = events.failed(f"the turn cannot be kept: {problem}", "not_kept")
         live.publish(last)
+        count, seconds = self.ended.get(turn.finish, (0, 0.0))
+        self.ended[turn.finish] = (count + 1, seconds + turn.seconds)
         ended = [one for one in self._live.values() if one.over and not one.listeners]
         for old in ended[: max(0, len(ended) - REMEMBERED)]:
             del self._live[old.id]

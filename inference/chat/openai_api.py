@@ -11,17 +11,20 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from inference.chat.live import LiveTurn
 from inference.chat.openai_replies import (
+    SOURCE_LIST,
     Chunks,
     Link,
     citation_annotations,
     completion,
     content_of,
     reasoning_of,
+    source_list,
     usage_of,
 )
 from inference.chat.service import ChatService
@@ -33,6 +36,8 @@ from steprag.web.replies import ApiError, as_json
 
 NAME = "agent"
 """The model's name; `agent-MODE` fixes the mode."""
+SOURCES = "+sources"
+"""Behind a model's name: the answer ends with links to its sources, for clients that show no annotations."""
 TASK = "### Task:"
 """How Open WebUI begins what it asks beside the conversation (titles, tags, follow-up questions), and the documents
 that it puts before a question."""
@@ -48,19 +53,21 @@ def openai_routes(service: ChatService) -> APIRouter:
 
     @router.get("/models")
     async def models() -> Response:
-        rows = [{"id": name, "object": "model", "created": 0, "owned_by": "steprag"} for name in names]
+        listed = [*names, f"{NAME}{SOURCES}"]
+        rows = [{"id": name, "object": "model", "created": 0, "owned_by": "steprag"} for name in listed]
         return as_json({"object": "list", "data": rows})
 
     @router.post("/chat/completions")
     async def complete(body: CompletionBody, request: Request) -> Response:
-        if body.model not in names:
+        name = body.model.removesuffix(SOURCES)
+        if name not in names:
             raise ApiError(404, "model_not_found", f"model {body.model!r} is not one of {', '.join(names)}")
         if refused := body.refused():
             raise ApiError(400, "unsupported", refused[1], param=refused[0])
         question = asked_by(body.messages)
         if question is None:
             return _nothing(body)
-        mode = body.model.removeprefix(NAME).removeprefix("-") or service.mode
+        mode = name.removeprefix(NAME).removeprefix("-") or service.mode
         live = service.take(TurnRequest(new_id("t"), new_id("v"), question, mode, time.time(),
                                         history=exchanges(body.messages[:-1])))  # fmt: skip
 
@@ -94,7 +101,7 @@ def exchanges(messages: list[ChatMessage]) -> tuple[tuple[str, str], ...]:
         if message.role == "user":
             question = message.text
         elif message.role == "assistant" and message.text and question is not None:
-            pairs.append((question, message.text))
+            pairs.append((question, message.text.partition(SOURCE_LIST)[0]))
             question = None
     return tuple(pairs)
 
@@ -123,7 +130,7 @@ async def _chunks(service: ChatService, live: LiveTurn, body: CompletionBody, li
             yield sse(dumped(error_body(last["message"], "api_error", last["code"])))
         else:
             usage = usage_of(last) if body.stream_options and body.stream_options.include_usage else None
-            yield chunks.ending(content_of(last, live.events), citation_annotations(live.events, link), usage)
+            yield chunks.ending(*_said(body, live, link), usage)
         yield sse("[DONE]")
     finally:
         service.desk.cancel(live.id)  # nothing where it is over
@@ -144,12 +151,18 @@ async def _whole(
     last = live.events[-1]
     if last["type"] == "turn.failed":
         raise ApiError(502, last["code"], last["message"])
-    told = reasoning_of(live.events)
+    told, (content, annotations) = reasoning_of(live.events), _said(body, live, link)
     return as_json(completion(
-        live.id, body.model, content_of(last, live.events), usage_of(last),
+        live.id, body.model, content, usage_of(last),
         {"turn": live.id, "events": live.events, "ignored": body.ignored},
-        reasoning_content=told, reasoning=told, annotations=citation_annotations(live.events, link),
+        reasoning_content=told, reasoning=told, annotations=annotations,
     ))  # fmt: skip
+
+
+def _said(body: CompletionBody, live: LiveTurn, link: Link) -> tuple[str, list[dict[str, Any]]]:
+    """What a turn that ended says, and its annotations."""
+    content, annotations = content_of(live.events), citation_annotations(live.events, link)
+    return content + (source_list(annotations) if body.model.endswith(SOURCES) else ""), annotations
 
 
 async def _until_over(live: LiveTurn) -> None:

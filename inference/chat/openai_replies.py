@@ -10,6 +10,8 @@ from typing import Any
 from inference.chat.events import Event
 from inference.chat.wire import dumped, sse
 
+SOURCE_LIST = "\n\nSources:\n\n"
+"""What stands between an answer and the links to its sources."""
 Link = Callable[[int, str], str]
 """The address of a turn's passage, by its number and title."""
 _TAG = re.compile(r"<(/?)([a-z_]{1,20})> *")
@@ -92,12 +94,20 @@ def citation_annotations(events: list[Event], link: Link) -> list[dict[str, Any]
     ]  # fmt: skip
 
 
-def content_of(last: Event, events: list[Event]) -> str:
+def source_list(annotations: list[dict[str, Any]]) -> str:
+    """The cited passages as a list of links, to stand behind the answer; empty where there are none."""
+    cited = [one["url_citation"] for one in annotations]
+    titles = [re.sub(r"[\[\]()]", "", inert(" ".join(one["title"].split()))) for one in cited]
+    rows = [f"{n}. [{title}](<{one['url']}>)" for n, (title, one) in enumerate(zip(titles, cited, strict=True), 1)]
+    return SOURCE_LIST + "\n".join(rows) if rows else ""
+
+
+def content_of(events: list[Event]) -> str:
     """What the client shows as the answer: the answer, without images, or why there is none."""
     answer = next((event["content"] for event in events if event["type"] == "answer"), None)
     if answer is not None:
         return answer.replace("![", "! [")
-    return f"(no answer: {last.get('finish', 'cancelled')})"
+    return f"(no answer: {events[-1].get('finish', 'cancelled')})"
 
 
 def usage_of(last: Event) -> dict[str, int]:

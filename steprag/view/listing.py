@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Generic
+from typing import Any, BinaryIO, Generic
 
 from steprag.batch.results import Place, Record, ResultKind, place_of, places_in_index
 from steprag.errors import ConfigError, DataError
@@ -58,7 +58,7 @@ class Listing(Generic[Record]):
         self.lock = threading.RLock()
         self.generation = 0
         self._stamp: Stamp | None = None
-        self._unpacked: BinaryIO | None = None
+        self._unpacked: Any = None
         self._forget()
 
     def _forget(self) -> None:
@@ -116,18 +116,20 @@ class Listing(Generic[Record]):
         elif self._indexed:
             self._index = places_in_index(self.path, self._kind)
 
-    def _unpack(self) -> BinaryIO:
-        """The file's text in a nameless temporary file, as far as it can be unpacked."""
-        stream = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the listing
+    def _unpack(self) -> Any:
+        """The file's text in a temporary file, as far as it can be unpacked."""
+        stream = tempfile.NamedTemporaryFile()  # noqa: SIM115 - it lives as long as the listing
         try:
             with open_bytes(self.path) as packed:
                 shutil.copyfileobj(packed, stream)
         except NotWhole as error:
             self._fault(0, str(error))
+        stream.flush()
         return stream
 
     def _open(self) -> BinaryIO:
-        return os.fdopen(os.dup(self._unpacked.fileno()), "rb") if self._unpacked else self.path.open("rb")
+        """The text, opened anew: a duplicate of the descriptor would share its place with other threads' reads."""
+        return open(self._unpacked.name, "rb") if self._unpacked else self.path.open("rb")
 
     def _read_index(self, index: Iterator[Place], deadline: float, enough: int | None) -> None:
         """Takes places from the index. Where that turns out not to hold, the file itself is read, from its start."""
