@@ -206,9 +206,9 @@ def main(argv: Sequence[str]) -> int:
                 code, took = watched.process.wait(), time.monotonic() - began
             seen = told(address)
             same = code == 0 and (folder / fault / "trees.jsonl").read_bytes() == wanted
-            lines.append(
-                f"{fault:<8} {seen.calls:>7} {seen.again:>6} {took:>8.1f}  {'yes' if same else f'NO ({code})'}"
-            )
+            ended = "yes" if same else f"NO ({code})"
+            line = f"{fault:<8} {seen.calls:>7} {seen.again:>6} {took:>8.1f}  {ended}{watched.note}"
+            lines.append(line)
             sys.stderr.write(lines[-1] + "\n")
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
