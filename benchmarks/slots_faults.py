@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 from slots_speed import command, endpoint, told
@@ -193,22 +194,21 @@ def main(argv: Sequence[str]) -> int:
         for fault in given.faults:
             told(address, clear=True)
             with cluster_in(folder) as cluster:
+                run = command(address, questions, folder / fault, given.concurrency)
 
-                def start(
-                    slots: int, out: Path = folder / fault, cluster: Cluster = cluster
-                ) -> subprocess.Popen[bytes]:
-                    more = ["--ray", str(slots)] if slots else []
-                    return subprocess.Popen(command(address, questions, out, given.concurrency, *more), env=cluster.env)
+                def start(slots: int, *more: str, run: list[str] = run, env: dict[str, str] = cluster.env) -> Any:
+                    return subprocess.Popen([*run, "--ray", str(slots), *more], env=env)
 
-                began, watched = time.monotonic(), Watched(start, lambda: told(address).calls)
+                limited = ["--budget.calls", str(given.fault_after)] if fault == "budget" else []
+                began, watched = time.monotonic(), Watched(start, lambda: told(address).calls, *limited)
                 watched.wait_for(given.fault_after)
                 do[fault](cluster, watched)
                 code, took = watched.process.wait(), time.monotonic() - began
             seen = told(address)
             same = code == 0 and (folder / fault / "trees.jsonl").read_bytes() == wanted
-            lines.append(
-                f"{fault:<8} {seen.calls:>7} {seen.again:>6} {took:>8.1f}  {'yes' if same else f'NO ({code})'}"
-            )
+            ended = "yes" if same else f"NO ({code})"
+            line = f"{fault:<8} {seen.calls:>7} {seen.again:>6} {took:>8.1f}  {ended}{watched.note}"
+            lines.append(line)
             sys.stderr.write(lines[-1] + "\n")
     sys.stdout.write("\n".join(lines) + "\n")
     return 0

@@ -167,7 +167,7 @@ def test_every_recipe_loads_and_differs_from_the_defaults(path: Path) -> None:
         assert yaml.safe_load(path.read_text()).keys() - {"gold"} == {"system", "user"}
         return
     if path.parent.name == "chat":  # the rewriter's words
-        assert yaml.safe_load(path.read_text()).keys() == {"system", "turn", "user"}
+        assert yaml.safe_load(path.read_text()).keys() == {"system", "choose", "turn", "user"}
         return
     schema = _schemas()[path.parent.name]
     config = load_config(schema, str(path))
