@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from data_generation.config import GenerateConfig
+from data_generation.flights import Searcher, make_searcher
 from data_generation.generate import search_one
 from data_generation.growth import Branch, Growth, backup, mark_pending, plant, select, uct
-from data_generation.search import Searcher, grow, make_searcher
+from data_generation.search import grow
 from data_generation.values import VALUES
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
@@ -27,14 +28,14 @@ from steprag.gain import probability
 from steprag.policy.client import Policy
 from steprag.tree import children_of, discounted
 from steprag.types import Message, Node, Question, Sample, State, Tree
-from tests.fakes import QUESTION, BelievingPolicy, DictRetriever, ScriptedPolicy, answer, evidence, query
+from tests.fakes import QUESTION, BelievingPolicy, DictRetriever, ScriptedPolicy, answer, beginner, evidence, query
 
 GOLDEN = Path(__file__).parent / "golden_tree.json"
 SEARCH = {"rollouts": 6, "extra": 0, "children": 3}
 
 
 def _key(name: str) -> str:
-    return f"episode.{name}" if name == "depth" else f"search.{name}"
+    return name if "." in name else f"episode.{name}" if name == "depth" else f"search.{name}"
 
 
 ASKED = Question("q1", QUESTION, ("lek", "Albanian lek"))
@@ -316,3 +317,46 @@ if __name__ == "__main__":
         GOLDEN.write_text(
             json.dumps(to_dict(search(ScriptedPolicy())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
         )
+
+
+def words(tree: Tree) -> list[tuple[int | None, str]]:
+    return [(node.parent, node.text) for node in tree.nodes]
+
+
+def drilled(golden: str = "lek", **keys: object) -> tuple[Tree, Tree]:
+    """A search without drills, and the same with them, by a policy that now and then reads what it needs."""
+
+    def reader(prompt: str, draw: int) -> str:
+        reads = prompt.endswith("Read the passages.") and draw % 3 == 0
+        return evidence("Prices in Albania are quoted in the lek.") if reads else beginner(prompt, draw)
+
+    asked = replace(ASKED, golden_answers=(golden,))
+    plain, more = (
+        asyncio.run(grow(plant(asked, State(QUESTION)), searcher(ScriptedPolicy(reader), **keys, **also)))
+        for also in ({}, {"drill": 12})
+    )
+    return plain, more
+
+
+def test_after_a_search_what_found_or_kept_the_golden_answer_is_sampled_again() -> None:
+    plain, more = drilled()
+    assert words(more)[: len(plain.nodes)] == words(plain), "the search itself is the same"
+    assert more.status == plain.status
+    fresh = more.nodes[len(plain.nodes) :]
+    assert {node.action for node in fresh} == {"evidence", "answer", "query", None}
+    for node in fresh:
+        above = more.nodes[node.parent or 0]
+        assert above.golden_found or "lek" in (above.content or ""), "nothing else is sampled again"
+    scored = [node for node in fresh if node.action == "answer"]
+    assert scored
+    assert all(node.prediction_f1 is not None and node.visits == 1 for node in scored)
+    assert drilled()[1] == more
+
+
+def test_nothing_is_drilled_where_the_golden_answer_never_was_or_can_be_guessed_or_the_tree_is_at_its_limit() -> None:
+    for golden in ("dinar", "Tirana"):
+        plain, more = drilled(golden)
+        assert words(more) == words(plain)
+    with_limit = {"tree.calls": 4}
+    plain, more = drilled(**with_limit)
+    assert (plain.status, words(more)) == ("limit", words(plain))
