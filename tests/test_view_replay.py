@@ -31,7 +31,6 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "outcomes": {"search.children": 3},
     "in two requests": {"search.children": 4, "search.siblings": 2},
     "belief": {"search.children": 3, "search.score": True, "reward.name": "gain"},
-    "drilled": {"search.drill": 6},
     "not played on": {"search.play": False, "search.children": 3},
 }
 
