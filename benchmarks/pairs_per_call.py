@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from data_generation.config import GenerateConfig
+from data_generation.flights import make_searcher
 from data_generation.growth import plant
-from data_generation.search import grow, make_searcher
+from data_generation.search import grow
 from preference.config import PairsConfig, TreeRewardConfig
 from preference.pairs import build_pairs
 from preference.rewards import rewards

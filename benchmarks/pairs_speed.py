@@ -22,8 +22,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data_generation.config import GenerateConfig
+from data_generation.flights import make_searcher
 from data_generation.growth import finished, plant
-from data_generation.search import make_searcher, run_wave
+from data_generation.search import run_wave
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.config import load_config

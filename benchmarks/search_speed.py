@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from data_generation.config import GenerateConfig
+from data_generation.flights import make_searcher
 from data_generation.generate import search_all
 from data_generation.growth import plant
-from data_generation.search import make_searcher, run_wave
+from data_generation.search import run_wave
 from steprag.agent.environment import Environment
 from steprag.agent.open import Agent, make_environment
 from steprag.agent.profiles import load_profile

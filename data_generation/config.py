@@ -57,8 +57,18 @@ class SearchConfig(Section):
     revisit: bool = Field(default=False, description="visit finished leaves again (what the published loop does)")
     exploration: float = Field(default=1.414, ge=0, description="UCT's constant c; greater visits the less known more")
     wave: Positive = Field(default=2, description="leaves of one tree in flight at once")
+    drill: Positive | None = Field(
+        default=None,
+        description="after the search, samples of each state that found or kept the golden answer, so that reading and "
+        "answering are learnt too; none: not done",
+    )
     score: bool = Field(
         default=False, description="ask at every state what the policy believes of the golden answer (llamacpp, vllm)"
+    )
+    score_found: bool = Field(
+        default=True,
+        description="ask it also at states that show passages, whose prompts are long; without, a search is judged by "
+        "whether it found the golden answer",
     )
 
 

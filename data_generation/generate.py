@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from data_generation.config import GenerateConfig
+from data_generation.flights import Searcher, make_searcher
 from data_generation.growth import finished, plant
 from data_generation.rounds import Earlier
-from data_generation.search import Searcher, grow, make_searcher
+from data_generation.search import grow
 from data_generation.tally import summarise
 from indexes import open_retriever
 from steprag.agent.belief import check_scoring

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from data_generation.config import PRESETS, GenerateConfig
+from data_generation.flights import make_searcher
 from data_generation.generate import reserved_in, search_identity, search_one
 from data_generation.rounds import Earlier
-from data_generation.search import make_searcher
 from data_generation.tally import summarise
 from steprag.agent.judge import Judge
 from steprag.agent.open import make_environment

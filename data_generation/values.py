@@ -13,7 +13,6 @@ from data_generation.config import GenerateConfig
 from data_generation.growth import Branch, seed_of
 from steprag.agent.judge import Judge, Judgement
 from steprag.gain import probability
-from steprag.metrics import guessable
 from steprag.tree import discounted
 from steprag.types import Question, Usage
 
@@ -85,16 +84,15 @@ def mixed_value(config: GenerateConfig, judge: Judge | None) -> Value:
 
 def belief_value(config: GenerateConfig, judge: Judge | None) -> Value:
     """The outcomes of the answers and, for each new step that keeps evidence, the probability that the policy gives the
-    golden answer there: each counts as one visit. Questions that can be guessed have outcomes alone, because what the
-    policy believes of them tells nothing.
+    golden answer there: each counts as one visit. Where the search asked no belief, because the question can be
+    guessed, outcomes alone.
     """
     del judge
 
     async def value(question: Question, fresh: Fresh) -> Valued:
-        valued = outcomes(fresh.answers, config.reward.alpha)
-        if not guessable(question.question, question.golden_answers):
-            valued += [(branch, probability(branch.node.belief)) for branch in fresh.kept if branch.node.belief]
-        return valued, Usage()
+        del question
+        believed = [(branch, probability(branch.node.belief)) for branch in fresh.kept if branch.node.belief]
+        return outcomes(fresh.answers, config.reward.alpha) + believed, Usage()
 
     return value
 

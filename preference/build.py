@@ -13,6 +13,7 @@ from typing import Any
 
 from preference.calibration import Calibration
 from preference.config import PairsStageConfig
+from preference.ends import ends
 from preference.exchange.push import add_push_option, push_if_asked
 from preference.grounds import grounded
 from preference.labels import build_labels, build_rankings
@@ -24,6 +25,7 @@ from preference.reward_diagnostics import Credit
 from preference.rewards import Rewards, outcomes, rewards, spre
 from preference.rule_counts import Funnel
 from preference.supervised import build_trajectories
+from steprag.agent.grammar import Grammar
 from steprag.agent.profiles import grammar_of
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
@@ -87,7 +89,7 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
                 lucky = guessable(tree.question.question, tree.question.golden_answers)
                 totals["guessable"] += lucky
                 if config.guessable == "keep" or not lucky:
-                    _add(folder, tree, tree_hash, estimates, config, funnel)
+                    _add(folder, tree, tree_hash, estimates, config, grammar, funnel)
             if not totals["trees"]:
                 raise ConfigError(f"{', '.join(map(str, trees))} holds no trees; run steprag generate first")
             stats = folder.finish()
@@ -141,14 +143,26 @@ def read_trees(*files: Path) -> Iterator[tuple[Tree, str]]:
 
 
 def _add(
-    folder: PairsFolder, tree: Tree, tree_hash: str, estimates: Rewards, config: PairsStageConfig, funnel: Funnel
+    folder: PairsFolder,
+    tree: Tree,
+    tree_hash: str,
+    estimates: Rewards,
+    config: PairsStageConfig,
+    grammar: Grammar,
+    funnel: Funnel,
 ) -> None:
     """Every product that is asked for."""
     made: dict[str, Any] = {
         "pairs": lambda: build_pairs(tree, tree_hash, estimates, config.pairs, funnel),
         "sft": lambda: build_trajectories(
-            tree, tree_hash, outcomes(tree, config.reward), estimates, config.sft, partial(folder.exemplary, tree)
-        ),
+            tree,
+            tree_hash,
+            outcomes(tree, config.reward),
+            estimates,
+            config.sft,
+            partial(folder.exemplary, tree),
+            ends(tree, config.sft.partial, grammar),
+        ),  # fmt: skip
         "steps": lambda: build_labels(tree, tree_hash, estimates),
         "rankings": lambda: build_rankings(tree, tree_hash, estimates),
     }

@@ -92,9 +92,17 @@ class FilterConfig(Section):
     repeating: bool = Field(
         default=False, description="drop pairs and supervised episodes that prefer a step which repeats itself"
     )
+    again: bool = Field(
+        default=False,
+        description="drop pairs and supervised episodes that prefer a search which the episode made before",
+    )
     unread: bool = Field(
         default=False,
         description="drop pairs and supervised episodes that prefer an answer which nothing read before holds",
+    )
+    made_up: bool = Field(
+        default=False,
+        description="drop pairs and supervised episodes that prefer evidence which does not stand in what was read",
     )
     english: bool = Field(default=False, description="drop pairs with a step that is not English")
     max_tokens: Positive | None = Field(
@@ -135,6 +143,12 @@ class SftConfig(Section):
     )
     per_tree: Positive = Field(default=1, description="episodes kept from each tree at most, unless all are")
     min_f1: float = Field(default=1.0, ge=0, le=1, description="answer F1 from which an episode counts as right")
+    partial: Literal["none", "believed", "kept"] = Field(
+        default="none",
+        description="where fewer than per_tree episodes are right, also ways to states that can answer: believed: the "
+        "policy believes in the golden answer there (trees with beliefs); kept: it stands in what was kept. Not on "
+        "questions that can be guessed",
+    )
 
 
 class LeakageConfig(Section):

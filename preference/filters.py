@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from preference.config import FilterConfig
-from steprag.agent.grammar import Grammar
+from steprag.agent.grammar import Action, Grammar
 from steprag.errors import StepFormatError
 from steprag.marks import preference_key, read_marks
 from steprag.metrics import normalise
@@ -23,6 +23,8 @@ SAYS_NOTHING = frozenset({"", "none", "unknown", "na", "not available", "not men
 _CLOSED_ANSWERS = frozenset({"", "yes", "no"})
 _RUN, _TIMES = 4, 3
 """A step repeats itself where so many words in a row come so often."""
+_COPIED = 0.8
+"""The share of evidence that must have been read: a small model changes a word or two when it copies."""
 _CACHED = 4096
 
 
@@ -138,11 +140,28 @@ def step_checks(config: FilterConfig, grammar: Grammar, content: ContentOf) -> l
         answer = normalise(content(text, action) or "")
         return not grammar.action(action).terminal or answer in _CLOSED_ANSWERS or f" {answer} " in _read(prompt)
 
+    def copied(prompt: tuple[Message, ...], text: str, action: str) -> bool:
+        kept = content(text, action)
+        return not grammar.action(action).keeps or kept is None or is_copied(kept, prompt)
+
+    def new_search(prompt: tuple[Message, ...], text: str, action: str) -> bool:
+        asked, call = content(text, action), grammar.action(action)
+        return not call.retrieves or asked is None or normalise(asked) not in _said_before(prompt, call)
+
     wanted = [
+        (config.again, StepCheck("searches for something new", new_search)),
         (config.repeating, StepCheck("does not repeat itself", not_repeating)),
         (config.unread, StepCheck("answer was read before", was_read)),
+        (config.made_up, StepCheck("evidence was read before", copied)),
     ]
     return [check for asked, check in wanted if asked]
+
+
+def _said_before(prompt: tuple[Message, ...], action: Action) -> set[str]:
+    """The contents, normalised, of the earlier steps of that kind in the prompt. Only steps have tags there."""
+    shown = "\n".join(message["content"] for message in prompt if message["role"] != "system")
+    spans = shown.split(action.opening)[1:]
+    return {normalise(span.partition(action.closing)[0]) for span in spans}
 
 
 def repeats_itself(text: str) -> bool:
@@ -150,6 +169,20 @@ def repeats_itself(text: str) -> bool:
     words = text.casefold().split()
     runs = Counter(zip(*(words[start:] for start in range(_RUN)), strict=False))
     return any(times >= _TIMES for times in runs.values())
+
+
+def is_copied(kept: str, prompt: tuple[Message, ...]) -> bool:
+    """Whether evidence stands in what was read: `_COPIED` of its runs of three words do, or all of fewer words.
+
+    What says nothing is copied.
+    """
+    words = normalise(kept).split()
+    if not words or normalise(kept) in SAYS_NOTHING:
+        return True
+    size = min(3, len(words))
+    runs = [" ".join(words[start : start + size]) for start in range(len(words) - size + 1)]
+    read = _read(prompt)
+    return sum(f" {run} " in read for run in runs) >= _COPIED * len(runs)
 
 
 def holds_unread_answer(query: str, pair: Pair) -> bool:

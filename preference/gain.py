@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from preference.cover import golden_kept, golden_seen
 from preference.gold import gold_seen
 from preference.grounds import supported
 from steprag.agent.grammar import Grammar
@@ -13,6 +14,8 @@ from steprag.types import Belief, Node, Tree
 
 NATS = 20.0
 """Nats that count as 1: a margin of 0.1 is 2 nats, which is seven times as likely."""
+SURE = -FLOOR / NATS
+"""What a belief without doubt is worth."""
 GOLD = 0.8
 """What all marked passages are worth on a question that can be guessed."""
 
@@ -20,9 +23,12 @@ GOLD = 0.8
 def gain_values(tree: Tree, grammar: Grammar) -> list[float | None]:
     """What every step is worth by the belief after it, 0 to 1; None where that says nothing.
 
-    A step that goes on: (nats above the floor) / `NATS`, 0 to 0.6. An answer ends the episode: wrong, it is worth the
-    belief it was given at, so that a query which adds to it is better; right, it is worth 1, or, partly right, as much
-    of the way to 1. A right answer at a state that does not believe in it (`CONVINCED`) is luck and not compared.
+    A step that goes on: (nats above the floor) / `NATS`, 0 to `SURE`. An answer ends the episode: wrong, it is worth
+    the belief it was given at, so that a query which adds to it is better; right, it is worth 1, or, partly right, as
+    much of the way to 1. A right answer at a state that does not believe in it (`CONVINCED`) is luck and not compared.
+
+    A search after which nobody asked (`search.score_found` off) is worth `SURE` where it found the golden answer, else
+    the belief before it; None where the golden answer was kept before it, for then it has nothing to find.
 
     On questions that can be guessed belief tells nothing. There the labels go by the marked passages (`_by_gold`): find
     them, keep them, and search on rather than answer before the facts are there.
@@ -35,15 +41,29 @@ def gain_values(tree: Tree, grammar: Grammar) -> list[float | None]:
         raise ConfigError(
             f"the tree of question {tree.question.id!r} has no beliefs; add them: steprag belief --trees RUN --out RUN2"
         )
-    return [_value(node, tree.nodes[node.parent].belief if node.parent is not None else None) for node in tree.nodes]
+    seen, kept = golden_seen(tree, grammar), golden_kept(tree, grammar)
+    values: list[float | None] = []
+    for node in tree.nodes:
+        before = tree.nodes[node.parent].belief if node.parent is not None else None
+        if node.failure is not None:
+            values.append(None)
+        elif node.belief is not None:
+            values.append(_height(node.belief))
+        elif before is None:
+            values.append(None)
+        elif node.terminal:
+            values.append(_answered(node, before))
+        else:
+            values.append(None if kept[node.parent or 0] else _searched(seen[node.id], before))
+    return values
 
 
-def _value(node: Node, before: Belief | None) -> float | None:
-    if node.failure is not None:
-        return None
-    if node.prediction_f1 is None:
-        return _height(node.belief) if node.belief else None
-    if before is None or (node.prediction_f1 and probability(before) < CONVINCED):
+def _searched(found: bool | None, before: Belief) -> float | None:
+    return None if found is None else SURE if found else _height(before)
+
+
+def _answered(node: Node, before: Belief) -> float | None:
+    if node.prediction_f1 is None or (node.prediction_f1 and probability(before) < CONVINCED):
         return None
     return _height(before) + node.prediction_f1 * (1 - _height(before))
 

@@ -1,12 +1,13 @@
-"""Supervised steps: what the right episodes of a tree teach."""
+"""Supervised steps: what the right episodes of a tree teach, and the ways to where the answer can be given."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from preference.config import SftConfig
 from preference.pairs import SOURCE
 from preference.rewards import Rewards
+from steprag.gain import probability
 from steprag.training_rows import Trajectory
 from steprag.tree import as_reply, path_to
 from steprag.types import Node, Tree
@@ -19,6 +20,7 @@ def build_trajectories(
     rewards: Rewards,
     config: SftConfig,
     exemplary: Callable[[list[Node]], bool] | None = None,
+    ends: Sequence[Node] = (),
 ) -> list[Trajectory]:
     """The steps of the tree's right episodes, each with the prompt it was sampled from, in order of the node ids.
 
@@ -27,22 +29,33 @@ def build_trajectories(
     those whose steps before the answer have the greatest mean reward, so that a lucky answer does not vouch for them
     (of equals, those found first); "all" keeps every right one. A step that two episodes share is given once, with the
     better outcome. `exemplary` says whether the steps of an episode may be imitated; the others are passed over.
+
+    A tree with fewer right episodes than `per_tree` gives the shortest ways to `ends` too (`preference.ends`), one for
+    every right episode that it lacks; their outcome is the belief there, 0 where nobody asked.
     """
+    may = exemplary or (lambda _: True)
     right = [
         node
         for node in tree.nodes
-        if node.prediction_f1 is not None
-        and node.prediction_f1 >= config.min_f1
-        and (exemplary is None or exemplary(path_to(tree, node)[1:]))
+        if node.prediction_f1 is not None and node.prediction_f1 >= config.min_f1 and may(path_to(tree, node)[1:])
     ]
     if config.paths != "all":
         rank = _ranks(tree, outcomes, rewards)[config.paths]
         right = sorted(right, key=lambda node: (rank(node), node.id))[: config.per_tree]
     worth: dict[int, float] = {}
     for answer in right:
-        for node in path_to(tree, answer)[1:]:
-            worth[node.id] = max(outcomes[answer.id] or 0.0, worth.get(node.id, 0.0))
+        _credit(worth, path_to(tree, answer)[1:], outcomes[answer.id] or 0.0)
+    nearest = sorted(ends, key=lambda node: (node.depth, node.id))
+    fresh = [node for node in nearest if node.id not in worth and may(path_to(tree, node)[1:])]
+    for node in fresh[: max(0, config.per_tree - len(right))]:
+        _credit(worth, path_to(tree, node)[1:], probability(node.belief) if node.belief else 0.0)
     return [_trajectory(tree, tree_hash, tree.nodes[node_id], worth[node_id]) for node_id in sorted(worth)]
+
+
+def _credit(worth: dict[int, float], path: list[Node], outcome: float) -> None:
+    """Gives every step of the path the outcome, or keeps the better one that it has."""
+    for node in path:
+        worth[node.id] = max(outcome, worth.get(node.id, 0.0))
 
 
 def _ranks(tree: Tree, outcomes: list[float | None], rewards: Rewards) -> dict[str, Callable[[Node], float]]:

@@ -67,6 +67,12 @@ def gold_of(asked: WithId) -> Gold | None:
     return Gold(titles, ids, is_popqa(asked) or "gold_rule" in metadata)
 
 
+def holds_golden(text: str, golden_answers: Iterable[str]) -> bool:
+    """Whether a golden answer stands in the text: whole words, normalised."""
+    words = f" {normalise(text)} "
+    return any(f" {normalise(answer)} " in words for answer in golden_answers)
+
+
 @dataclass(frozen=True)
 class Fact:
     """A fact that an answer needs: `passage` holds it, and all the words of one of `anyof` tell it, normalised."""

@@ -178,7 +178,9 @@ class Node:
     (`steprag.agent.grammar.FAILURES`); such a node is terminal and has neither content nor value. `messages` is the
     prompt that its children saw, present where the node was expanded. `usage` is what the request that sampled it cost;
     siblings of one request share it, so it stands on the first of them alone. `belief`: the policy's in the golden
-    answer at this node's state, where that was asked (`search.score`, `steprag belief`).
+    answer at this node's state, where that was asked (`search.score`, `steprag belief`). `golden_found`, of a search:
+    whether a golden answer stands in the passages that it found, word for word; None where nobody looked, and on
+    questions that can be guessed.
     """
 
     id: int
@@ -197,6 +199,7 @@ class Node:
     messages: tuple[Message, ...] | None = None
     usage: Usage = Usage()
     belief: Belief | None = omitted()
+    golden_found: bool | None = omitted()
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,15 @@ import pytest
 
 from preference.build import build
 from preference.calibration import Calibration
-from preference.config import PairsConfig, PairsStageConfig, TreeRewardConfig
+from preference.config import PairsConfig, PairsStageConfig, SftConfig, TreeRewardConfig
 from preference.cover import golden_kept
+from preference.ends import ends
 from preference.gain import NATS
 from preference.gold import gold_recall
 from preference.grounds import grounded, supported
 from preference.pairs import build_pairs
-from preference.rewards import Rewards, rewards
+from preference.rewards import Rewards, outcomes, rewards
+from preference.supervised import build_trajectories
 from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.config import load_config
 from steprag.errors import ConfigError, DataError
@@ -90,6 +92,25 @@ def test_of_two_answers_the_right_one_wins_where_the_state_believes_in_it() -> N
     assert preferred(fan(CURRENCY, step(0, None, None, -1), said(1, 0.0), said(2, 1.0), said(3, 0.5))) == {
         (2, 1), (2, 3), (3, 1)}  # fmt: skip
     assert preferred(fan(CURRENCY, step(0, None, None, -4), said(1, 0.0), said(2, 1.0))) == set()
+
+
+@pytest.mark.parametrize(
+    ("before", "found", "kept", "better"),
+    [
+        (-9, (True, False), "", {(1, 2), (1, 3)}),  # better than a search that found nothing, and than a wrong answer
+        (-1, (True, False), "", set()),  # it adds too little to what is believed
+        (-9, (False, False), "", set()),
+        (-9, (True, False), "So it is the lek.", set()),  # the answer was kept before: nothing to find
+        (-9, (True, None), "", {(1, 3)}),  # nobody looked at what the second one found
+    ],
+)
+def test_a_search_after_which_nobody_asked_goes_by_whether_it_found_the_golden_answer(
+    before: float, found: tuple[bool | None, bool | None], kept: str, better: set[tuple[int, int]]
+) -> None:
+    above = [step(0, None, None, -14), step(1, 0, "query"), step(2, 1, "evidence", before, content=kept)]
+    searches = [step(3 + place, 2, "query", golden_found=one, messages=None) for place, one in enumerate(found)]
+    tree = deepened(fan(CURRENCY, above[0]), *above, *searches, said(5, 0.0, parent=2))
+    assert {(a - 2, b - 2) for a, b in preferred(tree) if a > 2} == better
 
 
 def test_what_can_be_guessed_goes_by_the_marked_passages_and_not_by_belief() -> None:
@@ -230,3 +251,61 @@ def test_a_belief_that_is_no_probability_is_refused(tmp_path: Path) -> None:
     row["nodes"][0]["belief"]["logp"] = 0.5
     with pytest.raises(DataError, match=r"belief\.logp is no logarithm"):
         from_dict(Tree, json.loads(json.dumps(row)), tmp_path, 1)
+
+
+def learnt(tree: Tree, **sft: object) -> list[int | None]:
+    """The nodes whose steps become supervised rows."""
+    config = SftConfig.model_validate({"paths": "shortest", **sft})
+    worth = outcomes(tree, TreeRewardConfig(alpha=1.0))
+    found = ends(tree, config.partial, TRANSCRIPT)
+    return [row.node for row in build_trajectories(tree, "h", worth, gain(tree), config, ends=found)]
+
+
+def unsolved(question: Question = CURRENCY) -> Tree:
+    """Two hops that lead to belief and then to a wrong answer, and one that leads nowhere."""
+    found = (Found("1", "Albania", 0.5),)
+    nodes = (
+        step(0, None, None, -14), step(1, 0, "query", -13, passages=found), step(2, 1, "evidence", -11),
+        step(3, 2, "query", -1, passages=found), step(4, 3, "evidence", -0.5), step(5, 3, "evidence", -9),
+        step(6, 4, "query", -0.2, passages=found), step(7, 6, "evidence", -0.1), said(8, 0.0, parent=4),
+    )  # fmt: skip
+    return deepened(fan(question, nodes[0]), *nodes)
+
+
+def deepened(tree: Tree, *nodes: Node) -> Tree:
+    """The tree of these nodes, each a step below its parent."""
+    depths: list[int] = []
+    for node in nodes:
+        depths.append(0 if node.parent is None else depths[node.parent] + 1)
+    return replace(tree, nodes=tuple(replace(node, depth=depth) for node, depth in zip(nodes, depths, strict=True)))
+
+
+def test_the_way_to_a_state_that_believes_is_learnt_where_no_answer_is_right() -> None:
+    assert learnt(unsolved()) == []
+    assert learnt(unsolved(), partial="believed", per_tree=3) == [1, 2, 3, 4]  # not on to where it believes already
+    found = ends(unsolved(), "believed", TRANSCRIPT)
+    rows = build_trajectories(unsolved(), "h", [None] * 9, [None] * 9, SftConfig(), ends=found)
+    assert [row.outcome for row in rows] == [pytest.approx(math.exp(-0.5))] * 4
+
+
+def test_right_episodes_come_before_ways_to_belief() -> None:
+    tree = unsolved()
+    solved = deepened(tree, *tree.nodes, said(9, 1.0, parent=2))
+    assert learnt(solved, partial="believed", per_tree=1) == [1, 2, 9]
+    assert learnt(solved, partial="believed", per_tree=2) == [1, 2, 3, 4, 9]
+
+
+def test_belief_shows_no_way_where_the_answer_can_be_guessed_or_was_believed_before() -> None:
+    assert learnt(unsolved(OLDER), partial="believed") == []
+    tree = unsolved()
+    known = replace(tree.nodes[0], belief=Belief("lek", -0.3, 3))
+    assert learnt(replace(tree, nodes=(known, *tree.nodes[1:])), partial="believed") == []
+
+
+def test_the_way_to_where_the_answer_was_kept_is_learnt_too() -> None:
+    tree = unsolved()
+    kept = replace(tree.nodes[5], content="Prices there are in the lek.", belief=Belief("lek", -30.0, 3))
+    told = replace(tree, nodes=(*tree.nodes[:5], kept, *tree.nodes[6:]))
+    assert learnt(told, partial="kept") == [1, 2, 3, 5]
+    assert learnt(unsolved(), partial="kept") == []
+    assert learnt(replace(told, question=OLDER), partial="kept") == []

@@ -95,6 +95,18 @@ def test_a_step_that_repeats_itself_may_be_rejected_but_not_preferred() -> None:
     assert passed(pair(twice, plain, "answer", "answer"), repeating=True)
 
 
+def test_a_search_that_was_made_before_may_not_be_preferred() -> None:
+    shown = f"Question: money of Albania\n{query('money of Albania')}\n{evidence('None')}\nSearch or answer."
+    after = (PROMPT[0], Message(role="user", content=shown))
+    for same in ("money of Albania", "Money of ALBANIA?"):
+        step = pair(query(same), query("b"), prompt=after)
+        assert passed(step)
+        assert not passed(step, again=True)
+        assert passed(pair(query("b"), query(same), prompt=after), again=True)
+    asked = (PROMPT[0], Message(role="user", content="Question: money of Albania\nSearch or answer."))
+    assert passed(pair(query("money of Albania"), query("b"), prompt=asked), again=True), "the question is no search"
+
+
 def test_an_answer_that_nothing_read_holds_may_not_be_preferred() -> None:
     read = (PROMPT[0], Message(role="user", content=f"Question: Lek or dinar?\n{evidence('It is the Euro.')}"))
     for named in ("lek", "the euro", "EURO", "Yes"):
@@ -103,6 +115,30 @@ def test_an_answer_that_nothing_read_holds_may_not_be_preferred() -> None:
     assert passed(guessed)
     assert not passed(guessed, unread=True), "whole words only"
     assert passed(pair(query("sol"), query("b"), prompt=read), unread=True), "a query may ask for anything"
+
+
+@pytest.mark.parametrize(
+    ("kept", "stands"),
+    [
+        ("Albania is a country in Southern Europe.", True),
+        ("albania is a COUNTRY in southern europe", True),  # as normalised
+        ("Albania: Albania is a country in Southern Europe; prices there are in lek.", False),
+        ("Albania is a country in Southern Europe too", True),  # a word may differ
+        ("Prices in Albania are quoted in the lek.", False),
+        ("Southern Europe", True),
+        ("Northern Europe", False),
+        ("None", True),
+        ("capital Tirana", False),  # each word stands there, the two together do not
+    ],
+)
+def test_evidence_that_was_not_read_may_not_be_preferred(kept: str, stands: bool) -> None:
+    shown = "Question: Which money?\n1. Albania: Albania is a country in Southern Europe. Tirana is its capital."
+    read = (PROMPT[0], Message(role="user", content=shown))
+    step = pair(evidence(kept), evidence("x"), "evidence", "evidence", prompt=read)
+    assert passed(step)
+    assert passed(step, made_up=True) is stands
+    assert passed(pair(evidence("x"), evidence(kept), "evidence", "evidence", prompt=read), made_up=True) is False
+    assert passed(pair(query("x"), query("b"), prompt=read), made_up=True), "a query may ask for anything"
 
 
 def test_a_right_episode_is_not_imitated_if_a_step_repeats_itself_or_the_answer_was_never_read(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import steprag.experiments.stages
 from steprag import atlas
 from steprag.cli import main
 from steprag.errors import PART_DONE, ConfigError, StepragError
+from steprag.experiments.arms import RULES
 from steprag.experiments.contenders import LABELS, Proof, QuestionSet, best_trained, elsewhere, the_contenders
 from steprag.experiments.lanes import Lanes
 from steprag.experiments.report import costs, verdict
@@ -68,10 +69,8 @@ def test_the_runs_of_a_search_share_its_questions(
     monkeypatch.setattr(steprag.experiments.stages, "run", lambda argv: typed.append(argv) or 0)
     questions, *_ = the_questions(replace(FULL, train=5))
     proof = proof_of(tmp_path, lanes=lanes)
-    folders = search(StageBook(tmp_path / "stages.json"), proof, 1, questions, ["earlier"], adapter="warm")
+    folders = search(StageBook(tmp_path / "stages.json"), proof, 1, questions, adapter="warm")
     assert folders == [str(tmp_path / name) for name in names]
-    paired = typed.pop()
-    assert paired[paired.index("--trees") : paired.index("--out")] == ["--trees", "earlier", *folders]
     files = [Path(argv[argv.index("--questions") + 1]) for argv in typed]
     assert [question for file in files for question in read_records(file, Question)] == questions
     assert [argv[argv.index("--out") + 1] for argv in typed] == folders
@@ -98,34 +97,69 @@ def test_a_folder_keeps_to_one_engine_and_a_lane_is_a_lane(tmp_path: Path, capsy
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("third", [0, 3])
-def test_every_stage_runs_once_after_what_it_needs_and_in_lanes(
-    third: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended: list[str] = []
+def played(proof: Proof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """What each stage of the proof was asked, by its folder in the order in which they ended; none does any work."""
+    ended: dict[str, list[str]] = {}
 
     def finish(argv: list[str], *_: object) -> int:
         out = Path(argv[argv.index("--out") + 1])
+        assert out.name not in ended
         needed = {"--pairs": "", "--adapter": "", "--policy.adapter": "", "--index": ""}
         for option in needed.keys() & set(argv):
             needed[option] = argv[argv.index(option) + 1]
         for folder in (Path(each) for each in needed.values() if Path(each).parent == tmp_path):
             assert folder.name in ended, f"{out.name} needs {folder.name}"
         out.mkdir(exist_ok=True)
-        counts = {"pairs.train": 40, "sft.train": 40}
+        counts = {"pairs.train": 40, "sft.train": 80 if out.name == "pairs-outcome" else 160}
         (out / "manifest.json").write_text(json.dumps({"status": "done", "stage": argv[0], "counts": counts}))
-        ended.append(out.name)
+        ended[out.name] = argv
         return 0
 
     monkeypatch.setattr(steprag.experiments.stages, "run", finish)
     lanes = Lanes(2)
     monkeypatch.setattr(lanes, "run", finish)
-    proof = proof_of(tmp_path, lanes=2, demos=3, third=third, without=("shipped",))
     run_stages(proof, StageBook(tmp_path / "stages.json", lanes))
-    assert len(ended) == len(set(ended))
+    return ended
+
+
+def value(argv: list[str], option: str) -> str:
+    return argv[argv.index(option) + 1]
+
+
+@pytest.mark.parametrize("third", [0, 3])
+def test_every_stage_runs_once_after_what_it_needs_and_in_lanes(
+    third: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proof = proof_of(tmp_path, lanes=2, demos=3, third=third, without=("shipped",))
+    ended = played(proof, tmp_path, monkeypatch)
     assert {f"infer-{name}" for name in proof.scored} == {name for name in ended if name.startswith("infer-")}
     assert {"search1-1", "search1-2", "search2-1", "search2-2", "sft2", "dpo2"} < set(ended)
     assert ({"search3-1", "search3-2", "sft3", "dpo3", "infer-dpo3"} <= set(ended)) == bool(third)
+    trees = ended["pairs2"][ended["pairs2"].index("--trees") + 1 : ended["pairs2"].index("--out")]
+    assert trees == [str(tmp_path / name) for name in ("search1-1", "search1-2", "search2-1", "search2-2")]
+
+
+def test_arms_learn_from_as_many_steps_and_pairs_whatever_their_labels_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = played(proof_of(tmp_path, lanes=2), tmp_path, monkeypatch)
+    for kind, names in (("sft", [f"sft-{name}" for name in RULES]), ("dpo", [*RULES])):
+        assert len({value(ended[name], "--max_steps") for name in names}) == 1, kind
+    assert value(ended["sft-gain"], "--max_steps") == "20", "two passes over what outcomes found, eight rows a step"
+    assert value(ended["sft1"], "--max_steps") == "40", "gain alone learns all that it found"
+    assert {value(ended[name], "--pairs") for name in RULES} == {str(tmp_path / f"pairs-{name}") for name in RULES}
+
+
+def test_finished_trees_stand_for_the_first_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = replace(proof_of(tmp_path, lanes=2), trees=Path("trees.jsonl.gz"))
+    one_kind(given)
+    with pytest.raises(ConfigError, match="begun with .* --trees trees.jsonl.gz; give that again"):
+        one_kind(replace(given, trees=None))
+    ended = played(given, tmp_path, monkeypatch)
+    assert not any(name.startswith("search1") for name in ended)
+    assert value(ended["pairs1"], "--trees") == "trees.jsonl.gz"
+    first, *_ = read_records(tmp_path / "search2-1.jsonl", Question)
+    assert first.id == "atlas-train-0006", "the first five are the trees'"
 
 
 def test_what_was_cut_off_and_then_left_out_is_not_in_the_report(
@@ -162,8 +196,8 @@ def test_the_shipped_warm_start_is_scored_beside_a_smaller_one(tmp_path: Path) -
 
 
 def test_the_best_agent_answers_elsewhere_beside_the_warm_start(tmp_path: Path) -> None:
-    proof = proof_of(tmp_path, grpo=0, without=("dpo", "vote", "bare", "outcome", "cover", "rollouts"))
-    for name, strict in {"warm": 0.9, "dpo": 0.8, "sft1": 0.1, "dpo1": 0.4, "dpo2": 0.3}.items():
+    proof = proof_of(tmp_path, grpo=0, without=("gain", "vote", "bare", "outcome", "cover", "rollouts"))
+    for name, strict in {"warm": 0.9, "gain": 0.8, "sft1": 0.1, "dpo1": 0.4, "dpo2": 0.3}.items():
         (tmp_path / f"infer-{name}").mkdir()
         write_json(tmp_path / f"infer-{name}/metrics.json", {"em": 1.0, "strict_em": strict})
     assert best_trained(proof) == "dpo1"  # neither a start, nor one that is left out
@@ -222,11 +256,11 @@ def test_the_proof_runs(tmp_path: Path) -> None:
     assert main(["reproduce", "--quick", *sizes, *also, *few, "--lanes", "2", *files]) == 0
     said = report.read_text()
     for words in (
-        "| DPO on outcomes alone | 2 |",
+        "| outcomes alone | 2 |",
         "| the same on both rounds together | 2 |",
         "best of 4 by vote",
         "| both rounds, then GRPO with turn rewards | 2 |",
-        "DPO on steps by rollouts: not run.",
+        "steps by rollouts: not run.",
         "300 worked episodes for the warm start",
         "the second round over the first",
         "## Another world: dev",

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from data_generation.config import GenerateConfig
+from data_generation.flights import Searcher, make_searcher
 from data_generation.generate import search_one
 from data_generation.growth import Branch, Growth, backup, mark_pending, plant, select, uct
-from data_generation.search import Searcher, grow, make_searcher
+from data_generation.search import grow
 from data_generation.values import VALUES
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
@@ -27,14 +28,14 @@ from steprag.gain import probability
 from steprag.policy.client import Policy
 from steprag.tree import children_of, discounted
 from steprag.types import Message, Node, Question, Sample, State, Tree
-from tests.fakes import QUESTION, BelievingPolicy, DictRetriever, ScriptedPolicy, answer, evidence, query
+from tests.fakes import QUESTION, BelievingPolicy, DictRetriever, ScriptedPolicy, answer, beginner, evidence, query
 
 GOLDEN = Path(__file__).parent / "golden_tree.json"
 SEARCH = {"rollouts": 6, "extra": 0, "children": 3}
 
 
 def _key(name: str) -> str:
-    return f"episode.{name}" if name == "depth" else f"search.{name}"
+    return name if "." in name else f"episode.{name}" if name == "depth" else f"search.{name}"
 
 
 ASKED = Question("q1", QUESTION, ("lek", "Albanian lek"))
@@ -254,7 +255,9 @@ def test_every_state_has_a_belief_and_asking_changes_no_tree() -> None:
 
 
 @pytest.mark.parametrize(("question", "counted"), [(ASKED, True), (replace(ASKED, golden_answers=("Tirana",)), False)])
-def test_evidence_is_valued_by_belief_and_played_answers_together(question: Question, counted: bool) -> None:
+def test_evidence_is_valued_by_belief_and_answers_but_for_questions_that_can_be_guessed(
+    question: Question, counted: bool
+) -> None:
     policy = BelievingPolicy()
     given = searcher(policy, score=True)
     valued = replace(given, scorer=policy, value=VALUES["gain"](given.config, None))
@@ -263,11 +266,34 @@ def test_evidence_is_valued_by_belief_and_played_answers_together(question: Ques
     kept = [node for node in tree.nodes if node.action == "evidence"]
     assert kept
     for node in kept:
-        assert node.belief is not None
+        assert (node.belief is not None) == counted, "belief is not asked for where it tells nothing"
         below = sum(child.visits for child in children[node.id])
         assert node.visits == below + counted
         total = sum(child.visits * (child.value or 0) for child in children[node.id])
-        assert (node.value or 0) * node.visits == pytest.approx(total + counted * probability(node.belief))
+        believed = probability(node.belief) if node.belief else 0.0
+        assert (node.value or 0) * node.visits == pytest.approx(total + believed)
+
+
+def test_a_search_says_whether_it_found_the_golden_answer_but_for_questions_that_can_be_guessed() -> None:
+    def told(golden: str) -> set[bool | None]:
+        tree = asyncio.run(grow(plant(replace(ASKED, golden_answers=(golden,)), State(QUESTION)), searcher(policy)))
+        assert all(node.golden_found is None for node in tree.nodes if node.action != "query")
+        return {node.golden_found for node in tree.nodes if node.action == "query" and node.passages}
+
+    policy = ScriptedPolicy()
+    assert told("lek") == {True}
+    assert told("dinar") == {False}
+    assert told("Tirana") == {None}, "a word of the question proves nothing"
+
+
+def test_beliefs_can_be_asked_only_where_no_passages_are_shown() -> None:
+    policy = BelievingPolicy()
+    tree = believing(policy, score_found=False)
+    open_ = [node for node in tree.nodes if not node.terminal]
+    assert all((node.belief is None) == bool(node.passages) for node in open_)
+    assert {bool(node.passages) for node in open_} == {True, False}
+    bare = replace(tree, nodes=tuple(replace(node, belief=None) for node in tree.nodes))
+    assert bare == search(ScriptedPolicy()), "asking changes no tree"
 
 
 def test_a_tree_is_not_hopeless_where_a_step_gained() -> None:
@@ -279,6 +305,7 @@ def test_a_tree_is_not_hopeless_where_a_step_gained() -> None:
 
     assert search(ScriptedPolicy(script), rollouts=9, hopeless=3).status == "hopeless"
     assert believing(BelievingPolicy(script), rollouts=9, hopeless=3).status == "rollouts"
+    assert believing(BelievingPolicy(script), rollouts=9, hopeless=3, score_found=False).status == "rollouts"
     unmoved = believing(BelievingPolicy(script), replace(ASKED, golden_answers=("dinar",)), rollouts=9, hopeless=3)
     assert unmoved.status == "hopeless"
 
@@ -290,3 +317,46 @@ if __name__ == "__main__":
         GOLDEN.write_text(
             json.dumps(to_dict(search(ScriptedPolicy())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
         )
+
+
+def words(tree: Tree) -> list[tuple[int | None, str]]:
+    return [(node.parent, node.text) for node in tree.nodes]
+
+
+def drilled(golden: str = "lek", **keys: object) -> tuple[Tree, Tree]:
+    """A search without drills, and the same with them, by a policy that now and then reads what it needs."""
+
+    def reader(prompt: str, draw: int) -> str:
+        reads = prompt.endswith("Read the passages.") and draw % 3 == 0
+        return evidence("Prices in Albania are quoted in the lek.") if reads else beginner(prompt, draw)
+
+    asked = replace(ASKED, golden_answers=(golden,))
+    plain, more = (
+        asyncio.run(grow(plant(asked, State(QUESTION)), searcher(ScriptedPolicy(reader), **keys, **also)))
+        for also in ({}, {"drill": 12})
+    )
+    return plain, more
+
+
+def test_after_a_search_what_found_or_kept_the_golden_answer_is_sampled_again() -> None:
+    plain, more = drilled()
+    assert words(more)[: len(plain.nodes)] == words(plain), "the search itself is the same"
+    assert more.status == plain.status
+    fresh = more.nodes[len(plain.nodes) :]
+    assert {node.action for node in fresh} == {"evidence", "answer", "query", None}
+    for node in fresh:
+        above = more.nodes[node.parent or 0]
+        assert above.golden_found or "lek" in (above.content or ""), "nothing else is sampled again"
+    scored = [node for node in fresh if node.action == "answer"]
+    assert scored
+    assert all(node.prediction_f1 is not None and node.visits == 1 for node in scored)
+    assert drilled()[1] == more
+
+
+def test_nothing_is_drilled_where_the_golden_answer_never_was_or_can_be_guessed_or_the_tree_is_at_its_limit() -> None:
+    for golden in ("dinar", "Tirana"):
+        plain, more = drilled(golden)
+        assert words(more) == words(plain)
+    with_limit = {"tree.calls": 4}
+    plain, more = drilled(**with_limit)
+    assert (plain.status, words(more)) == ("limit", words(plain))

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_generation.config import GenerateConfig
+from data_generation.flights import make_searcher
 from data_generation.growth import plant
-from data_generation.search import grow, make_searcher
+from data_generation.search import grow
 from steprag.agent.environment import Environment
 from steprag.agent.grammars import GRAMMARS, STACK
 from steprag.agent.profiles import load_profile

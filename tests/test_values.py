@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from data_generation.config import GenerateConfig
+from data_generation.flights import Searcher, make_searcher
 from data_generation.growth import Branch, plant
-from data_generation.search import Searcher, grow, make_searcher
+from data_generation.search import grow
 from data_generation.values import Fresh, Valued
 from inference.answer_judge import parse
 from steprag.agent.environment import Environment

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from data_generation.config import GenerateConfig
+from data_generation.flights import Searcher, make_searcher
 from data_generation.growth import Growth, finished, plant
-from data_generation.search import Searcher, make_searcher, run_wave, verdict
+from data_generation.search import run_wave, verdict
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.config import load_config

@@ -17,18 +17,19 @@ LABELS = {
     "shipped": "warm start from every worked episode",
     "bare": "bare model, 2 worked examples",
     "vote": f"warm start, best of {VOTES} by vote",
-    "sft1": "SFT on the best episodes found",
-    "dpo": "DPO on steps by gain",
-    "cover": "DPO on steps by string match",
-    "rollouts": "DPO on steps by rollouts",
-    "outcome": "DPO on outcomes alone",
-    "dpo1": "SFT, then DPO on steps by gain",
+    "sft1": "SFT on the best ways found",
+    "gain": "steps by gain",
+    "cover": "steps by string match",
+    "rollouts": "steps by rollouts",
+    "outcome": "outcomes alone",
+    "dpo1": "all steps by gain",
     "dpo2": "the same on both rounds together",
     "dpo3": "the same on three rounds together",
     "grpo": "both rounds, then GRPO with turn rewards",
 }
 """Contenders by the folder of what was trained; the first is what the table's differences are from. `shipped` is one
-beside a warm start from fewer episodes alone: what more of them would have brought.
+beside a warm start from fewer episodes alone: what more of them would have brought. `gain` to `outcome` are the arms
+(`arms.RULES`): SFT, then DPO, on as many steps and as many pairs each. `dpo1` is the same on all that `gain` found.
 """
 UNTRAINED = ("vote", "warm", "shipped", "bare")
 """Those who can be scored before anything is learnt from a search, the longest first."""
@@ -65,7 +66,8 @@ class QuestionSet:
 @dataclass(frozen=True)
 class Proof:
     """What `steprag reproduce` was asked for: `without` names contenders (`LABELS`) that are not scored, `lanes` is the
-    stages that run side by side, and the runs that share each round's search.
+    stages that run side by side, and the runs that share each round's search. `trees`: finished trees of the first
+    round's questions, which are then not searched.
     """
 
     out: Path
@@ -74,6 +76,7 @@ class Proof:
     also: tuple[QuestionSet, ...]
     engine: str = "llamacpp"
     lanes: int = 1
+    trees: Path | None = None
 
     @property
     def scored(self) -> tuple[str, ...]:

@@ -16,16 +16,16 @@ from steprag.runs import code_version, read_manifest
 from steprag.stats import shown
 
 CLAIMS = (
-    ("dpo1", "warm", "SFT, then DPO on steps, over the warm start"),
+    ("dpo1", "warm", "one round over the warm start"),
     ("dpo2", "warm", "both rounds over the warm start"),
     ("dpo2", "dpo1", "the second round over the first"),
     ("dpo3", "warm", "three rounds over the warm start"),
     ("dpo3", "dpo2", "the third round over the second"),
-    ("dpo", "outcome", "pairs of steps by gain over pairs of outcomes, as many of both"),
-    ("dpo", "rollouts", "pairs of steps by gain over pairs of steps by rollouts, as many of both"),
-    ("dpo", "cover", "pairs of steps by gain over pairs of steps by string match, as many of both"),
-    ("cover", "outcome", "pairs of steps by string match over pairs of outcomes, as many of both"),
-    ("rollouts", "outcome", "pairs of steps by rollouts over pairs of outcomes, as many of both"),
+    ("gain", "outcome", "steps by gain over outcomes, as many of both"),
+    ("gain", "rollouts", "steps by gain over steps by rollouts, as many of both"),
+    ("gain", "cover", "steps by gain over steps by string match, as many of both"),
+    ("cover", "outcome", "steps by string match over outcomes, as many of both"),
+    ("rollouts", "outcome", "steps by rollouts over outcomes, as many of both"),
     ("grpo", "dpo2", "GRPO with turn rewards over both rounds"),
     ("dpo1", "sft1", "DPO on top of SFT over SFT alone"),
     ("dpo2", "shipped", "both rounds over a warm start from every worked episode"),
@@ -99,6 +99,7 @@ def introduction(proof: Proof) -> str:
     demos = sizes["demos"] or atlas.path("warmstart").read_text(encoding="utf-8").count("\n")
     options += f" --engine {proof.engine} --lanes {proof.lanes}"
     options += "".join(f" --also {shlex.join([str(also.questions), str(also.corpus)])}" for also in proof.also)
+    options += f" --trees {shlex.quote(str(proof.trees))}" if proof.trees else ""
     third = f", {sizes['third']} for the third" if sizes["third"] else ""
     left_out = f" --without {' '.join(proof.without)}" if proof.without else ""
     return (

@@ -22,36 +22,25 @@ from steprag.engines.cpu import fast_dtype
 from steprag.engines.launch import vllm_is_for_cpus
 from steprag.engines.threads import spin_briefly, usable_cores
 from steprag.errors import ConfigError
+from steprag.experiments.arms import RULES
 from steprag.experiments.contenders import LABELS, UNTRAINED, Proof, QuestionSet, Sizes, elsewhere, the_contenders
 from steprag.experiments.lanes import Lanes
 from steprag.experiments.report import write_report
 from steprag.experiments.stages import RECIPES, Contender, Stage, StageBook, stage
-from steprag.files import read_json, write_json, write_records
+from steprag.files import existing, read_json, write_json, write_records
 from steprag.inputs import read_questions
 from steprag.runs import read_manifest
 from steprag.types import Question
 from steprag.yaml_files import read_yaml
 
-SOUND = ("--filters.repeating", "true", "--filters.unread", "true")
-"""What is not learnt from: a small model's right answer is often a guess at the end of a ramble."""
-STEPS = (*SOUND, "--reward.name", "gain", "--reward.grounded", "true", "--balance.search_or_answer", "1",
-         "--sft.paths", "surest", "--sft.per_tree", "3")  # fmt: skip
-"""What makes pairs of steps, and which right episodes are learnt from: those whose facts were found, for luck teaches
-to guess. One episode a tree would be too few, and all would bring rambles."""
-PAIRS_ALONE = (*SOUND, "--reward.alpha", "1", "--products", '["pairs"]')
-"""Without a discount: with one, pairs would teach to answer early (docs/results-shipped-start.md)."""
-COVER = (*PAIRS_ALONE, "--reward.name", "cover", "--balance.search_or_answer", "1")
-"""What makes pairs of steps by string match."""
-ROLLOUTS = PAIRS_ALONE
-"""What makes pairs of steps by the mean of the rollouts below."""
-OUTCOME = (*PAIRS_ALONE, "--reward.name", "first_answer", "--reward.metric", "em", "--pairs.errors", "0")
-"""What makes pairs by outcome alone: right episodes against wrong ones where they part, whatever other episodes say."""
-BELIEF = ("--search.score", "true", "--reward.name", "gain")
-"""How the searches of all arms go: by the policy's belief and the answers together."""
+BELIEF = ("--search.score", "true", "--search.score_found", "false", "--reward.name", "gain")
+"""How the searches go: by the policy's belief in what it kept and the answers together."""
 TURNS = ("--grpo.gain", "0.3")
 """What reinforcement learning gets beside the outcomes that its recipe rewards."""
 SFT_PASSES = 2
 """How often supervised training sees an episode that search found."""
+DPO_PASSES = 2
+"""How often DPO sees a pair."""
 DEMO_PASSES = 4
 """How often a warm start from few worked episodes sees each; the shipped one saw its 300 once."""
 
@@ -68,6 +57,10 @@ def main(argv: list[str]) -> int:
     for name, value in vars(FULL).items():
         text = f"{name.replace('_', ' ')} [{value}; quick {getattr(QUICK, name)}]"
         parser.add_argument(f"--{name}", type=int, metavar="N", help=text)
+    parser.add_argument(
+        "--trees", type=Path, metavar="FILE",
+        help="finished trees with beliefs of the first --train questions, by the warm start: the first round's",
+    )  # fmt: skip
     parser.add_argument(
         "--also", nargs=2, action="append", default=[], type=Path, metavar=("QUESTIONS", "CORPUS"),
         help="other questions and their corpus, on which the warm start and the best agent meet; may be given again",
@@ -92,7 +85,8 @@ def main(argv: list[str]) -> int:
     spin_briefly()  # before a stage loads torch
     out = Path(given.out)
     also = tuple(QuestionSet(questions.stem, questions, corpus) for questions, corpus in given.also)
-    proof = Proof(out, sizes, tuple(given.without), also, given.engine, lanes)
+    trees = existing(given.trees, "trees") if given.trees else None
+    proof = Proof(out, sizes, tuple(given.without), also, given.engine, lanes, trees)
     one_kind(proof)
     book = StageBook(out / "stages.json", Lanes(proof.lanes))
     run_stages(proof, book)
@@ -121,9 +115,10 @@ def one_kind(proof: Proof) -> None:
     sizes, file = proof.sizes, proof.out / "kind.json"
     kind = {"engine": proof.engine, "lanes": proof.lanes}
     kind |= {"demos": sizes.demos, "train": sizes.train, "second": sizes.second, "third": sizes.third}
+    kind |= {"trees": str(proof.trees)} if proof.trees else {}
     old = {} if (proof.out / "stages.json").exists() else kind
     begun = read_json(file) if file.exists() else old
-    if begun.keys() != kind.keys():
+    if begun.keys() - {"trees"} != kind.keys() - {"trees"}:
         raise ConfigError(f"{proof.out} was begun by an older version; give another --out")
     if begun != kind:
         words = " ".join(f"--{name} {value}" for name, value in begun.items())
@@ -142,41 +137,54 @@ def run_stages(proof: Proof, book: StageBook) -> None:
     if sizes.demos:
         book.together([warm_start(out, sizes.demos)])
     first, *later = the_questions(sizes)
-    trees = search(book, proof, 1, first, adapter=proof.warm)
-    arms = {"dpo": "pairs1", "cover": "pairs-cover", "rollouts": "pairs-rollouts", "outcome": "pairs-outcome"}
-    for name, rules in (("cover", COVER), ("rollouts", ROLLOUTS), ("outcome", OUTCOME)):
-        book.run(stage(out / arms[name], "pairs", *rules, "--trees", *trees))
-    steps = min(sizes.dpo_steps, *(one_pass(out / pairs, "dpo") for pairs in arms.values()))
-    dpo = (train(out, name, "dpo", pairs=pairs, adapter=proof.warm, steps=steps) for name, pairs in arms.items()
-           if name in proof.scored)  # fmt: skip
-    book.together([
-        learn(proof, 1),
-        *([trained, *score(proof, trained.out.name)] for trained in dpo),
-        *(score(proof, name) for name in UNTRAINED),
-    ])  # fmt: skip
+    trees = [str(proof.trees)] if proof.trees else search(book, proof, 1, first, adapter=proof.warm)
+    label(book, proof, 1, trees)
+    book.together([learn(proof, 1), *arms(book, proof, trees), *(score(proof, name) for name in UNTRAINED)])
     scores = [score(proof, "sft1"), score(proof, "dpo1")]
     for number, questions in enumerate(later, 2):
-        trees += search(book, proof, number, questions, trees, adapter=str(out / f"dpo{number - 1}"))
+        trees += search(book, proof, number, questions, adapter=str(out / f"dpo{number - 1}"))
+        label(book, proof, number, trees)
         book.together([learn(proof, number), *scores])
         scores = [score(proof, f"dpo{number}")]
     book.together([[*reinforced(proof, later[-1]), *score(proof, "grpo")], *scores] if sizes.grpo else scores)
     score_elsewhere(proof, book)
 
 
+def label(book: StageBook, proof: Proof, number: int, trees: Sequence[str]) -> None:
+    """The pairs and supervised steps of all rounds' trees, by gain."""
+    book.run(stage(proof.out / f"pairs{number}", "pairs", *RULES["gain"], "--trees", *trees))
+
+
+def arms(book: StageBook, proof: Proof, trees: Sequence[str]) -> list[list[Stage]]:
+    """A chain for every arm that is scored: SFT, DPO on top of it, and its score, as many steps of both in each."""
+    out, sizes = proof.out, proof.sizes
+    names = [name for name in RULES if name in proof.scored]
+    pairs = {name: f"pairs-{name}" for name in names}
+    for name in names:
+        book.run(stage(out / pairs[name], "pairs", *RULES[name], "--trees", *trees))
+    sft = min((sft_steps(out / each, sizes, 1) for each in pairs.values()), default=0)
+    dpo = min((dpo_steps(out / each, sizes, 1) for each in pairs.values()), default=0)
+    return [
+        [
+            train(out, f"sft-{name}", "sft", pairs=pairs[name], adapter=proof.warm, steps=sft),
+            train(out, name, "dpo", pairs=pairs[name], adapter=str(out / f"sft-{name}"), steps=dpo),
+            *score(proof, name),
+        ]
+        for name in names
+    ]
+
+
 def learn(proof: Proof, number: int) -> list[Stage]:
     """The adapters of a round: SFT on top of the warm start, then DPO on top of that, on all rounds' trees.
-
-    DPO has twice the steps of the arms that are compared at equal counts: it may learn from all pairs.
 
     From the warm start, as ReST-EM from its base (arXiv 2312.06585), on all that was found: learnt on top of the first
     round's policy, the second round's alone lost what the first had gained (docs/results-shipped-start.md).
     """
-    out, pairs = proof.out, f"pairs{number}"
-    steps = sft_steps(out / pairs, proof.sizes, number)
-    dpo_steps = min(2 * number * proof.sizes.dpo_steps, one_pass(out / pairs, "dpo"))
+    out, sizes, pairs = proof.out, proof.sizes, proof.out / f"pairs{number}"
+    sft, dpo = sft_steps(pairs, sizes, number), dpo_steps(pairs, sizes, number)
     return [
-        train(out, f"sft{number}", "sft", pairs=pairs, adapter=proof.warm, steps=steps),
-        train(out, f"dpo{number}", "dpo", pairs=pairs, adapter=str(out / f"sft{number}"), steps=dpo_steps),
+        train(out, f"sft{number}", "sft", pairs=pairs.name, adapter=proof.warm, steps=sft),
+        train(out, f"dpo{number}", "dpo", pairs=pairs.name, adapter=str(out / f"sft{number}"), steps=dpo),
     ]
 
 
@@ -210,13 +218,8 @@ def the_questions(sizes: Sizes) -> list[list[Question]]:
     return [list(islice(rest, size)) for size in rounds if size]
 
 
-def search(
-    book: StageBook, proof: Proof, number: int, questions: list[Question], earlier: Sequence[str] = (), *, adapter: str
-) -> list[str]:
-    """Searches a round's `questions`, in one run a lane, and pairs these trees with those of `earlier` runs.
-
-    Returns the search's run folders.
-    """
+def search(book: StageBook, proof: Proof, number: int, questions: list[Question], *, adapter: str) -> list[str]:
+    """Searches a round's `questions`, in one run a lane. Returns the run folders."""
     out, name = proof.out, f"search{number}"
     size = math.ceil(len(questions) / proof.lanes)
     starts = range(0, len(questions), size)
@@ -229,9 +232,7 @@ def search(
                config=RECIPES / "generation/atlas.yaml", questions=folder.with_suffix(".jsonl"), index=out / "index")]
         for folder in folders
     ])  # fmt: skip
-    found = [str(folder) for folder in folders]
-    book.run(stage(out / f"pairs{number}", "pairs", *STEPS, "--trees", *earlier, *found))
-    return found
+    return [str(folder) for folder in folders]
 
 
 def train(out: Path, name: str, kind: str, *, pairs: str, adapter: str, steps: int) -> Stage:
@@ -261,6 +262,11 @@ def one_pass(pairs: Path, kind: str) -> int:
 def sft_steps(pairs: Path, sizes: Sizes, rounds: int) -> int:
     """Steps of supervised training: as many a round as the sizes say, SFT_PASSES over the rows at most."""
     return min(rounds * sizes.sft_steps, SFT_PASSES * one_pass(pairs, "sft"))
+
+
+def dpo_steps(pairs: Path, sizes: Sizes, rounds: int) -> int:
+    """Steps of DPO: as many a round as the sizes say, DPO_PASSES over the pairs at most."""
+    return min(rounds * sizes.dpo_steps, DPO_PASSES * one_pass(pairs, "dpo"))
 
 
 def score(proof: Proof, name: str) -> list[Stage]:
