@@ -1,6 +1,6 @@
 """Search service, chat service and viewer at twice the load that they can take, and with 10,000 connections.
 
-    python benchmarks/soak.py --index DIR [--services search chat view] [--seconds 600] [--connections 10000]
+    python -m benchmarks.soak --index DIR [--services search chat view] [--seconds 600] [--connections 10000]
 
 Each service runs in a process of its own. Its capacity is measured first: requests a second of 32 clients that wait for
 their answers. Then requests are sent at twice that rate, answered or not. What was accepted must be answered: a search

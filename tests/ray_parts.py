@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import secrets
@@ -16,6 +17,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import psutil
+import pytest
 
 from data_generation.config import GenerateConfig
 from data_generation.generate import open_search
@@ -26,6 +28,9 @@ from steprag.engines.launch import free_port
 from steprag.types import Failure, Question, Tree
 from tests.fakes import DictRetriever, listening
 
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="the extra `ray` is not installed: pip install -e '.[ray]'"
+)
 MARK = "STEPRAG_TEST_CLUSTER"
 """In the environment of a cluster's processes: its address."""
 

@@ -31,7 +31,8 @@ from steprag.engines.policy_command import main
 from steprag.engines.server import check_reachable
 from steprag.engines.weights import hf_weights, merged_folder, transformers_folder
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable
-from steprag.policy.client import OpenAIPolicy, OutputFormat, open_policy
+from steprag.policy.client import OpenAIPolicy, open_policy
+from steprag.policy.requests import OutputFormat
 from steprag.sections import PolicyConfig
 from steprag.types import Message, Sample
 from tests.models import TEMPLATE, make_tokenizer

@@ -16,7 +16,7 @@ from steprag.cli import guarded
 from steprag.config import load_config
 from steprag.errors import ConfigError, StepragError
 from steprag.experiments import gpu_check
-from steprag.experiments.gpu_bench import SMALL, Arm, Bench, Check, Device, Found
+from steprag.experiments.gpu_bench import SMALL, Bench, Device, GpuCheck, GpuFound, GpuRun
 from steprag.experiments.gpu_check import BEGIN, CHECKS, END, as_table, check_all, chosen, put_into
 from steprag.experiments.gpu_training import apart, numbers
 from training.config import TrainConfig
@@ -37,7 +37,7 @@ class Scripted(Bench):
         super().__init__(out, device, SMALL)
         self.off, self.commands = off, list[tuple[str, dict[str, Any]]]()
 
-    def arm(self, name: str, command: str, on: Device, options: Mapping[str, Any]) -> Arm:
+    def arm(self, name: str, command: str, on: Device, options: Mapping[str, Any]) -> GpuRun:
         config = {key: value for key, value in options.items() if key not in FILES}
         if command in CONFIGS:
             load_config(CONFIGS[command], None, {key: str(value) for key, value in config.items()})
@@ -54,7 +54,7 @@ class Scripted(Bench):
         write_lines(folder / "pairs.train.jsonl", [{"prompt": [{"content": "Where?"}]}] * 9)
         measured = {"recall_at_10": 1.0 - off, "search_ms": 1.0}
         (folder / "manifest.json").write_text(json.dumps({"seconds": 4.0, "measured": measured}))
-        return Arm(folder, 100)
+        return GpuRun(folder, 100)
 
 
 def vectors(off: float) -> np.ndarray:
@@ -65,7 +65,7 @@ def vectors(off: float) -> np.ndarray:
 @pytest.mark.parametrize("check", [c for c in CHECKS if c.name != "service"], ids=lambda check: check.name)
 @pytest.mark.parametrize(("off", "holds"), [(0.0, True), (0.3, False)])
 def test_a_check_holds_where_both_devices_agree_and_fails_where_not(
-    check: Check, off: float, holds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    check: GpuCheck, off: float, holds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Scripted(tmp_path, "cuda", off)
     angle = iter([0.0, off, off, off])
@@ -85,7 +85,7 @@ def test_long_prompts_are_pairs_with_passages_before_the_question(tmp_path: Path
 
 
 def test_losses_that_are_no_numbers_or_lack_steps_are_said(tmp_path: Path) -> None:
-    arms = [Arm(tmp_path / name, 0) for name in ("one", "two", "none")]
+    arms = [GpuRun(tmp_path / name, 0) for name in ("one", "two", "none")]
     for arm, losses in zip(arms, ([0.5, 0.4], [0.5, float("nan")], [0.5]), strict=True):
         arm.out.mkdir()
         write_lines(arm.out / "metrics.jsonl", [{"step": n, "loss": loss} for n, loss in enumerate(losses)])
@@ -98,21 +98,21 @@ def test_losses_that_are_no_numbers_or_lack_steps_are_said(tmp_path: Path) -> No
         numbers(arms[0], "reward")
 
 
-def check_of(name: str, found: Found | StepragError, missing: str | None = None) -> Check:
-    def run(_: Bench) -> Found:
+def check_of(name: str, found: GpuFound | StepragError, missing: str | None = None) -> GpuCheck:
+    def run(_: Bench) -> GpuFound:
         if isinstance(found, StepragError):
             raise found
         return found
 
-    return Check(name, f"what {name} compares", lambda _: missing, run)
+    return GpuCheck(name, f"what {name} compares", lambda _: missing, run)
 
 
 def test_a_failure_stands_in_the_table_and_keeps_no_check_from_running(tmp_path: Path) -> None:
     checks = [
-        check_of("low", Found(False, "recall 0.2 (≥ 0.9)")),
+        check_of("low", GpuFound(False, "recall 0.2 (≥ 0.9)")),
         check_of("broken", StepragError("it | ended")),
-        check_of("absent", Found(True, ""), "no such package"),
-        check_of("good", Found(True, "0.0 (≤ 0.1)", "2.0 × the processor", "GPU 300")),
+        check_of("absent", GpuFound(True, ""), "no such package"),
+        check_of("good", GpuFound(True, "0.0 (≤ 0.1)", "2.0 × the processor", "GPU 300")),
     ]
     rows = check_all(checks, Bench(tmp_path, "cpu", SMALL))
     assert [row.state for row in rows] == [gpu_check.MISSED, gpu_check.MISSED, "not run", "ok"]

@@ -16,7 +16,7 @@ import pytest
 from indexes.build import build_index
 from indexes.built import Built
 from indexes.milvus import upload as uploading
-from indexes.milvus.collection import Address, address_of
+from indexes.milvus.collection import MilvusAddress, address_of
 from indexes.retrieval.open import open_retriever
 from steprag.cli import main
 from steprag.engines.launch import free_port
@@ -109,7 +109,7 @@ def test_an_upload_that_was_cut_short_goes_on(
         def __init__(self) -> None:
             self.calls = 0
 
-        def __call__(self, address: Address) -> object:
+        def __call__(self, address: MilvusAddress) -> object:
             self.calls += 1
             if self.calls == 4:
                 raise KeyboardInterrupt
@@ -171,4 +171,4 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 
 
 def test_tls_has_a_scheme_of_its_own() -> None:
-    assert address_of("milvus+tls://db.example:443/w") == Address("https://db.example:443", "w")
+    assert address_of("milvus+tls://db.example:443/w") == MilvusAddress("https://db.example:443", "w")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import signal
@@ -31,12 +30,9 @@ from steprag.files import read_records, write_records
 from steprag.runs import open_run, read_manifest
 from steprag.types import Failure, Question, Tree
 from tests.fakes import QUESTION, DictRetriever, Endpoint, chat_reply, options, serve
-from tests.ray_parts import open_deadly, retriever_service
+from tests.ray_parts import needs_ray, open_deadly, retriever_service
 from tests.test_shards import content
 
-needs_ray = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="the extra `ray` is not installed: pip install -e '.[ray]'"
-)
 COUNT = 12
 pytestmark = pytest.mark.timeout(900)  # a busy machine starts Ray in minutes
 SMALL = ["--search.rollouts", "4", "--search.extra", "0", "--policy.concurrency", "6"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import threading
 import time
@@ -18,13 +17,15 @@ from indexes.encoding.shards import MARKS
 from indexes.vectors.vector_file import VECTORS
 from steprag.errors import ConfigError, StepragError
 from tests.indexing import small, write_corpus
-from tests.ray_parts import MARK
+from tests.ray_parts import MARK, needs_ray
 
-needs_ray = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="the extra `ray` is not installed: pip install -e '.[ray]'"
-)
 ROWS, SHARD = 800, 10
-pytestmark = pytest.mark.timeout(900)  # a busy machine starts Ray in minutes
+pytestmark = [
+    needs_ray,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("on_cluster"),
+    pytest.mark.timeout(900),  # a busy machine starts Ray in minutes
+]
 
 
 @pytest.fixture
@@ -54,9 +55,6 @@ def kill_one(marks: Path, killed: list[int]) -> None:
         killed.append(process.pid)
 
 
-@needs_ray
-@pytest.mark.slow
-@pytest.mark.usefixtures("on_cluster")
 def test_processes_of_a_cluster_encode_the_bytes_of_one_although_one_is_killed(
     corpus: Path, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,9 +82,6 @@ class Deadly:
         os._exit(1)
 
 
-@needs_ray
-@pytest.mark.slow
-@pytest.mark.usefixtures("on_cluster")
 def test_passages_that_kill_every_process_end_the_build_in_one_line(
     corpus: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,9 +96,6 @@ def test_passages_that_kill_every_process_end_the_build_in_one_line(
         build_index(str(corpus), tmp_path / "i", small(encoder, shard_rows=SHARD, device="cpu", ray=1))
 
 
-@needs_ray
-@pytest.mark.slow
-@pytest.mark.usefixtures("on_cluster")
 def test_a_node_without_the_encoder_and_a_device_by_number_are_one_line(
     corpus: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,6 +160,7 @@ def test_adapter_of_another_hub_model_is_refused(
     settings = json.loads((adapter / "adapter_config.json").read_text())
     settings["base_model_name_or_path"] = "Qwen/Qwen2-7B-Instruct"
     (adapter / "adapter_config.json").write_text(json.dumps(settings))
+    (adapter / "manifest.json").unlink()  # as adapters from elsewhere; else the change itself is refused
     options = ["--adapter", str(adapter)]
     assert train(Path("Qwen/Qwen2.5-7B-Instruct"), pairs, tmp_path / "out", "dpo", *options) == 2
     assert "was made for Qwen/Qwen2-7B-Instruct, not for Qwen/Qwen2.5-7B-Instruct" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 
 from steprag.cli import main
 from tests.browser import browser, page_in
-from tests.viewing import answered_run, at, link_to, shipped_run
+from tests.viewing import at, link_to, usual_runs
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -26,12 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Shipped trees, their pairs, and two runs of inference."""
-    folder = tmp_path_factory.mktemp("runs")
-    trees = shipped_run(folder / "trees", 3)
-    assert main(["pairs", "--trees", str(trees), "--out", str(folder / "pairs"), "--card.plots", "false"]) == 0
-    answered_run(folder / "before", ["lek", "lek", "sol", None])
-    answered_run(folder / "after", ["sol", "lek", "the old lek", "sol"])
-    return [folder / name for name in ("trees", "pairs", "before", "after")]
+    return usual_runs(tmp_path_factory.mktemp("runs"), 3, ["sol", "lek", "the old lek", "sol"])
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.viewing import (
     made_run,
     made_tree,
     shipped_lines,
-    shipped_run,
+    usual_runs,
     viewer,
 )
 
@@ -40,10 +40,7 @@ MOST = 500
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The shipped trees, pairs of them, two runs of inference and the log of a training."""
     folder = tmp_path_factory.mktemp("runs")
-    trees = shipped_run(folder / "trees", 100)
-    assert main(["pairs", "--trees", str(trees), "--out", str(folder / "pairs"), "--card.plots", "false"]) == 0
-    answered_run(folder / "before", ["lek", "lek", "sol", None])
-    answered_run(folder / "after", ["sol", "lek", "lek", "sol"])
+    before = usual_runs(folder, 100, ["sol", "lek", "lek", "sol"])
     rows = [json.dumps({"step": step, "loss": 2 / (1 + step), "rewards/margins": step / 50}) for step in range(50)]
     episodes = [
         {"step": 9, "question": "q1", "finish": "answer", "steps": ["thought"], "prediction": said, "reward": reward,
@@ -53,7 +50,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     (folder / "train").mkdir()
     (folder / "train/metrics.jsonl").write_text("\n".join(rows), encoding="utf-8")
     (folder / "train/episodes.jsonl").write_text("\n".join(map(json.dumps, episodes)), encoding="utf-8")
-    return [folder / name for name in ("trees", "pairs", "before", "after", "train")]
+    return [*before, folder / "train"]
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from inference.scores import HARNESS
 from steprag.batch.results import Results
 from steprag.batch.tree_results import TREES
+from steprag.cli import main
 from steprag.files import write_records
 from steprag.runs import open_run
 from steprag.types import TREE_FORMAT, Found, Message, Node, Prediction, Question, Step, Tree, Usage
@@ -91,6 +92,16 @@ def answered_run(folder: Path, said: Sequence[str | None]) -> Path:
     with open_run(folder, "infer", identity=identity, config={}):
         write_records(folder / "predictions.jsonl", rows)
     return folder
+
+
+def usual_runs(folder: Path, trees: int, after: Sequence[str | None]) -> list[Path]:
+    """So many shipped trees, pairs of them, and two runs of inference, before and after a training."""
+    shipped_run(folder / "trees", trees)
+    made = ["pairs", "--trees", str(folder / "trees"), "--out", str(folder / "pairs"), "--card.plots", "false"]
+    assert main(made) == 0
+    answered_run(folder / "before", ["lek", "lek", "sol", None])
+    answered_run(folder / "after", after)
+    return [folder / name for name in ("trees", "pairs", "before", "after")]
 
 
 @contextmanager

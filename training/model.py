@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steprag.engines.models import ModelFiles, adapter_base
-from steprag.engines.pretrained import from_pretrained
+from steprag.engines.pretrained import from_pretrained, loading
 from steprag.engines.threads import one_load
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError
@@ -67,10 +67,10 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
         auto = AutoModelForSequenceClassification
         options |= {"num_labels": 1, "problem_type": PROBLEM[config.critic.loss]}
     with one_load():
-        model, loading = from_pretrained(
+        model, loaded = from_pretrained(
             auto, base_weights(files), dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **options
         )
-    if critic and "score.weight" in loading["missing_keys"]:
+    if critic and "score.weight" in loaded["missing_keys"]:
         torch.nn.init.zeros_(model.score.weight)  # a random head's scores would first have to be unlearnt
     if config.finetuning == "full":
         return model

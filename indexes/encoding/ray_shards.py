@@ -51,7 +51,7 @@ class EncodingSlot:
         return Encoder(work.encoder_folder, work.spec, **how)
 
 
-class _Pool:
+class _Encoders:
     """The processes, and what each has under work: the reply that is awaited, and the shard that it is of."""
 
     def __init__(self, start: Callable[[], Any], count: int, shards: list[int], texts: Texts) -> None:
@@ -101,7 +101,7 @@ def on_ray(
         device = _device(devices, ray.cluster_resources())
         options: dict[str, Any] = {"num_cpus": 1, "num_gpus": int(device == "cuda"), "scheduling_strategy": "SPREAD"}
         kind: Any = ray.remote(EncodingSlot)
-        pool = _Pool(lambda: kind.options(**options).remote(work, device), min(slots, len(shards)), shards, texts)
+        pool = _Encoders(lambda: kind.options(**options).remote(work, device), min(slots, len(shards)), shards, texts)
         while pool.running:
             (reply,), _ = ray.wait(list(pool.running))
             place, shard = pool.running[reply]

@@ -31,7 +31,7 @@ STRONG = "Strong"
 
 
 @dataclass(frozen=True)
-class Address:
+class MilvusAddress:
     """Where a collection is: the server as pymilvus wants it, and the collection's name."""
 
     uri: str
@@ -51,16 +51,16 @@ class Facts:
     type: str
 
 
-def address_of(url: str) -> Address:
+def address_of(url: str) -> MilvusAddress:
     """The parts of `milvus://HOST:PORT/COLLECTION`. Raises ConfigError."""
     match = re.fullmatch(r"milvus(\+tls)?://([^/\s]+:\d+)/([A-Za-z_][A-Za-z0-9_]{0,254})", url)
     if not match:
         raise ConfigError(f"{url}: expected milvus://HOST:PORT/COLLECTION (milvus+tls:// with TLS), the collection's "
                           "name of letters, digits and _")  # fmt: skip
-    return Address(f"http{'s' if match[1] else ''}://{match[2]}", match[3])
+    return MilvusAddress(f"http{'s' if match[1] else ''}://{match[2]}", match[3])
 
 
-def connected(address: Address, token: str, seconds: float) -> Any:
+def connected(address: MilvusAddress, token: str, seconds: float) -> Any:
     """pymilvus' client. Raises ConfigError where the package is missing or no server answers."""
     if importlib.util.find_spec("pymilvus") is None:
         raise ConfigError(f"milvus:// needs the extra `milvus` (pymilvus is not installed): {remedy('milvus')}")
@@ -75,7 +75,7 @@ def connected(address: Address, token: str, seconds: float) -> Any:
 
 
 @contextmanager
-def told(address: Address) -> Iterator[None]:
+def told(address: MilvusAddress) -> Iterator[None]:
     """What Milvus refuses within the block, as one line. Raises RetrieverError."""
     from pymilvus.exceptions import MilvusException  # pyright: ignore[reportMissingImports]
 
@@ -96,7 +96,7 @@ def facts_row(facts: Facts) -> dict[str, Any]:
     return {"row": FACTS_ROW, "id": "", "title": "", "text": text, VECTOR: [0.0] * facts.encoder.dimension}
 
 
-def read_facts(client: Any, address: Address) -> Facts | None:
+def read_facts(client: Any, address: MilvusAddress) -> Facts | None:
     """What the collection holds; None where there is no such collection. Raises ConfigError where it is not ours."""
     with told(address):
         if not client.has_collection(address.collection):
@@ -112,7 +112,7 @@ def read_facts(client: Any, address: Address) -> Facts | None:
                           "version; upload the index folder into a new collection") from None  # fmt: skip
 
 
-def rows_in(client: Any, address: Address) -> int:
+def rows_in(client: Any, address: MilvusAddress) -> int:
     """How many passages the collection holds."""
     with told(address):
         found = client.query(

@@ -17,8 +17,8 @@ from indexes.milvus.collection import (
     PASSAGE,
     STRONG,
     VECTOR,
-    Address,
     Facts,
+    MilvusAddress,
     address_of,
     connected,
     read_facts,
@@ -42,7 +42,7 @@ LEAST_EF = 64
 class FoundPassages:
     """Passages of a collection by row: those that a search has just brought, others asked for."""
 
-    def __init__(self, client: Any, address: Address, rows: int) -> None:
+    def __init__(self, client: Any, address: MilvusAddress, rows: int) -> None:
         self._client, self._address, self._rows = client, address, rows
         self._found: OrderedDict[int, Passage] = OrderedDict()
 
@@ -75,9 +75,9 @@ class MilvusSearcher:
     """Ranks rows by Milvus. An exact index has the fingerprint of the flat folder that it came from."""
 
     def __init__(
-        self, client: Any, address: Address, facts: Facts, passages: FoundPassages, load: Callable[[], TextEncoder]
+        self, client: Any, at: MilvusAddress, facts: Facts, passages: FoundPassages, load: Callable[[], TextEncoder]
     ) -> None:
-        self._client, self._address, self._facts, self._passages = client, address, facts, passages
+        self._client, self._address, self._facts, self._passages = client, at, facts, passages
         self._load, self._encoder = load, None
         self.fingerprint = facts.fingerprint if facts.type == "FLAT" else named("milvus", facts.type, facts.fingerprint)
 
@@ -90,9 +90,8 @@ class MilvusSearcher:
         self.load()
         assert self._encoder is not None
         texts = list(dict.fromkeys(query for query, _ in asked))
-        depth = (
-            min(max(top_k for _, top_k in asked) + SPARE, self._facts.rows) + 1
-        )  # the row of facts may be among them
+        depth = min(max(top_k for _, top_k in asked) + SPARE, self._facts.rows)
+        depth += 1  # the row of facts may be among them
         params = {"ef": max(LEAST_EF, EF * depth)} if self._facts.type == "HNSW" else {}
         with told(self._address):
             found = self._client.search(

@@ -16,8 +16,8 @@ from indexes.corpora.passage_store import PASSAGES, PassageStore
 from indexes.manifest import MEND, IndexFacts, IndexManifest, fingerprint, read_index_manifest
 from indexes.milvus.collection import (
     VECTOR,
-    Address,
     Facts,
+    MilvusAddress,
     address_of,
     connected,
     facts_row,
@@ -100,7 +100,7 @@ def _facts(manifest: IndexManifest, kind: str) -> Facts:
     return Facts(name, manifest.corpus.rows, manifest.encoder, manifest.config, TYPES[kind][0])
 
 
-def _created(client: Any, address: Address, facts: Facts) -> None:
+def _created(client: Any, address: MilvusAddress, facts: Facts) -> None:
     """An empty collection with its index and the row of facts."""
     from pymilvus import DataType, MilvusClient  # pyright: ignore[reportMissingImports]
 

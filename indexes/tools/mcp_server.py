@@ -72,7 +72,9 @@ class McpServer:
         relayed = [str(RELAY), str(MESSAGE_BYTES), *(command or ())]
         started = stdio_client(StdioServerParameters(command=sys.executable, args=relayed), errlog=log)
         try:
-            target = started if url is None else streamable_http_client(url, http_client=_BoundedHttp(timeout=seconds))
+            # `read_timeout_seconds` bounds each reply; a reply that HTTP itself gives up would end the connection
+            waiting = httpx2.Timeout(seconds, read=None)
+            target = started if url is None else streamable_http_client(url, http_client=_BoundedHttp(timeout=waiting))
             self._portal = self._open.enter_context(start_blocking_portal())
             client = Client(target, read_timeout_seconds=seconds)
             self._client = self._open.enter_context(self._portal.wrap_async_context_manager(client))

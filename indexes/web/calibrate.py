@@ -70,11 +70,11 @@ def main(argv: list[str]) -> int:
     files = {"questions": given.questions, **({"test": given.test} if given.test else {})}
     asked = {name: read_judged(existing(path, "question file"))[: config.limit] for name, path in files.items()}
     titles = {passage.id: passage.title for passage in read_passages(existing(given.corpus, "corpus"))}
+    for name, judged in asked.items():
+        _check_support(judged, titles, Path(files[name]))
     manifest = None if "://" in given.index else read_index_manifest(existing(given.index, "index folder"))
     ranker = EncoderRanker(config.encoder, manifest)
     retriever = open_retriever(given.index, config.retriever)
-    for name, judged in asked.items():
-        _check_support(judged, titles, Path(files[name]))
     found = asyncio.run(_measured(retriever, ranker, asked, titles, config.top_k))
     figures = report(found)
     sys.stdout.write(json.dumps(figures, indent=2) + "\n" if given.json else table(figures))

@@ -32,7 +32,7 @@ POLL = 0.25
 
 
 @dataclass(frozen=True)
-class Sizes:
+class GpuSizes:
     """How much work the checks make: training steps, rows a step, passages, questions, tokens of long prompts."""
 
     steps: int
@@ -42,13 +42,13 @@ class Sizes:
     prompt_words: int
 
 
-FULL = Sizes(steps=12, rows=8, passages=2000, questions=24, prompt_words=1100)
-SMALL = Sizes(steps=2, rows=2, passages=48, questions=2, prompt_words=120)
+FULL = GpuSizes(steps=12, rows=8, passages=2000, questions=24, prompt_words=1100)
+SMALL = GpuSizes(steps=2, rows=2, passages=48, questions=2, prompt_words=120)
 """For the processor: shows that every command runs and every figure is read, not more."""
 
 
 @dataclass(frozen=True)
-class Found:
+class GpuFound:
     """What a check says: whether its bound held, the figures beside the bound, and what an arm took against another.
 
     `speed`: how many times as fast, with words; `memory`: MiB of the GPU, with words; both may be empty.
@@ -61,7 +61,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Check:
+class GpuCheck:
     """A path that only a GPU takes: its name, what is compared, why it cannot run here (None: it can), and the check.
 
     `run` raises StepragError where a command fails; the check has failed then.
@@ -70,11 +70,11 @@ class Check:
     name: str
     compares: str
     missing: Callable[[Device], str | None]
-    run: Callable[[Bench], Found]
+    run: Callable[[Bench], GpuFound]
 
 
 @dataclass(frozen=True)
-class Arm:
+class GpuRun:
     """A command that has ended: its run folder, and the peak of the GPU's memory while it ran (MiB, 0 without)."""
 
     out: Path
@@ -84,11 +84,11 @@ class Arm:
 class Bench:
     """Runs commands into `out`, each with a log of its own in `out`/logs."""
 
-    def __init__(self, out: Path, device: Device, sizes: Sizes) -> None:
+    def __init__(self, out: Path, device: Device, sizes: GpuSizes) -> None:
         self.out, self.sizes = out, sizes
         self.device: Device = device
 
-    def arm(self, name: str, command: str, on: Device, options: Mapping[str, Any]) -> Arm:
+    def arm(self, name: str, command: str, on: Device, options: Mapping[str, Any]) -> GpuRun:
         """Runs `steprag command` into the folder `name`. Raises StepragError with the log's last line."""
         out = self.out / name
         argv = [sys.executable, "-m", "steprag.cli", *stage(out, command, **options).argv]
@@ -97,7 +97,7 @@ class Bench:
             code = process.wait()
         if code not in (0, PART_DONE):
             raise StepragError(f"{name} ended with exit code {code}: {last_line(log)} ({log})")
-        return Arm(out, peak())
+        return GpuRun(out, peak())
 
     @contextmanager
     def started(self, argv: Sequence[str], log: Path, on: Device, output: Any = None) -> Iterator[Any]:

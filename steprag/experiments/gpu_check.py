@@ -21,7 +21,7 @@ from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError, StepragError
 from steprag.experiments import gpu_serving, gpu_training
-from steprag.experiments.gpu_bench import FULL, HIDDEN, SMALL, Bench, Check, Device, Found, Sizes, ask_nvidia
+from steprag.experiments.gpu_bench import FULL, HIDDEN, SMALL, Bench, Device, GpuCheck, GpuFound, GpuSizes, ask_nvidia
 from steprag.files import written_whole
 from steprag.progress import say
 
@@ -34,12 +34,12 @@ WIDTH = 120
 
 
 @dataclass(frozen=True)
-class Row:
+class CheckRow:
     """A check as it ended: `ok`, FAILED or `not run`, with its figures or the reason."""
 
-    check: Check
+    check: GpuCheck
     state: str
-    found: Found
+    found: GpuFound
     seconds: float
 
 
@@ -77,7 +77,7 @@ def check_cuda() -> None:
         raise ConfigError(f"torch {torch.__version__} finds no GPU: install the build for its driver (TORCH_INDEX)")
 
 
-def _sizes(device: Device) -> Sizes:
+def _sizes(device: Device) -> GpuSizes:
     return FULL if device == "cuda" else SMALL
 
 
@@ -91,7 +91,7 @@ def _fresh(out: Path) -> Path:
     return out
 
 
-def chosen(names: Sequence[str] | None) -> list[Check]:
+def chosen(names: Sequence[str] | None) -> list[GpuCheck]:
     """The checks of these names; all without any. Raises ConfigError for a name that is none."""
     known = {check.name: check for check in CHECKS}
     if unknown := [name for name in names or () if name not in known]:
@@ -99,7 +99,7 @@ def chosen(names: Sequence[str] | None) -> list[Check]:
     return [known[name] for name in names] if names else list(CHECKS)
 
 
-def check_all(checks: Sequence[Check], bench: Bench) -> list[Row]:
+def check_all(checks: Sequence[GpuCheck], bench: Bench) -> list[CheckRow]:
     """Runs the checks one after another; one that fails keeps none from running."""
     rows = []
     for check in checks:
@@ -109,16 +109,16 @@ def check_all(checks: Sequence[Check], bench: Bench) -> list[Row]:
     return rows
 
 
-def check_one(check: Check, bench: Bench) -> Row:
+def check_one(check: GpuCheck, bench: Bench) -> CheckRow:
     """A check as it ends; where a command of it fails, it has failed."""
     if (reason := check.missing(bench.device)) is not None:
-        return Row(check, "not run", Found(False, reason), 0.0)
+        return CheckRow(check, "not run", GpuFound(False, reason), 0.0)
     began = time.monotonic()
     try:
         found = check.run(bench)
     except StepragError as error:
-        found = Found(False, str(error))
-    return Row(check, "ok" if found.holds else MISSED, found, time.monotonic() - began)
+        found = GpuFound(False, str(error))
+    return CheckRow(check, "ok" if found.holds else MISSED, found, time.monotonic() - began)
 
 
 def heading(device: Device) -> str:
@@ -134,7 +134,7 @@ def heading(device: Device) -> str:
     return f"{what}; {', '.join(here)}"
 
 
-def as_table(rows: Sequence[Row], heading: str) -> str:
+def as_table(rows: Sequence[CheckRow], heading: str) -> str:
     """The table in Markdown, and a line on each check below it."""
     lines = [*textwrap.wrap(f"On {heading}.", WIDTH), "", "| check | result | seconds |", "|---|---|---|"]
     lines += [f"| `{row.check.name}` | {row.state} | {row.seconds:.0f} |" for row in rows]

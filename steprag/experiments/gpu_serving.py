@@ -16,7 +16,7 @@ import httpx2
 
 from steprag import atlas
 from steprag.errors import StepragError
-from steprag.experiments.gpu_bench import Arm, Bench, Check, Device, Found, last_line
+from steprag.experiments.gpu_bench import Bench, Device, GpuCheck, GpuFound, GpuRun, last_line
 from steprag.experiments.gpu_training import mebibytes
 from steprag.files import read_json, read_rows
 
@@ -30,11 +30,11 @@ CLIENTS = 64
 QUERIES = 2000
 
 
-def _build(bench: Bench, name: str, on: Device, dtype: str = "float32") -> Arm:
+def _build(bench: Bench, name: str, on: Device, dtype: str = "float32") -> GpuRun:
     return bench.arm(name, "index build", on, {"corpus": bench.corpus, "device": on, "dtype": dtype})
 
 
-def _vectors(arm: Arm) -> Any:
+def _vectors(arm: GpuRun) -> Any:
     import faiss
 
     index = faiss.read_index(str(arm.out / "vectors.faiss"))
@@ -43,11 +43,11 @@ def _vectors(arm: Arm) -> Any:
     return found
 
 
-def _encoded_seconds(arm: Arm) -> float:
+def _encoded_seconds(arm: GpuRun) -> float:
     return float(read_json(arm.out / "manifest.json")["seconds"])
 
 
-def _encoder(bench: Bench) -> Found:
+def _encoder(bench: Bench) -> GpuFound:
     cpu = _build(bench, "encode-cpu", "cpu")
     wanted, held, told, arms = _vectors(cpu), True, [], {}
     for dtype, least in COSINES.items():
@@ -56,10 +56,11 @@ def _encoder(bench: Bench) -> Found:
         held &= cosine >= least
         told.append(f"{dtype} {cosine:.5f} (≥ {least})")
     ratios = [f"{key} {_encoded_seconds(cpu) / _encoded_seconds(arm):.1f}" for key, arm in arms.items()]
-    return Found(held, "least cosine: " + ", ".join(told), ", ".join(ratios) + " × the processor", mebibytes(**arms))
+    figures, speed = f"least cosine: {', '.join(told)}", f"{', '.join(ratios)} × the processor"
+    return GpuFound(held, figures, speed, mebibytes(**arms))
 
 
-def _index_type(kind: str, bench: Bench) -> Found:
+def _index_type(kind: str, bench: Bench) -> GpuFound:
     giver = _build(bench, f"{kind}-vectors", bench.device)
     own = {"corpus": bench.corpus, "type": kind, "vectors_from": giver.out, "device": bench.device}
     arm = bench.arm(kind, "index build", bench.device, own)
@@ -67,15 +68,15 @@ def _index_type(kind: str, bench: Bench) -> Found:
     recall, took = measured["recall_at_10"], measured["search_ms"]
     flat = read_json(giver.out / "manifest.json")["measured"]["search_ms"]
     figures = f"recall@10 {recall:.4f} (≥ {RECALL[kind]})"
-    return Found(recall >= RECALL[kind], figures, f"{flat / max(took, 1e-9):.1f} × flat, one query at a time",
+    return GpuFound(recall >= RECALL[kind], figures, f"{flat / max(took, 1e-9):.1f} × flat, one query at a time",
                  mebibytes(**{kind: arm}))  # fmt: skip
 
 
-def _flat(bench: Bench) -> Found:
+def _flat(bench: Bench) -> GpuFound:
     return _index_type("gpu-flat", bench)
 
 
-def _cagra(bench: Bench) -> Found:
+def _cagra(bench: Bench) -> GpuFound:
     return _index_type("gpu-cagra", bench)
 
 
@@ -128,7 +129,7 @@ async def _asked(address: str, queries: Sequence[str]) -> tuple[list[list[str]],
     return [found[place] for place in range(len(queries))], len(queries) / took
 
 
-def _service(bench: Bench) -> Found:
+def _service(bench: Bench) -> GpuFound:
     index = _build(bench, "served", bench.device).out
     texts = [row["question"] for _, row in read_rows(atlas.path("train"))]
     queries = [f"{texts[i % len(texts)]} ({i})" for i in range(min(QUERIES, 40 * bench.sizes.questions))]
@@ -142,10 +143,11 @@ def _service(bench: Bench) -> Found:
     pairs = [(set(a), set(b)) for a, b in zip(*results, strict=True)]
     same = sum(len(a & b) for a, b in pairs) / sum(len(a) for a, _ in pairs)
     figures = f"{same:.2%} of {len(queries)} queries' ten passages (≥ {SAME_PASSAGES:.0%})"
-    return Found(same >= SAME_PASSAGES, figures, f"{rates[1] / rates[0]:.1f} × the processor ({rates[1]:.0f} a second)")
+    speed = f"{rates[1] / rates[0]:.1f} × the processor ({rates[1]:.0f} a second)"
+    return GpuFound(same >= SAME_PASSAGES, figures, speed)
 
 
-def _answers(bench: Bench, name: str, engine: str, on: Device) -> tuple[Arm, list[str | None], float]:
+def _answers(bench: Bench, name: str, engine: str, on: Device) -> tuple[GpuRun, list[str | None], float]:
     """An engine's greedy answers to the first questions, and seconds an episode."""
     asked = {"engine": engine, "adapter": "atlas-warmstart", "temperature": 0, "concurrency": 8}
     own = {"dataset_name": "atlas", "index": bench.index, "limit": bench.sizes.questions}
@@ -155,7 +157,7 @@ def _answers(bench: Bench, name: str, engine: str, on: Device) -> tuple[Arm, lis
     return arm, [row["prediction"] for row in rows], sum(events) / max(len(events), 1)
 
 
-def _engines(bench: Bench, one: tuple[str, Device], other: tuple[str, Device]) -> Found:
+def _engines(bench: Bench, one: tuple[str, Device], other: tuple[str, Device]) -> GpuFound:
     _, wanted, slow = _answers(bench, f"{one[0]}-{one[1]}-first", *one)
     arm, given, fast = _answers(bench, f"{other[0]}-{other[1]}-second", *other)
     if len(wanted) != len(given):
@@ -163,14 +165,14 @@ def _engines(bench: Bench, one: tuple[str, Device], other: tuple[str, Device]) -
     same = sum(a == b for a, b in zip(wanted, given, strict=True)) / len(wanted)
     figures = f"{same:.0%} of {len(wanted)} answers (≥ {SAME_ANSWERS:.0%})"
     speed = f"{slow / max(fast, 1e-9):.1f} × {one[0]} on the {'GPU' if one[1] == 'cuda' else 'processor'}"
-    return Found(same >= SAME_ANSWERS, figures, speed, mebibytes(**{other[0]: arm}))
+    return GpuFound(same >= SAME_ANSWERS, figures, speed, mebibytes(**{other[0]: arm}))
 
 
-def _transformers(bench: Bench) -> Found:
+def _transformers(bench: Bench) -> GpuFound:
     return _engines(bench, ("transformers", "cpu"), ("transformers", bench.device))
 
 
-def _vllm(bench: Bench) -> Found:
+def _vllm(bench: Bench) -> GpuFound:
     return _engines(bench, ("llamacpp", "cpu"), ("vllm", bench.device))
 
 
@@ -180,12 +182,12 @@ def _no_vllm(_: Device) -> str | None:
 
 
 CHECKS = (
-    Check("encoder", "passages' vectors: processor in float32 and GPU", lambda _: None, _encoder),
-    Check("gpu-flat", "index type gpu-flat and exact search", no_gpu_faiss("gpu-flat"), _flat),
-    Check("gpu-cagra", "index type gpu-cagra and exact search", no_gpu_faiss("gpu-cagra"), _cagra),
-    Check("service", "passages of a service whose queries are encoded on the processor and on the GPU",
+    GpuCheck("encoder", "passages' vectors: processor in float32 and GPU", lambda _: None, _encoder),
+    GpuCheck("gpu-flat", "index type gpu-flat and exact search", no_gpu_faiss("gpu-flat"), _flat),
+    GpuCheck("gpu-cagra", "index type gpu-cagra and exact search", no_gpu_faiss("gpu-cagra"), _cagra),
+    GpuCheck("service", "passages of a service whose queries are encoded on the processor and on the GPU",
           lambda _: None, _service),
-    Check("transformers", "greedy answers of the engine transformers: processor and GPU",
+    GpuCheck("transformers", "greedy answers of the engine transformers: processor and GPU",
           lambda _: None, _transformers),
-    Check("vllm", "greedy answers of llama.cpp on the processor and vLLM on the GPU", _no_vllm, _vllm),
+    GpuCheck("vllm", "greedy answers of llama.cpp on the processor and vLLM on the GPU", _no_vllm, _vllm),
 )  # fmt: skip

@@ -1,14 +1,13 @@
 """The one client: language models are reached over HTTP, by the OpenAI chat API, whatever serves them.
 
-GPT-4o, vLLM, SGLang, llama.cpp and a test double all look the same here; only the dialect of constrained output
-differs.
+GPT-4o, vLLM, SGLang, llama.cpp and a test double all look the same here; their dialects are `steprag.policy.requests`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -27,13 +26,11 @@ from steprag.policy.endpoint import api_key, reason, translated
 from steprag.policy.gate import Gate
 from steprag.policy.replicas import Replicas
 from steprag.policy.replies import sample_of, served_models
+from steprag.policy.requests import OutputFormat, begun, request_body
 from steprag.policy.scoring import EndpointScorer
 from steprag.policy.streaming import Listener, whole_reply
 from steprag.sections import PolicyConfig
 from steprag.types import Message, Sample
-
-MOST_STOPS = 4
-"""Stop strings that the API takes: OpenAI's bound, and vLLM's."""
 
 
 class _AioClient(BoundedClient, openai.DefaultAioHttpClient):
@@ -72,27 +69,6 @@ class Sessions(Protocol):
 
     def in_session(self, name: str) -> Policy:
         """The same policy, whose requests are of that session."""
-        ...
-
-
-class OutputFormat(Protocol):
-    """What completions must look like, in the dialects of constrained output; `allowed` as in `Policy.sample`."""
-
-    @property
-    def stop(self) -> tuple[str, ...]:
-        """Closing tags at which a completion is stopped; none where it ends by itself."""
-        ...
-
-    def gbnf(self, allowed: tuple[str, ...]) -> str:
-        """llama.cpp's grammar, whose start symbol is `root`."""
-        ...
-
-    def regex(self, allowed: tuple[str, ...]) -> str:
-        """A regular expression that the whole completion matches."""
-        ...
-
-    def schema(self, allowed: tuple[str, ...]) -> dict[str, Any] | None:
-        """A JSON schema, or None where the format is not JSON."""
         ...
 
 
@@ -180,7 +156,7 @@ class OpenAIPolicy:
         async def ask() -> Sample | None:
             # as `chat.completions.create`, whose walk through every field takes a fifth of the time
             reply, replica = await self._asked("/chat/completions", request)
-            sample = sample_of(reply, stop, _begun(messages), self._config.engine)
+            sample = sample_of(reply, stop, begun(messages), self._config.engine)
             if sample is not None and self._config.replica_header:
                 self.replicas.met(replica, sample.usage, self._session)
             return sample
@@ -208,12 +184,12 @@ class OpenAIPolicy:
                 stream_cls=openai.AsyncStream[object],
             )  # fmt: skip
             async with chunks:
-                reply = await whole_reply(chunks, _begun(messages), listener)
+                reply = await whole_reply(chunks, begun(messages), listener)
         except openai.APIError as error:
             raise translated(error, self._where, self._config.api_key_env) from None
         except (ValueError, RecursionError, aiohttp.ClientError) as error:
             raise PolicyError(f"{self._where}: the reply broke off ({reason(error)})") from None
-        sample = sample_of(reply, self._grammar.stop, _begun(messages), self._config.engine)
+        sample = sample_of(reply, self._grammar.stop, begun(messages), self._config.engine)
         if sample is None:
             raise PolicyError(f"{self._where}: the reply broke off")
         return sample
@@ -236,6 +212,9 @@ class OpenAIPolicy:
         """What each request is sent with."""
         return {"headers": self._headers} if self._headers else {}
 
+    def _request(self, messages: tuple[Message, ...], allowed: tuple[str, ...], n: int, seed: int) -> dict[str, Any]:
+        return request_body(self._config, self._model, self._grammar, messages, allowed, n=n, seed=seed)
+
     async def _until_sane(self, ask: Callable[[], Awaitable[Sample | None]]) -> Sample:
         """The first reply that makes sense, of `policy.retries` + 1. Raises PolicyError."""
         for attempt in range(self._config.retries + 1):
@@ -250,75 +229,6 @@ class OpenAIPolicy:
             if sample is not None:
                 return sample
         raise PolicyError(f"{self._where}: every reply was broken")
-
-    def _request(self, messages: tuple[Message, ...], allowed: tuple[str, ...], n: int, seed: int) -> dict[str, Any]:
-        config = self._config
-        return {
-            "model": self._model,
-            "messages": [dict(message) for message in messages],
-            "n": n,
-            "seed": seed,
-            "temperature": config.temperature,
-            "top_p": config.top_p,
-            "max_tokens": config.max_tokens,
-            **self._stop(allowed),
-            **self._constraint(allowed),
-            **self._continuation(messages),
-            **self._truncation(),
-        }
-
-    def _stop(self, allowed: tuple[str, ...]) -> Mapping[str, Any]:
-        """The closing tags at which the engine stops; where they are too many, those of allowed actions."""
-        tags = self._grammar.stop
-        if len(tags) > MOST_STOPS:
-            tags = tuple(tag for tag in tags if tag.strip("</>") in allowed)[:MOST_STOPS]
-        return {"stop": list(tags)} if tags else {}
-
-    def _constraint(self, allowed: tuple[str, ...]) -> Mapping[str, Any]:
-        """The allowed steps in the engine's own dialect; nothing where the engine has none or it is switched off."""
-        if not self._config.constrained:
-            return {}
-        match self._config.engine:
-            case "llamacpp":
-                return {"grammar": self._grammar.gbnf(allowed), "cache_prompt": True}
-            case "vllm":
-                # not `regex`: vLLM fails a request whose expression takes 5 seconds to compile, a busy machine's fate
-                return {"structured_outputs": {"grammar": self._grammar.gbnf(allowed)}}
-            case "sglang":
-                return {"regex": self._grammar.regex(allowed)}
-            case _:
-                schema = self._grammar.schema(allowed)
-                return {"response_format": _strict(schema)} if schema else {}
-
-    def _continuation(self, messages: tuple[Message, ...]) -> Mapping[str, Any]:
-        """What makes an engine write on in a last message of the assistant's own; llama.cpp does so unasked, and an
-        endpoint of unknown make may begin a new message instead.
-        """
-        if _begun(messages) and self._config.engine in ("vllm", "sglang"):
-            return {"continue_final_message": True, "add_generation_prompt": False}
-        return {}
-
-    def _truncation(self) -> Mapping[str, float]:
-        """Said outright, for every engine has defaults of its own: llama.cpp top_k 40 and min_p 0.05, vLLM and SGLang
-        what the model's `generation_config.json` says (Qwen2.5: top_k 20, repetition_penalty 1.05, even when greedy).
-        """
-        config = self._config
-        match config.engine:
-            case "llamacpp":
-                return {"top_k": config.top_k, "min_p": config.min_p, "repeat_penalty": 1.0}
-            case "vllm" | "sglang":
-                return {"top_k": config.top_k or -1, "min_p": config.min_p, "repetition_penalty": 1.0}
-            case _:
-                return {}
-
-
-def _strict(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": schema}}
-
-
-def _begun(messages: tuple[Message, ...]) -> str:
-    """The message that the assistant is to write on; empty where it begins one."""
-    return messages[-1]["content"] if messages[-1]["role"] == "assistant" else ""
 
 
 @asynccontextmanager

@@ -1,0 +1,112 @@
+"""What a request for completions says: the JSON body, with what each engine's dialect adds.
+
+Dialects differ in constrained output, in how a begun message is written on, and in how tokens are truncated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from steprag.sections import PolicyConfig
+from steprag.types import Message
+
+MOST_STOPS = 4
+"""Stop strings that the API takes: OpenAI's bound, and vLLM's."""
+
+
+class OutputFormat(Protocol):
+    """What completions must look like, in the dialects of constrained output; `allowed` as in `Policy.sample`."""
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Closing tags at which a completion is stopped; none where it ends by itself."""
+        ...
+
+    def gbnf(self, allowed: tuple[str, ...]) -> str:
+        """llama.cpp's grammar, whose start symbol is `root`."""
+        ...
+
+    def regex(self, allowed: tuple[str, ...]) -> str:
+        """A regular expression that the whole completion matches."""
+        ...
+
+    def schema(self, allowed: tuple[str, ...]) -> dict[str, Any] | None:
+        """A JSON schema, or None where the format is not JSON."""
+        ...
+
+
+def request_body(
+    config: PolicyConfig, model: str, form: OutputFormat, messages: tuple[Message, ...], allowed: tuple[str, ...], *,
+    n: int, seed: int,
+) -> dict[str, Any]:  # fmt: skip
+    """The body of `POST /chat/completions` for `n` completions of one prompt."""
+    return {
+        "model": model,
+        "messages": [dict(message) for message in messages],
+        "n": n,
+        "seed": seed,
+        "temperature": config.temperature,
+        "top_p": config.top_p,
+        "max_tokens": config.max_tokens,
+        **_stop(form, allowed),
+        **_constraint(config, form, allowed),
+        **_continuation(config, messages),
+        **_truncation(config),
+    }
+
+
+def begun(messages: tuple[Message, ...]) -> str:
+    """The message that the assistant is to write on; empty where it begins one."""
+    return messages[-1]["content"] if messages[-1]["role"] == "assistant" else ""
+
+
+def _stop(form: OutputFormat, allowed: tuple[str, ...]) -> Mapping[str, Any]:
+    """The closing tags at which the engine stops; where they are too many, those of allowed actions."""
+    tags = form.stop
+    if len(tags) > MOST_STOPS:
+        tags = tuple(tag for tag in tags if tag.strip("</>") in allowed)[:MOST_STOPS]
+    return {"stop": list(tags)} if tags else {}
+
+
+def _constraint(config: PolicyConfig, form: OutputFormat, allowed: tuple[str, ...]) -> Mapping[str, Any]:
+    """The allowed steps in the engine's own dialect; nothing where the engine has none or it is switched off."""
+    if not config.constrained:
+        return {}
+    match config.engine:
+        case "llamacpp":
+            return {"grammar": form.gbnf(allowed), "cache_prompt": True}
+        case "vllm":
+            # not `regex`: vLLM fails a request whose expression takes 5 seconds to compile, a busy machine's fate
+            return {"structured_outputs": {"grammar": form.gbnf(allowed)}}
+        case "sglang":
+            return {"regex": form.regex(allowed)}
+        case _:
+            schema = form.schema(allowed)
+            return {"response_format": _strict(schema)} if schema else {}
+
+
+def _strict(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": schema}}
+
+
+def _continuation(config: PolicyConfig, messages: tuple[Message, ...]) -> Mapping[str, Any]:
+    """What makes an engine write on in a last message of the assistant's own; llama.cpp does so unasked, and an
+    endpoint of unknown make may begin a new message instead.
+    """
+    if begun(messages) and config.engine in ("vllm", "sglang"):
+        return {"continue_final_message": True, "add_generation_prompt": False}
+    return {}
+
+
+def _truncation(config: PolicyConfig) -> Mapping[str, float]:
+    """Said outright, for every engine has defaults of its own: llama.cpp top_k 40 and min_p 0.05, vLLM and SGLang
+    what the model's `generation_config.json` says (Qwen2.5: top_k 20, repetition_penalty 1.05, even when greedy).
+    """
+    match config.engine:
+        case "llamacpp":
+            return {"top_k": config.top_k, "min_p": config.min_p, "repeat_penalty": 1.0}
+        case "vllm" | "sglang":
+            return {"top_k": config.top_k or -1, "min_p": config.min_p, "repetition_penalty": 1.0}
+        case _:
+            return {}
