@@ -65,8 +65,8 @@ NEEDED = ("transcript", "stack")
 @dataclass(frozen=True)
 class StackSizes:
     """`episodes`: worked episodes that every arm learns from; `passes`: over those of the arm whose steps are longest;
-    `test`: questions of each task, evenly taken, all where it is 0; `grpo`: steps of reinforcement learning of the stack
-    agent.
+    `test`: questions of each task, evenly taken, all where it is 0; `grpo`: steps of reinforcement learning of the
+    stack agent.
     """
 
     episodes: int
