@@ -44,7 +44,7 @@ DPO_PASSES = 2
 DEMO_PASSES = 4
 """How often a warm start from few worked episodes sees each; the shipped one saw its 300 once."""
 
-FULL = Sizes(demos=20, train=100, second=60, third=0, test=540, sft_steps=60, dpo_steps=60, grpo=20,
+FULL = Sizes(demos=20, train=100, second=60, third=0, test=540, sft_steps=64, dpo_steps=85, grpo=20,
              elsewhere=100)  # fmt: skip
 QUICK = Sizes(demos=0, train=8, second=8, third=0, test=12, sft_steps=3, dpo_steps=4, grpo=1, elsewhere=4)
 

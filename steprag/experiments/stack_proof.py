@@ -58,12 +58,15 @@ ARMS = (
     Arm("all", "transcript-all", stack_words.transcript, "transcript with all passages"),
 )
 """The first is what the others are compared with."""
+NEEDED = ("transcript", "stack")
+"""The arms that are in question."""
 
 
 @dataclass(frozen=True)
 class StackSizes:
     """`episodes`: worked episodes that every arm learns from; `passes`: over those of the arm whose steps are longest;
-    `test`: questions of each task, all where it is 0; `grpo`: steps of reinforcement learning of the stack agent.
+    `test`: questions of each task, evenly taken, all where it is 0; `grpo`: steps of reinforcement learning of the
+    stack agent.
     """
 
     episodes: int
@@ -84,6 +87,7 @@ class StackProof:
     sizes: StackSizes
     engine: str
     lanes: int
+    arms: tuple[Arm, ...]
 
     @property
     def served(self) -> tuple[str, ...]:
@@ -106,12 +110,18 @@ def main(argv: list[str]) -> int:
         "--engine", default="llamacpp", choices=("llamacpp", "vllm"), help="what serves the policies [llamacpp]"
     )
     parser.add_argument("--lanes", type=int, metavar="N", help="stages that run side by side [2 where there are cores]")
+    names = [arm.name for arm in ARMS]
+    parser.add_argument(
+        "--arms", nargs="+", choices=names, default=names, metavar="NAME",
+        help=f"arms beside {' and '.join(NEEDED)}, which are always there: {', '.join(names)} [all]",
+    )  # fmt: skip
     given = parse_arguments(parser, argv)
     usual = QUICK if given.quick else FULL
     sizes = StackSizes(**{name: _or_usual(getattr(given, name), value, name) for name, value in vars(usual).items()})
     lanes = usual_lanes(given.engine) if given.lanes is None else given.lanes
     spin_briefly()
-    proof = StackProof(Path(given.out), sizes, given.engine, max(1, min(lanes, usable_cores())))
+    arms = tuple(arm for arm in ARMS if arm.name in (*NEEDED, *given.arms))
+    proof = StackProof(Path(given.out), sizes, given.engine, max(1, min(lanes, usable_cores())), arms)
     book = StageBook(proof.out / "stages.json", Lanes(proof.lanes))
     run_stages(proof, book)
     report = Path(given.report) if given.report else proof.out / "results-stack.md"
@@ -130,7 +140,9 @@ def run_stages(proof: StackProof, book: StageBook) -> None:
     """Index, worked episodes, an adapter an arm, the gate, every score; then best-of-N at equal tokens, and GRPO."""
     out = proof.out
     book.run(stage(out / "index", "index build", corpus=atlas.path("corpus")))
-    for arm in ARMS:
+    for task in TASKS:
+        write_records(out / f"{task}.jsonl", test_questions(proof, task))
+    for arm in proof.arms:
         book.run(worked(proof, arm, "train"))
     stacked = next(arm for arm in ARMS if arm.name == "stack")
     book.run(worked(proof, stacked, "dev"))
@@ -138,7 +150,8 @@ def run_stages(proof: StackProof, book: StageBook) -> None:
     gate = stage(out / "gate", "readings", *proof.served, "--prompt.profile", stacked.profile,
                  worked=out / "worked-dev-stack", adapter=out / "adapter-stack")  # fmt: skip
     book.together([
-        [train(proof, arm, steps[arm.name]), *([gate] if arm is stacked else []), *scores(proof, arm)] for arm in ARMS
+        [train(proof, arm, steps[arm.name]), *([gate] if arm is stacked else []), *scores(proof, arm)]
+        for arm in proof.arms
     ])  # fmt: skip
     last = [[vote(proof, size) for size in CONTEXTS]]
     if proof.sizes.grpo:
@@ -171,7 +184,7 @@ def training_steps(proof: StackProof) -> dict[str, int]:
     tokenizer = load_tokenizer(resolve_model(EMBEDDED))
     batch = read_yaml(_recipe("warmstart"))["batch_size"]
     rows, tokens = {}, {}
-    for arm in ARMS:
+    for arm in proof.arms:
         texts = [row.completion[0]["content"] for row in _rows(proof, arm)]
         rows[arm.name] = len(texts)
         tokens[arm.name] = sum(len(ids) for ids in tokenizer(texts)["input_ids"])
@@ -212,12 +225,18 @@ def scores(proof: StackProof, arm: Arm, adapter: str | None = None) -> list[Stag
 
 
 def _infer(proof: StackProof, arm: Arm, name: str, task: str, size: int, *more: str) -> Stage:
-    limit = ("--limit", str(proof.sizes.test)) if proof.sizes.test else ()
     return stage(
         proof.out / name, "infer", *proof.served, *_profile(arm), "--episode.chars", str(round(size * CHARS_PER_TOKEN)),
-        *limit, *more, config=RECIPES / "inference/demo.yaml", questions=atlas.task(f"{task}.test"),
+        *more, config=RECIPES / "inference/demo.yaml", questions=proof.out / f"{task}.jsonl",
         index=proof.out / "index",
     )  # fmt: skip
+
+
+def test_questions(proof: StackProof, task: str) -> list[Question]:
+    """The task's test questions, or as many as asked for, at equal distances: the file goes from short to long."""
+    questions = read_questions(atlas.task(f"{task}.test"))
+    asked = min(proof.sizes.test or len(questions), len(questions))
+    return [questions[place * len(questions) // asked] for place in range(asked)]
 
 
 def vote(proof: StackProof, size: int) -> Stage:
@@ -254,7 +273,7 @@ def tables(proof: StackProof) -> list[tuple[str, list[Contender]]]:
     found = []
     for task in TASKS:
         for size in CONTEXTS:
-            names = [(arm.name, arm.label) for arm in ARMS]
+            names = [(arm.name, arm.label) for arm in proof.arms]
             if task == "forks":
                 names.append(("vote", "transcript, best of N by vote"))
             if proof.sizes.grpo:
@@ -266,7 +285,7 @@ def tables(proof: StackProof) -> list[tuple[str, list[Contender]]]:
 
 def title(proof: StackProof) -> dict[str, Any]:
     """What the report's introduction says of the run."""
-    counts = Counter(one.action for one in _rows(proof, ARMS[1]))
+    counts = Counter(one.action for one in _rows(proof, proof.arms[1]))
     return {"sizes": vars(proof.sizes), "engine": proof.engine, "lanes": proof.lanes, "actions": dict(counts)}
 
 

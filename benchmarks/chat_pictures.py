@@ -1,0 +1,80 @@
+"""The pictures of docs/chat.md: `steprag serve` as it comes, asked in Chromium.
+
+    python -m benchmarks.chat_pictures INDEX [--question TEXT] [--out docs/chat-page]
+
+INDEX is Atlas'. The embedded model answers with the best adapter that is shipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.browser import CHROMIUM, page_in
+from tests.test_chat_real import TOKEN, service
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+QUESTION = "Which currency is used in the country whose capital is Tirana?"
+MODEL_SECONDS = 300
+NARROW = {"width": 390, "height": 760}
+
+
+def main() -> None:
+    """Writes one picture a state."""
+    from playwright.sync_api import sync_playwright
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.chat_pictures", description="pictures of docs/chat.md")
+    parser.add_argument("index", type=Path, help="index of Atlas")
+    parser.add_argument("--question", default=QUESTION)
+    parser.add_argument("--out", type=Path, default=Path("docs/chat-page"))
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as driver, tempfile.TemporaryDirectory() as runs:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        with service(given.index, Path(runs) / "chat") as (_, client):
+            link = f"{client.base_url}#token={TOKEN}"
+            wide(browser, link, given.question, given.out / "answer.png")
+            narrow(browser, link, given.question, given.out / "narrow.png")
+        browser.close()
+
+
+def wide(browser: Browser, link: str, question: str, picture: Path) -> None:
+    """A whole turn, the passages of its last search open."""
+    with page_in(browser) as page:
+        ended = _asked(page, link, question)
+        ended.locator(".found summary").last.click()
+        _taken(page, picture, height=1310)
+
+
+def narrow(browser: Browser, link: str, question: str, picture: Path) -> None:
+    """The answer with its first source open, dark, on a telephone."""
+    with page_in(browser, color_scheme="dark", viewport=NARROW) as page:
+        sources = _asked(page, link, question).locator(".sources summary, .source summary")
+        if sources.count():
+            sources.first.click()
+        page.keyboard.press("End")
+        _taken(page, picture, height=NARROW["height"])
+
+
+def _asked(page: Page, link: str, question: str) -> Any:
+    page.goto(link)
+    page.get_by_role("textbox", name="Question", exact=True).fill(question)
+    page.keyboard.press("Enter")
+    turn = page.locator(".turn").last
+    turn.locator(".ending").wait_for(timeout=MODEL_SECONDS * 1000)
+    return turn
+
+
+def _taken(page: Page, picture: Path, height: int) -> None:
+    size: Any = {**(page.viewport_size or {}), "height": height}
+    page.set_viewport_size(size)
+    page.wait_for_timeout(300)
+    page.screenshot(path=picture)
+
+
+if __name__ == "__main__":
+    main()
