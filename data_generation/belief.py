@@ -34,7 +34,7 @@ from steprag.batch.tree_results import TREES
 from steprag.batch.worklist import note_failures, same_model, unfinished, work_off
 from steprag.cli import guarded
 from steprag.config import StageConfig, add_options, load_config, options_from, parse_arguments
-from steprag.errors import PART_DONE, ConfigError, RequestError
+from steprag.errors import PART_DONE, ConfigError, RequestError, quoted
 from steprag.files import existing, file_hash, read_records
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.client import model_identity
@@ -169,8 +169,8 @@ async def states_of(tree: Tree, environment: Environment) -> list[State | None]:
             state = await environment.apply(before, Step(node.action or "", node.text, node.content or ""))
             if [passage.id for passage in state.passages] != [found.id for found in node.passages]:
                 raise ConfigError(
-                    f"question {tree.question.id!r}: the search of node {node.id} finds other passages now; give the "
-                    "index, episode.top_k and retriever keys that the trees were made with"
+                    f"question {quoted(tree.question.id)}: the search of node {node.id} finds other passages now; "
+                    "give the index, episode.top_k and retriever keys that the trees were made with"
                 )
             states.append(state)
     return states

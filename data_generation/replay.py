@@ -30,7 +30,7 @@ from steprag.batch.tree_results import tree_counts
 from steprag.batch.worklist import FAILED
 from steprag.cli import guarded
 from steprag.config import add_options, leaves, load_config, options_from, parse_arguments
-from steprag.errors import ConfigError, DataError, NotJournalled
+from steprag.errors import ConfigError, DataError, NotJournalled, quoted
 from steprag.files import dump_line, existing, written_whole
 from steprag.policy.client import Policy, Scorer
 from steprag.runs import checked_manifest, open_run, read_manifest
@@ -148,7 +148,7 @@ class Replay:
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         """The journal's passages of the query. Raises NotJournalled where it was not made with that `top_k`."""
         if (query, top_k) not in self._found:
-            raise NotJournalled(f"the journal has no search for {query!r} with top_k {top_k}")
+            raise NotJournalled(f"the journal has no search for {quoted(query)} with top_k {top_k}")
         return self._found[query, top_k]
 
     async def aclose(self) -> None:

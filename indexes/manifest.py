@@ -12,7 +12,7 @@ from typing import Any
 from indexes.corpora.passage_store import PASSAGES
 from indexes.encoding.encoders import EncoderSpec
 from steprag.checksums import FileFacts
-from steprag.errors import ConfigError, DataError
+from steprag.errors import ConfigError, DataError, quoted
 from steprag.files import from_dict, read_json
 
 FORMAT = 1
@@ -89,7 +89,7 @@ def read_index_manifest(folder: Path) -> IndexManifest:
         raise ConfigError(f"{folder} is no index folder: it has no manifest.json (build one: steprag index build)")
     row = read_json(path, remedy="build the index again")
     if row.get("stage") != STAGE:
-        raise ConfigError(f"{folder} is a run of {row.get('stage')!r}, not an index folder")
+        raise ConfigError(f"{folder} is a run of {quoted(row.get('stage'))}, not an index folder")
     manifest = from_dict(IndexManifest, row, path, 1)
     if PASSAGES not in manifest.files:
         raise DataError(path, f"lists no {PASSAGES} among its files", remedy=MEND)

@@ -31,7 +31,7 @@ from inference.runs_compared import (
 from inference.scores import HARNESS, gold_recall, mean
 from steprag.cli import guarded
 from steprag.config import parse_arguments
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 from steprag.figures import can_draw
 from steprag.files import existing, write_json, written_whole
 
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
     if len(names) != len(given.runs):
         raise ConfigError(f"{len(given.runs)} runs, {len(names)} names")
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError(f"two runs are called {twice!r}; tell them apart with --names")
+        raise ConfigError(f"two runs are called {quoted(twice)}; tell them apart with --names")
 
     def read(run: str, name: str) -> Scored:
         return read_run(existing(run, "run folder"), name, forced=given.force)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from steprag import atlas
 from steprag.engines.hub import asking_the_hub
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 from steprag.files import existing
 from steprag.types import Question
 
@@ -45,7 +45,7 @@ def question_file(name: str, split: str | None, data_dir: str | None) -> Path:
     Without a split: test where there is one, else dev. Raises ConfigError.
     """
     if name not in NAMES:
-        raise ConfigError(f"unknown data set {name!r}; known: {', '.join(NAMES)} (or give --questions FILE)")
+        raise ConfigError(f"unknown data set {quoted(name)}; known: {', '.join(NAMES)} (or give --questions FILE)")
     if name == "atlas":
         return _embedded(split, data_dir)
     return _fetched(name, split) if data_dir is None else _in_folder(name, split, Path(data_dir))
@@ -55,7 +55,7 @@ def _embedded(split: str | None, data_dir: str | None) -> Path:
     if data_dir is not None:
         raise ConfigError("atlas is embedded: leave --data_dir out, or give --questions FILE")
     if split not in (None, "train", "dev", "test"):
-        raise ConfigError(f"atlas has no split {split!r}; known: train, dev, test")
+        raise ConfigError(f"atlas has no split {quoted(split)}; known: train, dev, test")
     return atlas.path(split or "test")
 
 
@@ -76,7 +76,7 @@ def _fetched(name: str, split: str | None) -> Path:
         raise ConfigError(f"FlashRAG's collection on the hub has no {name}: {remedy}")
     if split not in (None, *ON_HUB[name]):
         known = ", ".join(ON_HUB[name])
-        raise ConfigError(f"{name} has no split {split!r} in FlashRAG's collection on the hub; known: {known} "
+        raise ConfigError(f"{name} has no split {quoted(split)} in FlashRAG's collection on the hub; known: {known} "
                           f"(or {remedy})")  # fmt: skip
     from huggingface_hub import hf_hub_download
 

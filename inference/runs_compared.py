@@ -12,7 +12,7 @@ from inference.predictions import read_predictions
 from inference.quality import TextScores, figures, read_bertscore, text_scores
 from inference.scores import HARNESS, Score, mean, score
 from steprag.batch.worklist import FAILED, failures_in
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 from steprag.runs import checked_manifest, has_ended
 from steprag.stats import mcnemar, mean_interval
 from steprag.training_rows import people_id
@@ -68,7 +68,7 @@ def read_run(folder: Path, name: str, *, forced: bool = False) -> Scored:
     manifest = checked_manifest(folder, "identity")
     stage, identity = manifest.get("stage"), manifest["identity"]
     if stage not in ("infer", "serve"):
-        raise ConfigError(f"{folder} is a run of {stage!r}, not of 'infer' or 'serve'")
+        raise ConfigError(f"{folder} is a run of {quoted(stage)}, not of 'infer' or 'serve'")
     bert, likeness = read_bertscore(folder)
     scores, texts = {}, {}
     for one in read_predictions(folder):

@@ -6,7 +6,7 @@ from preference.cover import golden_kept, golden_seen
 from preference.gold import gold_seen
 from preference.grounds import supported
 from steprag.agent.grammar import Grammar
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 from steprag.gain import CONVINCED, FLOOR, floored, probability
 from steprag.gold import gold_of
 from steprag.metrics import guessable
@@ -39,7 +39,8 @@ def gain_values(tree: Tree, grammar: Grammar) -> list[float | None]:
         return _by_gold(tree, grammar)
     if all(node.belief is None for node in tree.nodes):
         raise ConfigError(
-            f"the tree of question {tree.question.id!r} has no beliefs; add them: steprag belief --trees RUN --out RUN2"
+            f"the tree of question {quoted(tree.question.id)} has no beliefs; "
+            "add them: steprag belief --trees RUN --out RUN2"
         )
     seen, kept = golden_seen(tree, grammar), golden_kept(tree, grammar)
     values: list[float | None] = []

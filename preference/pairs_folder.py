@@ -14,7 +14,7 @@ from preference.filters import checks, content_reader, open_counter, step_checks
 from preference.rule_counts import Funnel
 from preference.stats import pair_stats
 from steprag.agent.grammar import Grammar
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 from steprag.files import dump_line, written_whole
 from steprag.inputs import dataset_of
 from steprag.training_rows import Pair, Ranking, StepLabel, Trajectory
@@ -61,8 +61,8 @@ class PairsFolder:
         """Takes the records of one kind that a question gave. Questions that gave none are not listed."""
         if self._questions.get(question.id, question.question) != question.question:
             raise ConfigError(
-                f"two questions are called {question.id!r}: give each data set a pairs folder of its own, or make the "
-                "trees again with steprag generate --dataset_name NAME, which puts the data set into the ids"
+                f"two questions are called {quoted(question.id)}: give each data set a pairs folder of its own, or "
+                "make the trees again with steprag generate --dataset_name NAME, which puts the data set into the ids"
             )
         if records and question.id not in self._questions:
             self._questions[question.id] = question.question

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from steprag.errors import DataError
+from steprag.errors import DataError, quoted
 from steprag.files import file_hash
 
 HASHED_BYTES = 64 * 2**20
@@ -53,7 +53,7 @@ def check_files(folder: Path, files: Mapping[str, FileFacts], remedy: str, *, fu
     for name, facts in sorted(files.items(), key=lambda item: (item[1].bytes, item[0])):
         path = folder / name
         if not _is_within(name):
-            raise DataError(folder / "manifest.json", f"lists {name[:80]!r}, no file of its folder", remedy=remedy)
+            raise DataError(folder / "manifest.json", f"lists {quoted(name)}, no file of its folder", remedy=remedy)
         if not path.is_file():
             raise DataError(path, "is missing", remedy=remedy)
         size = path.stat().st_size

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from steprag.errors import NO_ROOM, ConfigError, StepragError
+from steprag.errors import NO_ROOM, ConfigError, StepragError, quoted
 from steprag.extras import missing_extra
 from steprag.terminal import plain_terminals
 
@@ -143,7 +143,7 @@ def run(argv: list[str]) -> int:
     wanted = " ".join(argv[:2])
     if any(words.startswith(argv[0] + " ") for words in known):
         known = [words for words in known if words.startswith(argv[0] + " ")]
-    raise ConfigError(f"unknown command {wanted!r}; known: {', '.join(known)}")
+    raise ConfigError(f"unknown command {quoted(wanted)}; known: {', '.join(known)}")
 
 
 @contextmanager

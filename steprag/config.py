@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 from steprag.progress import say
 from steprag.sections import Section
 from steprag.yaml_files import parsed, read_yaml
@@ -178,7 +178,7 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
     arguments, rest = parser.parse_known_args(argv)
     if rest:
         name = rest[0].split("=")[0]
-        raise ConfigError(f"{parser.prog}: unknown option {name!r}{nearest(name, [*_options(parser)])}")
+        raise ConfigError(f"{parser.prog}: unknown option {quoted(name)}{nearest(name, [*_options(parser)])}")
     return arguments
 
 
@@ -207,7 +207,7 @@ def _explain(cls: type[StageConfig], error: ValidationError) -> str:
     if first["type"] == "value_error":  # a validator of ours, whose message says it all
         return f"{f'{key}: ' if key else ''}{first['msg'].removeprefix('Value error, ')}"
     if first["type"] != "extra_forbidden":
-        return f"{key}: {first['msg'].lower()}, not {repr(first['input'])[:80]}"
+        return f"{key}: {first['msg'].lower()}, not {quoted(first['input'])}"
     known = [name for name, _ in leaves(cls)]
     return _unknown(key, known + sorted({name.rsplit(".", 1)[0] for name in known if "." in name}))
 
@@ -215,7 +215,7 @@ def _explain(cls: type[StageConfig], error: ValidationError) -> str:
 def _unknown(key: str, known: Sequence[str]) -> str:
     if key in RENAMED:
         return f"{key} is now {RENAMED[key]}"
-    return f"unknown key {key!r}{nearest(key, known)}"
+    return f"unknown key {quoted(key)}{nearest(key, known)}"
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

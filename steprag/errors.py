@@ -16,24 +16,52 @@
 
 Two mechanisms use them. `StepFormatError` and `RequestError` are *data*: what runs the questions records them
 (`node.failure`, `failures.jsonl`) and goes on. Everything else propagates to `steprag.cli`, which prints one line,
-the message, and exits with `exit_code`. Nothing else is caught.
+the message, and exits with `exit_code`. Nothing else is caught. A message quotes what users and strangers wrote with
+`quoted`, so that a line stays a line.
 """
 
 from __future__ import annotations
 
 import errno
+import reprlib
 from pathlib import Path
 
 PART_DONE = 3
 """Exit code of a command that did what it could: failures are recorded."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """What an OSError says where nothing more can be written."""
+LONGEST = 2000
+"""Characters of a message; what is longer loses its middle."""
+_SHOWN = reprlib.Repr()
+_SHOWN.maxlevel, _SHOWN.maxlist, _SHOWN.maxdict, _SHOWN.maxstring, _SHOWN.maxother = 3, 4, 4, 160, 160
+
+
+def quoted(value: object) -> str:
+    """A value for a message, as Python writes it, in one line of at most 240 characters: long ones lose their middle.
+
+    A whole number of more digits than Python writes stands as the count of its bits.
+    """
+    try:
+        return shortened(_SHOWN.repr(value), 240)
+    except ValueError:  # Python's limit: 4,300 digits
+        return f"a number of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
+
+
+def shortened(text: str, most: int) -> str:
+    """The text without its middle where it has more than `most` characters."""
+    if len(text) <= most:
+        return text
+    end = (most - 3) // 3
+    return f"{text[: most - 3 - end]}...{text[len(text) - end :]}"
 
 
 class StepragError(Exception):
     """Root of the hierarchy. The message is one line for the user: what is wrong, where, and what to do."""
 
     exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shortened(message, LONGEST))
 
     def __reduce__(self) -> tuple[object, ...]:
         """What another process raises again: the message and all else, whatever the class is made from."""

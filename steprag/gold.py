@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 from steprag.inputs import WithId, dataset_of
 from steprag.metrics import exact_match, normalise, parts_match
 from steprag.types import Found
@@ -59,8 +59,8 @@ def gold_of(asked: WithId) -> Gold | None:
         ids = frozenset(map(str, metadata.get("supporting_ids") or ()))
     except (TypeError, AttributeError, IndexError, KeyError):
         raise ConfigError(
-            f"question {asked.id!r}: metadata supporting_titles, supporting_ids or supporting_facts cannot be read "
-            "(give lists of titles or ids)"
+            f"question {quoted(asked.id)}: metadata supporting_titles, supporting_ids or supporting_facts cannot be "
+            "read (give lists of titles or ids)"
         ) from None
     if not titles and not ids:
         return None
@@ -97,7 +97,7 @@ def facts_of(asked: WithId) -> tuple[Fact, ...]:
         )
     except (TypeError, AttributeError, KeyError):
         raise ConfigError(
-            f"question {asked.id!r}: metadata.facts cannot be read; give "
+            f"question {quoted(asked.id)}: metadata.facts cannot be read; give "
             '[{"passage": ID, "anyof": [[WORDS, …], …]}, …], or leave it out'
         ) from None
 
@@ -110,7 +110,8 @@ def parts_of(asked: WithId) -> tuple[tuple[str, ...], ...]:
     parts = asked.metadata.get("parts") or []
     if not isinstance(parts, list) or not all(_are_words(part) for part in parts):
         raise ConfigError(
-            f'question {asked.id!r}: metadata.parts cannot be read; give [["answer", "alias"], …], or leave it out'
+            f'question {quoted(asked.id)}: metadata.parts cannot be read; give [["answer", "alias"], …], '
+            "or leave it out"
         )
     return tuple(tuple(part) for part in parts)
 

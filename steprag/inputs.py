@@ -9,7 +9,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, Protocol
 
-from steprag.errors import DataError
+from steprag.errors import DataError, quoted
 from steprag.files import existing, from_dict, read_rows
 from steprag.types import Passage, Question
 
@@ -56,9 +56,9 @@ def read_questions(path: Path | str, dataset: str | None = None) -> list[Questio
             raise DataError(path, "the question is empty", line=number)
         if not any(answer.strip() for answer in question.golden_answers):
             remedy = 'give at least one in "golden_answers"'
-            raise DataError(path, f"question {question.id!r} has no golden answer", line=number, remedy=remedy)
+            raise DataError(path, f"question {quoted(question.id)} has no golden answer", line=number, remedy=remedy)
         if question.id in seen:
-            raise DataError(path, f"id {question.id!r} stands in line {seen[question.id]} already", line=number)
+            raise DataError(path, f"id {quoted(question.id)} stands in line {seen[question.id]} already", line=number)
         seen[question.id] = number
         questions.append(_with_choices(_named(question, path, dataset), path, number))
     if not questions:
@@ -121,7 +121,9 @@ def _with_choices(question: Question, path: Path, line: int) -> Question:
     texts = list(given.values()) if isinstance(given, dict) else given
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         remedy = "give a list of texts, or letters with texts"
-        raise DataError(path, f"question {question.id!r}: metadata.choices cannot be read", line=line, remedy=remedy)
+        raise DataError(
+            path, f"question {quoted(question.id)}: metadata.choices cannot be read", line=line, remedy=remedy
+        )
     below = "".join(f"\n- {' '.join(text.split())}" for text in texts)
     lettered = given if isinstance(given, dict) else dict(zip(ascii_uppercase, texts, strict=False))
     golden = tuple(answer if answer in texts else lettered.get(answer, answer) for answer in question.golden_answers)
@@ -146,7 +148,9 @@ def passage_from_row(row: object, path: Path | str, line: int) -> Passage:
     if len(title) > 1 and title[0] == title[-1] == '"':
         title = title[1:-1]
     if not text.strip():
-        raise DataError(path, f"passage {row['id']!r} has no text", line=line, remedy="the first line is the title")
+        raise DataError(
+            path, f"passage {quoted(row['id'])} has no text", line=line, remedy="the first line is the title"
+        )
     return Passage(str(row["id"]), title, text.strip())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 
 LINE = "STEPRAG_LINE_MIB"
 """Variable: MiB that one line of a file, or one JSON file, may have."""
@@ -28,5 +28,5 @@ def _limit(variable: str) -> int:
     if not given:
         return _DEFAULTS[variable]
     if not (given.isascii() and given.isdigit() and 1 <= len(given) <= 9 and int(given)):
-        raise ConfigError(f"${variable} is {given[:40]!r}; give a whole number of at least 1")
+        raise ConfigError(f"${variable} is {quoted(given)}; give a whole number of at least 1")
     return int(given)

@@ -19,7 +19,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 import steprag
-from steprag.errors import BudgetReached, ConfigError, DataError, StepragError
+from steprag.errors import BudgetReached, ConfigError, DataError, StepragError, quoted
 from steprag.files import PARTIAL, LineJournal, read_json, read_rows, write_json
 from steprag.run_outputs import FILES, REMEDY, Listed, check_outputs, outputs, to_facts
 from steprag.tree_checks import COUNTABLE
@@ -234,11 +234,12 @@ def _manifest(path: Path, stage: str, identity: dict[str, Any], config: dict[str
         return fresh
     old = read_manifest(path, "stage", "identity", "config")
     if old.get("stage") != stage:
-        raise ConfigError(f"{path} is a run of {old.get('stage')!r}, not of {stage!r}; choose another folder")
+        raise ConfigError(f"{path} is a run of {quoted(old.get('stage'))}, not of {stage!r}; choose another folder")
     if old.get("identity") != fresh["identity"]:
         key, was, now_asked = difference(old["identity"], fresh["identity"])
         raise ConfigError(
-            f"{path} was made with {key} = {was!r}, and is now asked for {now_asked!r}; choose another folder"
+            f"{path} was made with {key} = {quoted(was)}, and is now asked for {quoted(now_asked)}; "
+            "choose another folder"
         )
     kept = {key: value for key, value in old.items() if key not in fresh and key != "error"}
     return {**fresh, "started": old.get("started", fresh["started"]), **kept, "previous_status": old.get("status")}

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from steprag.bounded_http import checked_url
+from steprag.errors import quoted
 
 Positive = Annotated[int, Field(ge=1)]
 REMOTE = ("openai", "sglang")
@@ -88,8 +89,8 @@ class PolicyConfig(Section):
     def _adapter_is_used(self) -> Self:
         if self.adapter is not None and self.remote:  # it would be left out, and the base scored in its name
             raise ValueError(
-                f"adapter {self.adapter!r} cannot be put on a model behind an endpoint (base_url, or engine openai or "
-                "sglang); serve it there, give its served name as model, and adapter none"
+                f"adapter {quoted(self.adapter)} cannot be put on a model behind an endpoint (base_url, or engine "
+                "openai or sglang); serve it there, give its served name as model, and adapter none"
             )
         return self
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from steprag.errors import quoted
+
 if TYPE_CHECKING:
     from steprag.types import Node
 
@@ -50,4 +52,4 @@ def bad_role(node: Node) -> str | None:
     if not node.messages:
         return None
     unknown = {message["role"] for message in node.messages} - ROLES
-    return f"a message has the role {min(unknown)!r}" if unknown else None
+    return f"a message has the role {quoted(min(unknown))}" if unknown else None

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from yaml.composer import ComposerError
 
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 
 LONGEST = 1 << 20
 """Bytes of a YAML file; the longest of ours has a few thousand."""
@@ -66,6 +66,6 @@ def parsed(text: str, source: str) -> Any:
 def _check_keys(path: Path, values: dict[Any, Any]) -> None:
     for key, value in values.items():
         if not isinstance(key, str):
-            raise ConfigError(f"{path}: the key {key!r} is no text; write it in quotes, or mend it")
+            raise ConfigError(f"{path}: the key {quoted(key)} is no text; write it in quotes, or mend it")
         if isinstance(value, dict):
             _check_keys(path, value)

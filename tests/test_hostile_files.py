@@ -32,6 +32,7 @@ CRASHES = {
     "nested object": b'{"a":' * 100_000,
     "nested in a field": b'{"id": "a", "x": ' + b"[" * 5000 + b"]" * 5000 + b"}",
     "big integer": b'{"id": ' + b"9" * 5000 + b"}",
+    "more than a float holds": b'{"id": 1' + b"0" * 400 + b"}",
     "latin-1": b'{"id": "caf\xe9"}',
     "utf-16": b"\xff\xfe{\x00}\x00",
     "half a surrogate pair": b'{"id": "a", "question": "\\ud83d"}',

@@ -233,6 +233,18 @@ def test_long_curves_are_thinned_and_keep_their_end(tmp_path: Path) -> None:
     assert told["steps"][-1] == 5000
 
 
+def test_numbers_that_no_float_holds_are_no_points(tmp_path: Path) -> None:
+    huge = "1" + "0" * 400
+    (tmp_path / "metrics.jsonl").write_text(
+        f'{{"step": 1, "loss": {huge}, "lr": 0.5}}\n{{"step": {huge}, "loss": 1}}\n'
+        f'{{"event": "done", "seconds": {huge}}}\n{{"step": 2, "loss": Infinity, "lr": -{huge}}}\n'
+    )
+    told = series_of(tmp_path / "metrics.jsonl")
+    assert told["steps"] == [1, 2]
+    assert told["curves"] == {"lr": [0.5, None]}
+    assert told["done"] == [{"at": None, "seconds": None, "failed": False}]
+
+
 def test_an_unknown_run_is_refused(tmp_path: Path) -> None:
     from steprag.view.answers import Answers
 

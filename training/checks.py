@@ -10,7 +10,7 @@ from pathlib import Path
 
 from steprag.config import nearest
 from steprag.engines.models import ModelFiles
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 from steprag.files import read_json
 from training.config import TrainConfig
 from training.llamafactory_process import executable
@@ -98,10 +98,10 @@ def check_keys(config: TrainConfig) -> None:
     """Raises ConfigError for keys that contradict each other or that the chosen trainer does not have."""
     strangers = sorted(set(config.report_to) - set(TRACKERS))
     if strangers:
-        raise ConfigError(f"report_to: unknown tracker {strangers[0]!r}; known: {', '.join(TRACKERS)}")
+        raise ConfigError(f"report_to: unknown tracker {quoted(strangers[0])}; known: {', '.join(TRACKERS)}")
     unknown = next((name for name in config.dpo.loss if name not in LOSSES), None)
     if unknown and config.trainer == "trl":
-        raise ConfigError(f"dpo.loss: unknown loss {unknown!r}{nearest(unknown, LOSSES)}")
+        raise ConfigError(f"dpo.loss: unknown loss {quoted(unknown)}{nearest(unknown, LOSSES)}")
     complaints = {
         "stage critic: only trainer trl trains a critic": config.stage == "critic" and config.trainer != "trl",
         "quantization: a critic's head cannot be trained in 4 bits; leave it out": config.stage == "critic"

@@ -16,7 +16,7 @@ from steprag.engines.models import ModelFiles, adapter_base
 from steprag.engines.pretrained import from_pretrained, loading
 from steprag.engines.threads import one_load
 from steprag.engines.weights import base_weights
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 from steprag.files import read_json, write_json
 from training.config import LoraSection, TrainConfig
 
@@ -117,7 +117,7 @@ def _lora(section: LoraSection, model: PreTrainedModel, task: str) -> Any:
     known = _linear_names(model)
     names = known if section.target == "all-linear" else section.target.split(",")
     if strangers := sorted(set(names) - set(known)):
-        raise ConfigError(f"lora.target: the model has no layer {strangers[0]!r}; it has {', '.join(known)}")
+        raise ConfigError(f"lora.target: the model has no layer {quoted(strangers[0])}; it has {', '.join(known)}")
     return LoraConfig(
         r=section.rank,
         lora_alpha=section.alpha,

@@ -14,7 +14,7 @@ from statistics import mean, stdev
 from steprag.agent.grammar import Grammar
 from steprag.agent.stack import live
 from steprag.config import nearest
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 from steprag.gold import em_of, gold_of, mentions, subject
 from steprag.metrics import f1 as token_f1
 from steprag.metrics import normalise, rouge_l
@@ -172,7 +172,7 @@ def check_names(weights: Mapping[str, float]) -> None:
     """Raises ConfigError for a reward that does not exist, with the nearest that does."""
     for name in weights:
         if name not in REWARDS:
-            raise ConfigError(f"grpo.rewards: unknown reward {name!r}{nearest(name, list(REWARDS))}")
+            raise ConfigError(f"grpo.rewards: unknown reward {quoted(name)}{nearest(name, list(REWARDS))}")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from indexes.arrays import mapped_list
 from indexes.corpora.passage_store import PassageStore
 from indexes.manifest import IndexManifest
 from indexes.retrieval.searchers import Asked, Ranking, best_rows
-from steprag.errors import ConfigError, DataError
+from steprag.errors import ConfigError, DataError, quoted
 from steprag.json_text import NotJson, decoded
 from steprag.progress import Progress
 from steprag.sections import Positive, Section
@@ -55,7 +55,7 @@ class Analyser:
 
         known = Stemmer.algorithms()
         if language not in (*known, "none"):
-            raise ConfigError(f"no stemmer for {language!r}; known: {', '.join(known)}, none")
+            raise ConfigError(f"no stemmer for {quoted(language)}; known: {', '.join(known)}, none")
         self._stem = Stemmer.Stemmer(language).stemWords if language != "none" else list[str]
         self._stop = frozenset(STOPWORDS_EN if language == "english" else ())
 

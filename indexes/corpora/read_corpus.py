@@ -18,7 +18,7 @@ import numpy as np
 from indexes.corpora.passage_store import PassageStore, drop_rows, write_passages
 from indexes.corpora.readers import FORMAT
 from indexes.corpora.source import Problem, Source
-from steprag.errors import DataError
+from steprag.errors import DataError, quoted
 from steprag.files import dump_line
 from steprag.progress import Progress, say
 from steprag.types import Passage
@@ -88,7 +88,9 @@ def take_in(source: Source, folder: Path, max_skipped: float) -> Intake:
             for entry in duplicates:
                 first = source.place(int(entry["first_file"]), int(entry["first_line"]))
                 where = f"line {int(entry['first_line'])}" if entry["first_file"] == entry["file"] else first
-                problem = Problem("duplicate", f"id {store.read(int(entry['row'])).id!r} stands in {where} already")
+                problem = Problem(
+                    "duplicate", f"id {quoted(store.read(int(entry['row'])).id)} stands in {where} already"
+                )
                 skipping.add(source.place(int(entry["file"]), int(entry["line"])), problem)
     if len(duplicates):
         rows = drop_rows(folder, duplicates["row"])

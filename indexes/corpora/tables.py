@@ -9,7 +9,7 @@ from typing import Any
 
 from indexes.corpora.source import HUB, Item, Problem, Source, passage_or_problem
 from steprag.engines.hub import asking_the_hub
-from steprag.errors import ConfigError, DataError
+from steprag.errors import ConfigError, DataError, quoted
 from steprag.types import Passage
 
 
@@ -39,7 +39,7 @@ def hub_source(corpus: str) -> Source:
     name, config, split, *more = [*corpus.removeprefix(HUB).split(":"), "", ""][:4]
     if not name or (more and more[0]):
         raise ConfigError(f"{corpus}: write hub:OWNER/NAME, hub:OWNER/NAME:CONFIG or hub:OWNER/NAME:CONFIG:SPLIT")
-    problem = f"data set {name!r} cannot be had from the hub"
+    problem = f"data set {quoted(name)} cannot be had from the hub"
     with asking_the_hub(problem, "download its files and give their folder"):
         commit = HfApi().dataset_info(name).sha
         rows: Any = load_dataset(name, config or None, split=split or "train", streaming=True, revision=commit)

@@ -18,7 +18,7 @@ import numpy as np
 
 from steprag.engines.hub import HUB_ID, fetched
 from steprag.engines.models import embedded_encoder
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 from steprag.files import file_hash
 from steprag.json_text import decoded
 
@@ -118,7 +118,9 @@ def find_encoder(name: str) -> Path:
     hub = NAMES.get(name, name)
     if not HUB_ID.fullmatch(hub) or name.startswith("."):
         known = ", ".join([EMBEDDED, *NAMES])
-        raise ConfigError(f"encoder {name!r} not found; known: {known}, a sentence-transformers folder or a hub id")
+        raise ConfigError(
+            f"encoder {quoted(name)} not found; known: {known}, a sentence-transformers folder or a hub id"
+        )
     return fetched(hub, _HUB_FILES, "encoder")
 
 
@@ -246,6 +248,6 @@ def encoder_here(spec: EncoderSpec, given: dict[str, Any]) -> Path:
     if not same_vectors(here, spec):
         differing = next(key for key in COMPARED if getattr(here, key) != getattr(spec, key))
         raise ConfigError(f"encoder {spec.name} is not the one that made the index ({differing}:"
-                          f" {getattr(here, differing)!r}, not {getattr(spec, differing)!r});"
+                          f" {quoted(getattr(here, differing))}, not {quoted(getattr(spec, differing))});"
                           " restore it or build the index again")  # fmt: skip
     return folder

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 from indexes.tools.toolbox import said
 from steprag.agent.tools import ToolSpec, spec_of
-from steprag.errors import ConfigError, RetrieverError
+from steprag.errors import ConfigError, RetrieverError, quoted
 from steprag.types import Passage
 
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
@@ -50,7 +50,7 @@ class CallableTool:
 def _imported(place: str) -> Callable[..., Any]:
     module, colon, name = place.partition(":")
     if not colon:
-        raise ConfigError(f"python: {place!r} should be module:function")
+        raise ConfigError(f"python: {quoted(place)} should be module:function")
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:

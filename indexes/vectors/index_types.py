@@ -21,7 +21,7 @@ from indexes.manifest import INDEX, IndexFacts
 from indexes.retrieval.searchers import VectorIndex
 from indexes.vectors.recall import Measured, Probe, measure
 from indexes.vectors.vector_file import VECTORS, VectorFile, no_room
-from steprag.errors import ConfigError, DataError
+from steprag.errors import ConfigError, DataError, quoted
 from steprag.progress import say
 
 ADOPTED = "adopted"
@@ -133,7 +133,7 @@ def open_index(folder: Path, manifest: Manifest) -> VectorIndex:
     if facts.type == ADOPTED:
         return read_faiss(folder / INDEX, dimension)
     if facts.type not in TYPES:
-        raise ConfigError(f"{folder} holds an index of type {facts.type!r}, which this version does not know")
+        raise ConfigError(f"{folder} holds an index of type {quoted(facts.type)}, which this version does not know")
     kind = TYPES[facts.type]
     if kind.gpu:
         from indexes.vectors.gpu import open_on_gpu

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 
 PORTS = {"http": 80, "https": 443}
 _CLOSED_4 = tuple(map(IPv4Network, ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32")))
@@ -63,7 +63,7 @@ def places(allow: Iterable[str]) -> frozenset[tuple[str, int]]:
     for place in allow:
         host, _, port = place.rpartition(":")
         if not host or not port.isdigit() or int(port) > 65535:
-            raise ConfigError(f"web.allow: {place!r} should be host:port, such as 127.0.0.1:8888")
+            raise ConfigError(f"web.allow: {quoted(place)} should be host:port, such as 127.0.0.1:8888")
         found.add((host.strip("[]").lower(), int(port)))
     return frozenset(found)
 

@@ -28,7 +28,7 @@ from indexes.web.sources import alike
 from steprag.agent.retriever import Retriever
 from steprag.cli import guarded
 from steprag.config import StageConfig, add_options, config_from, parse_arguments
-from steprag.errors import DataError
+from steprag.errors import DataError, quoted
 from steprag.files import existing
 from steprag.inputs import read_passages
 from steprag.sections import Positive, RetrieverConfig
@@ -84,7 +84,7 @@ def main(argv: list[str]) -> int:
 def _check_support(judged: Sequence[Judged], titles: Mapping[str, str], path: Path) -> None:
     for one in judged:
         if missing := sorted(one.support - titles.keys()):
-            problem = f"metadata.{SUPPORT} names {missing[0]!r}, which the corpus lacks"
+            problem = f"metadata.{SUPPORT} names {quoted(missing[0])}, which the corpus lacks"
             raise DataError(path, problem, remedy="give the corpus that the questions are about")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from indexes.web.config import WebConfig
 from indexes.web.providers import WebResult, results_of
-from steprag.errors import ConfigError, RetrieverError
+from steprag.errors import ConfigError, RetrieverError, quoted
 from steprag.extras import remedy
 
 
@@ -24,7 +24,7 @@ class DdgsProvider:
 
         known = ENGINES["text"]
         if unknown := [name for name in config.backends if name not in known]:
-            raise ConfigError(f"web.backends: ddgs has no {unknown[0]!r}; it has {', '.join(sorted(known))}")
+            raise ConfigError(f"web.backends: ddgs has no {quoted(unknown[0])}; it has {', '.join(sorted(known))}")
         if not config.backends:
             raise ConfigError(f"web.backends: name at least one of {', '.join(sorted(known))}")
         self._config = config

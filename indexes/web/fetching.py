@@ -14,7 +14,7 @@ from aiohttp.resolver import ThreadedResolver
 from yarl import URL
 
 from indexes.web.addresses import ForbiddenAddress, GuardedResolver, checked
-from steprag.errors import RetrieverError
+from steprag.errors import RetrieverError, quoted
 
 REDIRECTS = 3
 REDIRECTING = frozenset({301, 302, 303, 307, 308})
@@ -139,7 +139,7 @@ def _unpacker(encoding: str) -> Any:
     if encoding in ("", "identity"):
         return lambda block, most: block[:most]
     if encoding not in ("gzip", "x-gzip"):
-        raise FetchError(f"content encoding {encoding[:40]!r} was not asked for")
+        raise FetchError(f"content encoding {quoted(encoding)} was not asked for")
     stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
 
     def unpack(block: bytes, most: int) -> bytes:

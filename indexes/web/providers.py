@@ -15,7 +15,7 @@ from yarl import URL
 from indexes.web.addresses import places
 from indexes.web.config import WebConfig
 from indexes.web.fetching import Fetcher, Reply
-from steprag.errors import ConfigError, RetrieverError
+from steprag.errors import ConfigError, RetrieverError, quoted
 from steprag.files import as_utf8
 from steprag.json_text import NotJson, decoded
 
@@ -102,7 +102,7 @@ class HttpProvider:
         except ValueError as error:
             raise ConfigError(f"web.base_url: {error}") from None
         if base.scheme not in ("http", "https") or not base.raw_host:
-            raise ConfigError(f"web.base_url {config.base_url!r} should be an http or https address")
+            raise ConfigError(f"web.base_url {quoted(config.base_url)} should be an http or https address")
         self._url = URL(f"{base}{self._dialect.path}")
         # what the user names may be on this machine; results and redirects do not get there by it
         own = places([f"{base.raw_host}:{base.port}"]) if config.base_url else frozenset[tuple[str, int]]()

@@ -16,7 +16,7 @@ from indexes.web.providers import Provider, query_of
 from indexes.web.ranking import Ranker
 from indexes.web.snapshot import LIVE, SeenPage, Snapshot
 from indexes.web.texts import likely, pieces, plain, web_passage
-from steprag.errors import BudgetReached, NotJournalled, RetrieverError
+from steprag.errors import BudgetReached, NotJournalled, RetrieverError, quoted
 from steprag.types import Passage
 
 VERSION = 1
@@ -79,7 +79,7 @@ class WebRetriever:
             seen = self._snapshot.search(self._settings, asked)
             if seen is None:
                 if self._provider is None or self._pages is None:
-                    raise NotJournalled(f"the frozen snapshot {self._config.snapshot} lacks the search {asked[:100]!r}")
+                    raise NotJournalled(f"the frozen snapshot {self._config.snapshot} lacks the search {quoted(asked)}")
                 async with self._gate():
                     seen = await self._see(asked)
         return seen

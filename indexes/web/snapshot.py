@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from indexes.web.extraction import Page
 from indexes.web.providers import WebResult
-from steprag.errors import ConfigError, DataError, JournalError
+from steprag.errors import ConfigError, DataError, JournalError, quoted
 from steprag.json_text import decoded
 
 FILE = "web.sqlite"
@@ -86,7 +86,9 @@ class Snapshot:
         try:
             return tuple(self._seen(*each) for each in _FOUND.validate_python(decoded(row[0][0])))
         except (ValueError, TypeError) as error:
-            raise DataError(self._path, f"search {query[:60]!r} cannot be read: {str(error).splitlines()[0]}") from None
+            raise DataError(
+                self._path, f"search {quoted(query)} cannot be read: {str(error).splitlines()[0]}"
+            ) from None
 
     def _seen(self, url: str, title: str, snippet: str, digest: str | None, lost: str) -> SeenPage:
         page = self._text(digest) if digest is not None else None

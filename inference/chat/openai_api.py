@@ -31,6 +31,7 @@ from inference.chat.service import ChatService
 from inference.chat.source_pages import source_path
 from inference.chat.store import TurnRequest
 from inference.chat.wire import COMMENT, ChatMessage, CompletionBody, dumped, new_id, sse, stream_of
+from steprag.errors import quoted
 from steprag.web.guard import error_body
 from steprag.web.replies import ApiError, as_json
 
@@ -61,7 +62,7 @@ def openai_routes(service: ChatService) -> APIRouter:
     async def complete(body: CompletionBody, request: Request) -> Response:
         name = body.model.removesuffix(SOURCES)
         if name not in names:
-            raise ApiError(404, "model_not_found", f"model {body.model!r} is not one of {', '.join(names)}")
+            raise ApiError(404, "model_not_found", f"model {quoted(body.model)} is not one of {', '.join(names)}")
         if refused := body.refused():
             raise ApiError(400, "unsupported", refused[1], param=refused[0])
         question = asked_by(body.messages)

@@ -30,7 +30,7 @@ from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import player_identity
 from steprag.cli import guarded
 from steprag.config import add_options, parse_arguments
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 from steprag.hosts import listen, url_of
 from steprag.policy.client import Model, OpenAIPolicy, open_model
 from steprag.progress import say
@@ -82,7 +82,7 @@ async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:
                     desk = Desk(chat, config.serve, config.policy.concurrency)
                     mode = config.serve.mode or next(iter(chat.modes))
                     if mode not in chat.modes:
-                        raise ConfigError(f"serve.mode is {mode!r}; here there are {', '.join(chat.modes)}")
+                        raise ConfigError(f"serve.mode is {quoted(mode)}; here there are {', '.join(chat.modes)}")
                     door = door_of(listening, config.serve.host, token, config.serve.body_bytes, FREE)
                     service = ChatService(desk, door, config.serve, _model_name(config), index, mode, code_version())
                     show_link(listening, door)

@@ -8,6 +8,7 @@ from inference.chat.config import ChatServiceConfig
 from inference.chat.desk import Desk, Full
 from inference.chat.live import LiveTurn
 from inference.chat.store import TurnRequest
+from steprag.errors import quoted
 from steprag.types import Turn
 from steprag.web.guard import Door
 from steprag.web.replies import ApiError
@@ -36,7 +37,7 @@ class ChatService:
         """Accepts a turn. Raises ApiError: 422 for a mode or length that is not allowed, 429 where too many wait."""
         if request.mode not in self.desk.chat.modes:
             known = ", ".join(self.modes)
-            raise ApiError(422, "no_such_mode", f"mode {request.mode!r} is not one of {known}", param="mode")
+            raise ApiError(422, "no_such_mode", f"mode {quoted(request.mode)} is not one of {known}", param="mode")
         if len(request.asked) > (most := self.limits.question_chars):
             raise ApiError(422, "too_long", f"a question of {len(request.asked)} characters; at most {most}")
         try:

@@ -33,6 +33,7 @@ from steprag.agent.inert import CONTROL_TOKEN
 from steprag.agent.profiles import PromptProfile, load_profile
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
+from steprag.errors import quoted
 from steprag.files import dump_line, existing, file_hash, line_hash, written_whole
 from steprag.metrics import normalise
 from steprag.progress import say
@@ -118,7 +119,7 @@ def problem(row: dict[str, Any]) -> str | None:
         if (action_type(row[side]), content(row[side])) != (row[f"{side}_action_type"], row[f"{side}_content"]):
             return f"{side}: its action or content is not what its text says"
     if row["chosen_action_type"] not in ACTIONS:
-        return f"chosen: no action, but {row['chosen_action_type']!r}"
+        return f"chosen: no action, but {quoted(row['chosen_action_type'])}"
     if row["chosen"] == row["rejected"]:
         return "chosen and rejected are the same text"
     shown = parse_user(row["input"])

@@ -21,7 +21,7 @@ from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
 from steprag.agent.inert import neutralise
 from steprag.agent.stack import live
 from steprag.agent.tools import ToolSpec
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 from steprag.types import Message, Passage, State
 from steprag.yaml_files import read_yaml
 
@@ -195,7 +195,7 @@ def load_profile(name: str, examples: int = 0) -> PromptProfile:
     path = Path(name) if name.endswith((".yaml", ".yml")) else PROFILES / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in PROFILES.glob("*.yaml")))
-        raise ConfigError(f"prompt profile {name!r} not found; known: {known} (or give the path of a YAML file)")
+        raise ConfigError(f"prompt profile {quoted(name)} not found; known: {known} (or give the path of a YAML file)")
     try:
         words = _ProfileFile.model_validate(read_yaml(path))
     except ValidationError as error:
@@ -203,7 +203,7 @@ def load_profile(name: str, examples: int = 0) -> PromptProfile:
         key = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{path}: not a prompt profile: {key}: {first['msg'].lower()}") from None
     if words.grammar not in GRAMMARS:
-        raise ConfigError(f"{path}: unknown grammar {words.grammar!r}; known: {', '.join(GRAMMARS)}")
+        raise ConfigError(f"{path}: unknown grammar {quoted(words.grammar)}; known: {', '.join(GRAMMARS)}")
     if words.turns and GRAMMARS[words.grammar].shrinks:
         raise ConfigError(f"{path}: turns show every step, but grammar {words.grammar} takes steps off the stack")
     if missing := _missing_turns(words):

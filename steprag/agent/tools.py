@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 from steprag.json_text import NotJson, decoded
 
 Kind = Literal["string", "integer", "number", "boolean"]
@@ -101,7 +101,7 @@ def _fitting(given: dict[str, Any], tool: ToolSpec) -> dict[str, Any]:
     known = {argument.name: argument for argument in tool.arguments}
     for name, value in given.items():
         if name not in known:
-            raise BadCall(f"{tool.name} has no {name!r}")
+            raise BadCall(f"{tool.name} has no {quoted(name)}")
         if fault := known[name].fault(value):
             raise BadCall(f"{tool.name}: {fault}")
     if missing := [argument.name for argument in tool.arguments if argument.required and argument.name not in given]:
@@ -130,7 +130,7 @@ def spec_of(name: str, description: str, schema: Mapping[str, Any]) -> ToolSpec:
     Arguments of other types are left out where they are optional. Raises ConfigError where one of them is required.
     """
     if not NAME.fullmatch(name):
-        raise ConfigError(f"tool {name[:80]!r}: a name has letters, digits, '_', '.' and '-', 64 at most")
+        raise ConfigError(f"tool {quoted(name)}: a name has letters, digits, '_', '.' and '-', 64 at most")
     required = set(schema.get("required") or ())
     arguments = []
     for key, value in (schema.get("properties") or {}).items():

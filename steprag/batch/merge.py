@@ -24,7 +24,7 @@ from steprag.batch.shards import Share, shard_of
 from steprag.batch.worklist import FAILED, failures_in, note_failures
 from steprag.cli import guarded
 from steprag.config import parse_arguments
-from steprag.errors import PART_DONE, ConfigError
+from steprag.errors import PART_DONE, ConfigError, quoted
 from steprag.files import drop_torn_line, write_records
 from steprag.policy.budget import Spending
 from steprag.progress import say
@@ -130,8 +130,8 @@ def checked(shards: Sequence[ShardRun]) -> list[ShardRun]:
         ):
             if own != others:
                 key, was, other = difference(own, others)
-                raise ConfigError(f"{one.folder} was made with{kind} {key} = {was!r}, {shard.folder} with {other!r}; "
-                                  "they are not parts of one run")  # fmt: skip
+                raise ConfigError(f"{one.folder} was made with{kind} {key} = {quoted(was)}, {shard.folder} with "
+                                  f"{quoted(other)}; they are not parts of one run")  # fmt: skip
         if (twin := by_place.setdefault(shard.share.place, shard)) is not shard:
             raise ConfigError(f"{twin.folder} and {shard.folder} are both shard {shard.share}; give each once")
     if missing := [str(Share(place, one.share.of)) for place in range(one.share.of) if place not in by_place]:

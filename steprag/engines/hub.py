@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from steprag.errors import NO_ROOM, ConfigError
+from steprag.errors import NO_ROOM, ConfigError, quoted
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt", "vocab.txt")
@@ -37,6 +37,6 @@ def fetched(hub: str, files: Sequence[str], what: str) -> Path:
     """
     from huggingface_hub import snapshot_download
 
-    problem = f"{what} {hub!r}: not on this machine and not fetched"
+    problem = f"{what} {quoted(hub)}: not on this machine and not fetched"
     with asking_the_hub(problem, "download it elsewhere and give its folder"):
         return Path(snapshot_download(hub, allow_patterns=list(files)))

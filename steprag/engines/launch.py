@@ -13,7 +13,7 @@ from pathlib import Path
 from steprag.engines.cpu import fast_dtype
 from steprag.engines.models import ModelFiles, resolve_model
 from steprag.engines.threads import spin_briefly
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 from steprag.extras import need
 
 ENGINES = ("llamacpp", "transformers", "vllm")
@@ -63,7 +63,7 @@ def command(spec: EngineSpec) -> EngineCommand:
         "vllm": _vllm,
     }
     if spec.engine not in builders:
-        raise ConfigError(f"unknown policy engine {spec.engine!r}; choose one of {', '.join(ENGINES)}")
+        raise ConfigError(f"unknown policy engine {quoted(spec.engine)}; choose one of {', '.join(ENGINES)}")
     return builders[spec.engine](spec, resolve_model(spec.model, spec.adapter))
 
 

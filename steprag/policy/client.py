@@ -21,7 +21,7 @@ from openai._constants import RAW_RESPONSE_HEADER
 from steprag.bounded_http import BoundedClient
 from steprag.engines.models import resolve_model, sha256_of, weights_hash
 from steprag.engines.server import EngineSpec, serving_us
-from steprag.errors import PolicyError, PolicyUnavailable
+from steprag.errors import PolicyError, PolicyUnavailable, quoted
 from steprag.policy.endpoint import api_key, reason, translated
 from steprag.policy.gate import Gate
 from steprag.policy.replicas import Replicas
@@ -142,7 +142,9 @@ class OpenAIPolicy:
         except (openai.APIError, aiohttp.ClientError) as error:
             raise PolicyUnavailable(f"no model answers at {self._client.base_url}: {reason(error)}") from None
         if served and self._model not in served:
-            raise PolicyUnavailable(f"{self._client.base_url} serves {', '.join([*served][:5])}, not {self._model!r}")
+            raise PolicyUnavailable(
+                f"{self._client.base_url} serves {', '.join([*served][:5])}, not {quoted(self._model)}"
+            )
         if self._config.remote:
             self.served = served.get(self._model, {})
 

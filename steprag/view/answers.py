@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from steprag.batch.results import Place
-from steprag.errors import ConfigError, DataError
+from steprag.errors import ConfigError, DataError, quoted
 from steprag.files import line_hash, read_rows, to_dict, write_records
 from steprag.marks import MARKS, WrongPair, preference_key, read_marks
 from steprag.runs import now
@@ -53,7 +53,7 @@ class Answers:
     def run(self, key: str) -> RunFolder:
         """The run of that name. Raises ConfigError: requests reach the named folders alone."""
         if key not in self.folders:
-            raise ConfigError(f"no run is called {key!r} here")
+            raise ConfigError(f"no run is called {quoted(key)} here")
         return self.folders[key]
 
     def runs(self) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class Answers:
 
     def _listing(self, run: str, kind: str, file: int) -> Listing[Any]:
         if kind not in FILES:
-            raise ConfigError(f"runs have no {kind!r}; known: {', '.join(FILES)}")
+            raise ConfigError(f"runs have no {quoted(kind)}; known: {', '.join(FILES)}")
         listings = self.run(run).listings(kind)
         if not 0 <= file < len(listings):
             raise ConfigError(f"{run} has no {kind}")

@@ -32,10 +32,7 @@ def series_of(path: Path) -> dict[str, Any]:
             at = _seconds(row.get("time"))
             first = at if first is None else first
             if _number(row.get("step")) is not None:
-                numbers = {
-                    key: value for key, value in row.items() if key not in NOT_CURVES and _number(value) is not None
-                }
-                steps.setdefault(row["step"], {}).update(numbers)
+                steps.setdefault(row["step"], {}).update(_numbers(row))
             elif row.get("event") in ("done", "failure"):
                 done.append({"at": None if at is None or first is None else round(at - first, 3),
                              "seconds": _number(row.get("seconds")), "failed": row["event"] == "failure"})  # fmt: skip
@@ -63,8 +60,13 @@ def _numbers(row: dict[str, Any]) -> dict[str, float]:
 
 
 def _number(value: object) -> float | None:
-    ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return value if ok else None  # type: ignore[return-value]
+    """The number, None where it is none that a curve can hold: no float is as large as some whole numbers of JSON."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return value if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def _seconds(time: object) -> float | None:
