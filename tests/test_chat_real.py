@@ -19,6 +19,7 @@ import pytest
 from inference.chat.events import next_state
 from steprag import atlas
 from steprag.cli import main
+from steprag.engines.models import shipped_adapters
 from steprag.files import read_records
 from steprag.inputs import read_questions
 from steprag.types import Prediction, Turn
@@ -80,8 +81,9 @@ def test_a_turn_over_http_is_what_infer_predicts(index: Path, tmp_path: Path) ->
             for event in follow(client, ask(client, question.question)):
                 state = next_state(state, event)
     turns = list(read_records(tmp_path / "chat/turns.jsonl", Turn))
+    adapter = next(iter(shipped_adapters()))
     argv = ["infer", "--questions", str(tmp_path / "questions.jsonl"), "--index", str(index), "--out",
-            str(tmp_path / "infer"), "--adapter", "atlas-warmstart", "--policy.concurrency", "1"]  # fmt: skip
+            str(tmp_path / "infer"), "--adapter", adapter, "--policy.concurrency", "1"]  # fmt: skip
     assert main(argv) == 0
     predictions = list(read_records(tmp_path / "infer/predictions.jsonl", Prediction))
     for turn, predicted in zip(turns, predictions, strict=True):

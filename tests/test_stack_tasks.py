@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from steprag.atlas.readings import TaskEpisode
 from steprag.cli import main
 from steprag.errors import ConfigError
 from steprag.experiments import stack_words
-from steprag.experiments.stack_proof import ARMS, DEPTH, Arm
+from steprag.experiments.stack_proof import ARMS, DEPTH, QUICK, Arm, StackProof, asked_of
 from steprag.files import read_json, read_records, write_records
 from steprag.gold import em_of, parts_of
 from steprag.inputs import read_passages, read_questions
@@ -145,6 +146,13 @@ def worked(tmp_path: Path, world_index: Path) -> Path:
     files = ["--episodes", str(tmp_path / "episodes.jsonl"), "--corpus", str(corpus), "--index", str(world_index)]
     assert main(["worked", *files, *more]) == 0
     return tmp_path / "worked"
+
+
+def test_fewer_questions_are_of_every_length(tmp_path: Path) -> None:
+    proof = StackProof(tmp_path, replace(QUICK, test=9), "vllm", 1, ARMS)
+    kinds = [question.metadata["type"] for question in asked_of(proof, "ledger")]
+    assert kinds == ["ledger-2"] * 3 + ["ledger-4"] * 3 + ["ledger-8"] * 3
+    assert len(asked_of(replace(proof, sizes=replace(QUICK, test=0)), "ledger")) == 300
 
 
 def readings(endpoint: Endpoint, worked: Path, out: Path, *more: str) -> int:

@@ -141,7 +141,7 @@ def run_stages(proof: StackProof, book: StageBook) -> None:
     out = proof.out
     book.run(stage(out / "index", "index build", corpus=atlas.path("corpus")))
     for task in TASKS:
-        write_records(out / f"{task}.jsonl", test_questions(proof, task))
+        write_records(out / f"{task}.jsonl", asked_of(proof, task))
     for arm in proof.arms:
         book.run(worked(proof, arm, "train"))
     stacked = next(arm for arm in ARMS if arm.name == "stack")
@@ -232,7 +232,7 @@ def _infer(proof: StackProof, arm: Arm, name: str, task: str, size: int, *more: 
     )  # fmt: skip
 
 
-def test_questions(proof: StackProof, task: str) -> list[Question]:
+def asked_of(proof: StackProof, task: str) -> list[Question]:
     """The task's test questions, or as many as asked for, at equal distances: the file goes from short to long."""
     questions = read_questions(atlas.task(f"{task}.test"))
     asked = min(proof.sizes.test or len(questions), len(questions))
