@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
 
 from steprag.errors import ConfigError, quoted
 
@@ -15,7 +16,7 @@ LONGEST = 1 << 20
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """SafeLoader without aliases, with which a few lines can stand for gigabytes."""
+    """SafeLoader without aliases, with which a few lines can stand for gigabytes, and whose texts UTF-8 can write."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -23,12 +24,21 @@ class _PlainLoader(yaml.SafeLoader):
             raise ComposerError(None, None, "an alias (*name); write the value out", mark)
         return super().compose_node(parent, index)
 
+    def construct_scalar(self, node: Any) -> Any:
+        value = super().construct_scalar(node)
+        try:
+            str(value).encode()
+        except UnicodeEncodeError:
+            problem = "half of a surrogate pair, which is no character; write the character itself"
+            raise ConstructorError(None, None, problem, node.start_mark) from None
+        return value
+
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The keys and values of a YAML file; none for an empty one.
 
     Raises ConfigError, with the line where it is known, for a file that is missing, longer than 1 MiB, not UTF-8 or
-    not YAML, that has aliases, or whose keys are not all text.
+    not YAML, that has aliases or half of a surrogate pair, or whose keys are not all text.
     """
     if not path.is_file():
         raise ConfigError(f"{path}: not found, or no file")

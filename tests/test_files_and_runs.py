@@ -173,6 +173,7 @@ DAMAGED = [
     (b'{"identity": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", ":1: lists or objects are nested too deep"),
     (b'{"stage": "x", "config": {}}', ": identity is missing"),
     (b'{"stage": "x", "identity": {}, "config": []}', ": config: expected an object, found list"),
+    (b'{"stage": "x", "identity": {}, "config": {}, "asked": {}}', ": asked: expected a count of questions, found {}"),
     (b'{"stage": "x", "identity": null, "config": {}}', ": identity: expected an object, found NoneType"),
 ]
 

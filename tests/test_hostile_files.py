@@ -223,6 +223,7 @@ def test_adapters_without_tensors_are_refused(content: bytes, tmp_path: Path) ->
 @pytest.mark.parametrize("content", [
     b"a: [" * 3000, b"a: " + b"9" * 5000, b"caf\xe9: 1", b"\xff\xfea\x00", b"1: 2", b"a: &x [1]\nb: *x", b"- 1",
     b"!!python/object/apply:os.system [ls]", b"!!binary aGk=", b"? [a]\n: 1", b"a: \x00", b"a: [",
+    b'a: "\\ud83d"', b'"\\ud83d": 1', b'a: ["x", "\\ud83d\\ude00"]',
 ])  # fmt: skip
 def test_recipes_that_are_none_are_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_bytes(content)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -112,22 +113,32 @@ class Encoder:
     def _forward(self, tokens: Tokens) -> np.ndarray:
         import torch
 
-        with torch.inference_mode():
+        with torch.inference_mode(), self._within():
             found = self._model(self._features(tokens))["sentence_embedding"].float()
             if self.spec.normalise:
                 found = torch.nn.functional.normalize(found, dim=1)
             return self._checked(found.cpu().numpy())
 
     def _encode(self, texts: Sequence[str], prefix: str, batch_size: int) -> np.ndarray:
-        vectors = self._model.encode(
-            list(texts),
-            prompt=prefix,
-            batch_size=batch_size,
-            show_progress_bar=False,
-            convert_to_numpy=True,
-            normalize_embeddings=self.spec.normalise,
-        )
+        with self._within():
+            vectors = self._model.encode(
+                list(texts),
+                prompt=prefix,
+                batch_size=batch_size,
+                show_progress_bar=False,
+                convert_to_numpy=True,
+                normalize_embeddings=self.spec.normalise,
+            )
         return np.ascontiguousarray(self._checked(vectors), dtype=np.float32)
+
+    @contextmanager
+    def _within(self) -> Iterator[None]:
+        """A block in which the model reads tokens. Raises ConfigError for one that its weights have no row for."""
+        try:
+            yield
+        except IndexError as error:
+            problem = f"its tokenizer gives a token or a place that its weights lack ({error})"
+            raise ConfigError(f"encoder {self.spec.name}: {problem}; restore its folder") from None
 
     def _checked(self, vectors: np.ndarray) -> np.ndarray:
         if vectors.shape[1] != self.spec.dimension:

@@ -130,6 +130,8 @@ def read_spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:
         return _spec(name, folder, overrides)
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{folder} is no sentence-transformers folder that can be read: missing {error}") from None
+    except (ValueError, OverflowError) as error:
+        raise ConfigError(f"{folder} is no sentence-transformers folder that can be read: {error}") from None
 
 
 def _spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from indexes.web.extraction import Page
 from indexes.web.providers import WebResult
+from steprag.batch.database import FAULTS
 from steprag.errors import ConfigError, DataError, JournalError, quoted
 from steprag.json_text import decoded
 
@@ -62,7 +63,7 @@ class Snapshot:
             if not frozen:
                 self._prepare()
             self.id = self._id()
-        except (sqlite3.Error, OSError) as error:
+        except (*FAULTS, OSError) as error:
             raise ConfigError(f"web.snapshot {folder} cannot be opened: {error}") from None
 
     def _prepare(self) -> None:
@@ -119,7 +120,7 @@ class Snapshot:
             self._file.execute("BEGIN IMMEDIATE")
             self._insert(settings, query, seen, at)
             self._file.execute("COMMIT")
-        except sqlite3.Error as error:
+        except FAULTS as error:
             if self._file.in_transaction:
                 self._file.execute("ROLLBACK")
             raise JournalError(f"{self._path} cannot be written: {error}; what it holds is kept") from None
@@ -139,7 +140,7 @@ class Snapshot:
     def _rows(self, query: str, *values: str) -> list[tuple[Any, ...]]:
         try:
             return self._file.execute(query, values).fetchall()
-        except sqlite3.DatabaseError as error:
+        except FAULTS as error:
             raise DataError(self._path, f"cannot be read: {error}", remedy="restore it from a copy") from None
 
     def close(self) -> None:

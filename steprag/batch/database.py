@@ -20,6 +20,8 @@ CREATE TABLE IF NOT EXISTS questions(id TEXT PRIMARY KEY, row TEXT);
 CREATE TABLE IF NOT EXISTS lost(id INTEGER PRIMARY KEY, question TEXT, role TEXT);
 """
 # A call without a reply was in flight when the process died.
+FAULTS = (sqlite3.Error, UnicodeDecodeError)
+"""What sqlite3 raises for a file that is damaged: some of its messages quote bytes that are no text."""
 IN_MEMORY = Path(":memory:")
 """The path of a journal that no file keeps."""
 PATIENCE = 150.0
@@ -39,21 +41,21 @@ class Database:
         self._path = path
         try:
             self._db = _connected_to_read(path) if reading else _connected(path, alone)
-        except sqlite3.Error as error:
+        except FAULTS as error:
             raise _translated(error, path) from None
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """All rows that a query finds."""
         try:
             return self._db.execute(query, values).fetchall()
-        except sqlite3.Error as error:
+        except FAULTS as error:
             raise _translated(error, self._path) from None
 
     def write(self, statement: str, *values: object) -> None:
         """Runs a statement; it is committed when this returns, or with the COMMIT of its transaction."""
         try:
             self._db.execute(statement, values)
-        except sqlite3.Error as error:
+        except FAULTS as error:
             raise _translated(error, self._path) from None
 
     def bury_lost(self) -> None:
@@ -81,7 +83,7 @@ class Database:
         self._db.close()
 
 
-def _translated(error: sqlite3.Error, path: Path) -> JournalError:
+def _translated(error: Exception, path: Path) -> JournalError:
     name = getattr(error, "sqlite_errorname", "")
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
         return JournalError(f"{path}: {error}; move it away to start afresh")
