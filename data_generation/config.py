@@ -63,7 +63,8 @@ class SearchConfig(Section):
         "answering are learnt too; none: not done",
     )
     score: bool = Field(
-        default=False, description="ask at every state what the policy believes of the golden answer (llamacpp, vllm)"
+        default=False,
+        description="ask at every state what the policy believes of the golden answer (llamacpp, vllm, sglang)",
     )
     score_found: bool = Field(
         default=True,

@@ -28,6 +28,7 @@ from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
 from steprag.agent.judge import Judge, prompt_hash
 from steprag.agent.open import Agent, make_environment, open_agent
+from steprag.agent.retriever import PLACES
 from steprag.batch.absorb import absorb_slots
 from steprag.batch.journal import Journal, QuestionCalls
 from steprag.batch.journalled import SCORE, scorer_of
@@ -57,7 +58,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag generate", description="Monte Carlo tree search: questions to trees")
     parser.add_argument("--questions", required=True, metavar="FILE", help="questions, JSON Lines")
     parser.add_argument("--dataset_name", metavar="NAME", help="the data set of these questions [as the rows say]")
-    parser.add_argument("--index", required=True, metavar="DIR|URL", help="index folder, or a service's URL")
+    parser.add_argument("--index", required=True, metavar="INDEX", help=PLACES)
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder: trees, failures, journal, manifest")
     parser.add_argument(
         "--after", nargs="+", default=[], metavar="RUN", help="earlier runs: what their trees hold is marked as known"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 
 from indexes.retrieval.open import open_retriever
-from steprag.agent.retriever import Retriever
+from steprag.agent.retriever import PLACES, Retriever
 from steprag.cli import guarded
 from steprag.config import StageConfig, add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
@@ -40,7 +40,7 @@ def readable(query: str, passages: Sequence[Passage]) -> str:
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag index search", description="Finds passages in an index folder.")
-    parser.add_argument("--index", required=True, metavar="DIR|URL", help="index folder, or a service's URL")
+    parser.add_argument("--index", required=True, metavar="INDEX", help=PLACES)
     parser.add_argument("query", nargs="+", help="one or more queries")
     parser.add_argument("--top_k", type=int, default=3, help="passages a query brings [3]")
     parser.add_argument("--json", action="store_true", help="one JSON object a query")

@@ -13,6 +13,7 @@ from inference.critic_choice import critic_of
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.critic import Critic
 from steprag.agent.open import make_environment, open_agent
+from steprag.agent.retriever import PLACES
 from steprag.agent.rollout import Moment, Taken, episode_of, rollout
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import Journal
@@ -28,7 +29,7 @@ SHOWN = 110
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag ask", description="Ask the agent one question and watch it work.")
     parser.add_argument("question")
-    parser.add_argument("--index", required=True, metavar="DIR", help="index folder")
+    parser.add_argument("--index", required=True, metavar="INDEX", help=PLACES)
     add_infer_options(parser)
     given = parse_arguments(parser, argv)
     config = infer_config(given, shipped=True)

@@ -29,6 +29,7 @@ from steprag.agent.checkpoints import checked_profile
 from steprag.agent.critic import Critic
 from steprag.agent.environment import Environment
 from steprag.agent.open import Agent, make_environment, open_agent
+from steprag.agent.retriever import PLACES
 from steprag.agent.rollout import Choose
 from steprag.batch.absorb import absorb_slots
 from steprag.batch.journal import Journal
@@ -63,7 +64,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--questions", metavar="FILE", help="questions, JSON Lines")
     parser.add_argument("--split", help="split of a named data set [test, else dev]")
     parser.add_argument("--data_dir", metavar="DIR", help="folder of named data sets in FlashRAG's layout, not the hub")
-    parser.add_argument("--index", required=True, metavar="DIR|URL", help="index folder, or a service's URL")
+    parser.add_argument("--index", required=True, metavar="INDEX", help=PLACES)
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder: predictions.jsonl, metrics.json")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
     add_shard_option(parser)

@@ -21,9 +21,11 @@ from indexes.web.config import WebFileConfig
 from inference.config import InferConfig
 from preference.config import PairsStageConfig
 from steprag.agent.profiles import load_profile
+from steprag.agent.retriever import PLACES
 from steprag.cli import COMMANDS, CONFIGS, main
 from steprag.config import StageConfig, leaves, load_config
 from steprag.errors import ConfigError
+from steprag.sections import PromptConfig
 from training.config import TrainConfig
 
 ROOT = Path(__file__).parent.parent
@@ -175,6 +177,23 @@ def test_every_recipe_loads_and_differs_from_the_defaults(path: Path) -> None:
     lines = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
     assert len(lines) <= 20
     assert yaml.safe_load(path.read_text())
+
+
+def test_the_recipes_of_a_model_show_it_the_prompts_of_its_trees() -> None:
+    def prompt(stage: str, name: str) -> PromptConfig:
+        return vars(load_config(_schemas()[stage], str(ROOT / "configs" / stage / f"{name}.yaml")))["prompt"]
+
+    trees = prompt("generation", "qwen2.5-7b-vllm")
+    assert trees.examples, "an untrained model needs worked examples"
+    assert prompt("inference", "qwen2.5-7b-vllm") == trees
+    assert prompt("training", "qwen2.5-7b-grpo") == prompt("training", "qwen2.5-1.5b-grpo") == trees
+
+
+@pytest.mark.parametrize("command", ["generate", "infer", "ask", "serve", "train", "index search"])
+def test_help_says_all_that_may_stand_for_an_index(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    assert PLACES in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("schema", [GenerateConfig, InferConfig, PairsStageConfig, TrainConfig, WebFileConfig])

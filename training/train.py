@@ -19,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from steprag.agent.retriever import PLACES
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.engines.models import ModelFiles, adapter_hash, hub_revision, resolve_model, weights_hash
@@ -96,9 +97,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="steprag train", description="Pairs, or the agent's own episodes, to a checkpoint.", allow_abbrev=False
     )
-    parser.add_argument("--pairs", metavar="DIR", help="sft, dpo: folder that steprag pairs wrote")
+    parser.add_argument("--pairs", metavar="DIR", help="sft, dpo, critic: folder that steprag pairs wrote")
     parser.add_argument("--questions", metavar="FILE", help="grpo: questions to play, JSON Lines")
-    parser.add_argument("--index", metavar="DIR|URL", help="grpo: index folder, or a service's URL")
+    parser.add_argument("--index", metavar="INDEX", help=f"grpo: {PLACES}")
     parser.add_argument("--out", required=True, metavar="CKPT", help="folder for the checkpoint and its manifest")
     parser.add_argument("--json", action="store_true", help="write the manifest to standard output when done")
     add_options(parser, TrainConfig)

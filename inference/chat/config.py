@@ -22,7 +22,8 @@ class ChatServiceConfig(Section):
     token_env: str = Field(default="STEPRAG_TOKEN", description="environment variable that holds the token; empty: "
                            "on this machine one is made up at each start")  # fmt: skip
     mode: str | None = Field(default=None, description="where it searches if nobody says: local, direct; with a web "
-                             "file also auto, web, both; none: auto where there is one, else the index")  # fmt: skip
+                             "file also web, and with its index auto and both; none: the first there is of "
+                             "auto, local, web")  # fmt: skip
     waiting: Positive = Field(default=64, description="turns accepted and not yet begun; more is 429")
     seconds: float = Field(default=120.0, gt=0, description="time for a turn from when it begins; more ends it")
     leave: float = Field(default=10.0, ge=0, description="seconds after the last listener left until a turn is ended")

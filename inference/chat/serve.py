@@ -24,7 +24,7 @@ from inference.config import config_of
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
 from steprag.agent.open import SERVED, Agent, make_environment, open_agent
-from steprag.agent.retriever import Sourced
+from steprag.agent.retriever import PLACES, Sourced
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import player_identity
@@ -50,7 +50,7 @@ GRACE = 10.0
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag serve", description="Talk to the agent: a web page, and an API.")
-    parser.add_argument("--index", default=DEMO_INDEX, metavar="DIR|URL", help=f"index folder, or a service's URL "
+    parser.add_argument("--index", default=DEMO_INDEX, metavar="INDEX", help=f"{PLACES} "
                         f"[{DEMO_INDEX}, which quickstart.sh builds]")  # fmt: skip
     parser.add_argument("--out", default="runs/chat", metavar="RUN", help="run folder: turns.jsonl [runs/chat]")
     parser.add_argument("--model", metavar="M", help="short for --policy.model: name, path, checkpoint or adapter")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 from steprag.experiments.stages import Contender
 from steprag.files import read_json
@@ -52,6 +53,18 @@ class Sizes:
     dpo_steps: int
     grpo: int
     elsewhere: int
+
+    HELP: ClassVar[dict[str, str]] = {
+        "demos": "worked episodes that the warm start learns; 0: the shipped adapter",
+        "train": "questions of the first search",
+        "second": "questions of the second search",
+        "third": "questions of a third search; 0: none",
+        "test": "test questions",
+        "sft_steps": "steps of a supervised training at most, for each round it learns from",
+        "dpo_steps": "the same of DPO",
+        "grpo": "steps of reinforcement learning; 0: none",
+        "elsewhere": "questions of every other set (--also)",
+    }
 
 
 @dataclass(frozen=True)

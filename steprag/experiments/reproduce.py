@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--report", metavar="FILE", help="where the report goes, its plots beside it [DIR/results.md]")
     parser.add_argument("--quick", action="store_true", help="sizes that show that it runs, and nothing else")
     for name, value in vars(FULL).items():
-        text = f"{name.replace('_', ' ')} [{value}; quick {getattr(QUICK, name)}]"
+        text = f"{Sizes.HELP[name]} [{value}; quick {getattr(QUICK, name)}]"
         parser.add_argument(f"--{name}", type=int, metavar="N", help=text)
     parser.add_argument(
         "--trees", type=Path, metavar="FILE",

@@ -77,6 +77,12 @@ class StackSizes:
 
 FULL = StackSizes(episodes=300, passes=2, test=0, grpo=20)
 QUICK = StackSizes(episodes=6, passes=1, test=4, grpo=1)
+SIZE_HELP = {
+    "episodes": "worked episodes that every arm learns from",
+    "passes": "passes over those of the arm whose steps are longest",
+    "test": "questions of each task; 0: all",
+    "grpo": "steps of reinforcement learning of the stack agent; 0: none",
+}
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--report", metavar="FILE", help="where the report goes [DIR/results-stack.md]")
     parser.add_argument("--quick", action="store_true", help="sizes that show that it runs, and nothing else")
     for name, value in vars(FULL).items():
-        text = f"{name} [{value}; quick {getattr(QUICK, name)}]"
+        text = f"{SIZE_HELP[name]} [{value}; quick {getattr(QUICK, name)}]"
         parser.add_argument(f"--{name}", type=int, metavar="N", help=text)
     parser.add_argument(
         "--engine", default="llamacpp", choices=("llamacpp", "vllm"), help="what serves the policies [llamacpp]"
