@@ -92,7 +92,7 @@ async def add_beliefs(
     if index is None and not journal.is_file():
         raise ConfigError(f"{trees_file.parent} has no journal ({JOURNAL}); give the index that the trees searched")
     profile = checked_profile(config.prompt, config.policy).with_tools(specs_in(made_by))
-    told = made_by.get("identity", {}).get("prompt", {}).get("hash", profile.hash)
+    told = (made_by.get("identity", {}).get("prompt") or {}).get("hash", profile.hash)
     if told != profile.hash:
         raise ConfigError(f"{trees_file} was made by other prompts than {profile.name} is now; give the same profile")
     trees = _Trees(trees_file, config.limit)

@@ -23,8 +23,8 @@ from preference.config import LeakageConfig, LeakageStageConfig
 from preference.report import note_leakage
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
+from steprag.engines.pretrained import loading
 from steprag.engines.threads import one_load
-from steprag.errors import ConfigError
 from steprag.files import existing, file_hash, read_records, read_rows, shaped
 from steprag.gold import is_popqa
 from steprag.inputs import is_per_file, read_questions
@@ -183,17 +183,17 @@ def near_duplicates(
 
 
 def _load(encoder: str) -> Any:
-    """A sentence-transformers model: `minilm`, the embedded one, or a folder."""
+    """A sentence-transformers model: `minilm`, the embedded one, or a folder. Raises ConfigError."""
     from steprag.engines.models import embedded_encoder
 
     folder = embedded_encoder() if encoder == "minilm" else existing(encoder, "encoder")
-    try:
-        with one_load():
-            from sentence_transformers import SentenceTransformer
+    with one_load(), loading(f"leakage.encoder {folder}"):
+        from sentence_transformers import SentenceTransformer
 
-            return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"leakage.encoder: {folder} is no sentence-transformers folder: {error}") from None
+        return SentenceTransformer(
+            str(folder), device="cpu", local_files_only=True, trust_remote_code=False,
+            model_kwargs={"use_safetensors": True},
+        )  # fmt: skip
 
 
 def _encode(model: Any, texts: list[str]) -> np.ndarray:

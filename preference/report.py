@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from preference.card import card
 from preference.config import FolderConfig
 from preference.pairs_folder import PairsFolder
 from preference.plots import draw
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 from steprag.figures import can_draw, png
 from steprag.files import existing, read_json, shaped, write_json, written_whole
 
@@ -32,7 +31,7 @@ def generation_facts(manifest: dict[str, Any]) -> dict[str, Any]:
     facts |= {key: manifest[key] for key in ("spent", "calls_lost") if key in manifest}
     for key in (*SECTIONS, "spent"):
         if not isinstance(facts.get(key, {}), dict):
-            raise ConfigError(f"a run's manifest says {reprlib.repr(facts[key])} of {key}, which is no object")
+            raise ConfigError(f"a run's manifest says {quoted(facts[key])} of {key}, which is no object")
     return facts
 
 

@@ -128,8 +128,8 @@ def run_of(file: Path, *needed: str) -> dict[str, Any]:
 
 
 def read_manifest(path: Path | str, *needed: str) -> dict[str, Any]:
-    """The manifest of a run folder. It has the `needed` keys; its `identity` and `config` are objects, and `asked`,
-    where it stands there, is a count.
+    """The manifest of a run folder. It has the `needed` keys; its `identity` and `config` are objects. Where they
+    stand there, `prompt` (also of the identity) is an object and `asked` a count.
 
     Raises ConfigError where there is none, DataError where it is damaged or another program's.
     """
@@ -143,6 +143,9 @@ def read_manifest(path: Path | str, *needed: str) -> dict[str, Any]:
     for key in ("identity", "config"):
         if not isinstance(manifest.get(key, {}), dict):
             raise DataError(file, f"{key}: expected an object, found {type(manifest[key]).__name__}", remedy=REMEDY)
+    for place in (manifest, manifest.get("identity", {})):
+        if not isinstance(place.get("prompt"), dict | None):
+            raise DataError(file, f"prompt: expected an object, found {quoted(place['prompt'])}", remedy=REMEDY)
     asked = manifest.get("asked", 0)
     if isinstance(asked, bool) or not isinstance(asked, int) or asked < 0:
         raise DataError(file, f"asked: expected a count of questions, found {quoted(asked)}", remedy=REMEDY)

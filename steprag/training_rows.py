@@ -6,14 +6,19 @@ They are frozen plain data in JSON Lines files, as the records of `steprag.types
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from steprag.files import line_hash
 from steprag.metrics import normalise
+from steprag.tree_checks import COUNTABLE
 from steprag.types import Message
 
 PEOPLE = "human"
 """The data set and the source of what people said."""
+Whole = Annotated[int, Field(ge=-COUNTABLE, le=COUNTABLE)]
+"""A whole number that the columns of every exported format hold."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +36,16 @@ class Pair:
     rejected: tuple[Message, ...]
     question_id: str
     tree: str | None
-    chosen_node: int | None
-    rejected_node: int | None
+    chosen_node: Whole | None
+    rejected_node: Whole | None
     action: str
     rejected_action: str
-    depth: int
+    depth: Whole
     chosen_reward: float | None
     rejected_reward: float | None
     margin: float | None
-    chosen_visits: int | None
-    rejected_visits: int | None
+    chosen_visits: Whole | None
+    rejected_visits: Whole | None
     source: str
     golden_answers: tuple[str, ...] = ()
     margin_error: float | None = None
@@ -59,10 +64,10 @@ class Trajectory:
     completion: tuple[Message, ...]
     question_id: str
     action: str
-    depth: int
+    depth: Whole
     source: str
     tree: str | None = None
-    node: int | None = None
+    node: Whole | None = None
     outcome: float | None = None
     golden_answers: tuple[str, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
@@ -78,10 +83,10 @@ class StepLabel:
     error: float | None
     question_id: str
     tree: str
-    node: int
+    node: Whole
     action: str
-    depth: int
-    visits: int
+    depth: Whole
+    visits: Whole
     source: str
     golden_answers: tuple[str, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
@@ -97,10 +102,10 @@ class Ranking:
     errors: tuple[float | None, ...]
     question_id: str
     tree: str
-    nodes: tuple[int, ...]
+    nodes: tuple[Whole, ...]
     actions: tuple[str, ...]
-    depth: int
-    visits: tuple[int, ...]
+    depth: Whole
+    visits: tuple[Whole, ...]
     source: str
     golden_answers: tuple[str, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
@@ -117,7 +122,7 @@ class HumanPair:
 
     turn: str
     question: str
-    step: int
+    step: Whole
     prompt: tuple[Message, ...]
     chosen: str
     rejected: str

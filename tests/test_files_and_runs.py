@@ -174,6 +174,8 @@ DAMAGED = [
     (b'{"stage": "x", "config": {}}', ": identity is missing"),
     (b'{"stage": "x", "identity": {}, "config": []}', ": config: expected an object, found list"),
     (b'{"stage": "x", "identity": {}, "config": {}, "asked": {}}', ": asked: expected a count of questions, found {}"),
+    (b'{"stage": "x", "identity": {"prompt": [[]]}, "config": {}}', ": prompt: expected an object, found [[]]"),
+    (b'{"stage": "x", "identity": {}, "config": {}, "prompt": "p"}', ": prompt: expected an object, found 'p'"),
     (b'{"stage": "x", "identity": null, "config": {}}', ": identity: expected an object, found NoneType"),
 ]
 

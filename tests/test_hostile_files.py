@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import shutil
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from indexes.arrays import mapped_list
 from indexes.corpora.readers import json_lines
 from indexes.corpora.source import Problem
+from preference.exchange.export import export
 from steprag.engines.safetensors_header import check_tensors
 from steprag.errors import ConfigError, DataError, StepragError
 from steprag.files import lines_of, read_json, read_lines, read_records, read_rows
@@ -229,6 +231,16 @@ def test_recipes_that_are_none_are_refused(content: bytes, tmp_path: Path) -> No
     (tmp_path / "recipe.yaml").write_bytes(content)
     with pytest.raises(ConfigError, match=r"recipe.yaml"):
         read_yaml(tmp_path / "recipe.yaml")
+
+
+@pytest.mark.parametrize("format", ["verl", "proguide"])
+def test_whole_numbers_of_rows_fit_every_format(format: str, pairs: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(pairs, tmp_path / "pairs")
+    first, *rest = (folder / "pairs.train.jsonl").read_text().splitlines()
+    row = {**json.loads(first), "depth": 10**30}
+    (folder / "pairs.train.jsonl").write_text("\n".join([json.dumps(row), *rest]) + "\n")
+    with pytest.raises(DataError, match=r"pairs.train.jsonl:1: Pair: depth: input should be less"):
+        export(folder, format, tmp_path / "out")
 
 
 @given(st.binary(max_size=200))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -234,7 +233,7 @@ def grammar_of(manifest: Mapping[str, Any]) -> Grammar:
     """
     if name := manifest.get("grammar"):
         if not isinstance(name, str) or name not in GRAMMARS:
-            raise ConfigError(f"grammar {reprlib.repr(name)}, which a run's manifest names, is not known here")
+            raise ConfigError(f"grammar {quoted(name)}, which a run's manifest names, is not known here")
         return GRAMMARS[name]
     prompt = (manifest.get("config") or {}).get("prompt")
     profile = prompt.get("profile") if isinstance(prompt, dict) else None
