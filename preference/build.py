@@ -125,14 +125,17 @@ def manifests_of(trees: list[Path]) -> list[dict[str, Any]]:
 
 
 def _one_prompt(trees: list[Path], sources: list[dict[str, Any]]) -> Any:
-    """The identity of the prompts that all trees were made by, None where no manifest tells. Raises ConfigError."""
-    told = [source.get("identity", {}).get("prompt") for source in sources]
-    for file, prompt in zip(trees, told, strict=True):
-        if prompt != told[0]:
+    """The identity of the prompts that trees were made by, None where no manifest tells. Raises ConfigError where two
+    manifests tell different ones.
+    """
+    told = [(file, source.get("identity", {}).get("prompt")) for file, source in zip(trees, sources, strict=True)]
+    known = [(file, prompt) for file, prompt in told if prompt]
+    for file, prompt in known:
+        if prompt != known[0][1]:
             raise ConfigError(
-                f"{trees[0]} and {file} were made by different prompts; give each a pairs folder of its own"
+                f"{known[0][0]} and {file} were made by different prompts; give each a pairs folder of its own"
             )
-    return told[0]
+    return known[0][1] if known else None
 
 
 def read_trees(*files: Path) -> Iterator[tuple[Tree, str]]:

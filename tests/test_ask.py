@@ -132,10 +132,3 @@ def test_the_trained_agent_comes_before_the_warm_start(tmp_path: Path) -> None:
         (tmp_path / folder / "adapter_config.json").write_text("{}")
         assert next(iter(shipped_adapters(tmp_path).values())).name == folder
     assert [*shipped_adapters(tmp_path)] == [*SHIPPED]
-
-
-def test_a_shipped_name_that_this_version_lacks_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    missing = [name for name in SHIPPED if name not in shipped_adapters()]
-    for name in missing:
-        assert main(["ask", QUESTION, "--index", "nowhere", "--adapter", name]) == 2
-        assert f"ships no adapter {name}; it ships atlas-warmstart" in capsys.readouterr().err

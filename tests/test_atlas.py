@@ -5,6 +5,8 @@ import importlib.util
 import json
 import random
 import re
+import shutil
+import subprocess
 from collections import Counter
 from functools import cache
 from importlib.metadata import version
@@ -295,3 +297,17 @@ def test_shipped_adapters_are_small_and_say_how_they_were_made() -> None:
         assert sum(file.stat().st_size for file in folder.iterdir()) <= 10_000_000
         for file in ("manifest.json", "adapter_config.json"):
             assert not re.findall(r'"/[^"]*/', (folder / file).read_text()), f"{folder / file} names a path"
+
+
+def test_an_agent_is_shipped_with_a_manifest_that_lists_what_is_shipped(tmp_path: Path) -> None:
+    trained = tmp_path / "trained"
+    shutil.copytree(shipped_adapters()["atlas-warmstart"], trained)
+    manifest = json.loads((trained / "manifest.json").read_text())
+    manifest["files"]["metrics.jsonl"] = manifest["files"]["adapter_config.json"]
+    manifest["config"]["adapter"] = "/home/someone/runs/sft"
+    (trained / "manifest.json").write_text(json.dumps(manifest))
+    script = Path(__file__).parents[1] / "scripts/ship_agent.sh"
+    subprocess.run(["bash", str(script), str(trained), str(tmp_path / "agent")], check=True)
+    assert main(["run", "check", str(tmp_path / "agent")]) == 0
+    assert read_manifest(tmp_path / "agent")["config"]["adapter"] == "sft"
+    assert {*read_manifest(tmp_path / "agent")["files"]} == {"adapter_config.json", "adapter_model.safetensors"}

@@ -381,10 +381,13 @@ def test_runs_together_are_one_data_set(tmp_path: Path) -> None:
 
 
 def test_trees_of_different_prompts_are_no_data_set(tmp_path: Path) -> None:
-    runs = [run_folder(tmp_path / "first", 1), run_folder(tmp_path / "second", 1)]
-    (runs[1] / "manifest.json").write_text('{"identity": {"prompt": {"hash": "other"}}}', encoding="utf-8")
-    with pytest.raises(ConfigError, match="made by different prompts"):
+    runs = [run_folder(tmp_path / name, 1) for name in ("bare", "first", "second")]  # bare trees have no manifest
+    for run in runs[1:]:
+        (run / "manifest.json").write_text(json.dumps({"identity": {"prompt": {"hash": run.name}}}), encoding="utf-8")
+    with pytest.raises(ConfigError, match="first.*and .*second.*made by different prompts"):
         main(["--trees", *map(str, runs), "--out", str(tmp_path / "out")])
+    assert main(["--trees", *map(str, runs[:2]), "--out", str(tmp_path / "out")]) == 0
+    assert read_manifest(tmp_path / "out")["prompt"] == {"hash": "first"}
 
 
 def test_same_input_same_bytes(tmp_path: Path) -> None:

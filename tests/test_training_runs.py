@@ -101,6 +101,18 @@ def test_dpo_goes_on_from_the_adapter_itself(tiny: Path, pairs: Path, warm: Path
     assert any(not torch.equal(before[key], after[key]) for key in before)
 
 
+def test_rows_without_a_manifest_leave_the_adapter_its_prompt(
+    tiny: Path, pairs: Path, warm: Path, tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows"
+    shutil.copytree(pairs, rows, ignore=shutil.ignore_patterns("manifest.json"))
+    assert train(tiny, rows, tmp_path / "out", "dpo", "--adapter", str(warm), "--max_steps", "1") == 0
+    assert json.loads((tmp_path / "out/manifest.json").read_text())["prompt"] == {
+        "profile": "transcript",
+        "hash": "abc",
+    }
+
+
 def test_dpo_leaves_the_lower_blocks_as_they_were(tiny: Path, pairs: Path, warm: Path, tmp_path: Path) -> None:
     import torch
 

@@ -202,8 +202,13 @@ def _base(inputs: Inputs) -> dict[str, Any]:
     return {
         "base": {"name": files.name, "sha256": weights_hash(files), "revision": hub_revision(files)},
         "data": inputs.hashes,
-        "prompt": source.get("prompt"),
+        "prompt": source.get("prompt") or _prompt_of(files),
     }
+
+
+def _prompt_of(files: ModelFiles) -> Any:
+    """The prompts that the starting adapter was taught, where its manifest tells: bare trees do not."""
+    return run_of(files.adapter / "adapter_config.json").get("prompt") if files.adapter else None
 
 
 def _versions() -> dict[str, str]:

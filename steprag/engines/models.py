@@ -25,7 +25,7 @@ EMBEDDED = "smollm2-135m-instruct"
 _EMBEDDED_NAMES = frozenset({EMBEDDED, "smollm2"})
 ATLAS = Path(__file__).parent.parent / "atlas"
 SHIPPED = {"atlas-agent": "agent", "atlas-warmstart": "warmstart"}
-"""Adapters of the embedded model that may be shipped, the best first, and their folders in ATLAS."""
+"""Adapters of the embedded model that are shipped, the best first, and their folders in ATLAS."""
 
 _GGUF_BYTES = 98_362_432
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -79,15 +79,8 @@ def shipped_adapters(home: Path = ATLAS) -> dict[str, Path]:
 
 
 def _named(path: str | Path) -> Path:
-    """The path itself, or the folder of a shipped adapter where its name is given. Raises ConfigError where it is
-    none of this version.
-    """
-    if str(path) not in SHIPPED:
-        return Path(path)
-    there = shipped_adapters()
-    if str(path) not in there:
-        raise ConfigError(f"this version ships no adapter {path}; it ships {', '.join(there)}")
-    return there[str(path)]
+    """The path itself, or the folder of a shipped adapter where its name is given."""
+    return ATLAS / SHIPPED[str(path)] if str(path) in SHIPPED else Path(path)
 
 
 def embedded_gguf() -> Path:
