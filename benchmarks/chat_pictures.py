@@ -1,8 +1,8 @@
 """The pictures of docs/chat.md: `steprag serve` as it comes, asked in Chromium.
 
-    python -m benchmarks.chat_pictures INDEX [--question TEXT] [--out docs/chat-page]
+    python -m benchmarks.chat_pictures runs/index [--question TEXT] [--out docs/chat-page]
 
-INDEX is Atlas'. The embedded model answers with the best adapter that is shipped.
+The index is Atlas. The embedded model answers with the best adapter that is shipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.test_chat_real import TOKEN, service
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-QUESTION = "Which currency is used in the country whose capital is Tirana?"
+QUESTION = "What do people pay with in the nation with Algiers as its capital?"
 MODEL_SECONDS = 300
 NARROW = {"width": 390, "height": 760}
 
