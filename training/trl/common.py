@@ -23,6 +23,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
+from steprag.engines.cpu import return_freed_memory
 from steprag.errors import TrainingError
 from steprag.progress import Progress
 from steprag.runs import Run
@@ -95,6 +96,10 @@ class Refreezing(Trainer):
         freeze_below(self.model, self.layers)  # pyright: ignore[reportArgumentType]
 
 
+TRIM_STEPS = 16
+"""Steps between two returns of freed memory."""
+
+
 class Watch(TrainerCallback):
     """Notes what the trainer logs in the run's metrics, moves the bar, and ends the loop when its time is over."""
 
@@ -122,6 +127,8 @@ class Watch(TrainerCallback):
         last = next((entry[told] for entry in reversed(state.log_history) if told in entry), None)
         if self._bar:
             self._bar.advance(notes="" if last is None else f"{told} {last:.4f}")
+        if state.global_step % TRIM_STEPS == 0:
+            return_freed_memory()
         self.seconds = time.monotonic() - self._start
         if self._config.minutes and state.global_step < state.max_steps and self._over(60 * self._config.minutes):
             self.out_of_time = control.should_training_stop = True
@@ -131,9 +138,10 @@ class Watch(TrainerCallback):
         return bool(broadcast_object_list([self.seconds > limit])[0])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Closes the bar."""
+        """Closes the bar; what the next stage needs of memory is free."""
         if self._bar:
             self._bar.__exit__(None, None, None)
+        return_freed_memory()
 
 
 def run_trainer(trainer: Trainer, job: Job) -> Outcome:
