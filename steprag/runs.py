@@ -143,9 +143,9 @@ def read_manifest(path: Path | str, *needed: str) -> dict[str, Any]:
     for key in ("identity", "config"):
         if not isinstance(manifest.get(key, {}), dict):
             raise DataError(file, f"{key}: expected an object, found {type(manifest[key]).__name__}", remedy=REMEDY)
-    judged = manifest.get("stage") == "judge"  # whose prompt is a file: its hash stands there
+    hashed = manifest.get("stage") in ("judge", "readings")  # these name the prompt by its hash alone
     for place in (manifest, manifest.get("identity", {})):
-        if not isinstance(place.get("prompt"), dict | None) and not judged:
+        if not isinstance(place.get("prompt"), dict | None) and not hashed:
             raise DataError(file, f"prompt: expected an object, found {quoted(place['prompt'])}", remedy=REMEDY)
     asked = manifest.get("asked", 0)
     if isinstance(asked, bool) or not isinstance(asked, int) or asked < 0:
