@@ -73,7 +73,7 @@ class GrpoSection(Section):
     )
     credit: Literal["episode", "kept"] = Field(
         default="episode",
-        description="kept: what a later step took off the stack is not praised (biased); episode: all steps alike",
+        description="kept: what a later step took back is not praised (biased); episode: all steps alike",
     )
     weigh: Literal["token", "episode"] = Field(
         default="token", description="token: long episodes weigh more; episode: each episode of a group weighs the same"

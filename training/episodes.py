@@ -17,7 +17,7 @@ from steprag.agent.environment import Environment
 from steprag.agent.grammar import Grammar
 from steprag.agent.judge import Judge
 from steprag.agent.rollout import episode_of, rollout
-from steprag.agent.stack import live
+from steprag.agent.stack import popped
 from steprag.batch.concurrency import for_each
 from steprag.engines.tokens import prompt_tokens
 from steprag.policy.gate import Gate
@@ -247,12 +247,11 @@ def _worth(group: Group, grammar: Grammar, section: GrpoSection) -> list[list[fl
     usual = sum(tokens) / len(tokens)
     found: list[list[float]] = []
     for number, episode in enumerate(group.episodes):
-        kept = set(live(episode.state.steps, grammar))
+        back = popped(episode.state.steps, grammar)
         places = range(len(group.turns[number]))
         worth = [whole[number] + (gains[number][at] if at < len(gains[number]) else 0.0) for at in places]
         if section.credit == "kept":
-            gone = [at < len(episode.state.steps) and at not in kept for at in places]
-            worth = [min(one, 0.0) if off else one for one, off in zip(worth, gone, strict=True)]
+            worth = [min(one, 0.0) if at in back else one for at, one in enumerate(worth)]
         scale = usual / tokens[number] if section.weigh == "episode" and tokens[number] else 1.0
         found.append([scale * one for one in worth])
     return found
