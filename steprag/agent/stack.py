@@ -26,10 +26,8 @@ def live(steps: tuple[Step, ...], grammar: Grammar) -> tuple[int, ...]:
     """Places in the trace of the steps that are on the stack, the bottom first. The last step is always on top."""
     if not grammar.shrinks:
         return tuple(range(len(steps)))
-    stack: list[int] = []
-    for stack, _ in _walk(steps, grammar):
-        pass
-    return tuple(stack)
+    stacks = [stack for stack, _ in _walk(steps, grammar)]
+    return tuple(stacks[-1]) if stacks else ()
 
 
 def popped(steps: tuple[Step, ...], grammar: Grammar) -> frozenset[int]:
