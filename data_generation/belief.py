@@ -98,7 +98,7 @@ async def add_beliefs(
     trees = _Trees(trees_file, config.limit)
     identity = {
         **made_by.get("identity", {}),
-        "prompt": {"profile": profile.name, "hash": profile.hash},
+        "prompt": profile.identity,
         "belief": {
             "trees": file_hash(trees_file),
             "policy": model_identity(config.policy),

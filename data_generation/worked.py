@@ -95,7 +95,7 @@ async def work(config: WorkedConfig, episodes: Path, corpus: Path, index: str, o
         with open_run(out, "worked", identity=identity, config=config.model_dump()) as run:
             rows = await replay_all(episodes, corpus, environment, config.seed, config.limit)
             write_records(run.path / "sft.train.jsonl", rows)
-            run.set(counts={"steps": len(rows)}, prompt=prompt_of(environment))
+            run.set(counts={"steps": len(rows)}, prompt=environment.profile.identity)
     return len(rows)
 
 
@@ -105,15 +105,10 @@ def identity_of(config: WorkedConfig, episodes: Path, environment: Environment) 
         "episodes": file_hash(episodes),
         "limit": config.limit,
         "index": environment.retriever.fingerprint,
-        "prompt": prompt_of(environment),
+        "prompt": environment.profile.identity,
         **config.episode.identity,
         "seed": config.seed,
     }
-
-
-def prompt_of(environment: Environment) -> dict[str, str]:
-    """The profile's name and hash, as the manifest keeps them; training compares them with inference."""
-    return {"profile": environment.profile.name, "hash": environment.profile.hash}
 
 
 async def replay_all(

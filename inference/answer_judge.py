@@ -93,7 +93,7 @@ async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[s
     questions = [Question(p.id, p.question, p.golden_answers) for p in predictions.values()]
     identity = {
         "predictions": file_hash(file),
-        "prompt": file_hash(PROMPT)[:16],
+        "prompt": {"hash": file_hash(PROMPT)[:16]},
         "judge": {**model_identity(config.judge), **config.judge.model_dump(include=SAMPLING)},
     }
     spending = Spending(config.budget, {"judge": config.judge.price})

@@ -88,7 +88,7 @@ async def readings(config: ReadingsConfig, worked: Path, out: Path) -> tuple[dic
     identity = {
         "readings": file_hash(file),
         "limit": config.limit,
-        "prompt": profile.hash,
+        "prompt": {"hash": profile.hash},
         "policy": {**model_identity(config.policy), **config.policy.model_dump(include=SAMPLING)},
     }
     spending = Spending(config.budget, {"policy": config.policy.price})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from steprag.run_outputs import FILES, REMEDY, Listed, check_outputs, outputs, t
 from steprag.tree_checks import COUNTABLE
 
 FORMAT = 1
+_HASH = re.compile("[0-9a-f]{16}")
 MOVED = (("grpo", "depth"), ("search", "depth"), ("retriever", "top_k"))
 """Sections and keys where manifests of earlier versions have what `episode` has now; later ones win."""
 
@@ -143,9 +145,10 @@ def read_manifest(path: Path | str, *needed: str) -> dict[str, Any]:
     for key in ("identity", "config"):
         if not isinstance(manifest.get(key, {}), dict):
             raise DataError(file, f"{key}: expected an object, found {type(manifest[key]).__name__}", remedy=REMEDY)
-    hashed = manifest.get("stage") in ("judge", "readings")  # these name the prompt by its hash alone
     for place in (manifest, manifest.get("identity", {})):
-        if not isinstance(place.get("prompt"), dict | None) and not hashed:
+        if isinstance(place.get("prompt"), str) and _HASH.fullmatch(place["prompt"]):
+            place["prompt"] = {"hash": place["prompt"]}  # as `judge` and `readings` wrote it
+        if not isinstance(place.get("prompt"), dict | None):
             raise DataError(file, f"prompt: expected an object, found {quoted(place['prompt'])}", remedy=REMEDY)
     asked = manifest.get("asked", 0)
     if isinstance(asked, bool) or not isinstance(asked, int) or asked < 0:

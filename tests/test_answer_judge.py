@@ -56,8 +56,19 @@ def test_answers_are_judged_and_set_beside_em(predictions: Path, capsys: pytest.
     assert scores["predictions_of"] == {"harness": 7}
     assert (scores["right"], scores["em"], scores["agreement"], scores["unread"]) == (0.5, 0.25, 0.75, 1)
     assert scores["usage"]["calls"] == 5
-    assert len(scores["identity"]["prompt"]) == 16
+    assert len(scores["identity"]["prompt"]["hash"]) == 16
     assert "right      50.0" in capsys.readouterr().out
+
+
+def test_a_folder_that_names_its_prompt_by_the_hash_alone_goes_on(predictions: Path) -> None:
+    with serve(chat_reply(judge)) as endpoint:
+        assert run(endpoint, predictions) == 0
+        asked, file = len(endpoint.requests), predictions / "judged/manifest.json"
+        manifest = json.loads(file.read_text())
+        manifest["identity"]["prompt"] = manifest["identity"]["prompt"]["hash"]  # as up to version 0.1
+        file.write_text(json.dumps(manifest))
+        assert run(endpoint, predictions) == 0
+    assert asked == len(endpoint.requests)
 
 
 def test_failed_requests_are_not_wrong_answers(predictions: Path) -> None:

@@ -47,6 +47,31 @@ def command_of(file: Path) -> dict[str, str]:
     return options_of(generate_line(text))
 
 
+def containers(node: Any) -> list[dict[str, Any]]:
+    """Every container of a Kubernetes object."""
+    if isinstance(node, dict):
+        return [*node.get("containers", []), *(found for value in node.values() for found in containers(value))]
+    return [found for value in node for found in containers(value)] if isinstance(node, list) else []
+
+
+@pytest.mark.parametrize("file", sorted(CLUSTER.glob("*.yaml")), ids=lambda file: file.name)
+def test_every_pod_gets_the_tokens(file: Path) -> None:
+    found = containers(yaml.safe_load(file.read_text()))
+    assert found
+    assert all(one["envFrom"] == [{"secretRef": {"name": "steprag"}}] for one in found)
+
+
+@pytest.mark.parametrize("file", sorted(CLUSTER.iterdir()), ids=lambda file: file.name)
+def test_jobs_search_as_the_recipe_says(file: Path) -> None:
+    options, recipe = command_of(file), ROOT / "configs/generation/qwen2.5-7b-vllm.yaml"
+    own = {key: value for key, value in options.items() if key not in FILES}
+    ours = load_config(GenerateConfig, str(recipe) if "config" in options else None, own)
+    theirs = load_config(GenerateConfig, str(recipe), {})
+    assert (ours.prompt.examples, ours.search.rollouts, ours.search.wave) == (
+        theirs.prompt.examples, theirs.search.rollouts, theirs.search.wave,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("file", sorted(CLUSTER.iterdir()), ids=lambda file: file.name)
 def test_the_command_of_a_job_is_read_by_the_program(file: Path) -> None:
     options = command_of(file)

@@ -48,7 +48,7 @@ def open_world(questions_file: str, index: str, config: TrainConfig) -> Iterator
     retriever = open_retriever(index, config.retriever.model_copy(update={"preload": False}))
     identity = {
         "data": {"questions": file_hash(file), "index": retriever.fingerprint},
-        "prompt": {"profile": profile.name, "hash": profile.hash},
+        "prompt": profile.identity,
         "episode": config.episode.identity,
         "judge": _judge_identity(config),
     }

@@ -64,7 +64,7 @@ def import_file(config: FolderConfig, path: Path, out: Path) -> None:
     identity = {"file": file_hash(path), **config.identity}
     with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
         profile = _extract(path, out / PROFILE)
-        prompt = {"profile": profile.name, "hash": profile.hash}
+        prompt = profile.identity
         funnel, tally = Funnel(), Counter[str]()
         with PairsFolder(out, config, ("pairs",), profile.grammar, funnel) as folder:
             refused = folder.file("refused.jsonl")

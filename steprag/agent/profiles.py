@@ -87,6 +87,11 @@ class PromptProfile:
     hash: str
     reserved: tuple[str, ...] = ()
 
+    @property
+    def identity(self) -> dict[str, str]:
+        """Name and hash, as manifests keep them."""
+        return {"profile": self.name, "hash": self.hash}
+
     def render(self, state: State, allowed: tuple[str, ...]) -> tuple[Message, ...]:
         """System prompt and one user turn: question, steps as sampled, passages of the last query, the tail.
 

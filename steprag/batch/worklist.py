@@ -51,7 +51,7 @@ def player_identity(config: AgentConfig, environment: Environment) -> dict[str, 
     profile = environment.profile
     return {
         "index": environment.retriever.fingerprint,
-        "prompt": {"profile": profile.name, "hash": profile.hash},
+        "prompt": profile.identity,
         "grammar": profile.grammar.hash,
         "policy": {**model_identity(config.policy), **config.policy.model_dump(include=SAMPLING)},
         "episode": config.episode.identity,

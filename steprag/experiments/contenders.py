@@ -38,11 +38,7 @@ UNTRAINED = ("vote", "warm", "shipped", "bare")
 
 @dataclass(frozen=True)
 class Sizes:
-    """`demos`: worked episodes that the warm start learns, 0 for the adapter that is shipped; `train`, `second`,
-    `third`: questions of each round's search, 0 for no third round; `test`: questions of each score; steps of each
-    training run at most, for each round that it learns from; `grpo`: steps of reinforcement learning, 0 for none;
-    `elsewhere`: questions of every other set.
-    """
+    """How much of everything; HELP says what each number counts."""
 
     demos: int
     train: int

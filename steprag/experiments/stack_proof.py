@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from steprag import atlas
 from steprag.atlas.readings import TaskEpisode
@@ -64,25 +64,23 @@ NEEDED = ("transcript", "stack")
 
 @dataclass(frozen=True)
 class StackSizes:
-    """`episodes`: worked episodes that every arm learns from; `passes`: over those of the arm whose steps are longest;
-    `test`: questions of each task, evenly taken, all where it is 0; `grpo`: steps of reinforcement learning of the
-    stack agent.
-    """
+    """How much of everything; HELP says what each number counts."""
 
     episodes: int
     passes: int
     test: int
     grpo: int
 
+    HELP: ClassVar[dict[str, str]] = {
+        "episodes": "worked episodes that every arm learns from",
+        "passes": "passes over those of the arm whose steps are longest",
+        "test": "questions of each task, evenly taken; 0: all",
+        "grpo": "steps of reinforcement learning of the stack agent; 0: none",
+    }
+
 
 FULL = StackSizes(episodes=300, passes=2, test=0, grpo=20)
 QUICK = StackSizes(episodes=6, passes=1, test=4, grpo=1)
-SIZE_HELP = {
-    "episodes": "worked episodes that every arm learns from",
-    "passes": "passes over those of the arm whose steps are longest",
-    "test": "questions of each task; 0: all",
-    "grpo": "steps of reinforcement learning of the stack agent; 0: none",
-}
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--report", metavar="FILE", help="where the report goes [DIR/results-stack.md]")
     parser.add_argument("--quick", action="store_true", help="sizes that show that it runs, and nothing else")
     for name, value in vars(FULL).items():
-        text = f"{SIZE_HELP[name]} [{value}; quick {getattr(QUICK, name)}]"
+        text = f"{StackSizes.HELP[name]} [{value}; quick {getattr(QUICK, name)}]"
         parser.add_argument(f"--{name}", type=int, metavar="N", help=text)
     parser.add_argument(
         "--engine", default="llamacpp", choices=("llamacpp", "vllm"), help="what serves the policies [llamacpp]"
@@ -292,7 +290,10 @@ def tables(proof: StackProof) -> list[tuple[str, list[Contender]]]:
 def title(proof: StackProof) -> dict[str, Any]:
     """What the report's introduction says of the run."""
     counts = Counter(one.action for one in _rows(proof, proof.arms[1]))
-    return {"sizes": vars(proof.sizes), "engine": proof.engine, "lanes": proof.lanes, "actions": dict(counts)}
+    asked = {**vars(proof.sizes), "engine": proof.engine, "lanes": proof.lanes}
+    if len(proof.arms) < len(ARMS):
+        asked["arms"] = " ".join(arm.name for arm in proof.arms)
+    return {"asked": asked, "episodes": proof.sizes.episodes, "actions": dict(counts)}
 
 
 if __name__ == "__main__":

@@ -40,13 +40,12 @@ def write_report(
 
 def introduction(said: dict[str, Any]) -> str:
     """What was run, on what."""
-    sizes = said["sizes"]
-    options = "".join(f" --{name} {value}" for name, value in sizes.items())
+    options = "".join(f" --{name} {value}" for name, value in said["asked"].items())
     learnt = ", ".join(f"{count} {action}" for action, count in sorted(said["actions"].items()))
     return (
-        f"Written by `steprag reproduce stack{options} --engine {said['engine']} --lanes {said['lanes']}` (version "
-        f"{code_version()}, {usable_cores()} cores).\n\nSmolLM2-135M-Instruct with LoRA. Every arm learnt "
-        f"{sizes['episodes']} worked episodes in its own words, for as many supervised tokens as the others (the stack "
+        f"Written by `steprag reproduce stack{options}` (version {code_version()}, {usable_cores()} cores).\n\n"
+        "SmolLM2-135M-Instruct with LoRA. Every arm learnt "
+        f"{said['episodes']} worked episodes in its own words, for as many supervised tokens as the others (the stack "
         f"agent's steps: {learnt}). Greedy decoding. Ledger asks several things at once; its EM is the share of parts "
         "that are right. Forks leads to the wrong country first. Beyond the context an agent may only sum up or answer."
     )
