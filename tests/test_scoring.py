@@ -266,9 +266,15 @@ def test_beliefs_added_to_finished_trees_are_those_that_the_search_would_have_as
     assert not scores_asked(endpoint)
     assert main(["generate", *options(endpoint, questions, world_index, asked), *search, "--search.score", "true"]) == 0
     within = len(scores_asked(endpoint))
-    assert main(["belief", "--trees", str(plain), "--out", str(added), *llamacpp(endpoint)]) == 0
+    belief = ["belief", "--trees", str(plain), "--out", str(added), *llamacpp(endpoint)]
+    assert main([*belief, "--limit", "2"]) == 0
+    assert main(["pairs", "--trees", str(added), "--out", str(tmp_path / "first")]) == 0
+    first = json.loads((tmp_path / "first/report.json").read_text())
+    assert first["counts"]["trees"] == 2
+    assert first["calibration"]["open"]["answers"] > 0, "whether belief can be trusted is known before the rest is paid"
+    assert main(belief) == 0
     assert (added / "trees.jsonl").read_bytes() == (asked / "trees.jsonl").read_bytes()
-    assert len(scores_asked(endpoint)) == 2 * within
+    assert len(scores_asked(endpoint)) == 2 * within + 1, "the second start probes again"
     trees = list(read_records(added / "trees.jsonl", Tree))
     for tree in trees:
         assert all((node.belief is None) == node.terminal for node in tree.nodes)
