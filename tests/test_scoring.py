@@ -336,3 +336,8 @@ def test_a_search_by_belief_needs_scores_and_an_engine_that_tells_them(
     assert main([*generate, "--reward.name", "gain"]) == 2
     assert "needs search.score true" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+    with serve(chat_reply()) as mute:
+        generate = ["generate", *options(mute, questions, world_index, tmp_path / "run"), *llamacpp(mute)]
+        assert main([*generate, "--search.score", "true", "--policy.retries", "0"]) == 2
+    assert "label without a model (reward.name=cover)" in capsys.readouterr().err
+    assert not [request for request in mute.requests if "seed" in request], "no step was sampled"
