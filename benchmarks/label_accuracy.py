@@ -1,6 +1,6 @@
 """How many pairs a reward makes of Atlas' trees, and how many of them are right by the gold facts.
 
-    python benchmarks/label_accuracy.py [--trees FILE …] [--rewards spre cover …] [--json]
+    python benchmarks/label_accuracy.py [--trees FILE …] [--rewards spre cover …] [--share 0.5] [--json]
 
 Nothing is searched and no model is asked; `gain` needs trees with beliefs, as the shipped ones have. Pairs are made by
 the rules of `steprag pairs` (margin 0.1, more than a standard error, no discount, no cap), with the filters of the
@@ -14,7 +14,8 @@ proof (`repeating`, `unread`). Each pair is then judged by the gold chain of the
 Where neither is better the pair is undecided. The facts are those of the questions' metadata. Questions whose answer
 can be guessed from their own words are counted apart. Some rewards read what the truth is made of: `cover` the golden
 answer, `gold` the marked passages, `+grounded` the facts, and `gain` both of these on questions that can be guessed.
-Intervals: 95 %, percentile bootstrap over trees.
+`--share` keeps of each tree what the search had when it had made that share of its calls: what labels a shorter search
+would have given. Intervals: 95 %, percentile bootstrap over trees.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,16 @@ def better(tree: Tree, facts: Sequence[Fact], one: int, other: int, known: list[
     if not held.issuperset(needed):
         return search_first
     return -search_first if exact_match(answer.content, tree.question.golden_answers) == 1.0 else 0
+
+
+def begun(tree: Tree, share: float) -> Tree:
+    """The tree as far as it was when its search had made `share` of its calls, at most; the root at least."""
+    calls, kept = 0, 0
+    for node in tree.nodes:
+        if calls + node.usage.calls > share * tree.usage.calls:
+            break
+        calls, kept = calls + node.usage.calls, kept + 1
+    return replace(tree, nodes=tree.nodes[: max(kept, 1)], usage=replace(tree.usage, calls=calls))
 
 
 def is_guessable(tree: Tree) -> bool:
@@ -192,17 +203,19 @@ def table(rows: list[Row], trees: list[Tree], kind: str) -> list[str]:
     return [*lines, ""]
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--trees", nargs="+", type=Path, default=[atlas.DATA / "trees.jsonl.gz"], metavar="FILE")
     parser.add_argument(
         "--rewards", nargs="+", default=["spre", "spre+grounded", "best_leaf", "first_answer", "cover", "gold", "gain"],
         help="names as of reward.name; +grounded behind one leaves lucky answers out",
     )  # fmt: skip
+    parser.add_argument("--share", type=float, default=1.0, help="of each search's calls, the first ones")
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    trees = [tree for tree, _ in read_trees(*given.trees)]
+    given = parser.parse_args(argv)
+    trees = [begun(tree, given.share) for tree, _ in read_trees(*given.trees)]
     kinds = {"open": [t for t in trees if not is_guessable(t)], "guessable": [t for t in trees if is_guessable(t)]}
+    kinds = {kind: some for kind, some in kinds.items() if some}
     found = {kind: [measure(name, some) for name in given.rewards] for kind, some in kinds.items()}
     if given.json:
         sys.stdout.write(json.dumps({kind: [asdict(r) for r in rows] for kind, rows in found.items()}, indent=2) + "\n")

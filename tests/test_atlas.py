@@ -22,7 +22,9 @@ from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.cli import main
 from steprag.engines.models import embedded_sha256, shipped_adapters
+from steprag.gold import facts_of
 from steprag.inputs import read_questions
+from steprag.metrics import guessable, normalise
 from steprag.runs import read_manifest
 from steprag.types import Passage
 from tests.fakes import DictRetriever, answer, evidence, query
@@ -258,6 +260,27 @@ def test_worked_episodes_end_in_the_golden_answer_and_some_begin_with_a_miss() -
         assert last.group(1) == episode["golden_answers"][0]
         misses += any(step["action"] == "evidence" and not step["gold"] for step in episode["steps"])
     assert 0.08 < misses / len(rows("warmstart")) < 0.25
+
+
+GEORGIA = {"atlas-test-0271", "atlas-test-0347"}
+"""Their first fact is "the country of Georgia", which the passage calls Georgia."""
+
+
+@pytest.mark.parametrize("name", ["train", "dev", "test"])
+def test_the_facts_that_an_answer_needs_stand_in_the_marked_passages(name: str) -> None:
+    """A comparison needs both values, a bridge question its bridge and then the answer."""
+    for question in read_questions(atlas.path(name)):
+        facts = facts_of(question)
+        assert [fact.passage for fact in facts] == question.metadata["supporting_ids"], question.id
+        for fact in () if question.id in GEORGIA else facts:
+            told = f" {normalise(title_and_text(rows('corpus')[int(fact.passage)])[1])} "
+            assert fact.held(frozenset({fact.passage}), told), (question.id, fact)
+            assert not fact.held(frozenset(), told), "told, but not found"
+        if not guessable(question.question, question.golden_answers):
+            assert set(facts[-1].anyof) == {(normalise(golden),) for golden in question.golden_answers}, question.id
+        if (bridge := question.metadata["bridge"]) and question.id not in GEORGIA:
+            said, meant = facts[0].anyof[0][0], normalise(bridge)
+            assert said in meant or meant in said, question.id
 
 
 def missing_packages() -> list[str]:

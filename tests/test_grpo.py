@@ -282,7 +282,7 @@ def test_scores_of_a_batch_are_those_of_each_text_alone(speaker: Path, tmp_path:
 
 
 @contextmanager
-def trainer_for(speaker: Path, folder: Path, **section: Any) -> Iterator[tuple[Any, Any]]:
+def trainer_for(speaker: Path, folder: Path, share_prefix: bool = True, **section: Any) -> Iterator[tuple[Any, Any]]:
     """A trainer as a run builds it, and its stage."""
     from training.job import Job
     from training.model import load_policy
@@ -293,7 +293,9 @@ def trainer_for(speaker: Path, folder: Path, **section: Any) -> Iterator[tuple[A
     quiet()
     files = resolve_model(str(speaker))
     grpo = GrpoSection(questions=1, episodes=6, max_tokens=40, temperature=0.8, **section)
-    config = TrainConfig(stage="grpo", finetuning="full", max_steps=1, batch_size=4, grpo=grpo)
+    config = TrainConfig(
+        stage="grpo", finetuning="full", max_steps=1, batch_size=4, share_prefix=share_prefix, grpo=grpo
+    )
     with open_run(folder, "train", identity={}, config={}) as run:
         job = Job(files, load_tokenizer(files), [], [], config, run, World([ASKED], world(), {}))
         with staged(job) as stage:

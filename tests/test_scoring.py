@@ -17,7 +17,7 @@ from steprag.agent.profiles import load_profile
 from steprag.cli import main
 from steprag.engines.launch import vllm_program
 from steprag.engines.tokens import prompt_tokens
-from steprag.errors import ConfigError, PolicyError
+from steprag.errors import BudgetReached, ConfigError, PolicyError
 from steprag.files import read_records, write_records
 from steprag.policy.client import OpenAIPolicy, open_policy
 from steprag.runs import read_manifest
@@ -94,6 +94,10 @@ class Transformers:
         told[0][0] = None
         return 200, {"meta_info": {"input_token_logprobs": told, "prompt_tokens": len(ids), "completion_tokens": 1}}
 
+    def transformers(self, request: dict[str, Any]) -> tuple[int, object]:
+        told = self.score(tuple(request["messages"]), request["text"])
+        return 200, {"logprobs": told, "prompt_tokens": 40, "completion_tokens": len(told)}
+
 
 def scored(reply: Reply, engine: str, text: str = ANSWER, retries: int = 0, **described: str) -> Sample:
     """What a policy behind an endpoint that answers so says of `text`."""
@@ -109,7 +113,7 @@ def scored(reply: Reply, engine: str, text: str = ANSWER, retries: int = 0, **de
         return asyncio.run(ask())
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "transformers"])
 def test_every_dialect_tells_the_numbers_of_transformers(llama: Path, engine: str) -> None:
     truth = Transformers(llama)
     sample = scored(getattr(truth, engine), engine, root=str(llama))
@@ -132,6 +136,25 @@ def test_llamacpp_tells_the_numbers_of_transformers() -> None:
     told, right = asyncio.run(ask()).completions[0].logprobs or (), truth.score(PROMPT, ANSWER)
     assert len(told) == len(right)
     assert sum(told) == pytest.approx(sum(right), abs=0.7)
+
+
+@pytest.mark.slow
+def test_transformers_serve_tells_the_numbers_of_transformers(llama: Path) -> None:
+    """The engine itself, which serves completions beside scores."""
+
+    async def ask() -> tuple[list[Sample], Sample]:
+        async with open_policy(PolicyConfig(engine="transformers", model=str(llama)), TRANSCRIPT) as policy:
+            told = [policy.score(messages, text) for messages in (PROMPT, PROMPT[:2]) for text in (ANSWER, " Peru")]
+            *scores, said = await asyncio.gather(*told, policy.sample(PROMPT[:2], ("query",), n=1, seed=1))
+            return scores, said
+
+    truth, (scores, said) = Transformers(llama), asyncio.run(ask())
+    assert said.completions[0].text
+    right = [truth.score(messages, text) for messages in (PROMPT, PROMPT[:2]) for text in (ANSWER, " Peru")]
+    for sample, expected in zip(scores, right, strict=True):
+        assert sample.completions[0].logprobs == pytest.approx(expected, abs=1e-4)
+        assert sample.usage.completion_tokens == len(expected)
+    assert scores[0].usage.prompt_tokens == len(prompt_tokens(PROMPT, truth.tokenizer))
 
 
 @pytest.mark.slow
@@ -180,19 +203,21 @@ def test_a_score_that_makes_no_sense_is_asked_for_again(content: list[dict[str, 
 def test_an_endpoint_that_cannot_score_is_told_apart(llama: Path) -> None:
     with pytest.raises(ConfigError, match=r"engine openai cannot score.*reward\.name=cover"):
         scored(chat_reply(), "openai")
-    with pytest.raises(ConfigError, match="transformers serve"):
-        scored(chat_reply(), "transformers")
     with pytest.raises(ConfigError, match="does not say where the weights"):
         scored(Transformers(llama).sglang, "sglang")
 
 
-def test_a_probe_says_that_log_probabilities_are_not_told() -> None:
+@pytest.mark.parametrize("engine", ["llamacpp", "transformers"])
+def test_a_probe_says_that_log_probabilities_are_not_told(engine: str) -> None:
+    """By an endpoint that answers something else, and by one that lacks the route, as another's transformers serve."""
+
     async def probe(url: str) -> None:
-        config = PolicyConfig(engine="llamacpp", base_url=url, model="double", retries=0)
+        config = PolicyConfig.model_validate({"engine": engine, "base_url": url, "model": "double", "retries": 0})
         async with OpenAIPolicy(config, url, "double", TRANSCRIPT) as policy:
             await check_scoring(policy)
 
-    with serve(chat_reply()) as endpoint, pytest.raises(ConfigError, match="log-probabilities"):
+    replies: dict[str, Reply] = {"llamacpp": chat_reply(), "transformers": lambda _: (404, {"detail": "Not Found"})}
+    with serve(replies[engine]) as endpoint, pytest.raises(ConfigError, match=r"log-probabilities.*reward\.name=cover"):
         asyncio.run(probe(endpoint.url))
 
 
@@ -241,9 +266,15 @@ def test_beliefs_added_to_finished_trees_are_those_that_the_search_would_have_as
     assert not scores_asked(endpoint)
     assert main(["generate", *options(endpoint, questions, world_index, asked), *search, "--search.score", "true"]) == 0
     within = len(scores_asked(endpoint))
-    assert main(["belief", "--trees", str(plain), "--out", str(added), *llamacpp(endpoint)]) == 0
+    belief = ["belief", "--trees", str(plain), "--out", str(added), *llamacpp(endpoint)]
+    assert main([*belief, "--limit", "2"]) == 0
+    assert main(["pairs", "--trees", str(added), "--out", str(tmp_path / "first")]) == 0
+    first = json.loads((tmp_path / "first/report.json").read_text())
+    assert first["counts"]["trees"] == 2
+    assert first["calibration"]["open"]["answers"] > 0, "whether belief can be trusted is known before the rest is paid"
+    assert main(belief) == 0
     assert (added / "trees.jsonl").read_bytes() == (asked / "trees.jsonl").read_bytes()
-    assert len(scores_asked(endpoint)) == 2 * within
+    assert len(scores_asked(endpoint)) == 2 * within + 1, "the second start probes again"
     trees = list(read_records(added / "trees.jsonl", Tree))
     for tree in trees:
         assert all((node.belief is None) == node.terminal for node in tree.nodes)
@@ -259,6 +290,25 @@ def test_beliefs_added_to_finished_trees_are_those_that_the_search_would_have_as
     assert len(endpoint.requests) == requests + 2, "only the probe (its words encoded, and scored) goes out again"
     assert main(["replay", "--trees", str(asked), "--out", str(tmp_path / "replayed")]) == 0
     assert (tmp_path / "replayed/trees.jsonl").read_bytes() == (asked / "trees.jsonl").read_bytes()
+
+
+def test_scores_are_priced_as_the_policy_and_held_within_the_budget(
+    endpoint: Endpoint, questions: Path, world_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, added, asked = (tmp_path / name for name in ("run", "added", "asked"))
+    price = ["--policy.price.prompt", "2", "--policy.price.completion", "8"]
+    search = ["--search.rollouts", "3", "--search.hopeless", "none", *llamacpp(endpoint), *price]
+    assert main(["generate", *options(endpoint, questions, world_index, run), *search]) == 0
+    belief = ["belief", "--trees", str(run), "--out", str(added), *llamacpp(endpoint), *price]
+    assert main([*belief, "--budget.calls", "5"]) == BudgetReached.exit_code
+    assert "budget.calls = 5 is reached" in capsys.readouterr().err
+    assert read_manifest(added)["spent"]["calls"] == 5
+    assert main(belief) == 0
+    spent = read_manifest(added)["spent"]
+    assert spent["usd"] == pytest.approx((2 * spent["prompt_tokens"] + 8 * spent["completion_tokens"]) / 1e6)
+    assert main(["generate", *options(endpoint, questions, world_index, asked), *search, "--search.score", "true"]) == 0
+    both, alone = read_manifest(asked)["spent"], read_manifest(run)["spent"]
+    assert both["usd"] == pytest.approx(alone["usd"] + spent["usd"]), "a search that asks pays for its scores too"
 
 
 def test_beliefs_need_the_passages_that_the_trees_saw(
@@ -286,3 +336,8 @@ def test_a_search_by_belief_needs_scores_and_an_engine_that_tells_them(
     assert main([*generate, "--reward.name", "gain"]) == 2
     assert "needs search.score true" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+    with serve(chat_reply()) as mute:
+        generate = ["generate", *options(mute, questions, world_index, tmp_path / "run"), *llamacpp(mute)]
+        assert main([*generate, "--search.score", "true", "--policy.retries", "0"]) == 2
+    assert "label without a model (reward.name=cover)" in capsys.readouterr().err
+    assert not [request for request in mute.requests if "seed" in request], "no step was sampled"

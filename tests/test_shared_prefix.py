@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steprag.errors import ConfigError
-from tests.training_parts import make_qwen2, stock_trainer
-from training.rows import row_order
+from tests.training_parts import make_qwen2, stock_sft_trainer, stock_trainer
+from training.config import TrainConfig
+from training.rows import TokenRow, order_for, row_order
 from training.trl.shared_prefix import pack, sharing
 
 
@@ -55,6 +57,25 @@ def test_loss_and_gradients_are_those_of_stock_dpo(
         assert again == loss
 
 
+@pytest.mark.parametrize("finetuning", ["lora", "full"])
+@pytest.mark.parametrize("budget", [1, 150, 4000])
+def test_loss_and_gradients_are_those_of_stock_sft(qwen2: Path, tmp_path: Path, finetuning: str, budget: int) -> None:
+    import torch
+
+    with stock_sft_trainer(qwen2, tmp_path, finetuning) as (trainer, policy, batch):
+        torch.nn.init.normal_(
+            next(weight for name, weight in policy.named_parameters() if "lora_B" in name or "q_proj" in name), std=0.1
+        )
+        loss, stock = gradients(trainer, policy, batch)
+        with sharing(policy, budget) as shared:
+            same_loss, same = gradients(trainer, policy, batch)
+        assert same_loss == pytest.approx(loss, rel=1e-4)
+        assert stock.keys() == same.keys()
+        for name, expected in stock.items():
+            assert torch.norm(same[name] - expected) <= 1e-4 * torch.norm(expected) + 1e-9, name
+        assert shared.computed < shared.given
+
+
 def test_reference_is_scored_alike(qwen2: Path, tmp_path: Path) -> None:
     import torch
 
@@ -96,9 +117,24 @@ def test_pairs_of_one_prompt_stay_together() -> None:
     assert order != row_order(lengths, 6, 2, seed=2, groups=groups)
 
 
+@pytest.mark.parametrize(("side_by_side", "names"), [
+    ("prompt", ["a", "a", "b", "c", "c", "c"]), ("question", ["one", "one", "one", "two", "two", "two"]),
+])  # fmt: skip
+def test_rows_of_one_prompt_or_question_are_learnt_one_after_the_other(side_by_side: Any, names: list[str]) -> None:
+    prompts = {"a": [1, 2], "b": [1, 2, 3, 4], "c": [1, 5]}
+    asked = [("a", "one"), ("c", "two"), ("b", "one"), ("c", "two"), ("a", "one"), ("c", "two")]
+    rows = [TokenRow(prompts[name], ([number],), question) for number, (name, question) in enumerate(asked)]
+    config = TrainConfig(stage="dpo", epochs=1, side_by_side=side_by_side)
+    told = {tuple(prompt): name for name, prompt in prompts.items()}
+    kept = [told[tuple(rows[i].prompt)] if side_by_side == "prompt" else rows[i].question
+            for i in order_for(config, rows)]  # fmt: skip
+    assert sorted(kept) == names
+    assert len(list(groupby(kept))) == len(set(names))
+
+
 def test_models_that_it_does_not_fit_are_refused(qwen2: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(qwen2, attn_implementation="eager")
-    with pytest.raises(ConfigError, match=r"dpo\.share_prefix false"), sharing(model, 100):
+    with pytest.raises(ConfigError, match="--share_prefix false"), sharing(model, 100):
         pass

@@ -171,6 +171,26 @@ def stock_trainer(
     yield trainer, policy, batch
 
 
+@contextmanager
+def stock_sft_trainer(model: Path, out: Path, finetuning: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """TRL's SFTTrainer on the chosen completions of the rows, the policy, and one batch of all of them."""
+    from transformers import AutoTokenizer
+    from trl.trainer.sft_config import SFTConfig
+
+    from training.model import load_policy
+    from training.trl.common import quiet
+    from training.trl.sft import StepSFTTrainer, as_dataset
+
+    quiet()
+    policy = load_policy(resolve_model(str(model)), TrainConfig(finetuning=finetuning, lora=LoraSection(rank=4)))
+    dataset = as_dataset(some_rows())
+    arguments = SFTConfig(str(out), use_cpu=True, bf16=False, report_to="none", max_length=None)
+    trainer = StepSFTTrainer(
+        model=policy, args=arguments, train_dataset=dataset, processing_class=AutoTokenizer.from_pretrained(model)
+    )
+    yield trainer, policy, trainer.data_collator([trainer.train_dataset[i] for i in range(len(dataset))])
+
+
 def label_row(number: int, step: str, value: float) -> dict[str, Any]:
     """A step label; rows of one number are siblings."""
     where = {"question_id": str(number), "tree": "0" * 16, "node": 1, "action": "query", "depth": 1, "visits": 2}

@@ -24,18 +24,12 @@ class LoraSection(Section):
 
 
 class DpoSection(Section):
-    """Stage dpo (arXiv 2305.18290): the loss over pairs, and how prompts are shared."""
+    """Stage dpo (arXiv 2305.18290): the loss over pairs."""
 
     beta: float = Field(default=0.1, gt=0, description="how closely the policy is held to its reference")
     loss: tuple[str, ...] = Field(default=("sigmoid",), description="TRL's preference losses, summed")
     loss_weights: tuple[float, ...] | None = Field(
         default=None, description="weight of each loss; none weighs them all 1"
-    )
-    share_prefix: bool = Field(
-        default=True, description="compute what sequences of a batch begin with once; the same loss, less work (trl)"
-    )
-    row_tokens: Positive = Field(
-        default=1024, description="prompts with their answers that one row of the model's input takes, in tokens"
     )
     sft_weight: Share = Field(default=0.0, description="weight of the chosen step's own likelihood, added to the loss")
     smoothing: bool = Field(
@@ -80,10 +74,6 @@ class GrpoSection(Section):
         default="token", description="token: long episodes weigh more; episode: each episode of a group weighs the same"
     )
     judge_gold: bool = Field(default=True, description="show the judge the golden answers")
-    share_prefix: bool = Field(
-        default=True, description="compute what sequences of a batch begin with once; the same loss, less work"
-    )
-    row_tokens: Positive = Field(default=1024, description="tokens that one row of shared sequences takes")
 
 
 class LlamaFactorySection(Section):
@@ -149,6 +139,19 @@ class TrainConfig(StageConfig):
     )
     batch_size: Positive = Field(default=8, description="sequences (sft, grpo) or pairs (dpo) a device takes at once")
     accumulation: Positive = Field(default=1, description="batches whose gradients make one step")
+    share_prefix: bool = Field(
+        default=True,
+        description="compute what sequences of a batch begin with once: the same loss, less work (trl: dpo, grpo, and "
+        "sft where side_by_side is question)",
+    )
+    row_tokens: Positive = Field(
+        default=1024, description="tokens of sequences that share_prefix puts into one row of the model's input"
+    )
+    side_by_side: Literal["prompt", "question"] = Field(
+        default="prompt",
+        description="rows that are learnt one after the other: those of one prompt, or of one question, which share "
+        "more and mix less (trl: sft, dpo)",
+    )
     max_length: Positive = Field(
         default=1024, description="rows with more tokens are left out, never cut; grpo ends episodes there"
     )
@@ -176,6 +179,12 @@ class TrainConfig(StageConfig):
     )
     llamafactory: LlamaFactorySection = LlamaFactorySection()
     gradient_checkpointing: bool = Field(default=False, description="less memory for about a third more time")
+
+    @property
+    def shares(self) -> bool:
+        """Whether this run computes what sequences begin with once."""
+        alone = self.stage == "critic" or (self.stage == "sft" and self.side_by_side == "prompt")
+        return self.share_prefix and self.trainer == "trl" and not alone
 
     @property
     def step_rows(self) -> int:

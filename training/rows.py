@@ -31,12 +31,13 @@ BLOCK_BATCHES = 16
 class Row:
     """A prompt and the completions to learn from: one for sft and critic, (chosen, rejected) for dpo.
 
-    `smoothing`, of a pair that has one: the chance that the preference is the other way round, 0 to 1. `value`, for a
-    critic: what the step was worth, 0 to 1.
+    `question`: its name, "" where none is told. `smoothing`, of a pair that has one: the chance that the preference is
+    the other way round, 0 to 1. `value`, for a critic: what the step was worth, 0 to 1.
     """
 
     prompt: tuple[Message, ...]
     completions: tuple[Message, ...]
+    question: str = ""
     smoothing: float | None = None
     value: float | None = None
 
@@ -47,6 +48,7 @@ class TokenRow:
 
     prompt: list[int]
     completions: tuple[list[int], ...]
+    question: str = ""
     smoothing: float | None = None
     value: float | None = None
 
@@ -93,7 +95,8 @@ def read_file(path: Path, stage: str) -> list[Row]:
 
 def _step(path: Path, line: int, row: object) -> Row:
     step = from_dict(Trajectory, row, path, line)
-    return Row(_prompt(step.prompt, path, line), (_reply(step.completion, "completion", path, line),))
+    completions = (_reply(step.completion, "completion", path, line),)
+    return Row(_prompt(step.prompt, path, line), completions, step.question_id)
 
 
 def _label(path: Path, line: int, row: object) -> Row:
@@ -112,7 +115,7 @@ def _pair(path: Path, line: int, row: object) -> Row:
         raise DataError(path, "chosen and rejected are the same text", line=line)
     if not 0 <= (pair.label_smoothing or 0) <= 1:
         raise DataError(path, f"label_smoothing: {pair.label_smoothing} is not from 0 to 1", line=line)
-    return Row(_prompt(pair.prompt, path, line), (chosen, rejected), pair.label_smoothing)
+    return Row(_prompt(pair.prompt, path, line), (chosen, rejected), pair.question_id, pair.label_smoothing)
 
 
 def _prompt(messages: tuple[Message, ...], path: Path, line: int) -> tuple[Message, ...]:
@@ -139,21 +142,23 @@ def tokenise(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> list[To
 def _tokens(row: Row, tokenizer: PreTrainedTokenizerBase) -> TokenRow:
     prompt = prompt_tokens(row.prompt, tokenizer)
     completions = tuple(reply_tokens(row.prompt, reply, prompt, tokenizer) for reply in row.completions)
-    return TokenRow(prompt, completions, row.smoothing, row.value)
+    return TokenRow(prompt, completions, row.question, row.smoothing, row.value)
 
 
 def order_for(config: TrainConfig, rows: list[TokenRow]) -> list[int]:
     """Row numbers for the whole run. With `max_steps` as many epochs as these need.
 
-    Pairs of one prompt stay together where prompts are encoded once.
+    Rows of one prompt, or question, stay together where prompts are encoded once.
     """
     epochs = config.epochs
     if config.max_steps:
         epochs = config.max_steps * config.step_rows / len(rows)
     groups = list(range(len(rows)))
-    if config.stage == "dpo" and config.trainer == "trl" and config.dpo.share_prefix:
-        numbers: dict[tuple[int, ...], int] = {}
-        groups = [numbers.setdefault(tuple(row.prompt), len(numbers)) for row in rows]
+    if config.shares:
+        numbers: dict[object, int] = {}
+        by_question = config.side_by_side == "question"
+        names = [by_question and row.question or tuple(row.prompt) for row in rows]
+        groups = [numbers.setdefault(name, len(numbers)) for name in names]
     return row_order([row.length for row in rows], config.batch_size, epochs, config.seed, groups)
 
 

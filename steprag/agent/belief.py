@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 
 from steprag.agent.environment import Environment
-from steprag.errors import ConfigError, PolicyError
+from steprag.errors import ConfigError, PolicyError, PolicyUnavailable
 from steprag.policy.client import Scorer
+from steprag.policy.scoring import SCORING
 from steprag.types import Belief, Message, Question, State, Usage
 
 MOST_ANSWERS = 3
@@ -36,8 +37,8 @@ async def check_scoring(scorer: Scorer) -> None:
     prompt = (Message(role="user", content="Which is the capital of Peru?"), Message(role="assistant", content="It is"))
     try:
         await scorer.score(prompt, " Lima.")
-    except PolicyError as error:
+    except (PolicyError, PolicyUnavailable) as error:
         raise ConfigError(
-            f"this endpoint does not tell log-probabilities of a given text ({error}); serve the model with llamacpp, "
-            "vllm or sglang, or label without a model (reward.name=cover)"
+            f"this endpoint does not tell log-probabilities of a given text ({error}); serve the model with "
+            f"{', '.join(SCORING)} (steprag policy serve), or label without a model (reward.name=cover)"
         ) from None

@@ -89,7 +89,7 @@ def _llamacpp(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
 
 
 def _transformers(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
-    """transformers' own OpenAI-compatible server; CPU, CUDA or Metal, whatever torch finds.
+    """transformers' own OpenAI-compatible server, with a route for scores; CPU, CUDA or Metal, whatever torch finds.
 
     Slower than llama.cpp on a CPU by an order of magnitude, but serves any checkpoint in its own precision.
     It serves a model under the very string that was given at start.
@@ -102,7 +102,7 @@ def _transformers(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
     Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)  # it lists the models there, and fails where it is not
     model = weights.transformers_folder(files)
     port = spec.port or free_port(spec.host)
-    argv = [*_guarded(), sys.executable, "-m", "transformers.cli.transformers", "serve", str(model)]
+    argv = [*_guarded(), sys.executable, "-m", "steprag.engines.transformers_serve", "serve", str(model)]
     argv += ["--host", spec.host, "--port", str(port), "--no-trust-remote-code"]
     env = {"OMP_NUM_THREADS": str(spec.threads)} if spec.threads else {}
     return EngineCommand(argv, str(model), _url(spec.host, port), env)

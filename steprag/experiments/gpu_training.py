@@ -106,7 +106,7 @@ def _qlora(bench: Bench) -> GpuFound:
 
 def _two_ways(bench: Bench, name: str, key: str, against: str) -> GpuFound:
     """DPO in bfloat16 on long prompts, once with a key off and once with it on."""
-    own = {"stage": "dpo", "pairs": bench.long_pairs, "bf16": "true", "max_length": 4096, "dpo.row_tokens": 4096}
+    own = {"stage": "dpo", "pairs": bench.long_pairs, "bf16": "true", "max_length": 4096, "row_tokens": 4096}
     off, on = (train(bench, f"{name}-{value}", bench.device, {**own, key: value}) for value in ("false", "true"))
     distance, memory = apart(off, on), mebibytes(off=off, on=on)
     figures = f"losses apart {distance:.4f} (≤ {HALF})"
@@ -114,7 +114,7 @@ def _two_ways(bench: Bench, name: str, key: str, against: str) -> GpuFound:
 
 
 def _shared(bench: Bench) -> GpuFound:
-    return _two_ways(bench, "shared", "dpo.share_prefix", "TRL's own")
+    return _two_ways(bench, "shared", "share_prefix", "TRL's own")
 
 
 def _liger(bench: Bench) -> GpuFound:
@@ -142,7 +142,7 @@ def _episodes(bench: Bench) -> GpuFound:
 
 
 def _grpo_loss(bench: Bench) -> GpuFound:
-    rows = _grpo(bench, "grpo-rows", bench.device, 1.0, {"max_steps": 1, "grpo.share_prefix": "false"})
+    rows = _grpo(bench, "grpo-rows", bench.device, 1.0, {"max_steps": 1, "share_prefix": "false"})
     once = _grpo(bench, "grpo-once", bench.device, 1.0, {"max_steps": 1})
     same = _episodes_of(rows) == _episodes_of(once)
     off, slope, norm = apart(rows, once), apart(rows, once, "grad_norm"), numbers(rows, "grad_norm")[0]

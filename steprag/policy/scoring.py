@@ -9,6 +9,8 @@ to say it are known before any work is done (`refusal`).
   whole prompt anew for it, whatever its cache holds (github.com/vllm-project/vllm/pull/23399).
 - SGLang: `/generate` with `logprob_start_len`. It renders no chat template outside its chat route, so the prompt is
   rendered here, by the template of the folder or hub id that the endpoint says it serves.
+- transformers: its own API leaves log-probabilities out, so the server that is started here has a route for them
+  (`steprag.engines.transformers_serve`). A `transformers serve` of others has none, and is told apart by a probe.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from steprag.types import Completion, Message, Sample, Usage
 
 SCORED = "scored"
 """`Completion.finish` of a text that was given, not sampled."""
-SCORING = ("llamacpp", "vllm", "sglang")
+SCORING = ("llamacpp", "vllm", "sglang", "transformers")
 """Engines that can tell the log-probabilities of a given text."""
 
 ROUNDING = 1e-3
@@ -90,6 +92,12 @@ class _Generated(BaseModel):
     meta_info: _Meta
 
 
+class _Told(BaseModel):
+    logprobs: list[float]
+    prompt_tokens: int
+    completion_tokens: int
+
+
 class _LlamaTokens(BaseModel):
     tokens: list[int]
 
@@ -101,11 +109,9 @@ def refusal(engine: str) -> str | None:
     """Why an engine cannot score, with the remedy; None where it can."""
     if engine in SCORING:
         return None
-    why = "transformers serve leaves out log-probabilities" if engine == "transformers" else (
-        "the chat API of OpenAI and of endpoints of unknown make tells no log-probabilities of a given text"
-    )  # fmt: skip
     return (
-        f"engine {engine} cannot score: {why}; use {', '.join(SCORING)}, or label without a model (reward.name=cover)"
+        f"engine {engine} cannot score: the chat API of OpenAI and of endpoints of unknown make tells no "
+        f"log-probabilities of a given text; use {', '.join(SCORING)}, or label without a model (reward.name=cover)"
     )
 
 
@@ -127,7 +133,9 @@ class EndpointScorer:
 
     async def score(self, messages: tuple[Message, ...], text: str) -> Sample | None:
         """As `steprag.policy.client.Scorer.score`; None where the endpoint's reply makes no sense."""
-        ask = {"llamacpp": self._llamacpp, "vllm": self._vllm, "sglang": self._sglang}[self._engine]
+        ask = {
+            "llamacpp": self._llamacpp, "vllm": self._vllm, "sglang": self._sglang, "transformers": self._transformers,
+        }[self._engine]  # fmt: skip
         try:
             logprobs, usage = await ask(messages, text)
         except (ValidationError, IndexError, KeyError):
@@ -186,6 +194,12 @@ class EndpointScorer:
         told = meta.input_token_logprobs[-len(wanted) :]
         usage = Usage(1, meta.prompt_tokens, meta.completion_tokens, min(meta.cached_tokens, meta.prompt_tokens))
         return _of(wanted, [(token, math.nan if one is None else one) for one, token, _ in told]), usage
+
+    async def _transformers(self, messages: tuple[Message, ...], text: str) -> tuple[list[float], Usage]:
+        request = {"model": self._model, "messages": [dict(message) for message in messages], "text": text}
+        told = _Told.model_validate(await self._post("/score", request))
+        right = len(told.logprobs) == told.completion_tokens
+        return told.logprobs if right else [], Usage(1, told.prompt_tokens, told.completion_tokens)
 
     async def _tokens(self, text: str, request: dict[str, Any]) -> list[int]:
         """The ids of `text` encoded by itself; the same answers are scored in state after state."""

@@ -118,7 +118,7 @@ def _tokens(config: TrainConfig, longest: float, answer: float) -> float:
     """Tokens that a step's batch puts through the blocks on one device."""
     if config.stage != "dpo":
         return config.batch_size * longest
-    if config.trainer == "trl" and config.dpo.share_prefix:
+    if config.shares:
         return config.batch_size * (longest + answer)
     return config.batch_size * 2 * longest
 

@@ -7,7 +7,6 @@ before the first step, so that a step costs one forward pass and no second model
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from training.job import Job, Outcome
 from training.model import freeze_below, load_policy
 from training.rows import TokenRow, order_for
 from training.trl.common import Refreezing, common_arguments, completion_only_head, run_trainer, save
-from training.trl.shared_prefix import sharing
+from training.trl.shared_prefix import sharing_if_asked
 
 REFERENCE = "ref"
 """TRL's name for the frozen copy of the adapter that training starts from."""
@@ -83,8 +82,7 @@ class StepDPOTrainer(Refreezing, DPOTrainer):
 def train(job: Job) -> Outcome:
     """Trains and saves."""
     policy = load_policy(job.files, job.config)
-    section = job.config.dpo
-    with completion_only_head(), sharing(policy, section.row_tokens) if section.share_prefix else nullcontext():
+    with completion_only_head(), sharing_if_asked(policy, job.config):
         trainer = build(policy, job)
         outcome = run_trainer(trainer, job)
     save(policy, job)

@@ -38,7 +38,7 @@ from training.judging import episode_judge, judged_terms
 from training.model import freeze_below, load_policy
 from training.trl.common import Refreezing, common_arguments, run_trainer, save
 from training.trl.scoring import score_texts
-from training.trl.shared_prefix import sharing
+from training.trl.shared_prefix import sharing_if_asked
 from training.turn_gains import Scored
 from training.world import World
 
@@ -68,9 +68,7 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         total = torch.zeros((), device=self.accelerator.device)
         learnt = sum(len(row.completion) for row in rows)
         size = self.stage.job.config.batch_size
-        section = self.stage.job.config.grpo
-        shared = sharing(self.model, section.row_tokens, "grpo.share_prefix") if section.share_prefix else nullcontext()
-        with shared:
+        with sharing_if_asked(self.model, self.stage.job.config):
             for part, count in dealt(rows, size, self.accelerator.process_index, self.accelerator.num_processes):
                 batch = self.batch(part, learnt)
                 batch["completion_mask"][count:] = 0

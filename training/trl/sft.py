@@ -10,6 +10,7 @@ from training.job import Job, Outcome
 from training.model import load_policy
 from training.rows import TokenRow, order_for
 from training.trl.common import Refreezing, common_arguments, run_trainer, save
+from training.trl.shared_prefix import sharing_if_asked
 
 
 class StepSFTTrainer(Refreezing, SFTTrainer):
@@ -29,7 +30,8 @@ def train(job: Job) -> Outcome:
         processing_class=job.tokenizer,
     )
     trainer.layers = job.config.lora.layers
-    outcome = run_trainer(trainer, job)
+    with sharing_if_asked(policy, job.config):
+        outcome = run_trainer(trainer, job)
     save(policy, job)
     return outcome
 

@@ -11,13 +11,14 @@ so are loss and gradients, up to rounding.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from steprag.errors import ConfigError
+from training.config import TrainConfig
 
 
 @dataclass
@@ -110,12 +111,16 @@ def _padded(rows: list[list[int]], width: int) -> torch.Tensor:
     return torch.tensor([row + [0] * (width - len(row)) for row in rows])
 
 
+def sharing_if_asked(model: Any, config: TrainConfig) -> AbstractContextManager[SharedPrefix | None]:
+    """`sharing`, where the recipe asks for it."""
+    return sharing(model, config.row_tokens) if config.shares else nullcontext()
+
+
 @contextmanager
-def sharing(model: Any, budget: int, key: str = "dpo.share_prefix") -> Iterator[SharedPrefix]:
+def sharing(model: Any, budget: int) -> Iterator[SharedPrefix]:
     """While the block runs, `model`'s backbone (of a causal language model, bare or under PEFT) shares prefixes.
 
-    Raises ConfigError, which names the recipe's `key`, for models whose tokens see anything but all tokens before them,
-    and for mixtures of experts.
+    Raises ConfigError for models whose tokens see anything but all tokens before them, and for mixtures of experts.
     """
     causal = model.get_base_model() if hasattr(model, "peft_config") else model
     text = causal.config.get_text_config()
@@ -123,7 +128,7 @@ def sharing(model: Any, budget: int, key: str = "dpo.share_prefix") -> Iterator[
     attention = causal.config._attn_implementation
     if kinds != {"full_attention"} or attention != "sdpa" or hasattr(text, "output_router_logits"):
         what = f"{type(causal).__name__} ({', '.join(sorted(kinds))}, {attention})"
-        raise ConfigError(f"{key} is not for {what}; set --{key} false")
+        raise ConfigError(f"share_prefix is not for {what}; set --share_prefix false")
     backbone = causal.base_model
     original = backbone.forward
     backbone.forward = shared = SharedPrefix(original, budget)

@@ -1,0 +1,81 @@
+"""`transformers serve` with one route more: log-probabilities of a given text, which its own API leaves out.
+
+    python -m steprag.engines.transformers_serve serve FOLDER …
+
+`POST /score` takes {"model": …, "messages": […], "text": …} and gives the log-probability of every token of the text
+behind the prompt, and how many tokens both have: {"logprobs": […], "prompt_tokens": …, "completion_tokens": …}. The
+text is encoded by itself, as `steprag.policy.scoring` says. Scores and completions take turns on the model's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI, HTTPException
+from pydantic import BaseModel
+
+from steprag.engines.tokens import prompt_tokens
+from steprag.errors import ConfigError
+from steprag.types import Message
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class GivenText(BaseModel):
+    """What `/score` is asked."""
+
+    model: str
+    messages: list[Message]
+    text: str
+
+
+def logprobs_of(model: PreTrainedModel, prompt: list[int], text: list[int]) -> list[float]:
+    """Of every token of `text` behind `prompt`, in natural logarithms."""
+    import torch
+
+    with torch.inference_mode():
+        ids = torch.tensor([prompt + text], device=model.device)
+        logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+        told = torch.log_softmax(logits.float(), dim=-1)
+        return told[torch.arange(len(text)), torch.tensor(text, device=told.device)].tolist()
+
+
+def with_scores(build: Callable[..., FastAPI]) -> Callable[..., FastAPI]:
+    """transformers' maker of its app, which adds the route to what it makes."""
+
+    def built(model_manager: Any, *handlers: Any, generation_state: Any, **more: Any) -> FastAPI:
+        app = build(model_manager, *handlers, generation_state=generation_state, **more)
+
+        @app.post("/score")
+        async def score(asked: GivenText) -> dict[str, Any]:
+            if asked.model != model_manager.force_model:
+                raise HTTPException(404, f"this server has {model_manager.force_model} alone")
+            name = model_manager.process_model_name(asked.model)
+            model, processor = model_manager.load_model_and_processor(name)
+            tokenizer = getattr(processor, "tokenizer", processor)
+            try:
+                prompt = prompt_tokens(asked.messages, tokenizer)
+            except ConfigError as error:
+                raise HTTPException(422, str(error)) from None
+            text = tokenizer.encode(asked.text, add_special_tokens=False)
+            told = await generation_state.get_manager(name).async_submit(logprobs_of, model, prompt, text)
+            return {"logprobs": told, "prompt_tokens": len(prompt), "completion_tokens": len(text)}
+
+        return app
+
+    return built
+
+
+def main() -> None:
+    """The command line of transformers, its server with our route."""
+    from transformers.cli import transformers
+    from transformers.cli.serving import server
+
+    server.build_server = with_scores(server.build_server)
+    transformers.main()
+
+
+if __name__ == "__main__":
+    main()
