@@ -1,8 +1,8 @@
 """`steprag weave`: detours that a search went, and the way back, as worked episodes of an agent that can go back.
 
 A tree goes back for free: where one search failed, its sibling was tried. Woven together they are an episode: the
-failed search, a step back, the better sibling and its way to a right answer. The failed step is shown and not learnt
-(as Self-Backtracking masks its loss, arXiv 2502.04404). `steprag worked` makes supervised steps of the episodes.
+failed search, a step back, the better sibling and its way to a right answer. What a step takes back is shown and not
+learnt (as Self-Backtracking masks its loss, arXiv 2502.04404). `steprag worked` makes supervised steps of the episodes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import argparse
 import sys
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from data_generation.worked import WorkedEpisode, WorkedStep
 from steprag.agent.grammar import Grammar
 from steprag.agent.grammars import STACK
 from steprag.agent.profiles import grammar_of
+from steprag.agent.stack import popped
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError
@@ -25,7 +27,7 @@ from steprag.gold import gold_of
 from steprag.progress import say
 from steprag.runs import run_of
 from steprag.tree import children_of, path_to
-from steprag.types import Node, Tree
+from steprag.types import Node, Step, Tree
 
 NOTES = ("this does not tell it; ask otherwise", "not what is needed; another search", "no fact here; search again")
 """What a woven step back says; a note of its own would need a model."""
@@ -56,14 +58,21 @@ def main(argv: list[str]) -> int:
 
 
 def weave_all(file: Path, grammar: Grammar, *, straight: bool) -> Iterator[WorkedEpisode]:
-    """The episodes of a file of trees, of each tree at most one with a detour and one without."""
+    """The episodes of a file of trees, of each tree at most one with a detour and one without.
+
+    A detour is a failed sibling that is woven in, or one that the right episode went and took back itself.
+    """
     for tree in read_records(file, Tree):
         path = _right_path(tree)
         if path is None:
             continue
-        if straight:
-            yield _episode(tree, "straight", _written(path, grammar))
-        if woven := _woven(tree, path, grammar):
+        steps = _written(path, grammar)
+        if not any(step.learn and STACK.effects[step.action] == "call" for step in steps):
+            continue  # every search was taken back: the answer was luck
+        on_its_way = not all(step.learn for step in steps)
+        if straight and not on_its_way:
+            yield _episode(tree, "straight", steps)
+        if woven := _woven(tree, path, grammar) or (steps if on_its_way else None):
             yield _episode(tree, "detour", woven)
 
 
@@ -83,8 +92,9 @@ def _woven(tree: Tree, path: list[Node], grammar: Grammar) -> list[WorkedStep] |
         failed = next((one for one in beside if _failed(tree, one, grammar)), None)
         if failed is not None:
             note = NOTES[zlib.crc32(f"{tree.question.id}/{failed.id}".encode()) % len(NOTES)]
-            detour = [_step(failed, grammar, learn=False), WorkedStep("backtrack", f"<backtrack> {note} </backtrack>")]
-            return [*_written(path[:place], grammar), *detour, *_written(path[place:], grammar)]
+            back = WorkedStep("backtrack", f"<backtrack> {note} </backtrack>")
+            woven = [*_steps(path[:place], grammar), _step(failed, grammar), back, *_steps(path[place:], grammar)]
+            return _masked(woven)
     return None
 
 
@@ -108,21 +118,32 @@ def _retrieves(node: Node, grammar: Grammar) -> bool:
 
 
 def _written(path: list[Node], grammar: Grammar) -> list[WorkedStep]:
+    return _masked(_steps(path, grammar))
+
+
+def _masked(steps: list[WorkedStep]) -> list[WorkedStep]:
+    """The steps; those that a later one takes back are shown and not learnt."""
+    back = popped(tuple(Step(step.action, step.text, "") for step in steps), STACK)
+    return [replace(step, learn=place not in back) for place, step in enumerate(steps)]
+
+
+def _steps(path: list[Node], grammar: Grammar) -> list[WorkedStep]:
     return [_step(node, grammar) for node in path]
 
 
-def _step(node: Node, grammar: Grammar, *, learn: bool = True) -> WorkedStep:
+def _step(node: Node, grammar: Grammar) -> WorkedStep:
     """A node's step in the stack's words: what it does decides what it is called there.
 
     Evidence that keeps nothing is a step back.
     """
     content, effect = node.content or "", grammar.effects[node.action or ""]
-    if effect == "push" and content.strip(" .").lower() in NOTHING:
-        return WorkedStep("backtrack", f"<backtrack> {NOTES[0]} </backtrack>")
-    name = {"call": "search", "push": "reasoning", "end": "answer"}.get(effect, node.action or "")
-    if grammar.name == STACK.name:
+    if STACK.effects.get(node.action or "") == effect:
         name = node.action or ""
-    return WorkedStep(name, f"<{name}> {' '.join(content.split())} </{name}>", learn=learn)
+    elif effect == "push" and content.strip(" .").lower() in NOTHING:
+        return WorkedStep("backtrack", f"<backtrack> {NOTES[0]} </backtrack>")
+    else:
+        name = {"call": "search", "push": "reasoning", "end": "answer"}[effect]
+    return WorkedStep(name, f"<{name}> {' '.join(content.split())} </{name}>")
 
 
 def _episode(tree: Tree, kind: str, steps: list[WorkedStep]) -> WorkedEpisode:

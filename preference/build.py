@@ -165,6 +165,7 @@ def _add(
             config.sft,
             partial(folder.exemplary, tree),
             ends(tree, config.sft.partial, grammar),
+            grammar=grammar,
         ),  # fmt: skip
         "steps": lambda: build_labels(tree, tree_hash, estimates),
         "rankings": lambda: build_rankings(tree, tree_hash, estimates),

@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from preference.config import SftConfig
 from preference.pairs import SOURCE
 from preference.rewards import Rewards
+from steprag.agent.grammar import Grammar
+from steprag.agent.grammars import TRANSCRIPT
+from steprag.agent.stack import popped
 from steprag.gain import probability
 from steprag.training_rows import Trajectory
 from steprag.tree import as_reply, path_to
-from steprag.types import Node, Tree
+from steprag.types import Node, Step, Tree
 
 
 def build_trajectories(
@@ -21,6 +24,8 @@ def build_trajectories(
     config: SftConfig,
     exemplary: Callable[[list[Node]], bool] | None = None,
     ends: Sequence[Node] = (),
+    *,
+    grammar: Grammar = TRANSCRIPT,
 ) -> list[Trajectory]:
     """The steps of the tree's right episodes, each with the prompt it was sampled from, in order of the node ids.
 
@@ -32,6 +37,8 @@ def build_trajectories(
 
     A tree with fewer right episodes than `per_tree` gives the shortest ways to `ends` too (`preference.ends`), one for
     every right episode that it lacks; their outcome is the belief there, 0 where nobody asked.
+
+    A step that the episode itself took back (`steprag.agent.stack.popped`) is not among them, the step back is.
     """
     may = exemplary or (lambda _: True)
     right = [
@@ -44,12 +51,20 @@ def build_trajectories(
         right = sorted(right, key=lambda node: (rank(node), node.id))[: config.per_tree]
     worth: dict[int, float] = {}
     for answer in right:
-        _credit(worth, path_to(tree, answer)[1:], outcomes[answer.id] or 0.0)
+        _credit(worth, _standing(path_to(tree, answer)[1:], grammar), outcomes[answer.id] or 0.0)
     nearest = sorted(ends, key=lambda node: (node.depth, node.id))
     fresh = [node for node in nearest if node.id not in worth and may(path_to(tree, node)[1:])]
     for node in fresh[: max(0, config.per_tree - len(right))]:
-        _credit(worth, path_to(tree, node)[1:], probability(node.belief) if node.belief else 0.0)
+        _credit(worth, _standing(path_to(tree, node)[1:], grammar), probability(node.belief) if node.belief else 0.0)
     return [_trajectory(tree, tree_hash, tree.nodes[node_id], worth[node_id]) for node_id in sorted(worth)]
+
+
+def _standing(path: list[Node], grammar: Grammar) -> list[Node]:
+    """The steps of a path that no later one took back."""
+    if not grammar.shrinks:
+        return path
+    back = popped(tuple(Step(node.action or "", node.text, node.content or "") for node in path), grammar)
+    return [node for place, node in enumerate(path) if place not in back]
 
 
 def _credit(worth: dict[int, float], path: list[Node], outcome: float) -> None:

@@ -201,7 +201,7 @@ def test_what_was_taken_back_is_not_praised_where_one_asks_for_that(speaker: Pat
     def groups(**keys: Any) -> Group:
         nonlocal completions
         completions = iter(["<search> a </search>", *["<answer> no </answer>"] * 3, "<backtrack> b </backtrack>",
-                            "<answer> yes </answer>"])  # fmt: skip
+                            "<search> b </search>", "<summary> b </summary>", "<answer> yes </answer>"])  # fmt: skip
         section = GrpoSection(episodes=4, rewards={"em": 1.0}, scale="none", **keys)
         how = Sampling(generate, tokenizer, frozenset({int(tokenizer.eos_token_id)}), 60, 2048, unscored)  # pyright: ignore
         environment = Environment(load_profile("stack"), DictRetriever(), 1, 9)
@@ -209,10 +209,16 @@ def test_what_was_taken_back_is_not_praised_where_one_asks_for_that(speaker: Pat
         return group
 
     plain, kept, weighed = groups(), groups(credit="kept"), groups(weigh="episode")
-    assert plain.advantages == [0.75, -0.25, -0.25, -0.25], "of four episodes, not of six rows"
-    assert plain.worth == [[0.75, 0.75, 0.75], [-0.25], [-0.25], [-0.25]]
-    assert kept.worth == [[0.0, 0.75, 0.75], [-0.25], [-0.25], [-0.25]]
-    assert len(rows_of([plain])) == 6, "popped completions keep their rows"
+    assert plain.advantages == [0.75, -0.25, -0.25, -0.25], "of four episodes, not of eight rows"
+    assert plain.worth == [[0.75] * 5, [-0.25], [-0.25], [-0.25]]
+    assert kept.worth == [[0.0, 0.75, 0.75, 0.75, 0.75], [-0.25], [-0.25], [-0.25]], "what is folded is praised"
+    assert len(rows_of([plain])) == 8, "popped and folded completions keep their rows"
+    environment = Environment(load_profile("stack"), DictRetriever(), 1, 9)
+    asked = [plain.episodes[0].state]
+    while asked[-1].steps:
+        asked.append(asked[-1].before)
+    sent = [environment.observe(one).messages for one in asked[:0:-1]]
+    assert [turn.prompt for turn in plain.turns[0]] == [prompt_tokens(messages, tokenizer) for messages in sent]
     tokens = [sum(len(turn.completion) for turn in turns) for turns in weighed.turns]
     sums = [sum(len(t.completion) * w for t, w in zip(ts, ws, strict=True))
             for ts, ws in zip(weighed.turns, weighed.worth, strict=True)]  # fmt: skip

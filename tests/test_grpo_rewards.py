@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from steprag.agent.environment import Environment
 from steprag.agent.grammar import START, Action
 from steprag.agent.grammars import GRAMMARS, STACK, TRANSCRIPT
+from steprag.agent.profiles import load_profile
 from steprag.agent.rollout import episode_of, rollout
 from steprag.errors import ConfigError
 from steprag.types import Episode, Passage, Question, State, Step, Usage
-from tests.fakes import WORLD, ScriptedPolicy, answer, evidence, query
+from steprag.yaml_files import read_yaml
+from tests.fakes import WORLD, DictRetriever, ScriptedPolicy, answer, evidence, query
 from tests.grpo_parts import world
 from training.rewards import REWARDS, Played, advantages, check_names, score
 
@@ -49,6 +53,8 @@ def test_a_good_episode_is_worth_this() -> None:
         **{"em": 1.0, "f1": 1.0, "rouge": 2 / 3, "judge": 0.75, "format": 1.0, "cost": 2.0, "length": 0.4},
         "recall": 0.5,  # Tirana was found, Albania was not
         "context_precision": 1.0,  # Tirana stands first
+        "faithfulness": None,  # no judge was asked
+        "answer_relevancy": None,
         "grounded": 0.0,  # no passage that it found holds the lek
         "judgement": None,  # nothing is taken back in this grammar
         "evidence": 0.5,  # Albania is named, but not from a passage about it
@@ -125,6 +131,25 @@ def test_context_precision_asks_how_far_up_the_gold_passages_stand(
     assert REWARDS["context_precision"](played(answer("lek"))) == 0.0
 
 
+def test_where_no_passage_is_marked_the_judge_says_which_helped() -> None:
+    plain = replace(QUESTION, metadata={})
+    episode = played(query("a"), query("b"), answer("lek"), found=(TIRANA, LIMA), question=plain)
+    assert REWARDS["context_precision"](episode) is None
+    told = replace(episode, useful=((True, False), (False, True)))
+    assert REWARDS["context_precision"](told) == 0.75, "the second search counts as much as the first"
+    assert REWARDS["context_precision"](replace(told, useful=((True, False), (False, False)))) == 0.5
+    assert REWARDS["context_precision"](replace(told, question=QUESTION)) == 1.0, "marks come first"
+
+
+def test_faithfulness_and_relevancy_are_what_the_judge_said_and_nothing_without_an_answer() -> None:
+    episode = played(query("a"), evidence("Tirana"), answer("lek"), supported=(True, False, True), relevancy=0.4)
+    assert REWARDS["faithfulness"](episode) == pytest.approx(2 / 3)
+    assert REWARDS["answer_relevancy"](episode) == 0.4
+    assert REWARDS["faithfulness"](replace(episode, supported=())) is None
+    broken = played(query("a"), refused="?")
+    assert REWARDS["faithfulness"](broken) == REWARDS["answer_relevancy"](broken) == 0.0
+
+
 def test_an_answer_is_grounded_where_a_passage_that_was_found_says_it() -> None:
     assert REWARDS["grounded"](played(query("a"), answer("The lek"), found=(ALBANIA,))) == 1.0
     assert REWARDS["grounded"](played(query("a"), answer("ek"), found=(ALBANIA,))) == 0.0
@@ -152,12 +177,15 @@ def test_judgement_is_what_is_taken_back_and_what_is_kept() -> None:
     assert REWARDS["evidence"](stacked(*good, back, end)) == 0.0, "what was taken back is not kept"
 
 
-ORNATE = {"format": 0.1, "recall": 0.1, "grounded": 0.1, "context_precision": 0.05, "judgement": 0.1, "evidence": 0.1}
+ORNATE = {
+    **{"format": 0.1, "recall": 0.1, "grounded": 0.1, "context_precision": 0.05, "judgement": 0.1, "evidence": 0.1},
+    "faithfulness": 0.1,
+}
+GRPO_RECIPES = sorted(Path("configs/training").glob("*grpo*.yaml"))
 
 
-@given(st.data())
-def test_a_right_bare_episode_beats_every_wrong_ornate_one(data: st.DataObject) -> None:
-    """And a needless step back raises nothing."""
+def written(data: st.DataObject) -> list[tuple[str, str, tuple[Passage, ...]]]:
+    """The trace of some episode on the stack that ends with a wrong answer."""
     trace: list[tuple[str, str, tuple[Passage, ...]]] = []
     while not trace or trace[-1][0] != "answer":
         steps = tuple(Step(action, "", content) for action, content, _ in trace)
@@ -165,16 +193,47 @@ def test_a_right_bare_episode_beats_every_wrong_ornate_one(data: st.DataObject) 
         content = data.draw(st.sampled_from(["Tirana", "Albania", "sol"]))
         found = data.draw(st.sampled_from([(), (TIRANA,), (LIMA, ALBANIA)])) if action == "search" else ()
         trace.append((action, "sol" if action == "answer" else content, found))
-    wrong, right = stacked(*trace), stacked(("answer", "lek", ()))
-    for weights in ({"em": 1.0, **ORNATE}, {"f1": 1.0, **ORNATE}):
-        one, other = score([wrong, right], weights).totals
+    return trace
+
+
+@pytest.mark.parametrize("recipe", [None, *GRPO_RECIPES], ids=lambda path: path and path.stem)
+@given(data=st.data())
+def test_a_right_bare_episode_beats_every_wrong_ornate_one(recipe: Path | None, data: st.DataObject) -> None:
+    """Whatever a judge says of it, with these weights and with those of every recipe."""
+    verdicts = st.none() | st.lists(st.booleans(), max_size=3).map(tuple)
+    wrong = replace(stacked(*written(data)), supported=data.draw(verdicts), judged=0.0, relevancy=1.0)
+    right = replace(stacked(("answer", "lek", ())), judged=1.0, relevancy=0.0)
+    weights = [read_yaml(recipe)["grpo"]["rewards"]] if recipe else [{"em": 1.0, **ORNATE}, {"f1": 1.0, **ORNATE}]
+    for each in weights:
+        one, other = score([wrong, right], each).totals
         assert other > one
-    with_back = [*trace[:-1], ("backtrack", "x", ()), trace[-1]]
+
+
+@given(st.data())
+def test_a_needless_step_back_and_a_second_summary_raise_nothing(data: st.DataObject) -> None:
+    """Right before the answer: what is kept can only become less. A search that is judged at once is another matter."""
+    trace = written(data)
     names = tuple(Step(action, "", content) for action, content, _ in trace[:-1])
-    if names and "backtrack" in STACK.allowed(names, 14) and names[-1].action != "search":
-        before, after = values(wrong), values(stacked(*with_back))
-        for name in ("em", "f1", "format", "recall", "evidence", "grounded", "context_precision"):
+    before = values(stacked(*trace))
+    for action in ("backtrack", "summary"):
+        if not names or names[-1].action == "search" or action not in STACK.allowed(names, 14):
+            continue
+        after = values(stacked(*trace[:-1], (action, "x", ()), trace[-1]))
+        for name in REWARDS.keys() - {"cost", "length"}:
             assert (after[name] or 0) <= (before[name] or 0), name
+
+
+@pytest.mark.parametrize("text", ["<summary> x", "</summary> x <summary>", "<answer> lek", "<backtrack> x </summary>"])
+def test_an_unclosed_or_reversed_tag_ends_the_episode_and_earns_nothing(text: str) -> None:
+    environment = Environment(load_profile("stack"), DictRetriever(), 1, 9)
+    policy = ScriptedPolicy(lambda prompt, _: text if "Passages" in prompt else "<search> Tirana </search>")
+    episode = asyncio.run(episode_of(rollout(environment, policy, environment.start(QUESTION.question), seed=0)))
+    assert episode.refused == text
+    found = values(Played(QUESTION, episode, STACK, tokens=40))
+    bare = values(stacked(("search", "Tirana", (TIRANA,))))
+    assert found["format"] == 0.5
+    for name in REWARDS.keys() - {"cost", "length", "format"}:
+        assert (found[name] or 0) <= (bare[name] or 0), name
 
 
 def test_terms_are_weighed_and_kept_alone() -> None:

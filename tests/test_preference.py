@@ -19,7 +19,7 @@ from preference.rewards import Estimate, Rewards, outcomes, rewards
 from preference.rule_counts import Funnel
 from preference.supervised import build_trajectories
 from steprag.agent.grammar import START, Action, Grammar
-from steprag.agent.grammars import TRANSCRIPT
+from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.agent.profiles import grammar_of
 from steprag.cli import main as steprag
 from steprag.errors import ConfigError, DataError
@@ -72,6 +72,19 @@ def steps_of(grown: Tree, config: SftConfig) -> list[Trajectory]:
     return build_trajectories(
         grown, "h", outcomes(grown, TreeRewardConfig()), rewards(grown, TreeRewardConfig(), TRANSCRIPT), config
     )
+
+
+def test_a_step_that_its_own_episode_took_back_is_not_imitated_and_the_step_back_is() -> None:
+    actions = ("search", "backtrack", "search", "summary", "answer")
+    nodes = [Node(0, None, 0)]
+    for place, action in enumerate(actions, 1):
+        last = action == "answer"
+        nodes.append(Node(place, place - 1, place, action, f"<{action}> x </{action}>", "x", terminal=last,
+                          prediction_f1=1.0 if last else None))  # fmt: skip
+    grown = Tree(1, Question("q", "?", ("x",)), "done", Usage(), tuple(nodes))
+    estimates = rewards(grown, TreeRewardConfig(), STACK)
+    rows = build_trajectories(grown, "h", outcomes(grown, TreeRewardConfig()), estimates, SftConfig(), grammar=STACK)
+    assert [row.node for row in rows] == [2, 3, 4, 5], "what a summary stands for is learnt, what was popped is not"
 
 
 def test_spre_is_the_mean_over_the_answers_below() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,22 @@ def test_a_failed_search_the_way_back_and_the_better_one_are_an_episode(tmp_path
     straight, detour = woven(tmp_path, tree(), straight=True)
     assert [step.action for step in straight.steps] == ["search", "reasoning", "answer"]
     assert detour == episode
+
+
+def test_a_detour_on_the_right_way_itself_is_shown_and_not_learnt(tmp_path: Path) -> None:
+    """A search whose evidence is None was wrong, though the episode ends well: only the step back is learnt of it."""
+    nodes = (
+        node(0, None, None),
+        node(1, 0, "query", "money of Peru", LIMA),
+        node(2, 1, "evidence", "None"),
+        replace(node(3, None, "query", "money of Albania", ALBANIA), parent=2, depth=3),
+        replace(node(4, None, "evidence", "Prices are in the lek."), parent=3, depth=4),
+        replace(node(5, None, "answer", "lek", prediction_f1=1.0, terminal=True), parent=4, depth=5),
+    )
+    (episode,) = woven(tmp_path, Tree(1, ASKED, "done", Usage(), nodes), straight=True)
+    assert episode.id == "q-detour"
+    assert [(step.action, step.learn) for step in episode.steps] == [
+        ("search", False), ("backtrack", True), ("search", True), ("reasoning", True), ("answer", True)]  # fmt: skip
 
 
 def test_what_led_to_a_right_answer_or_is_not_known_to_have_failed_is_no_detour(tmp_path: Path) -> None:

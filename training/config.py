@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from steprag.config import StageConfig
+from steprag.policy.budget import BudgetConfig
 from steprag.sections import EpisodeConfig, JudgeConfig, Positive, PromptConfig, RetrieverConfig, Section
 
 Share = Annotated[float, Field(ge=0)]
@@ -49,7 +50,7 @@ class GrpoSection(Section):
 
     rewards: dict[str, float] = Field(
         default={"f1": 1.0, "format": 0.1},
-        description="reward: weight, such as em, f1, judge, format, evidence, recall, grounded, cost, all of them in "
+        description="reward: weight, such as em, f1, judge, format, evidence, recall, faithfulness, cost, all in "
         "docs/training.md; 0 only logs it",
     )
     questions: Positive = Field(default=8, description="questions whose episodes make one step")
@@ -67,7 +68,7 @@ class GrpoSection(Section):
     )
     credit: Literal["episode", "kept"] = Field(
         default="episode",
-        description="kept: what a later step took off the stack is not praised (biased); episode: all steps alike",
+        description="kept: what a later step took back is not praised (biased); episode: all steps alike",
     )
     weigh: Literal["token", "episode"] = Field(
         default="token", description="token: long episodes weigh more; episode: each episode of a group weighs the same"
@@ -127,6 +128,7 @@ class TrainConfig(StageConfig):
     retriever: RetrieverConfig = RetrieverConfig()
     prompt: PromptConfig = PromptConfig()
     judge: JudgeConfig = JudgeConfig()
+    budget: BudgetConfig = BudgetConfig()
     learning_rate: float = Field(default=2e-4, gt=0, description="peak learning rate of AdamW")
     epochs: float = Field(default=1.0, gt=0, description="passes over the rows or questions; max_steps overrides it")
     max_steps: Positive | None = Field(
@@ -195,7 +197,7 @@ class TrainConfig(StageConfig):
         return self.processes * self.nodes
 
 
-NEUTRAL = frozenset({"rendezvous", "threads", "save_steps", "logging_steps", "report_to", "llamafactory"})
+NEUTRAL = frozenset({"budget", "rendezvous", "threads", "save_steps", "logging_steps", "report_to", "llamafactory"})
 """Keys that do not decide the result, so that an interrupted run may go on with others."""
 
 ONLINE = frozenset({"episode", "retriever", "prompt", "judge"})

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 
 from steprag.agent.environment import Environment
 from steprag.agent.grammar import Grammar
-from steprag.agent.judge import Judge
 from steprag.agent.rollout import episode_of, rollout
-from steprag.agent.stack import live
+from steprag.agent.stack import popped
 from steprag.batch.concurrency import for_each
+from steprag.batch.journal import QuestionCalls
 from steprag.engines.tokens import prompt_tokens
-from steprag.policy.gate import Gate
-from steprag.types import Completion, Episode, Message, Question, Sample, State, Usage
+from steprag.types import Completion, Episode, Message, Question, Sample, Usage
 from training.config import GrpoSection
 from training.parity import check_prompt, sent_tokens
 from training.rewards import Played, advantages, score
@@ -33,24 +32,14 @@ if TYPE_CHECKING:
 Generate = Callable[[list[list[int]], int], list[list[int]]]
 """Prompts' ids and a seed to the ids sampled after each, the token that ends the turn included where it came."""
 
-Judged = Callable[[Question, State, int], Awaitable[float | None]]
-"""A question, the state its episode ended in and a seed to a score, 0 to 1, or None where the judge gave none."""
+Judged = Callable[[Played, QuestionCalls, int], Awaitable[Played]]
+"""An episode, its question's calls and a seed to the episode with what the judge says of it."""
+
+CallsOf = Callable[[Question], QuestionCalls]
+"""A question to its calls and searches in the run's journal."""
 
 APART = 1000
 """Between the seeds of two episodes; the k-th step of an episode samples with its seed + k."""
-
-
-def judged_by(judge: Judge, gate: Gate) -> Judged:
-    """The judge's score of a finished episode, asked through a gate."""
-
-    async def judged(question: Question, state: State, seed: int) -> float | None:
-        chars = sum(len(step.text) for step in state.steps)
-        async with gate.turn(chars):
-            judgement = await judge.score(question, state, seed=seed)
-        gate.settle(chars, judgement.usage)
-        return judgement.score
-
-    return judged
 
 
 @dataclass(frozen=True)
@@ -179,10 +168,13 @@ async def play(
     section: GrpoSection,
     *,
     seed: int,
+    calls: CallsOf | None = None,
     judge: Judged | None = None,
 ) -> list[Group]:
-    """`section.episodes` episodes of every question, all at once, scored. Raises PolicyError (of the judge) and
-    RetrieverError.
+    """`section.episodes` episodes of every question, all at once, scored.
+
+    `calls`: where searches and the judge's replies are kept; none is made that is there. A `judge` needs it. Raises
+    RetrieverError, and of the judge PolicyError and BudgetReached.
     """
     size = section.episodes
     batcher = Batcher(sampling.generate, len(questions) * size)
@@ -191,13 +183,13 @@ async def play(
 
     async def one(player: Player) -> None:
         question, start = questions[player.number // size], seed + APART * player.number
-        episode = await episode_of(rollout(environment, player, environment.start(question.question), seed=start))
+        kept = calls and calls(question)
+        mine = replace(environment, retriever=kept.retriever(environment.retriever)) if kept else environment
+        episode = await episode_of(rollout(mine, player, mine.start(question.question), seed=start))
         batcher.leave()
-        judged = None
-        if judge and episode.prediction is not None:
-            judged = await judge(question, episode.state, start)
         tokens = sum(len(turn.completion) for turn in player.turns)
-        played[player.number] = Played(question, episode, environment.profile.grammar, tokens, judged)
+        done = Played(question, episode, environment.profile.grammar, tokens)
+        played[player.number] = await judge(done, kept, start) if judge and kept else done
 
     await for_each(players, one, at_once=len(players))
     groups = [
@@ -247,12 +239,11 @@ def _worth(group: Group, grammar: Grammar, section: GrpoSection) -> list[list[fl
     usual = sum(tokens) / len(tokens)
     found: list[list[float]] = []
     for number, episode in enumerate(group.episodes):
-        kept = set(live(episode.state.steps, grammar))
+        back = popped(episode.state.steps, grammar)
         places = range(len(group.turns[number]))
         worth = [whole[number] + (gains[number][at] if at < len(gains[number]) else 0.0) for at in places]
         if section.credit == "kept":
-            gone = [at < len(episode.state.steps) and at not in kept for at in places]
-            worth = [min(one, 0.0) if off else one for one, off in zip(worth, gone, strict=True)]
+            worth = [min(one, 0.0) if at in back else one for at, one in enumerate(worth)]
         scale = usual / tokens[number] if section.weigh == "episode" and tokens[number] else 1.0
         found.append([scale * one for one in worth])
     return found

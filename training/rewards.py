@@ -19,6 +19,7 @@ from steprag.gold import em_of, gold_of, mentions, subject
 from steprag.metrics import f1 as token_f1
 from steprag.metrics import normalise, rouge_l
 from steprag.types import Episode, Found, Passage, Question
+from training import ragas
 
 SAME = 1e-6
 """Rewards that differ by less are alike."""
@@ -28,7 +29,9 @@ SAME = 1e-6
 class Played:
     """A finished episode as rewards see it: `grammar` says what its actions do, `tokens` how many the policy sampled.
 
-    `judged` is the judge's score of the answer, 0 to 1; None where no judge was asked or its replies held no score.
+    What the judge said, each None where it was not asked or a reply could not be read: `judged` is its score of the
+    answer, 0 to 1; `supported` its verdicts on the claims of what was kept; `useful` those on the passages of each
+    search; `relevancy` how near the question is to those that the answer would answer, 0 to 1.
     """
 
     question: Question
@@ -36,6 +39,9 @@ class Played:
     grammar: Grammar
     tokens: int
     judged: float | None = None
+    supported: tuple[bool, ...] | None = None
+    useful: tuple[tuple[bool, ...], ...] | None = None
+    relevancy: float | None = None
 
 
 Reward = Callable[[Played], float | None]
@@ -74,13 +80,16 @@ def evidence(played: Played) -> float | None:
     without such actions. A proxy, the same as in `preference.gold`: it asks for the title's words, not for the fact.
     """
     gold = gold_of(played.question)
-    keeping = {action.name for action in played.grammar.actions if action.keeps}
-    if gold is None or not keeping:
+    if gold is None or not any(action.keeps for action in played.grammar.actions):
         return None
     found = {mark: subject(p.title) for p in _found(played) if (mark := gold.matches(p)) is not None}
-    steps = played.episode.state.steps
-    kept = "\n".join(steps[at].content for at in live(steps, played.grammar) if steps[at].action in keeping)
-    return gold.share(sum(mentions(kept, found.values())))
+    return gold.share(sum(mentions(kept_text(played), found.values())))
+
+
+def kept_text(played: Played) -> str:
+    """What the steps on the stack say whose action keeps (`Action.keeps`), a line each."""
+    steps, grammar = played.episode.state.steps, played.grammar
+    return "\n".join(steps[at].content for at in live(steps, grammar) if grammar.action(steps[at].action).keeps)
 
 
 def recall(played: Played) -> float | None:
@@ -90,19 +99,38 @@ def recall(played: Played) -> float | None:
 
 
 def context_precision(played: Played) -> float | None:
-    """How far up each search has the gold passages: RAGAS's context precision with marks for verdicts, Σ(P@k·v_k)/Σv_k,
-    0 where none is marked; the mean over the searches. None without gold; 0 without a search.
+    """How far up each search has the passages that help (`ragas.context_precision`), the mean over the searches; 0
+    without one.
+
+    A marked passage helps; where the question marks none, one that the judge calls useful. None where nobody said.
     """
     gold = gold_of(played.question)
-    if gold is None:
+    if gold is not None:
+        helped = [[gold.matches(found) is not None for found in _named(search)] for search in played.episode.retrieved]
+    elif played.episode.prediction is None or not played.episode.retrieved:
+        return 0.0
+    elif played.useful is None:
         return None
-    searches = [[gold.matches(found) is not None for found in _named(search)] for search in played.episode.retrieved]
-    return mean(map(_precision, searches)) if searches else 0.0
+    else:
+        helped = [[*search] for search in played.useful]
+    return mean(map(ragas.context_precision, helped)) if helped else 0.0
 
 
-def _precision(relevant: list[bool]) -> float:
-    at = [sum(relevant[: place + 1]) / (place + 1) for place, one in enumerate(relevant) if one]
-    return sum(at) / len(at) if at else 0.0
+def faithfulness(played: Played) -> float | None:
+    """The share of the claims of what it kept that the passages it found bear out, as the judge says.
+
+    0 without an answer; None where it kept nothing or made no claim.
+    """
+    if played.episode.prediction is None:
+        return 0.0
+    return None if played.supported is None else ragas.faithfulness(played.supported)
+
+
+def answer_relevancy(played: Played) -> float | None:
+    """How near the question is to those that the answer would answer; 0 without an answer. Says little of answers of
+    one word: log it (weight 0) rather than reward it.
+    """
+    return 0.0 if played.episode.prediction is None else played.relevancy
 
 
 def grounded(played: Played) -> float | None:
@@ -153,6 +181,8 @@ REWARDS: dict[str, Reward] = {
     "evidence": evidence,
     "recall": recall,
     "context_precision": context_precision,
+    "faithfulness": faithfulness,
+    "answer_relevancy": answer_relevancy,
     "grounded": grounded,
     "judgement": judgement,
     "cost": cost,

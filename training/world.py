@@ -13,6 +13,7 @@ from steprag.agent.checkpoints import profile_for
 from steprag.agent.environment import Environment
 from steprag.agent.judge import prompt_hash
 from steprag.agent.open import make_environment
+from steprag.agent.verdicts import prompt_hash as verdicts_hash
 from steprag.batch.worklist import SAMPLING
 from steprag.engines.models import resolve_model
 from steprag.files import existing, file_hash
@@ -20,6 +21,7 @@ from steprag.inputs import read_questions
 from steprag.policy.client import model_identity
 from steprag.types import Question
 from training.config import TrainConfig
+from training.judging import judged_terms
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def open_world(questions_file: str, index: str, config: TrainConfig) -> Iterator
         "data": {"questions": file_hash(file), "index": retriever.fingerprint},
         "prompt": profile.identity,
         "episode": config.episode.identity,
-        "judge": _judge_identity(config),
+        "judge": _judge_identity(config, questions),
     }
     try:
         environment = make_environment(profile, retriever, config.episode)
@@ -59,7 +61,14 @@ def open_world(questions_file: str, index: str, config: TrainConfig) -> Iterator
         asyncio.run(retriever.aclose())
 
 
-def _judge_identity(config: TrainConfig) -> dict[str, Any] | None:
-    if "judge" not in config.grpo.rewards:
+def _judge_identity(config: TrainConfig, questions: list[Question]) -> dict[str, Any] | None:
+    terms = judged_terms(config.grpo.rewards, questions)
+    if not terms:
         return None
-    return {**model_identity(config.judge), **config.judge.model_dump(include=SAMPLING), "prompt": prompt_hash()}
+    read = {"verdicts": verdicts_hash()} if terms != {"judge"} else {}
+    return {
+        **model_identity(config.judge),
+        **config.judge.model_dump(include=SAMPLING),
+        "prompt": prompt_hash(),
+        **read,
+    }

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from steprag.agent.inert import neutralise
 from steprag.agent.profiles import fill
@@ -17,6 +17,7 @@ from steprag.policy.client import Policy
 from steprag.types import Message, Question, State, Usage
 from steprag.yaml_files import read_yaml
 
+Read = TypeVar("Read")
 PROMPT = Path(__file__).parents[2] / "configs" / "judge" / "default.yaml"
 TRIES = 2
 """Requests for one score: a reply that is not one is asked for once more."""
@@ -56,6 +57,15 @@ class Judgement:
 
 
 @dataclass(frozen=True)
+class Reply(Generic[Read]):
+    """`value`: what was read, None where no reply could be; `text` is the last reply; `usage` of all replies."""
+
+    value: Read | None
+    text: str
+    usage: Usage
+
+
+@dataclass(frozen=True)
 class Judge:
     """Scores states. `gold`: it is shown the golden answers."""
 
@@ -76,16 +86,29 @@ async def asked(
     *,
     seed: int,
 ) -> Judgement:
+    """The score that `parse` reads in the reply (`reply_of`). Raises PolicyError."""
+    reply = await reply_of(policy, messages, allowed, parse, seed=seed)
+    return Judgement(reply.value, reply.text, reply.usage)
+
+
+async def reply_of(
+    policy: Policy,
+    messages: tuple[Message, ...],
+    allowed: tuple[str, ...],
+    parse: Callable[[str], Read | None],
+    *,
+    seed: int,
+) -> Reply[Read]:
     """What `parse` reads in the reply, which is asked for anew where it reads nothing. Raises PolicyError."""
     usage, text = Usage(), ""
     for attempt in range(TRIES):
         sample = await policy.sample(messages, allowed, n=1, seed=seed + attempt)
         usage += sample.usage
         text = sample.completions[0].text
-        score = parse(text)
-        if score is not None:
-            return Judgement(score, text, usage)
-    return Judgement(None, text, usage)
+        value = parse(text)
+        if value is not None:
+            return Reply(value, text, usage)
+    return Reply(None, text, usage)
 
 
 def parse_score(reply: str) -> float | None:

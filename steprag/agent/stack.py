@@ -6,6 +6,7 @@ Rules after TC-RAG's memory stack (arXiv 2408.09199), whose summary has no effec
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -25,12 +26,30 @@ def live(steps: tuple[Step, ...], grammar: Grammar) -> tuple[int, ...]:
     """Places in the trace of the steps that are on the stack, the bottom first. The last step is always on top."""
     if not grammar.shrinks:
         return tuple(range(len(steps)))
+    stacks = [stack for stack, _ in _walk(steps, grammar)]
+    return tuple(stacks[-1]) if stacks else ()
+
+
+def popped(steps: tuple[Step, ...], grammar: Grammar) -> frozenset[int]:
+    """Places in the trace of the steps that a later pop took off the stack; what a fold stands for is not among them.
+
+    An episode that ended well still says of these that they led astray: they are shown to a model and not learnt.
+    """
+    if not grammar.shrinks:
+        return frozenset()
+    walked = zip(steps, _walk(steps, grammar), strict=True)
+    pops = (gone for step, (_, gone) in walked if grammar.action(step.action).effect == "pop")
+    return frozenset(place for gone in pops for place in gone)
+
+
+def _walk(steps: tuple[Step, ...], grammar: Grammar) -> Iterator[tuple[list[int], list[int]]]:
+    """After each step: the places on the stack, and those that it took off."""
     stack: list[int] = []
     for place, step in enumerate(steps):
         floor = _floor(_effects(stack, steps, grammar), grammar.action(step.action).effect)
-        kept = [at for height, at in enumerate(stack) if height < floor or grammar.action(steps[at].action).pinned]
-        stack = [*kept, place]
-    return tuple(stack)
+        gone = [at for at in stack[floor:] if not grammar.action(steps[at].action).pinned]
+        stack = [*(at for at in stack if at not in gone), place]
+        yield stack, gone
 
 
 def idle(steps: tuple[Step, ...], grammar: Grammar) -> frozenset[Effect]:

@@ -157,6 +157,7 @@ class QuestionCalls:
         self._journal, self._id, self._live = journal, question_id, live
         self._known: dict[CallKey, Sample] = {}
         self._found: dict[tuple[str, int], tuple[Passage, ...]] = {}
+        self._searching: dict[tuple[str, int], asyncio.Lock] = {}
         for kept in () if fresh else filter(None, (journal.below, journal)):
             self._known |= kept.calls_of(question_id)
             self._found |= kept.searches_of(question_id)
@@ -223,11 +224,13 @@ class QuestionCalls:
             self._found[query, top_k] = passages
 
     async def search(self, query: str, top_k: int, retriever: Retriever) -> tuple[Passage, ...]:
-        """The passages of a search: from the journal, or searched now and journalled."""
+        """The passages of a search: from the journal, or searched now and journalled; of several at once, one asks."""
         if (query, top_k) not in self._found:
-            passages = await retriever.search(query, top_k)
-            self._journal.searched(self._id, query, top_k, passages)
-            self._found[query, top_k] = passages
+            async with self._searching.setdefault((query, top_k), asyncio.Lock()):
+                if (query, top_k) not in self._found:
+                    passages = await retriever.search(query, top_k)
+                    self._journal.searched(self._id, query, top_k, passages)
+                    self._found[query, top_k] = passages
         return self._found[query, top_k]
 
     async def _kept(self, call: Any) -> Any:

@@ -9,6 +9,7 @@ growing sequence, and a prompt profile need not grow (`transcript` drops passage
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, nullcontext
@@ -23,13 +24,17 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import pad, use_adapter
 
-from steprag.agent.judge import Judge, ScoreFormat
+from steprag.agent.verdicts import TOKENS, VerdictFormat
+from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
 from steprag.errors import ConfigError
 from steprag.files import LineJournal
+from steprag.policy.budget import Spending
 from steprag.policy.client import open_model
+from steprag.types import Question
 from training.config import TrainConfig
-from training.episodes import APART, Group, Judged, Sampling, StepRow, judged_by, numbers_of, play, rows_of
+from training.episodes import APART, Group, Judged, Sampling, StepRow, numbers_of, play, rows_of
 from training.job import Job, Outcome
+from training.judging import episode_judge, judged_terms
 from training.model import freeze_below, load_policy
 from training.trl.common import Refreezing, common_arguments, run_trainer, save
 from training.trl.scoring import score_texts
@@ -168,10 +173,20 @@ def _ended(ids: list[int], ends: list[int]) -> list[int]:
 
 
 class GrpoStage:
-    """What episodes need beside the weights: the world, and one event loop for retriever and judge."""
+    """What episodes need beside the weights: the world, one event loop for retriever and judge, and the journal of
+    searches and of the judge's replies, so that a run that goes on makes none twice.
+    """
 
-    def __init__(self, job: Job, world: World, runner: asyncio.Runner, judge: Judged | None) -> None:
-        self.job, self.world, self._runner, self._judge = job, world, runner, judge
+    def __init__(
+        self, job: Job, world: World, runner: asyncio.Runner, journal: Journal, judge: Judged | None = None
+    ) -> None:
+        self.job, self.world, self._runner, self.journal, self._judge = job, world, runner, journal, judge
+        self._calls: dict[str, QuestionCalls] = {}
+
+    def _calls_of(self, question: Question) -> QuestionCalls:
+        if question.id not in self._calls:
+            self._calls[question.id] = self.journal.question(question)
+        return self._calls[question.id]
 
     def play(self, trainer: EpisodeGRPOTrainer, numbers: Sequence[int]) -> list[Group]:
         """The groups of the questions with these numbers; the step's number and the run's seed decide the samples."""
@@ -187,8 +202,17 @@ class GrpoStage:
         seed = random.Random(f"{config.seed} {step}").getrandbits(48)
         seed += APART * trainer.accelerator.process_index * len(numbers) * config.grpo.episodes
         questions = [self.world.questions[number] for number in numbers]
-        episodes = play(questions, self.world.environment, how, config.grpo, seed=seed, judge=self._judge)
-        return self._runner.run(episodes)
+        return self._runner.run(
+            play(
+                questions,
+                self.world.environment,
+                how,
+                config.grpo,
+                seed=seed,
+                calls=self._calls_of,
+                judge=self._judge,
+            )
+        )
 
     def note(self, step: int, groups: Sequence[Group]) -> None:
         """Writes the episodes of a step down."""
@@ -215,6 +239,12 @@ def _lines(step: int, group: Group) -> Iterator[dict[str, Any]]:
         }
 
 
+def _journal_name() -> str:
+    """Each process that plays has a journal of its own."""
+    process = int(os.environ.get("RANK", "0"))
+    return f"{process}-{JOURNAL}" if process else JOURNAL
+
+
 @contextmanager
 def staged(job: Job) -> Iterator[GrpoStage]:
     """The stage of a run; closes the retriever, and the judge's engine where it started one, with the block."""
@@ -225,11 +255,16 @@ def staged(job: Job) -> Iterator[GrpoStage]:
         stack = AsyncExitStack()
         stack.push_async_callback(world.environment.retriever.aclose)
         try:
-            judge = None
-            if "judge" in config.grpo.rewards:
-                model = runner.run(stack.enter_async_context(open_model(config.judge, ScoreFormat())))
-                judge = judged_by(Judge(model.policy, config.grpo.judge_gold), model.gate)
-            yield GrpoStage(job, world, runner, judge)
+            terms, judge = judged_terms(config.grpo.rewards, world.questions), None
+            if terms:
+                asked = config.judge.model_copy(update={"max_tokens": max(config.judge.max_tokens, TOKENS)})
+                model = runner.run(stack.enter_async_context(open_model(asked, VerdictFormat())))
+                judge = episode_judge(model, terms, gold=config.grpo.judge_gold).read
+            spending = Spending(config.budget, {"judge": config.judge.price})
+            journal = runner.run(stack.enter_async_context(Journal(job.run.path / _journal_name(), spending)))
+            yield GrpoStage(job, world, runner, journal, judge)
+            if terms:
+                job.run.set(spent=spending.summary())
         finally:
             runner.run(stack.aclose())
 
