@@ -23,7 +23,7 @@ from steprag.agent.judge import asked
 from steprag.agent.profiles import fill
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import ResultKind, Results
-from steprag.batch.worklist import SAMPLING, note_failures, same_model, unfinished, work_off
+from steprag.batch.worklist import SAMPLING, failures_in, note_failures, same_model, unfinished, work_off
 from steprag.cli import guarded
 from steprag.config import StageConfig, add_options, config_from, parse_arguments
 from steprag.errors import PART_DONE, ConfigError, RequestError
@@ -114,7 +114,8 @@ async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[s
                                begun=journal.begun)  # fmt: skip
         verdicts.put_in_order(question.id for question in questions)
         failed = note_failures(opened, verdicts)
-        scores = scored(predictions, list(read_records(verdicts.path, Verdict)), failed)
+        unanswered = len(failures_in(run).keys() - predictions.keys())
+        scores = scored(predictions, list(read_records(verdicts.path, Verdict)), failed, unanswered)
         scores |= {"identity": identity, "predictions_of": played}
         write_json(out / "metrics.json", scores)
         opened.set(usage=scores["usage"])
@@ -159,22 +160,28 @@ def parse(reply: str) -> float | None:
     return float(word[1].lower() == "yes") if word else None
 
 
-def scored(predictions: dict[str, Prediction], verdicts: list[Verdict], failed: int) -> dict[str, Any]:
+def scored(
+    predictions: dict[str, Prediction], verdicts: list[Verdict], failed: int, unanswered: int = 0
+) -> dict[str, Any]:
     """`right`: share of the verdicts that say yes, with its 95 % interval; `agreement`: share that EM says as well.
 
-    Verdicts that the judge did not give (`unread`) and requests that failed are in neither.
+    Verdicts that the judge did not give (`unread`) and requests that failed are in neither. `strict_right` has every
+    question in its denominator, also the `unanswered` ones, which have no prediction.
     """
     read = [(one.right, exact_match(predictions[one.id].prediction, predictions[one.id].golden_answers) == 1.0)
             for one in verdicts if one.right is not None]  # fmt: skip
-    hits = sum(right for right, _ in read)
+    hits, asked = sum(right for right, _ in read), len(verdicts) + failed + unanswered
     return {
-        "questions": len(verdicts) + failed,
+        "questions": asked,
+        "strict_right": hits / asked,
+        "strict_right_interval": share_interval(hits, asked),
         "right": hits / len(read) if read else None,
         "right_interval": share_interval(hits, len(read)) if read else None,
         "agreement": mean(right == exact for right, exact in read) if read else None,
         "em": mean(exact for _, exact in read),
         "unread": len(verdicts) - len(read),
         "failed": failed,
+        "unanswered": unanswered,
         "usage": vars(sum((one.usage for one in verdicts), Usage())),
     }
 
@@ -184,11 +191,15 @@ def table(scores: dict[str, Any]) -> str:
     if scores["right"] is None:
         return f"the judge gave no verdict on any of {scores['questions']} answers"
     low, high = scores["right_interval"]
+    least, most = scores["strict_right_interval"]
     return (
         f"right      {100 * scores['right']:.1f} (95 % interval {100 * low:.1f} to {100 * high:.1f}), says the judge; "
         f"EM of the same {100 * scores['em']:.1f}\n"
         f"agreement  {100 * scores['agreement']:.1f} % with EM\n"
-        f"questions  {scores['questions']} ({scores['unread']} without a verdict, {scores['failed']} failed)"
+        f"of all     {100 * scores['strict_right']:.1f} (95 % interval {100 * least:.1f} to {100 * most:.1f}): every "
+        "question counts, and those without a verdict are wrong\n"
+        f"questions  {scores['questions']} ({scores['unread']} without a verdict, {scores['failed']} failed, "
+        f"{scores['unanswered']} without a prediction)"
     )
 
 

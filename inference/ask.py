@@ -10,6 +10,7 @@ from contextlib import aclosing
 from indexes import open_retriever
 from inference.config import InferConfig, add_infer_options, infer_config
 from inference.critic_choice import critic_of
+from inference.state_value import certain, check_state_value
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.critic import Critic
 from steprag.agent.open import make_environment, open_agent
@@ -53,6 +54,7 @@ def check_keys(config: InferConfig) -> None:
 
 async def ask(question: str, index: str, config: InferConfig) -> Episode:
     """Plays the episode and writes each step to standard output. Raises PolicyError and RetrieverError."""
+    check_state_value(config)
     profile = checked_profile(config.prompt, config.policy)
     critic = critic_of(config, profile)
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
@@ -60,10 +62,11 @@ async def ask(question: str, index: str, config: InferConfig) -> Episode:
         opened = open_agent(config, retriever, environment=environment)
         # calls go through a journal as in a run, so that the same options play the same episode
         async with opened as agent, Journal(IN_MEMORY) as journal:
-            mine = journal.question(Question("asked", question, ())).agent(agent)
+            calls = journal.question(Question("asked", question, ()))
+            mine = calls.agent(agent)
             turns = rollout(
                 mine.environment,
-                mine.policy.policy,
+                certain(config, mine, calls, agent.policy),
                 mine.environment.start(question),
                 seed=config.seed,
                 candidates=config.candidates,

@@ -25,6 +25,7 @@ from inference.critic_choice import critic_of
 from inference.datasets import chosen_file, sampled
 from inference.evaluate import evaluate, table
 from inference.scores import HARNESS
+from inference.state_value import certain, check_state_value
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.critic import Critic
 from steprag.agent.environment import Environment
@@ -93,6 +94,7 @@ async def infer(
     file's data set, `slots` is the number of Ray's processes that answer, 0 for this one.
     """
     check_sampling(config)
+    check_state_value(config)
     everything = read_questions(questions_file, dataset)
     questions = sampled(everything, config.sample, config.seed)[: config.limit]
     questions = share.questions(questions) if share else questions
@@ -109,6 +111,8 @@ async def infer(
             "harness": HARNESS,
             **ids_identity(everything),
         }
+        if config.uncertainty is not None:
+            identity |= {"uncertainty": config.uncertainty}
         if critic:
             identity |= {"critic": critic.hash, "candidates": config.candidates}
         if share:
@@ -180,12 +184,13 @@ async def answering(
     """What answers one question: the agent behind the journal."""
 
     async def answer(question: Question) -> Prediction | Failure:
-        mine = journal.question(question).agent(agent)
+        calls = journal.question(question)
+        mine = calls.agent(agent)
         return await answer_one(
             question,
             config.seed,
             mine.environment,
-            mine.policy.policy,
+            certain(config, mine, calls, agent.policy),
             best_of=config.best_of,
             critic=critic.score if critic else None,
             candidates=config.candidates,

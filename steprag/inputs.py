@@ -41,9 +41,9 @@ class WithId(Protocol):
 def read_questions(path: Path | str, dataset: str | None = None) -> list[Question]:
     """All questions of a file, checked: ids unique, every question with text and at least one golden answer.
 
-    A question with choices gets them appended to its text. FlashRAG's ids are unique per file only, so `train_12`
-    becomes `hotpotqa/train_12`. The data set is `dataset` if given, else what the row says (`dataset`,
-    `metadata.dataset`), else the folder of a file `NAME/SPLIT.jsonl`. Other ids stay as they are.
+    A question with choices gets them appended to its text; rows of MedQA's own files are read too. FlashRAG's ids are
+    unique per file only, so `train_12` becomes `hotpotqa/train_12`. The data set is `dataset` if given, else what the
+    row says (`dataset`, `metadata.dataset`), else the folder of a file `NAME/SPLIT.jsonl`. Other ids stay as they are.
 
     Raises ConfigError and DataError.
     """
@@ -51,7 +51,7 @@ def read_questions(path: Path | str, dataset: str | None = None) -> list[Questio
     questions: list[Question] = []
     seen: dict[str, int] = {}
     for number, row in read_rows(path):
-        question = from_dict(Question, row, path, number)
+        question = from_dict(Question, _medqa(row, number), path, number)
         if not question.question.strip():
             raise DataError(path, "the question is empty", line=number)
         if not any(answer.strip() for answer in question.golden_answers):
@@ -64,6 +64,19 @@ def read_questions(path: Path | str, dataset: str | None = None) -> list[Questio
     if not questions:
         raise DataError(path, "holds no questions")
     return questions
+
+
+def _medqa(row: Any, line: int) -> Any:
+    """A row of MedQA's own files (`question`, `options`, `answer`, no id) as one of ours, named by its line."""
+    if not isinstance(row, dict) or "golden_answers" in row or not {"options", "answer"} <= row.keys():
+        return row
+    rest = {key: value for key, value in row.items() if key not in ("id", "question", "answer", "options")}
+    return {
+        "id": str(row.get("id", line)),
+        "question": row.get("question"),
+        "golden_answers": [row["answer"]],
+        "metadata": {"choices": row["options"], **rest},
+    }
 
 
 def _named(question: Question, path: Path, dataset: str | None) -> Question:

@@ -45,6 +45,14 @@ def hybrid_index(folder: Path, passages: Sequence[Passage], encoder: Path) -> Pa
     return folder / "index"
 
 
+def words_index(folder: Path, passages: Sequence[Passage]) -> Path:
+    """By the command, of words alone: no weights are loaded."""
+    corpus = write_corpus(folder / "corpus.jsonl", [(p.id, p.title, p.text) for p in passages])
+    argv = ["--corpus", str(corpus), "--out", str(folder / "index"), "--encoder", "none"]
+    assert guarded(indexes.build.main, argv) == 0
+    return folder / "index"
+
+
 def ask(path: Path, *queries: str, top_k: int = 3) -> list[tuple[Passage, ...]]:
     return asyncio.run(indexes.search.search_all(open_retriever(path), queries, top_k))
 

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-import indexes.build
 from inference.datasets import ON_HUB, question_file, sampled
 from steprag import atlas
 from steprag.agent.profiles import load_profile
-from steprag.cli import guarded, main
+from steprag.cli import main
 from steprag.errors import ConfigError, DataError
 from steprag.files import dump_line, from_dict, read_lines, read_records, write_records
 from steprag.inputs import read_questions
@@ -23,7 +22,7 @@ from steprag.runs import read_manifest
 from steprag.training_rows import Pair
 from steprag.types import Prediction, Question, State, Tree
 from tests.fakes import QUESTION, WORLD, Endpoint, answer, chat_reply, evidence, listening, options, query, serve
-from tests.indexing import write_corpus
+from tests.indexing import words_index
 
 DRUGS = {"A": "Citalopram", "B": "Lithium", "C": "Propranolol"}
 CHOOSE = "Which drug is a salt?\n- Citalopram\n- Lithium\n- Propranolol"
@@ -31,12 +30,7 @@ CHOOSE = "Which drug is a salt?\n- Citalopram\n- Lithium\n- Propranolol"
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Words alone: no weights are loaded."""
-    folder = tmp_path_factory.mktemp("words")
-    corpus = write_corpus(folder / "corpus.jsonl", [(p.id, p.title, p.text) for p in WORLD])
-    argv = ["--corpus", str(corpus), "--out", str(folder / "index"), "--encoder", "none"]
-    assert guarded(indexes.build.main, argv) == 0
-    return folder / "index"
+    return words_index(tmp_path_factory.mktemp("words"), WORLD)
 
 
 @pytest.fixture

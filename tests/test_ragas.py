@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import indexes.build
 from steprag.agent.verdicts import (
     VerdictFormat,
     WrittenBack,
@@ -26,7 +25,7 @@ from steprag.files import write_records
 from steprag.types import Completion, Message, Passage, Question, Sample, Usage
 from tests.fakes import WORLD, chat_reply, serve
 from tests.grpo_parts import ASKED, make_speaker
-from tests.indexing import write_corpus
+from tests.indexing import words_index
 from tests.ragas_golden import FILE
 from tests.training_parts import lines
 from training import ragas
@@ -175,18 +174,10 @@ def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_speaker(tmp_path_factory.mktemp("speaker"))
 
 
-@pytest.fixture
-def words(tmp_path: Path) -> Path:
-    """An index by words alone: it finds Lima for "Lima"."""
-    corpus = write_corpus(tmp_path / "corpus.jsonl", [(p.id, p.title, p.text) for p in WORLD])
-    argv = ["--corpus", str(corpus), "--out", str(tmp_path / "index"), "--encoder", "none", "--hybrid"]
-    assert guarded(indexes.build.main, argv) == 0
-    return tmp_path / "index"
-
-
 def test_a_run_is_rewarded_by_verdicts_that_are_journalled_priced_and_not_paid_twice(
-    speaker: Path, words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    speaker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    words = words_index(tmp_path, WORLD)
     with serve(chat_reply(reply)) as endpoint:
         stopped = ("--judge.price.prompt", "1", "--budget.calls", "5")
         assert rewarded(tmp_path, speaker, words, endpoint.url, *stopped) == 4

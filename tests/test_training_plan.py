@@ -29,6 +29,8 @@ MADE_FOR = {
     "qwen2.5-0.5b-dpo": ("4090", 1),
     "qwen2.5-1.5b-critic": ("4090", 1),
     "qwen2.5-7b-grpo": ("a100", 1),
+    "qwen2.5-7b-stack-sft": ("4090", 4),
+    "qwen2.5-7b-stack-grpo": ("a100", 1),
     "qwen2.5-1.5b-grpo": ("4090", 1),
 }
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 DATA = Path(__file__).parent
 NAMES = ("corpus", "train", "dev", "test", "warmstart")
-TASKS = ("ledger.dev", "ledger.test", "forks.dev", "forks.test", "worked.train", "worked.dev")
-"""Questions that try an agent's memory, and worked episodes of them (`steprag.atlas.builder.tasks`)."""
+TASKS = ("ledger.dev", "ledger.test", "forks.dev", "forks.test", "worked.train", "worked.dev", "choices.test")
+"""Questions that try an agent's memory, and worked episodes of them (`steprag.atlas.builder.tasks`); questions in
+MedQA's form.
+"""
 
 
 def path(name: str) -> Path:
@@ -20,7 +22,7 @@ def path(name: str) -> Path:
 
 
 def task(name: str) -> Path:
-    """The JSON Lines file of one part of the two tasks; raises ValueError where `name` is not one of `TASKS`."""
+    """The JSON Lines file of one part of the tasks; raises ValueError where `name` is not one of `TASKS`."""
     if name not in TASKS:
         raise ValueError(f"Atlas has no task named {name!r}; they are {', '.join(TASKS)}")
     return DATA / "tasks" / f"{name}.jsonl"

@@ -11,6 +11,7 @@ from steprag.atlas import DATA
 from steprag.atlas.builder.contrasts import borders, comparison, yes_no
 from steprag.atlas.builder.episodes import rows as worked
 from steprag.atlas.builder.model import AtlasWorld, plain
+from steprag.atlas.builder.multiple_choice import choice_rows
 from steprag.atlas.builder.questions import QuestionRow, bridge, one_hop
 from steprag.atlas.builder.splits import assign, choose
 from steprag.atlas.builder.tasks import task_files
@@ -89,7 +90,7 @@ def write(path: Path, rows: Iterable[dict[str, object]]) -> None:
 
 
 def build(folder: Path) -> None:
-    """Writes the five JSON Lines files of Atlas into `folder`, and those of the two tasks into its `tasks`."""
+    """Writes the five JSON Lines files of Atlas into `folder`, and those of the tasks into its `tasks`."""
     world = build_world()
     split_of = assign(world)
     candidates = [
@@ -109,6 +110,7 @@ def build(folder: Path) -> None:
     (folder / "tasks").mkdir(exist_ok=True)
     for name, rows in task_files(world, split_of):
         write(folder / "tasks" / f"{name}.jsonl", rows)
+    write(folder / "tasks" / "choices.test.jsonl", choice_rows(folder, "test"))
 
 
 def split_rows(split: str, questions: list[QuestionRow]) -> Sequence[dict[str, object]]:
