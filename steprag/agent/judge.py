@@ -57,7 +57,7 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class Reply(Generic[Read]):
+class JudgeReply(Generic[Read]):
     """`value`: what was read, None where no reply could be; `text` is the last reply; `usage` of all replies."""
 
     value: Read | None
@@ -98,7 +98,7 @@ async def reply_of(
     parse: Callable[[str], Read | None],
     *,
     seed: int,
-) -> Reply[Read]:
+) -> JudgeReply[Read]:
     """What `parse` reads in the reply, which is asked for anew where it reads nothing. Raises PolicyError."""
     usage, text = Usage(), ""
     for attempt in range(TRIES):
@@ -107,8 +107,8 @@ async def reply_of(
         text = sample.completions[0].text
         value = parse(text)
         if value is not None:
-            return Reply(value, text, usage)
-    return Reply(None, text, usage)
+            return JudgeReply(value, text, usage)
+    return JudgeReply(None, text, usage)
 
 
 def parse_score(reply: str) -> float | None:
