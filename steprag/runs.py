@@ -249,11 +249,17 @@ def _manifest(path: Path, stage: str, identity: dict[str, Any], config: dict[str
     if old.get("identity") != fresh["identity"]:
         key, was, now_asked = difference(old["identity"], fresh["identity"])
         raise ConfigError(
-            f"{path} was made with {key} = {quoted(was)}, and is now asked for {quoted(now_asked)}; "
+            f"{path} was made with {key} = {quoted(was)}, and is now asked for {quoted(now_asked)}{_meaning(key)}; "
             "choose another folder"
         )
     kept = {key: value for key, value in old.items() if key not in fresh and key != "error"}
     return {**fresh, "started": old.get("started", fresh["started"]), **kept, "previous_status": old.get("status")}
+
+
+def _meaning(key: str) -> str:
+    """What a hash that differs stands for."""
+    told = {"grammar": "the tools of the index, or the profile's actions", "index": "the index, or what its tools are"}
+    return f" ({told[key]} changed)" if key in told else ""
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> tuple[str, Any, Any]:

@@ -8,6 +8,7 @@ import sys
 import time
 
 from mcp.server import MCPServer
+from mcp.server.mcpserver import Image
 
 logging.disable()
 server = MCPServer("desk")
@@ -51,6 +52,26 @@ def flood() -> str:
     """Says far too much, and complains about it."""
     sys.stderr.write("x" * 3_000_000)
     return "y" * 12_000_000
+
+
+@server.tool()
+def picture() -> Image:
+    """No text at all."""
+    return Image(data=b"\x89PNG", format="png")
+
+
+@server.tool()
+def table() -> dict[str, int]:
+    """A structure."""
+    return {"lek": 100}
+
+
+if "more" in os.environ.get("DESK_TOOLS", ""):
+
+    @server.tool()
+    def multiply(a: int, b: int) -> str:
+        """Multiplies two numbers."""
+        return str(a * b)
 
 
 @server.tool()

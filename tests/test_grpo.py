@@ -493,6 +493,8 @@ def test_the_judge_is_asked_of_finished_episodes_alone(speaker: Path, data: Path
         (["--grpo.rewards", "{f2: 1.0}"], "unknown reward 'f2'; did you mean 'f1'?"),
         (["--accumulation", "2"], "accumulation: a step of grpo takes all completions"),
         (["--trainer", "llamafactory"], "stage grpo: llamafactory has none"),
+        (["--deepspeed", "zero2"], "deepspeed: only trainer llamafactory shards"),
+        (["--quantization", "nf4"], "quantization: stage grpo does not sample from a base in 4 bits; leave it out"),
         (["--grpo.max_tokens", "2000"], "grpo.max_tokens: leaves no room for a prompt"),
     ],
 )

@@ -72,7 +72,7 @@ def test_a_single_tool_need_not_be_named() -> None:
 
 @pytest.mark.parametrize("schema", [{"type": "object"}, {"type": "array"}, {"type": ["string", "null"]}, {}])
 def test_a_schema_that_no_policy_can_fill_is_refused_when_it_is_loaded(schema: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="tool x: argument y is of type"):
+    with pytest.raises(ConfigError, match="tool x: argument 'y' is of type"):
         spec_of("x", "", {"properties": {"y": schema}, "required": ["y"]})
     assert spec_of("x", "", {"properties": {"y": schema, "z": {"type": "string"}}}).bare, "what is optional is left out"
     with pytest.raises(ConfigError, match="a name has letters"):
@@ -139,13 +139,13 @@ def test_functions_are_tools_by_their_signature(tmp_path: Path) -> None:
     [
         ({"python": "tests.my_tools"}, "should be module:function"),
         ({"python": "tests.my_tools:nothing"}, "cannot be imported"),
-        ({"python": "tests.my_tools:untyped"}, "argument text is of type unknown"),
+        ({"python": "tests.my_tools:untyped"}, "argument 'text' is of type 'unknown'"),
         ({"index": "a", "python": "b"}, "give one of index, python and mcp"),
         ({"mcp": {}}, "give a command or a url"),
         ({"mcp": {"command": ["/no/such/program"]}}, "No such file"),
         ({"mcp": {"url": "http://127.0.0.1:9/mcp"}}, "MCP server http://127.0.0.1:9/mcp"),
         ({"mcp": {"command": DESK}, "only": ["nothing"]}, "has no tool nothing; it has add, poem"),
-        ({"mcp": {"command": DESK}}, "tool x.deep: argument where is of type object"),
+        ({"mcp": {"command": DESK}}, "tool x.deep: argument 'where' is of type 'object'"),
         ({"seconds": 0, "index": "a"}, "tools.x.seconds"),
         ({"where": "a"}, "tools.x.where: extra"),
     ],
@@ -242,7 +242,7 @@ def test_a_profile_shows_the_tools_or_refuses_them(tmp_path: Path) -> None:
     environment = make_environment(load_profile("stack"), box, EpisodeConfig())
     system = environment.observe(environment.start("Why?")).messages[0]["content"]
     assert "A search names a tool" in system
-    assert 'add: {"a": integer, "unit": string}. adds' in system
+    assert 'add: {"a": integer, "unit": "m" or "km" (optional)}. adds' in system
     with pytest.raises(ConfigError, match="transcript does not show tools"):
         make_environment(load_profile("transcript"), box, EpisodeConfig())
     alone = make_environment(load_profile("transcript"), ToolBox([_Tool(WIKI)], {}), EpisodeConfig())

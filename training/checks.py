@@ -152,7 +152,7 @@ def _check_grpo(config: TrainConfig) -> None:
         "accumulation: a step of grpo takes all completions of its episodes; leave it at 1": config.accumulation != 1,
         "grpo.rewards: give at least one reward a weight": not any(config.grpo.rewards.values()),
         "grpo.max_tokens: leaves no room for a prompt; raise max_length": config.grpo.max_tokens >= config.max_length,
-        "quantization: the episodes' policy in 4 bits is not supported in stage grpo": config.quantization is not None,
+        "quantization: stage grpo does not sample from a base in 4 bits; leave it out": config.quantization is not None,
     }
     for complaint, holds in complaints.items():
         if holds:

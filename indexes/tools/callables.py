@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_type_hints
 
 from indexes.tools.toolbox import said
 from steprag.agent.tools import ToolSpec, spec_of
 from steprag.errors import ConfigError, RetrieverError, quoted
+from steprag.files import as_utf8
 from steprag.types import Passage
 
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
@@ -19,7 +22,8 @@ TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 class CallableTool:
     """A function of flat arguments that returns a text, a list of texts, or what `str` makes one of.
 
-    It runs in a thread, unless it is a coroutine. What it raises fails the one call, as RetrieverError.
+    It runs in a thread of its own, unless it is a coroutine, which must not block. What it raises fails the one call,
+    as RetrieverError.
     """
 
     def __init__(self, name: str, place: str, description: str) -> None:
@@ -33,18 +37,62 @@ class CallableTool:
 
     async def call(self, arguments: Mapping[str, Any], top_k: int) -> Sequence[Passage]:
         """What the function returns."""
+        if inspect.iscoroutinefunction(self._function):
+            with self._failing():
+                texts = _texts(await self._function(**arguments), top_k)
+        else:
+            texts = await _aside(lambda: self._called(arguments, top_k))
+        return said(self.spec.name, texts)
+
+    def _called(self, arguments: Mapping[str, Any], top_k: int) -> list[str]:
+        with self._failing():
+            return _texts(self._function(**arguments), top_k)
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
         try:
-            if inspect.iscoroutinefunction(self._function):
-                result = await self._function(**arguments)
-            else:
-                result = await asyncio.to_thread(self._function, **arguments)
-        except Exception as error:  # whatever a stranger's code raises, it is this call that failed
-            raise RetrieverError(f"tool {self.spec.name}: {type(error).__name__}: {error}"[:300]) from error
-        texts = result if isinstance(result, list | tuple) else [result]
-        return said(self.spec.name, [str(text) for text in texts[:top_k] if text is not None])
+            yield
+        except (Exception, SystemExit) as error:  # whatever a stranger's code raises, it is this call that failed
+            raise RetrieverError(as_utf8(f"tool {self.spec.name}: {type(error).__name__}: {error}"[:300])) from error
 
     async def aclose(self) -> None:
         """Nothing is held."""
+
+
+def _texts(result: Any, top_k: int) -> list[str]:
+    """A result, or each of several, as text; `str` of a stranger's object is his code too."""
+    several = result[:top_k] if isinstance(result, list | tuple) else [result]
+    return [one if isinstance(one, str) else str(one) for one in several if one is not None]
+
+
+async def _aside(work: Callable[[], list[str]]) -> list[str]:
+    """What `work` returns, in a thread that nobody waits for at the end: one that hangs must not keep the program.
+
+    Raises RetrieverError, as `work` does.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[list[str]] = loop.create_future()
+
+    def tell(texts: list[str], error: RetrieverError | None) -> None:
+        if done.done():  # it was given up
+            return
+        if error:
+            done.set_exception(error)
+        else:
+            done.set_result(texts)
+
+    def run() -> None:
+        texts: list[str] = []
+        failed: RetrieverError | None = None
+        try:
+            texts = work()
+        except RetrieverError as error:
+            failed = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
+            loop.call_soon_threadsafe(tell, texts, failed)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await done
 
 
 def _imported(place: str) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from steprag.agent.tools import BadCall, ToolSpec, call_of
 from steprag.errors import ConfigError, RetrieverError
+from steprag.files import as_utf8
 from steprag.types import Passage
 
 
@@ -95,4 +96,5 @@ class ToolBox:
 
 def said(tool: str, texts: Sequence[str]) -> list[Passage]:
     """Texts of a tool as passages, each named by its content, so that the journal keeps equal ones once."""
-    return [Passage(hashlib.sha256(text.encode()).hexdigest()[:16], tool, text) for text in texts if text.strip()]
+    held = [as_utf8(text) for text in texts if text.strip()]
+    return [Passage(hashlib.sha256(text.encode()).hexdigest()[:16], tool, text) for text in held]

@@ -6,6 +6,7 @@ What a call says is checked against these specifications before anything is call
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ KINDS: dict[Kind, tuple[type, ...]] = {"string": (str,), "integer": (int,), "num
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 DESCRIBED = 300
 """Characters of a description that are shown."""
+CHOICE = 80
+"""Characters of one of the choices of an argument."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,12 @@ class Argument:
     kind: Kind = "string"
     required: bool = True
     choices: tuple[Any, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """What the policy is told of it: its kind or its choices, and whether it may be left out."""
+        told = " or ".join(json.dumps(one, ensure_ascii=False) for one in self.choices) or self.kind
+        return f'"{self.name}": {told}' + ("" if self.required else " (optional)")
 
     def fault(self, value: object) -> str | None:
         """Why a value does not fit; None where it does."""
@@ -55,7 +64,7 @@ class ToolSpec:
     @property
     def shown(self) -> str:
         """The line that tells the policy of it."""
-        told = "text" if self.bare else "{" + ", ".join(f'"{one.name}": {one.kind}' for one in self.arguments) + "}"
+        told = "text" if self.bare else "{" + ", ".join(one.shown for one in self.arguments) + "}"
         return f"{self.name}: {told}. {self.description}"
 
 
@@ -125,22 +134,41 @@ def _argument(row: Mapping[str, Any]) -> Argument:
 
 
 def spec_of(name: str, description: str, schema: Mapping[str, Any]) -> ToolSpec:
-    """The specification of a tool with a JSON schema of flat arguments.
+    """The specification of a tool with a JSON schema of flat arguments; a stranger's schema may be anything.
 
-    Arguments of other types are left out where they are optional. Raises ConfigError where one of them is required.
+    Arguments that no policy can fill are left out where they are optional. Raises ConfigError where one of them is
+    required, and where the schema is none.
     """
     if not NAME.fullmatch(name):
         raise ConfigError(f"tool {quoted(name)}: a name has letters, digits, '_', '.' and '-', 64 at most")
-    required = set(schema.get("required") or ())
+    required, properties = schema.get("required") or [], schema.get("properties") or {}
+    if not (isinstance(properties, Mapping) and isinstance(required, list | tuple)):
+        raise ConfigError(f"tool {name}: its schema cannot be read: properties are an object, required is a list")
     arguments = []
-    for key, value in (schema.get("properties") or {}).items():
-        kind = value.get("type") if isinstance(value, Mapping) else None
-        if not (isinstance(kind, str) and kind in KINDS):
-            if key not in required:
-                continue
-            raise ConfigError(
-                f"tool {name}: argument {key} is of type {kind or 'unknown'}; a policy can fill strings, numbers, "
-                "integers and booleans alone"
-            )
-        arguments.append(Argument(str(key), kind, key in required, tuple(value.get("enum") or ())))
+    for key, value in properties.items():
+        argument = _fillable(str(key), value if isinstance(value, Mapping) else {}, key in required)
+        if isinstance(argument, Argument):
+            arguments.append(argument)
+        elif key in required:
+            raise ConfigError(f"tool {name}: argument {quoted(str(key))} {argument}")
+    if missing := [key for key in required if key not in properties]:
+        raise ConfigError(f"tool {name}: its schema requires {quoted(str(missing[0]))} and does not describe it")
     return ToolSpec(name, " ".join(description.split())[:DESCRIBED], tuple(arguments))
+
+
+def _fillable(name: str, value: Mapping[str, Any], required: bool) -> Argument | str:
+    """The argument that a schema describes, or why no policy can fill it."""
+    kind, choices = value.get("type"), value.get("enum") or []
+    if not NAME.fullmatch(name):
+        return "has a name that is not of letters, digits, '_', '.' and '-', 64 at most"
+    if not (isinstance(kind, str) and kind in KINDS):
+        told = kind if isinstance(kind, str) else "unknown"
+        return f"is of type {quoted(told)}; a policy can fill strings, numbers, integers and booleans alone"
+    if not isinstance(choices, list) or not all(isinstance(one, KINDS[kind]) and _is_short(one) for one in choices):
+        return f"has choices that are not {kind}s in a line of {CHOICE} characters at most"
+    return Argument(name, kind, required, tuple(choices))
+
+
+def _is_short(choice: object) -> bool:
+    text = str(choice)
+    return len(text) <= CHOICE and text == " ".join(text.split())
