@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from steprag.agent.judge import parse_score
 from steprag.agent.verdicts import (
+    TOKENS,
     VerdictFormat,
     WrittenBack,
     claims_of,
@@ -22,6 +24,8 @@ from steprag.agent.verdicts import (
 from steprag.batch.journal import JOURNAL
 from steprag.cli import guarded
 from steprag.files import write_records
+from steprag.policy.client import open_model
+from steprag.sections import JudgeConfig
 from steprag.types import Completion, Message, Passage, Question, Sample, Usage
 from tests.fakes import WORLD, chat_reply, serve
 from tests.grpo_parts import ASKED, make_speaker
@@ -133,6 +137,33 @@ def test_likeness_is_the_cosine_of_the_embedded_encoder() -> None:
     same, other = ragas.embedded_likeness()("Which money has Albania?", ["Which money has Albania?", "Who ran fast?"])
     assert same == pytest.approx(1.0, abs=1e-4)
     assert other < 0.5
+
+
+@pytest.mark.slow
+def test_a_real_engine_is_held_to_what_can_be_read() -> None:
+    """The embedded model knows little, but llama.cpp makes every reply of its one that can be read."""
+    passage = Passage("0", "Tirana", "Tirana is the capital of Albania.")
+
+    async def ask() -> list[object]:
+        config = JudgeConfig(max_tokens=TOKENS)
+        async with open_model(config, VerdictFormat()) as model:
+            policy = model.policy
+            said = [
+                await claims_of(policy, "Which?", "Tirana is the capital of Albania. It lies in Europe.", seed=0),
+                await is_supported(policy, "Tirana is a capital.", [passage], seed=0),
+                await is_useful(policy, "Which capital has Albania?", "Tirana", passage, seed=0),
+                await written_back(policy, "Tirana is the capital of Albania.", seed=0),
+            ]
+            score = await policy.sample(({"role": "user", "content": "Score:"},), ("score",), n=1, seed=0)
+            return [*said, parse_score(score.completions[0].text)]
+
+    claims, supported, useful, back, score = asyncio.run(ask())
+    assert isinstance(claims, tuple)
+    assert isinstance(supported, bool)
+    assert isinstance(useful, bool)
+    assert isinstance(back, tuple)
+    assert len(back) == 3
+    assert score is not None
 
 
 # A run
