@@ -37,6 +37,8 @@ CHARS_PER_TOKEN = 3.7
 DEPTH = 32
 """Steps of an episode at most, in every arm."""
 MOST_VOTES = 8
+SHARING = ("--side_by_side", "question", "--row_tokens", "2048")
+"""An episode's steps stand side by side in a batch, and what their prompts share is computed once."""
 TASKS = ("ledger", "forks")
 CONTEXTS = (512, 2048)
 
@@ -205,7 +207,7 @@ def _rows(proof: StackProof, arm: Arm) -> list[Trajectory]:
 def train(proof: StackProof, arm: Arm, steps: int) -> Stage:
     """The arm's adapter, taught from the bare model."""
     epochs = 20  # more than the steps need: these end the run
-    return stage(proof.out / f"adapter-{arm.name}", "train", *_fast(), config=_recipe("warmstart"),
+    return stage(proof.out / f"adapter-{arm.name}", "train", *_fast(), *SHARING, config=_recipe("warmstart"),
                  pairs=proof.out / f"worked-{arm.name}", epochs=epochs, max_steps=steps)  # fmt: skip
 
 
