@@ -3,8 +3,8 @@
 SOUND = ("--filters.repeating", "true", "--filters.again", "true", "--filters.unread", "true",
          "--filters.made_up", "true", "--pairs.cross_action", "false", "--sft.per_tree", "3")  # fmt: skip
 """What is learnt from in every arm. A small model rambles, asks again, makes evidence up, and guesses at the end. Pairs
-of a search and an answer are left out: they taught to search on and on (docs/results.md). One episode a tree would be
-too few.
+of a search and an answer are left out: the agent learnt to search on and on (docs/results-shipped-start.md). One
+episode a tree would be too few.
 """
 STEPS = ("--reward.grounded", "true", "--sft.paths", "shortest")
 """Of right episodes, those whose facts were found, for luck teaches to guess; the shortest, for the others dawdle."""
