@@ -422,7 +422,8 @@ def test_services_that_do_not_fit() -> None:
     with foreign(lambda _: (200, found("Lima"))) as endpoint:
         with pytest.raises(ConfigError, match="mode is sparse, and .* serves what it does not tell"):
             open_retriever(endpoint.url, quick(mode="sparse"))
-        for own in ({"reranker": "model"}, {"links": 0.5}, {"cache": "file"}):
+        settings = ({"reranker": "model"}, {"links": 0.5}, {"cache": "file"}, {"fusion": "rrf"}, {"dense_weight": 0.3})
+        for own in settings:
             with pytest.raises(ConfigError, match="leave .* to the service"):
                 open_retriever(endpoint.url, quick(**own))
 

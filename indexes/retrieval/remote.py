@@ -75,8 +75,8 @@ class RemoteRetriever:
     def _checked(self, health: dict[str, Any]) -> str:
         """The fingerprint of what is served; of the URL where the service does not tell."""
         config = self._config
-        for key in ("reranker", "links", "cache"):
-            if getattr(config, key):
+        for key in ("reranker", "links", "cache", "fusion", "dense_weight"):
+            if getattr(config, key) != RetrieverConfig.model_fields[key].default:
                 raise ConfigError(f"{self._url} searches as it was started; leave retriever.{key} to the service")
         if config.mode not in ("auto", health.get("mode")):
             serves = health.get("mode", "what it does not tell")
