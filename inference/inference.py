@@ -34,6 +34,7 @@ from steprag.agent.retriever import PLACES
 from steprag.agent.rollout import Choose
 from steprag.batch.absorb import absorb_slots
 from steprag.batch.journal import Journal
+from steprag.batch.journalled import SCORE
 from steprag.batch.merge import Merging
 from steprag.batch.results import ResultKind, Results
 from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
@@ -159,7 +160,7 @@ async def answer_all(
     """
     predictions = Results(run.path / "predictions.jsonl", PREDICTIONS)
     todo = unfinished(questions, predictions)
-    spending = Spending(config.budget, {"policy": config.policy.price})
+    spending = Spending(config.budget, {"policy": config.policy.price, SCORE: config.policy.price})
     if not todo:
         predictions.put_in_order(question.id for question in questions)
         return predictions
