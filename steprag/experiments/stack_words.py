@@ -1,4 +1,4 @@
-"""Worked episodes of Atlas' two tasks in the words of each arm of `steprag reproduce-stack`.
+"""Worked episodes of Atlas' two tasks in the words of each arm of `steprag reproduce stack`.
 
 The builder writes down what an episode reads (`steprag.atlas.builder.tasks`); an arm is how it remembers that.
 """
