@@ -120,18 +120,21 @@ def test_functions_are_tools_by_their_signature(tmp_path: Path) -> None:
         tmp_path,
         twice={"python": "tests.my_tools:twice"},
         capital={"python": "tests.my_tools:capital", "description": "where a government sits"},
+        open={"python": "tests.my_tools:open_ended"},
         hang={"python": "tests.my_tools:hang", "seconds": 0.2},
         broken={"python": "tests.my_tools:broken"},
     )
-    four, lima, nothing, late, broken, none = asked(
-        file, 'twice: {"number": 2, "loud": true}', "capital: Peru", "capital: Chile", "hang: x", "broken: x", "x"
-    )
+    four, lima, nothing, late, broken, none, alone = asked(
+        file, 'twice: {"number": 2, "loud": true}', "capital: Peru", "capital: Chile", "hang: x", "broken: x", "x",
+        "open: x",
+    )  # fmt: skip
     assert [(p.title, p.text) for p in four if isinstance(p, Passage)] == [("twice", "4!")]
     assert [p.text for p in lima if isinstance(p, Passage)] == ["Lima is the capital of Peru."]
     assert nothing == ()
     assert late == "tool hang said nothing within 0.2 s"
     assert broken == "tool broken: RuntimeError: no x"
     assert "no call of a tool: name one of" in str(none)
+    assert [p.text for p in alone if isinstance(p, Passage)] == ["x(){}"], "what is open in a signature is left out"
 
 
 @pytest.mark.parametrize(
@@ -140,6 +143,10 @@ def test_functions_are_tools_by_their_signature(tmp_path: Path) -> None:
         ({"python": "tests.my_tools"}, "should be module:function"),
         ({"python": "tests.my_tools:nothing"}, "cannot be imported"),
         ({"python": "tests.my_tools:untyped"}, "argument 'text' is of type 'unknown'"),
+        ({"python": "tests.my_tools:misnamed"}, "tool x: its parameters cannot be read: name 'Nowhere' is not defined"),
+        ({"python": "math:hypot"}, "tool x: its parameters cannot be read"),
+        ({"python": "tests.my_tools:by_place"}, "parameter text cannot be given by name"),
+        ({"python": "tests.my_broken_tools:f"}, "cannot be imported: ZeroDivisionError: division by zero"),
         ({"index": "a", "python": "b"}, "give one of index, python and mcp"),
         ({"mcp": {}}, "give a command or a url"),
         ({"mcp": {"command": ["/no/such/program"]}}, "No such file"),
@@ -215,6 +222,12 @@ def test_a_reply_without_end_costs_a_message_at_most(tmp_path: Path, way: str, d
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
     file = tools_file(tmp_path, desk={"mcp": {"command": ["sh", "-c", "echo no key is set >&2"]}})
     with pytest.raises(ConfigError, match="it wrote: no key is set"):
+        open_retriever(file)
+
+
+def test_what_a_server_wrote_need_not_be_utf_8(tmp_path: Path) -> None:
+    file = tools_file(tmp_path, desk={"mcp": {"command": ["sh", "-c", r"printf 'no caf\351' >&2"]}})
+    with pytest.raises(ConfigError, match="it wrote: no caf\ufffd"):
         open_retriever(file)
 
 
