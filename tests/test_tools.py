@@ -250,6 +250,39 @@ def test_what_the_agent_sees_is_listed_in_inert_lines(tmp_path: Path, capsys: py
     assert json.loads(capsys.readouterr().out.splitlines()[0])["name"] == "desk.add"
 
 
+def test_a_recipe_may_name_the_index_and_its_tools_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tools_file(tmp_path, capital={"python": "tests.my_tools:capital"})
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps({"index": str(file), "prompt": {"profile": "stack"}, "episode": {"depth": 5}}))
+    assert main(["tools", "list", "--config", str(recipe)]) == 0
+    assert capsys.readouterr().out == "capital: text. The capital of a country.\n"
+    assert main(["tools", "list", "--config", str(recipe), "--index", str(tmp_path / "none.yaml")]) == 2
+    assert "none.yaml" in capsys.readouterr().err, "the option goes before the recipe"
+
+    def reply(text: str, draw: int) -> str:
+        return "<answer> Lima </answer>" if "Passages:" in text else "<search> Peru </search>"
+
+    write_records(tmp_path / "q.jsonl", [Question("q", "Which?", ("Lima",))])
+    with serve(chat_reply(reply)) as endpoint:
+        given = options(endpoint, tmp_path / "q.jsonl", file, tmp_path / "p", "--config", str(recipe))
+        where = given.index("--index")
+        assert main(["infer", *given[:where], *given[where + 2 :]]) == 0
+    (prediction,) = read_records(tmp_path / "p/predictions.jsonl", Prediction)
+    assert [step.action for step in prediction.steps] == ["search", "answer"]
+
+
+@pytest.mark.parametrize("command", ["tools list", "generate --questions q --out o", "ask Why?"])
+def test_an_index_that_nothing_names_is_asked_for(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for recipe, said in (("seed: 1", "give --index, or a recipe"), ("index: 5", "index names a folder, a URL or")):
+        (tmp_path / "recipe.yaml").write_text(recipe)
+        assert main([*command.split(), "--config", str(tmp_path / "recipe.yaml")]) == 2
+        assert said in capsys.readouterr().err
+
+
 def test_a_profile_shows_the_tools_or_refuses_them(tmp_path: Path) -> None:
     box = ToolBox([_Tool(WIKI), _Tool(ADD)], {})
     environment = make_environment(load_profile("stack"), box, EpisodeConfig())
