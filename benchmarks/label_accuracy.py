@@ -99,7 +99,7 @@ def better(tree: Tree, facts: Sequence[Fact], one: int, other: int, known: list[
     actions = nodes[one].action, nodes[other].action
     if actions[0] == actions[1] and actions[0] != "answer":
         return (added[one] > added[other]) - (added[one] < added[other])
-    if set(actions) != {"query", "answer"}:
+    if set(actions) != {"query", "answer"} or not facts:
         return 0
     search_first = 1 if actions[0] == "query" else -1
     answer = nodes[one if actions[0] == "answer" else other]
@@ -117,7 +117,9 @@ def begun(tree: Tree, share: float) -> Tree:
         if calls + node.usage.calls > share * tree.usage.calls:
             break
         calls, kept = calls + node.usage.calls, kept + 1
-    return replace(tree, nodes=tree.nodes[: max(kept, 1)], usage=replace(tree.usage, calls=calls))
+    nodes = tree.nodes[: max(kept, 1)]
+    known = tree.known and tuple(place for place in tree.known if place < len(nodes))
+    return replace(tree, nodes=nodes, known=known, usage=replace(tree.usage, calls=calls))
 
 
 def is_guessable(tree: Tree) -> bool:

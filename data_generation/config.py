@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -64,7 +64,7 @@ class SearchConfig(Section):
     )
     score: bool = Field(
         default=False,
-        description="ask at every state what the policy believes of the golden answer (llamacpp, vllm, sglang)",
+        description="ask at every state what the policy believes of the golden answer; not engine openai",
     )
     score_found: bool = Field(
         default=True,
@@ -100,6 +100,8 @@ class TreeLimits(Section):
 
 class GenerateConfig(StageConfig):
     """`steprag generate`. A preset's keys stand below those that are given."""
+
+    names_index: ClassVar[bool] = True
 
     policy: PolicyConfig = PolicyConfig()
     judge: JudgeConfig = JudgeConfig()

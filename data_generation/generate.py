@@ -44,7 +44,7 @@ from steprag.batch.worklist import (
     work_off,
 )
 from steprag.cli import guarded
-from steprag.config import add_options, config_from, parse_arguments
+from steprag.config import add_options, config_from, index_of, parse_arguments
 from steprag.errors import PART_DONE, ConfigError, RequestError
 from steprag.files import existing
 from steprag.inputs import ids_identity, read_questions
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag generate", description="Monte Carlo tree search: questions to trees")
     parser.add_argument("--questions", required=True, metavar="FILE", help="questions, JSON Lines")
     parser.add_argument("--dataset_name", metavar="NAME", help="the data set of these questions [as the rows say]")
-    parser.add_argument("--index", required=True, metavar="INDEX", help=PLACES)
+    parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [the recipe's index]")
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder: trees, failures, journal, manifest")
     parser.add_argument(
         "--after", nargs="+", default=[], metavar="RUN", help="earlier runs: what their trees hold is marked as known"
@@ -67,11 +67,11 @@ def main(argv: list[str]) -> int:
     add_ray_option(parser)
     add_options(parser, GenerateConfig)
     given = parse_arguments(parser, argv)
-    config = config_from(GenerateConfig, given)
+    config, index = config_from(GenerateConfig, given), index_of(given)
     file = existing(given.questions, "question file")
     earlier = Earlier([Path(run) for run in given.after]) if given.after else None
     share, slots = shard_of(given.shard), slots_of(given.ray)
-    run = generate(config, file, given.index, Path(given.out), earlier, given.dataset_name, share, slots)
+    run = generate(config, file, index, Path(given.out), earlier, given.dataset_name, share, slots)
     failed = asyncio.run(run)
     return PART_DONE if failed else 0
 

@@ -88,7 +88,7 @@ def _woven(tree: Tree, path: list[Node], grammar: Grammar) -> list[WorkedStep] |
     for place, node in enumerate(path):
         if not _retrieves(node, grammar):
             continue
-        beside = [one for one in siblings[node.parent or 0] if one is not node]
+        beside = [one for one in siblings[node.parent or 0] if _words(one) != _words(node)]
         failed = next((one for one in beside if _failed(tree, one, grammar)), None)
         if failed is not None:
             note = NOTES[zlib.crc32(f"{tree.question.id}/{failed.id}".encode()) % len(NOTES)]
@@ -96,6 +96,11 @@ def _woven(tree: Tree, path: list[Node], grammar: Grammar) -> list[WorkedStep] |
             woven = [*_steps(path[:place], grammar), _step(failed, grammar), back, *_steps(path[place:], grammar)]
             return _masked(woven)
     return None
+
+
+def _words(node: Node) -> str:
+    """What a node says, without its thought. To ask the same once more is no better search."""
+    return " ".join((node.content or "").split())
 
 
 def _failed(tree: Tree, node: Node, grammar: Grammar) -> bool:
@@ -143,7 +148,7 @@ def _step(node: Node, grammar: Grammar) -> WorkedStep:
         return WorkedStep("backtrack", f"<backtrack> {NOTES[0]} </backtrack>")
     else:
         name = {"call": "search", "push": "reasoning", "end": "answer"}[effect]
-    return WorkedStep(name, f"<{name}> {' '.join(content.split())} </{name}>")
+    return WorkedStep(name, f"<{name}> {_words(node)} </{name}>")
 
 
 def _episode(tree: Tree, kind: str, steps: list[WorkedStep]) -> WorkedEpisode:

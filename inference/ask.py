@@ -19,7 +19,7 @@ from steprag.agent.rollout import Moment, Taken, episode_of, rollout
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import Journal
 from steprag.cli import guarded
-from steprag.config import parse_arguments
+from steprag.config import index_of, parse_arguments
 from steprag.errors import PART_DONE, ConfigError
 from steprag.types import Episode, Passage, Question
 
@@ -30,12 +30,12 @@ SHOWN = 110
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag ask", description="Ask the agent one question and watch it work.")
     parser.add_argument("question")
-    parser.add_argument("--index", required=True, metavar="INDEX", help=PLACES)
+    parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [the recipe's index]")
     add_infer_options(parser)
     given = parse_arguments(parser, argv)
     config = infer_config(given, shipped=True)
     check_keys(config)
-    episode = asyncio.run(ask(given.question, given.index, config))
+    episode = asyncio.run(ask(given.question, index_of(given), config))
     if episode.prediction is None:
         sys.stdout.write(f"no answer: {episode.finish}: {episode.refused}\n")
         return PART_DONE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field
 
@@ -27,6 +27,8 @@ class GreedyConfig(PolicyConfig):
 
 class InferConfig(StageConfig):
     """`steprag infer` and `steprag ask`."""
+
+    names_index: ClassVar[bool] = True
 
     policy: GreedyConfig = GreedyConfig()
     retriever: RetrieverConfig = RetrieverConfig()

@@ -15,6 +15,7 @@ from steprag.agent.open import Agent
 from steprag.batch.journal import QuestionCalls
 from steprag.errors import ConfigError, StepFormatError
 from steprag.policy.client import Model, Policy, Scorer
+from steprag.policy.requests import STEPS_FORCED
 from steprag.policy.scoring import refusal
 from steprag.types import Completion, Message, Sample, Step, Usage
 
@@ -32,6 +33,11 @@ def check_state_value(config: InferConfig) -> None:
         raise ConfigError(f"uncertainty: {why.partition(', or label')[0]}")
     if not config.policy.constrained:
         raise ConfigError("uncertainty: an unconstrained policy would answer again; leave policy.constrained on")
+    if config.policy.engine not in STEPS_FORCED:
+        raise ConfigError(
+            f"uncertainty: engine {config.policy.engine} cannot be held to other steps and would answer again; use "
+            f"{', '.join(STEPS_FORCED)}"
+        )
 
 
 @dataclass(frozen=True)

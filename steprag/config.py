@@ -13,7 +13,7 @@ import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -24,6 +24,8 @@ from steprag.sections import Section
 from steprag.yaml_files import parsed, read_yaml
 
 PREFIX = "STEPRAG_"
+INDEX = "index"
+"""The key of a recipe, and the option, that name what is searched."""
 OPTION = "config:"
 """Before the dotted key, where argparse keeps the value of an option that sets one."""
 RENAMED = {
@@ -37,7 +39,12 @@ RENAMED = {
 
 
 class StageConfig(Section):
-    """Base of a command's configuration; `load_config` fills it."""
+    """Base of a command's configuration; `load_config` fills it.
+
+    `names_index`: a recipe may also say `index`, which stands in for `--index` (`index_of`) and is no key beside it.
+    """
+
+    names_index: ClassVar[bool] = False
 
 
 Config = TypeVar("Config", bound=StageConfig)
@@ -54,6 +61,8 @@ def load_config(
     stand in for the defaults. Raises ConfigError for an unknown key, naming the nearest known one, or a bad value.
     """
     recipe = read_yaml(Path(file)) if file is not None else {}
+    if cls.names_index:
+        recipe = {key: value for key, value in recipe.items() if key != INDEX}
     _tell_of_keys(file, recipe)
     values: Values = {}
     for layer in (base or {}, recipe, _nested(environment(cls)), _nested(overrides or {})):
@@ -165,6 +174,17 @@ def config_from(cls: type[Config], arguments: argparse.Namespace, **shortcuts: A
     given = options_from(arguments)
     short = {key.replace("__", "."): value for key, value in shortcuts.items() if value is not None}
     return load_config(cls, arguments.config, {**given, **short})
+
+
+def index_of(arguments: argparse.Namespace) -> str:
+    """What `--index` names, or else the recipe's key `index`. Raises ConfigError where neither does."""
+    recipe = read_yaml(Path(arguments.config)) if arguments.index is None and arguments.config is not None else {}
+    named = recipe.get(INDEX) if arguments.index is None else arguments.index
+    if isinstance(named, str) and named:
+        return named
+    if named is not None:
+        raise ConfigError(f"{arguments.config}: index names a folder, a URL or a file, not {quoted(named)}")
+    raise ConfigError("give --index, or a recipe (--config FILE) with the key index")
 
 
 def options_from(arguments: argparse.Namespace) -> dict[str, Any]:

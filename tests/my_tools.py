@@ -24,6 +24,18 @@ def broken(text: str) -> str:
     raise RuntimeError(f"no {text}")
 
 
+def misnamed(text: Nowhere) -> str:  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+    return text
+
+
+def by_place(text: str, /) -> str:
+    return text
+
+
+def open_ended(text: str, *more: str, **options: str) -> str:
+    return f"{text}{more}{options}"
+
+
 def untyped(text) -> str:  # noqa: ANN001
     return text
 

@@ -173,6 +173,9 @@ def test_judgement_is_what_is_taken_back_and_what_is_kept() -> None:
     assert REWARDS["judgement"](stacked(good[0], back, bad, good[1], end)) == 0.0
     assert REWARDS["judgement"](stacked(*good, bad, end)) == 0.5
     assert REWARDS["judgement"](stacked(end)) is None
+    own = stacked(bad, back, *good, end)
+    first = replace(own, episode=replace(own.episode, retrieved=((TIRANA,), *own.episode.retrieved)))
+    assert REWARDS["judgement"](first) == 1.0, "a profile that searches with the question first is no step's search"
     assert REWARDS["evidence"](stacked(*good, end)) == 0.5
     assert REWARDS["evidence"](stacked(*good, back, end)) == 0.0, "what was taken back is not kept"
 

@@ -34,6 +34,7 @@ def texts(found: tuple[Passage, ...] | str) -> list[str]:
     [
         ({"properties": ["a"]}, "its schema cannot be read"),
         ({"required": 5}, "its schema cannot be read"),
+        ({"required": [["a"]]}, "its schema cannot be read"),
         ({"required": ["ghost"]}, "its schema requires 'ghost' and does not describe it"),
         ({"properties": {"a": {"type": "string", "enum": 5}}, "required": ["a"]}, "has choices that are not strings"),
         ({"properties": {"a": {"type": "integer", "enum": ["x"]}}, "required": ["a"]}, "choices that are not integers"),
@@ -221,6 +222,21 @@ def test_two_episodes_that_ask_the_same_at_once_make_one_call(tmp_path: Path) ->
     found = asyncio.run(ask())
     assert calls == ["Lima"]
     assert all(one == found[0] for one in found)
+
+
+def test_a_tools_file_that_names_itself_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tools_file(tmp_path, again={"index": str(tmp_path / "tools.yaml")})
+    assert main(["tools", "list", "--index", str(file)]) == 2
+    assert "tools.again.index names a tools file" in capsys.readouterr().err
+
+
+def test_another_cut_of_passages_is_another_index_and_another_patience_is_not(tmp_path: Path) -> None:
+    def fingerprint(**more: object) -> str:
+        entry = {"python": "tests.my_tools:capital", **more}
+        return open_retriever(tools_file(tmp_path, capital=entry)).fingerprint
+
+    assert fingerprint() == fingerprint(chars=2000) == fingerprint(seconds=3)
+    assert fingerprint() != fingerprint(chars=500)
 
 
 def test_a_tools_file_is_opened_as_an_index(tmp_path: Path) -> None:

@@ -30,9 +30,11 @@ from steprag.cli import guarded, main
 from steprag.config import load_config
 from steprag.errors import BudgetReached, ConfigError, DataError, JournalError, PolicyRefused, RetrieverError
 from steprag.files import read_records, write_json
+from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.client import Model, Policy
 from steprag.policy.gate import Gate
 from steprag.runs import open_run, read_manifest
+from steprag.sections import PriceConfig
 from steprag.types import Failure, Message, Passage, Question, Sample, Tree
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy
 
@@ -226,6 +228,24 @@ def test_an_endpoint_that_gives_one_completion_a_request_is_asked_again(tmp_path
 def test_a_budget_in_dollars_needs_a_price(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="budget.usd is set but no price"):
         generate(tmp_path / "run", ScriptedPolicy(), {"budget.usd": 1.0})
+
+
+@pytest.mark.parametrize(("role", "section"), [("policy", "policy"), ("score", "policy"), ("judge", "judge")])
+def test_the_price_that_is_missing_is_named_by_its_own_key(role: str, section: str) -> None:
+    with pytest.raises(ConfigError, match=f"give {section}.price.prompt and {section}.price.completion"):
+        Spending(BudgetConfig(usd=1.0), {role: PriceConfig()})
+
+
+def test_a_search_is_kept_of_a_question_that_no_call_was_made_for(tmp_path: Path) -> None:
+    """GRPO samples in its own process: without a judge, searches are all that its journal holds."""
+    retriever = DictRetriever()
+
+    async def ask() -> tuple[Passage, ...]:
+        async with Journal(tmp_path / JOURNAL) as journal:
+            return await journal.question(QUESTIONS[0]).retriever(retriever).search("Lima", 2)
+
+    assert asyncio.run(ask()) == asyncio.run(ask())
+    assert retriever.searched == ["Lima"], "the second start has it from the journal"
 
 
 def test_a_refused_key_keeps_the_calls_in_flight(tmp_path: Path, whole: tuple[bytes, Counter[str]]) -> None:

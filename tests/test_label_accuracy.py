@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.label_accuracy import main
+from benchmarks.label_accuracy import begun, main
 from steprag.files import write_records
 from steprag.types import Belief, Found, Message, Node, Question, Tree, Usage
 
@@ -80,6 +81,20 @@ def test_a_share_of_the_calls_gives_what_the_search_had_by_then(
     begun = told(tmp_path, capsys, "--rewards", "gain", "--share", "0.4")["gain"]
     assert (begun["pairs"], begun["right"]["query"], begun["calls"]) == (1, 1, 1.0)
     assert begun["scores"] == 3
+
+
+def test_a_share_of_a_later_round_knows_of_the_nodes_that_are_left(tmp_path: Path) -> None:
+    assert begun(replace(tree(), known=(0, 1, 5)), 0.4).known == (0, 1)
+
+
+def test_where_no_facts_are_listed_nothing_is_right_or_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_records(tmp_path / "trees.jsonl", [tree(Question("q", OPEN.question, OPEN.golden_answers))])
+    main(["--trees", str(tmp_path / "trees.jsonl"), "--json", "--rewards", "gain"])
+    (row,) = json.loads(capsys.readouterr().out)["open"]
+    assert row["pairs"] == 3
+    assert set(row["decided"].values()) == {0}
 
 
 def test_questions_that_can_be_guessed_are_counted_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

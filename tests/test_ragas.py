@@ -24,7 +24,8 @@ from steprag.agent.verdicts import (
 from steprag.batch.journal import JOURNAL
 from steprag.cli import guarded
 from steprag.files import write_records
-from steprag.policy.client import open_model
+from steprag.policy.client import Model, open_model
+from steprag.policy.gate import Gate
 from steprag.sections import JudgeConfig
 from steprag.types import Completion, Message, Passage, Question, Sample, Usage
 from tests.fakes import WORLD, chat_reply, serve
@@ -33,6 +34,7 @@ from tests.indexing import words_index
 from tests.ragas_golden import FILE
 from tests.training_parts import lines
 from training import ragas
+from training.judging import episode_judge
 from training.train import main
 
 GOLDEN = json.loads(FILE.read_text())
@@ -133,6 +135,15 @@ def test_a_judge_that_never_gives_a_verdict_says_nothing() -> None:
     assert asyncio.run(written_back(Saying("a", "b", "c"), "It is.", seed=0)) == ()
 
 
+@pytest.mark.parametrize(("greedy", "count"), [(True, 1), (False, 3)])
+def test_a_greedy_judge_writes_one_question_back(greedy: bool, count: int) -> None:
+    judge = Saying(*['{"question": "Which capital?", "noncommittal": false}'] * 3)
+    model, terms = Model(judge, Gate(JudgeConfig())), frozenset({"answer_relevancy"})
+    asking = episode_judge(model, terms, gold=False, greedy=greedy)
+    back = asyncio.run(written_back(judge, "Tirana", seed=0, n=asking.questions))
+    assert len(back) == count
+
+
 def test_likeness_is_the_cosine_of_the_embedded_encoder() -> None:
     same, other = ragas.embedded_likeness()("Which money has Albania?", ["Which money has Albania?", "Who ran fast?"])
     assert same == pytest.approx(1.0, abs=1e-4)
@@ -216,6 +227,7 @@ def test_a_run_is_rewarded_by_verdicts_that_are_journalled_priced_and_not_paid_t
         assert len(endpoint.requests) == 5
         assert rewarded(tmp_path, speaker, words, endpoint.url, "--judge.price.prompt", "1") == 0
         asked = [json.dumps([one["messages"], one["seed"]]) for one in endpoint.requests]
+        assert {one["n"] for one in endpoint.requests} == {1}, "greedy: vLLM refuses several"
         assert len(asked) == len(set(asked)), "the five replies were there already"
     assert (tmp_path / "out" / JOURNAL).is_file()
     spent = json.loads((tmp_path / "out/manifest.json").read_text())["spent"]

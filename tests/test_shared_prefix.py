@@ -132,6 +132,22 @@ def test_rows_of_one_prompt_or_question_are_learnt_one_after_the_other(side_by_s
     assert len(list(groupby(kept))) == len(set(names))
 
 
+def test_a_sequence_longer_than_a_window_of_attention_is_refused() -> None:
+    import torch
+    from transformers import MistralConfig, MistralForCausalLM
+
+    small = MistralConfig(vocab_size=50, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
+                          num_key_value_heads=1, sliding_window=6, attn_implementation="sdpa")  # fmt: skip
+    model = MistralForCausalLM(small)
+    ids = torch.arange(14).reshape(2, 7)
+    alone = model(input_ids=ids[:, :6], attention_mask=torch.ones(2, 6)).logits
+    with sharing(model, 100):
+        shared = model.base_model(input_ids=ids[:, :6], attention_mask=torch.ones(2, 6))
+        assert torch.allclose(model.lm_head(shared.last_hidden_state), alone, atol=1e-5)
+        with pytest.raises(ConfigError, match="see 6 tokens back, and a sequence has more"):
+            model.base_model(input_ids=ids, attention_mask=torch.ones(2, 7))
+
+
 def test_models_that_it_does_not_fit_are_refused(qwen2: Path) -> None:
     from transformers import AutoModelForCausalLM
 

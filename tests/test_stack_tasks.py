@@ -18,12 +18,14 @@ from steprag.atlas.readings import TaskEpisode
 from steprag.cli import main
 from steprag.errors import ConfigError
 from steprag.experiments import stack_words
-from steprag.experiments.stack_proof import ARMS, DEPTH, QUICK, Arm, StackProof, asked_of
+from steprag.experiments.stack_proof import ARMS, CONTEXTS, DEPTH, QUICK, Arm, StackProof, asked_of, scores
+from steprag.experiments.stack_report import did
+from steprag.experiments.stages import Contender
 from steprag.files import read_json, read_records, write_records
 from steprag.gold import em_of, parts_of
 from steprag.inputs import read_passages, read_questions
 from steprag.metrics import parts_match
-from steprag.types import Prediction, Question, Usage
+from steprag.types import Prediction, Question, Step, Usage
 from tests.fakes import DictRetriever, Endpoint, chat_reply, serve
 
 CORPUS = {passage.id: passage for passage in read_passages(atlas.path("corpus"))}
@@ -108,6 +110,16 @@ def test_parts_are_scored_in_order_and_a_part_that_lacks_is_wrong(tmp_path: Path
         em_of("a", Question("q", "?", ("a",), {"parts": ["Oslo"]}))
 
 
+def test_the_prompt_of_a_step_is_no_longer_for_being_one_of_many_episodes(tmp_path: Path) -> None:
+    steps = (Step("query", "", "a"), Step("evidence", "", "b"), Step("answer", "", "c"))
+    alone = Prediction("q", "?", ("c",), "c", steps, (), Usage(3, 1200, 30), "answer")
+    vote = replace(alone, usage=Usage(12, 4800, 120), answers=("c",) * 4, chosen=0, searches=4)
+    for name, one in (("alone", alone), ("vote", vote)):
+        write_records(tmp_path / name / "predictions.jsonl", [one])
+    rows = did([Contender(name, tmp_path / name) for name in ("alone", "vote")])[2:]
+    assert rows == ["| alone | 1.0 | 0.0 | 0.0 | 400 |", "| vote | 1.0 | 0.0 | 0.0 | 400 |"]
+
+
 def policy(prompt: str, draw: int) -> str:
     """Takes back whatever is not of Albania; once it writes no step at all."""
     del draw
@@ -153,6 +165,18 @@ def test_fewer_questions_are_of_every_length(tmp_path: Path) -> None:
     kinds = [question.metadata["type"] for question in asked_of(proof, "ledger")]
     assert kinds == ["ledger-2"] * 3 + ["ledger-4"] * 3 + ["ledger-8"] * 3
     assert len(asked_of(replace(proof, sizes=replace(QUICK, test=0)), "ledger")) == 300
+
+
+@pytest.mark.parametrize("size", CONTEXTS)
+def test_the_engine_takes_the_prompt_at_which_an_agent_is_to_sum_up(size: int, tmp_path: Path) -> None:
+    """A prompt that is just within the bound, and on top the longest passages, a step, and the completion."""
+    proof = StackProof(tmp_path, QUICK, "vllm", 1, ARMS)
+    longest = sorted(len(passage.title) + len(passage.text) for passage in CORPUS.values())[-3:]
+    for one in scores(proof, ARMS[0]):
+        options = dict(zip(one.options[::2], one.options[1::2], strict=True))
+        if one.out.name.split("-")[1] == str(size):
+            chars = int(options["--episode.chars"]) + sum(longest) + 400
+            assert int(options["--policy.context"]) > chars / 3.5 + 128
 
 
 def readings(endpoint: Endpoint, worked: Path, out: Path, *more: str) -> int:

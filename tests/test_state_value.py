@@ -95,18 +95,21 @@ def test_a_run_holds_uncertain_answers_back_and_pays_for_nothing_twice(world_ind
 
     file, out = tmp_path / "questions.jsonl", tmp_path / "p"
     write_records(file, [Question("q", QUESTION, ("lek",))])
-    more = ("--uncertainty", "0.5", "--policy.engine", "llamacpp")
+    more = ("--uncertainty", "0.5", "--policy.engine", "llamacpp", "--policy.price.prompt", "2")
     with serve(reply) as endpoint:
         argv = ["infer", *options(endpoint, file, world_index, out, *more)]
         assert main(argv) == 0
         (prediction,) = read_records(out / "predictions.jsonl", Prediction)
         assert [one.action for one in prediction.steps] == ["query", "evidence", "answer"]
+        spent = json.loads((out / "manifest.json").read_text())["spent"]
+        assert spent["calls"] == prediction.usage.calls
+        assert spent["usd"] == pytest.approx(2e-6 * spent["prompt_tokens"]), "scores have the policy's price"
         paid = len(endpoint.requests)
         (out / "predictions.jsonl").unlink()
         assert main(argv) == 0
         calls = [request for request in endpoint.requests[paid:] if "messages" in request]
         assert calls == [], "answers, scores and the step in between were in the journal"
-        assert main(["infer", *options(endpoint, file, world_index, tmp_path / "plain", *more[2:])]) == 0
+        assert main(["infer", *options(endpoint, file, world_index, tmp_path / "plain", *more[2:4])]) == 0
     (plain,) = read_records(tmp_path / "plain/predictions.jsonl", Prediction)
     assert [one.action for one in plain.steps] == ["answer"], "off by default"
     identity = json.loads((tmp_path / "plain/manifest.json").read_text())["identity"]
@@ -117,6 +120,7 @@ def test_a_run_holds_uncertain_answers_back_and_pays_for_nothing_twice(world_ind
     ("given", "said"),
     [(("--policy.engine", "openai"), "uncertainty: engine openai cannot score"),
      (("--policy.engine", "vllm", "--policy.constrained", "false"), "an unconstrained policy would answer again"),
+     (("--policy.engine", "transformers"), "engine transformers cannot be held to other steps and would answer again"),
      (("--uncertainty", "0"), "greater than 0")],
 )  # fmt: skip
 def test_what_cannot_be_told_is_refused_with_a_sentence(

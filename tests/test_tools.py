@@ -120,18 +120,21 @@ def test_functions_are_tools_by_their_signature(tmp_path: Path) -> None:
         tmp_path,
         twice={"python": "tests.my_tools:twice"},
         capital={"python": "tests.my_tools:capital", "description": "where a government sits"},
+        open={"python": "tests.my_tools:open_ended"},
         hang={"python": "tests.my_tools:hang", "seconds": 0.2},
         broken={"python": "tests.my_tools:broken"},
     )
-    four, lima, nothing, late, broken, none = asked(
-        file, 'twice: {"number": 2, "loud": true}', "capital: Peru", "capital: Chile", "hang: x", "broken: x", "x"
-    )
+    four, lima, nothing, late, broken, none, alone = asked(
+        file, 'twice: {"number": 2, "loud": true}', "capital: Peru", "capital: Chile", "hang: x", "broken: x", "x",
+        "open: x",
+    )  # fmt: skip
     assert [(p.title, p.text) for p in four if isinstance(p, Passage)] == [("twice", "4!")]
     assert [p.text for p in lima if isinstance(p, Passage)] == ["Lima is the capital of Peru."]
     assert nothing == ()
     assert late == "tool hang said nothing within 0.2 s"
     assert broken == "tool broken: RuntimeError: no x"
     assert "no call of a tool: name one of" in str(none)
+    assert [p.text for p in alone if isinstance(p, Passage)] == ["x(){}"], "what is open in a signature is left out"
 
 
 @pytest.mark.parametrize(
@@ -140,6 +143,10 @@ def test_functions_are_tools_by_their_signature(tmp_path: Path) -> None:
         ({"python": "tests.my_tools"}, "should be module:function"),
         ({"python": "tests.my_tools:nothing"}, "cannot be imported"),
         ({"python": "tests.my_tools:untyped"}, "argument 'text' is of type 'unknown'"),
+        ({"python": "tests.my_tools:misnamed"}, "tool x: its parameters cannot be read: name 'Nowhere' is not defined"),
+        ({"python": "math:hypot"}, "tool x: its parameters cannot be read"),
+        ({"python": "tests.my_tools:by_place"}, "parameter text cannot be given by name"),
+        ({"python": "tests.my_broken_tools:f"}, "cannot be imported: ZeroDivisionError: division by zero"),
         ({"index": "a", "python": "b"}, "give one of index, python and mcp"),
         ({"mcp": {}}, "give a command or a url"),
         ({"mcp": {"command": ["/no/such/program"]}}, "No such file"),
@@ -218,6 +225,12 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
         open_retriever(file)
 
 
+def test_what_a_server_wrote_need_not_be_utf_8(tmp_path: Path) -> None:
+    file = tools_file(tmp_path, desk={"mcp": {"command": ["sh", "-c", r"printf 'no caf\351' >&2"]}})
+    with pytest.raises(ConfigError, match="it wrote: no caf\ufffd"):
+        open_retriever(file)
+
+
 def test_a_server_that_dies_fails_the_call_and_not_the_program(tmp_path: Path) -> None:
     file = tools_file(tmp_path, desk={"mcp": {"command": DESK}, "only": ["add", "die"], "seconds": 5})
     died, after = asked(file, "desk.die: {}", 'desk.add: {"a": 1, "b": 2}')
@@ -235,6 +248,39 @@ def test_what_the_agent_sees_is_listed_in_inert_lines(tmp_path: Path, capsys: py
     assert second == "capital: text. The capital of a country."
     assert main(["tools", "list", "--index", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[0])["name"] == "desk.add"
+
+
+def test_a_recipe_may_name_the_index_and_its_tools_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tools_file(tmp_path, capital={"python": "tests.my_tools:capital"})
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps({"index": str(file), "prompt": {"profile": "stack"}, "episode": {"depth": 5}}))
+    assert main(["tools", "list", "--config", str(recipe)]) == 0
+    assert capsys.readouterr().out == "capital: text. The capital of a country.\n"
+    assert main(["tools", "list", "--config", str(recipe), "--index", str(tmp_path / "none.yaml")]) == 2
+    assert "none.yaml" in capsys.readouterr().err, "the option goes before the recipe"
+
+    def reply(text: str, draw: int) -> str:
+        return "<answer> Lima </answer>" if "Passages:" in text else "<search> Peru </search>"
+
+    write_records(tmp_path / "q.jsonl", [Question("q", "Which?", ("Lima",))])
+    with serve(chat_reply(reply)) as endpoint:
+        given = options(endpoint, tmp_path / "q.jsonl", file, tmp_path / "p", "--config", str(recipe))
+        where = given.index("--index")
+        assert main(["infer", *given[:where], *given[where + 2 :]]) == 0
+    (prediction,) = read_records(tmp_path / "p/predictions.jsonl", Prediction)
+    assert [step.action for step in prediction.steps] == ["search", "answer"]
+
+
+@pytest.mark.parametrize("command", ["tools list", "generate --questions q --out o", "ask Why?"])
+def test_an_index_that_nothing_names_is_asked_for(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for recipe, said in (("seed: 1", "give --index, or a recipe"), ("index: 5", "index names a folder, a URL or")):
+        (tmp_path / "recipe.yaml").write_text(recipe)
+        assert main([*command.split(), "--config", str(tmp_path / "recipe.yaml")]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_a_profile_shows_the_tools_or_refuses_them(tmp_path: Path) -> None:

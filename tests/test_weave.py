@@ -77,6 +77,9 @@ def test_a_detour_on_the_right_way_itself_is_shown_and_not_learnt(tmp_path: Path
 def test_what_led_to_a_right_answer_or_is_not_known_to_have_failed_is_no_detour(tmp_path: Path) -> None:
     assert woven(tmp_path, tree(below_the_failed=1.0)) == []
     assert woven(tmp_path, tree(question=Question("q", "Which?", ("lek",)))) == []
+    grown = tree()
+    same = tuple(replace(one, content="money of Albania") if one.id == 1 else one for one in grown.nodes)
+    assert woven(tmp_path, replace(grown, nodes=same)) == [], "the same query, thought of otherwise, is no other one"
 
 
 def test_woven_episodes_are_learnt_but_for_the_failed_step(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from steprag.agent.judge import Judge
-from steprag.agent.verdicts import claims_of, is_supported, is_useful, written_back
+from steprag.agent.verdicts import STRICTNESS, claims_of, is_supported, is_useful, written_back
 from steprag.batch.journal import QuestionCalls
 from steprag.gold import gold_of
 from steprag.policy.client import Model, Policy
@@ -33,12 +33,15 @@ def judged_terms(weights: Mapping[str, float], questions: list[Question]) -> fro
 
 @dataclass(frozen=True)
 class EpisodeJudge:
-    """Asks for what `terms` need. `gold`: the score's prompt shows the golden answers."""
+    """Asks for what `terms` need. `gold`: the score's prompt shows the golden answers. `questions`: so many are written
+    back from an answer.
+    """
 
     model: Model
     terms: frozenset[str]
     gold: bool
     likeness: Likeness
+    questions: int = STRICTNESS
 
     async def read(self, played: Played, calls: QuestionCalls, seed: int) -> Played:
         """The episode with what the judge says of it. Raises PolicyError and BudgetReached."""
@@ -54,15 +57,17 @@ class EpisodeJudge:
         if "context_precision" in self.terms and gold_of(played.question) is None:
             played = replace(played, useful=await _useful(policy, played, answer, seed))
         if "answer_relevancy" in self.terms:
-            back = await written_back(policy, answer, seed=seed)
+            back = await written_back(policy, answer, seed=seed, n=self.questions)
             alike = self.likeness(played.question.question, [one.question for one in back]) if back else []
             played = replace(played, relevancy=answer_relevancy(alike, [one.noncommittal for one in back]))
         return played
 
 
-def episode_judge(model: Model, terms: frozenset[str], *, gold: bool) -> EpisodeJudge:
-    """The judge with the embedded encoder."""
-    return EpisodeJudge(model, terms, gold, embedded_likeness())
+def episode_judge(model: Model, terms: frozenset[str], *, gold: bool, greedy: bool) -> EpisodeJudge:
+    """The judge with the embedded encoder. A greedy one writes one question back: several would be the same, and vLLM
+    refuses to sample them.
+    """
+    return EpisodeJudge(model, terms, gold, embedded_likeness(), 1 if greedy else STRICTNESS)
 
 
 async def _supported(policy: Policy, played: Played, seed: int) -> tuple[bool, ...] | None:

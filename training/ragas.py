@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import mean
+from typing import Any
 
 Likeness = Callable[[str, Sequence[str]], list[float]]
 """A text and others to the cosine of their vectors, -1 to 1."""
@@ -33,16 +34,16 @@ def answer_relevancy(cosines: Sequence[float], noncommittal: Sequence[bool]) -> 
 
 
 def embedded_likeness() -> Likeness:
-    """Likeness by the embedded encoder (MiniLM), loaded at the first call."""
-    from sentence_transformers import SentenceTransformer
-
-    from steprag.engines.models import embedded_encoder
-    from steprag.engines.threads import one_load
-
-    loaded: list[SentenceTransformer] = []
+    """Likeness by the embedded encoder (MiniLM), imported and loaded at the first call: most rewards need none."""
+    loaded: list[Any] = []
 
     def likeness(text: str, others: Sequence[str]) -> list[float]:
         if not loaded:
+            from sentence_transformers import SentenceTransformer
+
+            from steprag.engines.models import embedded_encoder
+            from steprag.engines.threads import one_load
+
             with one_load():
                 loaded.append(SentenceTransformer(str(embedded_encoder()), device="cpu", local_files_only=True))
         vectors = loaded[0].encode([text, *others], normalize_embeddings=True, show_progress_bar=False)

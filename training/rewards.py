@@ -102,7 +102,8 @@ def context_precision(played: Played) -> float | None:
     """How far up each search has the passages that help (`ragas.context_precision`), the mean over the searches; 0
     without one.
 
-    A marked passage helps; where the question marks none, one that the judge calls useful. None where nobody said.
+    A marked passage helps; where the question marks none, one that the judge calls useful. The judge is asked of
+    answers alone: without an answer 0, None where it did not say.
     """
     gold = gold_of(played.question)
     if gold is not None:
@@ -154,9 +155,12 @@ def judgement(played: Played) -> float | None:
     if gold is None or "pop" not in effects.values():
         return None
     calls = [place for place, step in enumerate(steps) if effects[step.action] == "call"]
+    retrieved = played.episode.retrieved
+    # a profile that searches with the question first has one search more, which is no step's
+    own = retrieved[max(0, len(retrieved) - len(calls)) :]
     right = [
         (effects[steps[place + 1].action] == "pop") != any(gold.matches(found) is not None for found in _named(search))
-        for place, search in zip(calls, played.episode.retrieved, strict=False)
+        for place, search in zip(calls, own, strict=False)
         if place + 1 < len(steps)
     ]
     return mean(right) if right else None

@@ -103,17 +103,29 @@ def _imported(place: str) -> Callable[..., Any]:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"python: {place} cannot be imported: {error}") from None
+    except (Exception, SystemExit) as error:  # whatever a stranger's module raises
+        told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise ConfigError(f"python: {place} cannot be imported: {told}") from error
     if not callable(function):
         raise ConfigError(f"python: {place} is no function")
     return function
 
 
 def _spec(name: str, function: Callable[..., Any], description: str) -> ToolSpec:
-    """From the signature: every parameter has a type (str, int, float, bool); one with a default may be left out."""
-    hints = get_type_hints(function)
+    """From the signature: every parameter has a type (str, int, float, bool); one with a default may be left out, and
+    `*` and `**` are. Raises ConfigError.
+    """
+    try:
+        hints, signature = get_type_hints(function), inspect.signature(function)
+    except (NameError, TypeError, ValueError) as error:  # an annotation that names nothing, a function without any
+        raise ConfigError(f"tool {name}: its parameters cannot be read: {error}") from None
     properties: dict[str, Any] = {}
     required = []
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in signature.parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise ConfigError(f"tool {name}: parameter {parameter.name} cannot be given by name; take the / out")
         properties[parameter.name] = {"type": TYPES.get(hints.get(parameter.name, object))}
         if parameter.default is parameter.empty:
             required.append(parameter.name)

@@ -12,20 +12,22 @@ from indexes.retrieval.open import open_retriever
 from steprag.agent.inert import neutralise
 from steprag.agent.retriever import Retriever, Tooled
 from steprag.cli import guarded
-from steprag.config import parse_arguments
+from steprag.config import index_of, parse_arguments
 from steprag.errors import ConfigError
 from steprag.files import dump_line
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag tools list", description="What an agent is told of the tools.")
-    parser.add_argument("--index", required=True, metavar="FILE", help="tools file (YAML), as other commands take it")
+    parser.add_argument("--index", metavar="FILE", help="tools file (YAML), as other commands take it")
+    parser.add_argument("--config", metavar="RECIPE", help="recipe of generate or infer that names it by the key index")
     parser.add_argument("--json", action="store_true", help="a JSON object a tool, with its arguments")
     given = parse_arguments(parser, argv)
-    retriever = open_retriever(given.index)
+    index = index_of(given)
+    retriever = open_retriever(index)
     asyncio.run(_closed(retriever))
     if not isinstance(retriever, Tooled):
-        raise ConfigError(f"{given.index} is an index and no tools file: a query goes to it as it is")
+        raise ConfigError(f"{index} is an index and no tools file: a query goes to it as it is")
     for tool in retriever.tools:
         sys.stdout.write((dump_line(asdict(tool)) if given.json else neutralise(tool.shown)) + "\n")
     return 0

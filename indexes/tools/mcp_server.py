@@ -68,7 +68,8 @@ class McpServer:
         self.name = url or " ".join(command or ())
         self._open, self._users = ExitStack(), 0
         # what a server writes to its standard error is not for ours; the relay bounds it
-        log: Any = self._open.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
+        file = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        log: Any = self._open.enter_context(file)
         relayed = [str(RELAY), str(MESSAGE_BYTES), *(command or ())]
         started = stdio_client(StdioServerParameters(command=sys.executable, args=relayed), errlog=log)
         try:

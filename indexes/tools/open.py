@@ -22,6 +22,7 @@ from steprag.agent.retriever import Retriever
 from steprag.agent.tools import ToolSpec, spec_of
 from steprag.errors import ConfigError
 from steprag.extras import remedy
+from steprag.files import existing
 from steprag.types import Passage
 from steprag.yaml_files import read_yaml
 
@@ -104,6 +105,8 @@ def _tools(name: str, entry: ToolEntry, path: Path, opened: Opened) -> Sequence[
     if len(ways) != 1:
         raise ConfigError(f"{path}: tools.{name}: give one of index, python and mcp")
     if entry.index is not None:
+        if entry.index.endswith((".yaml", ".yml")) and "tools" in read_yaml(existing(entry.index, "web file")):
+            raise ConfigError(f"{path}: tools.{name}.index names a tools file; name its tools here")
         return [IndexTool(name, entry.description, opened(entry.index))]
     if entry.python is not None:
         return [CallableTool(name, entry.python, entry.description)]

@@ -59,8 +59,16 @@ class ToolBox:
             raise ConfigError("a toolbox needs tools, each with a name of its own")
         self._bounds = bounds
         self.tools = tuple(tool.spec for tool in tools)
-        facts = [[spec.name, spec.shown, tool.fingerprint] for spec, tool in zip(self.tools, tools, strict=True)]
+        facts = [
+            [spec.name, spec.shown, tool.fingerprint, *self._cut(spec)]
+            for spec, tool in zip(self.tools, tools, strict=True)
+        ]
         self.fingerprint = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+    def _cut(self, spec: ToolSpec) -> list[int]:
+        """Where passages are cut, if elsewhere than usual: it decides what is read, and older runs go on."""
+        chars = self._bounds.get(spec.name, Bounds()).chars
+        return [] if chars == Bounds().chars else [chars]
 
     async def ready(self) -> None:
         """Waits for every tool."""

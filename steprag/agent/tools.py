@@ -142,8 +142,9 @@ def spec_of(name: str, description: str, schema: Mapping[str, Any]) -> ToolSpec:
     if not NAME.fullmatch(name):
         raise ConfigError(f"tool {quoted(name)}: a name has letters, digits, '_', '.' and '-', 64 at most")
     required, properties = schema.get("required") or [], schema.get("properties") or {}
-    if not (isinstance(properties, Mapping) and isinstance(required, list | tuple)):
-        raise ConfigError(f"tool {name}: its schema cannot be read: properties are an object, required is a list")
+    named = isinstance(required, list | tuple) and all(isinstance(key, str) for key in required)
+    if not (isinstance(properties, Mapping) and named):
+        raise ConfigError(f"tool {name}: its schema cannot be read: properties are an object, required lists names")
     arguments = []
     for key, value in properties.items():
         argument = _fillable(str(key), value if isinstance(value, Mapping) else {}, key in required)
@@ -152,7 +153,7 @@ def spec_of(name: str, description: str, schema: Mapping[str, Any]) -> ToolSpec:
         elif key in required:
             raise ConfigError(f"tool {name}: argument {quoted(str(key))} {argument}")
     if missing := [key for key in required if key not in properties]:
-        raise ConfigError(f"tool {name}: its schema requires {quoted(str(missing[0]))} and does not describe it")
+        raise ConfigError(f"tool {name}: its schema requires {quoted(missing[0])} and does not describe it")
     return ToolSpec(name, " ".join(description.split())[:DESCRIBED], tuple(arguments))
 
 

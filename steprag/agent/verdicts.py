@@ -110,9 +110,9 @@ async def is_useful(policy: Policy, question: str, answer: str, passage: Passage
     return await _yes(policy, "useful", seed, question=question, text=answer, passages=_shown([passage]))
 
 
-async def written_back(policy: Policy, answer: str, *, seed: int) -> tuple[WrittenBack, ...]:
-    """STRICTNESS questions that `answer` would answer, without those that could not be read. Raises PolicyError."""
-    sample = await policy.sample(_messages("asked", text=answer), ("asked",), n=STRICTNESS, seed=seed)
+async def written_back(policy: Policy, answer: str, *, seed: int, n: int = STRICTNESS) -> tuple[WrittenBack, ...]:
+    """`n` questions that `answer` would answer, without those that could not be read. Raises PolicyError."""
+    sample = await policy.sample(_messages("asked", text=answer), ("asked",), n=n, seed=seed)
     read = [_object(one.text, "question", "noncommittal") for one in sample.completions]
     return tuple(
         WrittenBack(one["question"], one["noncommittal"])

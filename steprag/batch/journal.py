@@ -67,6 +67,8 @@ class Journal(KeptCalls):
         if not reading:
             self._db.bury_lost()
         self.spending.lost = self.lost
+        # of a question whose policy is not asked through here (GRPO's own samples) the file may hold searches alone
+        self._known: set[str] = {question_id for (question_id,) in self._db.rows("SELECT id FROM questions")}
         self._questions: set[str] = set()
         self.roles: set[str] = set()
         """Of the calls that were finished when it was opened."""
@@ -86,7 +88,7 @@ class Journal(KeptCalls):
         others from being asked.
         """
         self._db.write("INSERT OR IGNORE INTO questions VALUES (?, ?)", question.id, dump_line(question))
-        fresh = not live and question.id not in self._questions and self.below is None
+        fresh = not live and question.id not in self._known and self.below is None
         return QuestionCalls(self, question.id, fresh=fresh, live=live)
 
     def forget(self, question_id: str) -> None:

@@ -34,6 +34,10 @@ from steprag.types import Prediction, Question, Usage
 
 CHARS_PER_TOKEN = 3.7
 """Of these prompts, by the embedded model's tokenizer: 3.5 to 3.8 in the four arms."""
+ROOM = 1024
+"""Tokens that the engine takes beyond a context: the last search's passages, the step itself, denser texts. Without
+them the engine refuses the very prompts at which an agent is to sum up or answer.
+"""
 DEPTH = 32
 """Steps of an episode at most, in every arm."""
 MOST_VOTES = 8
@@ -231,10 +235,10 @@ def scores(proof: StackProof, arm: Arm, adapter: str | None = None) -> list[Stag
 
 
 def _infer(proof: StackProof, arm: Arm, name: str, task: str, size: int, *more: str) -> Stage:
+    bounds = ("--episode.chars", str(round(size * CHARS_PER_TOKEN)), "--policy.context", str(max(2048, size + ROOM)))
     return stage(
-        proof.out / name, "infer", *proof.served, *_profile(arm), "--episode.chars", str(round(size * CHARS_PER_TOKEN)),
-        *more, config=RECIPES / "inference/demo.yaml", questions=proof.out / f"{task}.jsonl",
-        index=proof.out / "index",
+        proof.out / name, "infer", *proof.served, *_profile(arm), *bounds, *more,
+        config=RECIPES / "inference/demo.yaml", questions=proof.out / f"{task}.jsonl", index=proof.out / "index",
     )  # fmt: skip
 
 

@@ -66,15 +66,19 @@ def gate(run: Path) -> list[str]:
 
 
 def did(runs: list[Contender]) -> list[str]:
-    """A table of what the agents did, means an episode: steps by what they are, and tokens of a prompt."""
+    """A table of what the agents did, means an episode: steps by what they are, and tokens of a prompt.
+
+    Of a vote's episodes the steps are those of the chosen one, and the usage is that of all: prompts are counted by
+    requests, one a step.
+    """
     lines = ["| run | searches | steps back | summaries | prompt tokens a step |", "|---|---|---|---|---|"]
     for run in runs:
         played = list(read_records(run.run / "predictions.jsonl", Prediction))
         actions = Counter(step.action for one in played for step in one.steps)
-        steps, prompts = sum(actions.values()), sum(one.usage.prompt_tokens for one in played)
+        asked, prompts = (sum(getattr(one.usage, key) for one in played) for key in ("calls", "prompt_tokens"))
         each = (actions["query"] + actions["search"], actions["backtrack"], actions["summary"])
         cells = [f"{count / len(played):.1f}" for count in each]
-        lines.append(f"| {run.label} | {' | '.join(cells)} | {prompts / max(1, steps):.0f} |")
+        lines.append(f"| {run.label} | {' | '.join(cells)} | {prompts / max(1, asked):.0f} |")
     return lines
 
 

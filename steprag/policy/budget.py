@@ -45,7 +45,10 @@ class Spending:
         self.usage, self.usd, self._start = Usage(), 0.0, time.monotonic()
         self.in_flight = self.lost = 0
         if self._budget.usd is not None and not any(p.prompt or p.completion for p in self.prices.values()):
-            raise ConfigError("budget.usd is set but no price: give policy.price.prompt and policy.price.completion")
+            section = next((role for role in self.prices if role in ("policy", "judge")), "policy")
+            raise ConfigError(
+                f"budget.usd is set but no price: give {section}.price.prompt and {section}.price.completion"
+            )
 
     def add(self, role: str, usage: Usage) -> None:
         """Counts what a reply cost. A role without a price costs no dollars; its calls and tokens count."""

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from steprag.sections import PolicyConfig
 from steprag.types import Message
 
+STEPS_FORCED = ("llamacpp", "vllm", "sglang")
+"""Engines that can be held to formats without a JSON schema, such as the steps of a grammar."""
 MOST_STOPS = 4
 """Stop strings that the API takes: OpenAI's bound, and vLLM's."""
 

@@ -259,7 +259,8 @@ def staged(job: Job) -> Iterator[GrpoStage]:
             if terms:
                 asked = config.judge.model_copy(update={"max_tokens": max(config.judge.max_tokens, TOKENS)})
                 model = runner.run(stack.enter_async_context(open_model(asked, VerdictFormat())))
-                judge = episode_judge(model, terms, gold=config.grpo.judge_gold).read
+                greedy = config.judge.temperature == 0
+                judge = episode_judge(model, terms, gold=config.grpo.judge_gold, greedy=greedy).read
             spending = Spending(config.budget, {"judge": config.judge.price})
             journal = runner.run(stack.enter_async_context(Journal(job.run.path / _journal_name(), spending)))
             yield GrpoStage(job, world, runner, journal, judge)

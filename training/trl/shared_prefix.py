@@ -79,15 +79,21 @@ class SharedPrefix:
     """A backbone's `forward` that runs the trees of a padded batch and returns the batch's hidden states.
 
     `computed` and `given` count tokens, with padding, as the backbone ran them and as it was asked for them.
+    `window`: how far back tokens see, None for all the way.
     """
 
-    def __init__(self, forward: Any, budget: int) -> None:
-        self._forward, self._budget = forward, budget
+    def __init__(self, forward: Any, budget: int, window: int | None = None) -> None:
+        self._forward, self._budget, self._window = forward, budget, window
         self.computed = self.given = 0
 
     def __call__(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **options: Any) -> Any:
         there = attention_mask.bool().cpu()
         sequences = [ids[real].tolist() for ids, real in zip(input_ids.cpu(), there, strict=True)]
+        if self._window and max(map(len, sequences)) > self._window:
+            raise ConfigError(
+                f"share_prefix: this model's tokens see {self._window} tokens back, and a sequence has more; lower "
+                "max_length, or set --share_prefix false"
+            )
         rows = pack(sequences, self._budget)
         width = max(len(row.tokens) for row in rows)
         device = input_ids.device
@@ -120,7 +126,8 @@ def sharing_if_asked(model: Any, config: TrainConfig) -> AbstractContextManager[
 def sharing(model: Any, budget: int) -> Iterator[SharedPrefix]:
     """While the block runs, `model`'s backbone (of a causal language model, bare or under PEFT) shares prefixes.
 
-    Raises ConfigError for models whose tokens see anything but all tokens before them, and for mixtures of experts.
+    Raises ConfigError for models whose tokens see anything but all tokens before them, and for mixtures of experts;
+    where every layer has the same window (Mistral, Phi-3), at the first sequence that is longer.
     """
     causal = model.get_base_model() if hasattr(model, "peft_config") else model
     text = causal.config.get_text_config()
@@ -131,7 +138,8 @@ def sharing(model: Any, budget: int) -> Iterator[SharedPrefix]:
         raise ConfigError(f"share_prefix is not for {what}; set --share_prefix false")
     backbone = causal.base_model
     original = backbone.forward
-    backbone.forward = shared = SharedPrefix(original, budget)
+    window = None if getattr(text, "layer_types", None) else getattr(text, "sliding_window", None)
+    backbone.forward = shared = SharedPrefix(original, budget, window)
     try:
         yield shared
     finally:

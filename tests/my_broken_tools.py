@@ -1,0 +1,3 @@
+"""A module of tools that cannot be imported."""
+
+HALF = 1 / 0
