@@ -11,12 +11,13 @@ from steprag.metrics import cover_match, guessable, normalise, overlap
 from steprag.stats import mean_interval, share_interval
 from steprag.types import Prediction, Turn
 
-HARNESS = 3
+HARNESS = 4
 """Raised whenever the same model would score otherwise: runs of different harnesses are not compared.
 
 1: the first. 2: baselines' answers may have 100 characters; engines get every sampling option; a search that finds
 nothing counts; choices are shown below their question. 3: a missing closing tag is not added where vLLM or SGLang says
-that the model ended by itself; golden answers given as choice letters are replaced by the choices' text.
+that the model ended by itself; golden answers given as choice letters are replaced by the choices' text. 4: a
+constrained step may begin with its lead, as worked episodes do that think nothing before it.
 """
 
 

@@ -101,6 +101,7 @@ def test_the_regular_expression_forces_allowed_actions_only() -> None:
     pattern = TRANSCRIPT.regex(("query", "answer"))
     assert re.fullmatch(pattern, query("capital of Peru"))
     assert re.fullmatch(pattern, answer("Lima"))
+    assert re.fullmatch(pattern, "So the answer is <answer> Lima </answer>"), "the parser takes it too"
     assert not re.fullmatch(pattern, evidence("Lima"))
     assert not re.fullmatch(pattern, query("a <b> c"))
 
@@ -113,7 +114,7 @@ def test_gbnf_has_one_rule_an_allowed_action() -> None:
 
 def test_gbnf_has_one_thought_whatever_may_follow_it() -> None:
     lines = TRANSCRIPT.gbnf(("query", "answer")).splitlines()
-    assert lines[0] == 'root ::= thought " " (query | answer)'
+    assert lines[0] == 'root ::= (thought " ")? (query | answer)'
     assert [line.split()[0] for line in lines[1:]] == ["query", "answer", "thought"]
     assert lines[1].startswith('query ::= "So the next query is <query>"')
 

@@ -42,7 +42,7 @@ FAILURES = {
 class Action:
     """One kind of step: `[thought] lead <tag> content </tag>`. `lead` may be empty.
 
-    `thought`: constrained output leaves room for free words before the lead (the parser always does). `content_chars`
+    `thought`: constrained output may have free words before the lead (the parser's always may). `content_chars`
     bounds the content in constrained output, in characters; the parser sets no bound. `pinned`: no pop and no fold
     takes it off the stack. `tools`: what its content may call, where there are named tools (`steprag.agent.tools`).
     """
@@ -209,7 +209,8 @@ class Grammar:
         bare = [action.name for action in actions if not action.thought]
         after = " | ".join(action.name for action in actions if action.thought)
         # One thought before all that may follow it: with one for each, xgrammar's masks take up to 20 times as long.
-        thinking = [f"thought {'' if self.thinks else _quoted(' ') + ' '}({after})"] if after else []
+        thought = "thought" if self.thinks else f"(thought {_quoted(' ')})?"
+        thinking = [f"{thought} ({after})"] if after else []
         rules = [f"root ::= {' | '.join(thinking + bare)}"]
         for action in actions:
             head, tail = _quoted(action.head), ('"\\n"? ' if self.stops else "") + _quoted(action.closing)
@@ -229,7 +230,7 @@ class Grammar:
         for action in map(self.action, allowed):
             free = f"[^<>\\n]{{1,{self.thought_chars}}} "
             tagged = f"<think>[^<>]{{1,{self.thought_chars}}}</think>[ \\n]{{0,2}}"
-            thought = (tagged if self.thinks else free) if action.thought else ""
+            thought = (tagged if self.thinks else f"(?:{free})?") if action.thought else ""
             head, tail = _escaped(action.head), ("\\n?" if self.stops else "") + action.closing
             names = f"(?:{'|'.join(_escaped(f'{tool.name}: ') for tool in action.tools)})" if action.tools else ""
             forms.append(f"{thought}{head} ?{names}[^<>\\n ][^<>\\n]{{0,{action.content_chars}}}{tail}")
