@@ -127,7 +127,7 @@ def test_where_nothing_says_who_answers_the_best_shipped_agent_does(
 
 
 def test_the_trained_agent_comes_before_the_warm_start(tmp_path: Path) -> None:
-    for folder in ("warmstart", "agent"):
+    for folder in ("stack", "warmstart", "agent"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "adapter_config.json").write_text("{}")
         assert next(iter(shipped_adapters(tmp_path).values())).name == folder

@@ -24,8 +24,9 @@ from steprag.run_outputs import check_model
 EMBEDDED = "smollm2-135m-instruct"
 _EMBEDDED_NAMES = frozenset({EMBEDDED, "smollm2"})
 ATLAS = Path(__file__).parent.parent / "atlas"
-SHIPPED = {"atlas-agent": "agent", "atlas-warmstart": "warmstart"}
-"""Adapters of the embedded model that are shipped, the best first, and their folders in ATLAS."""
+SHIPPED = {"atlas-agent": "agent", "atlas-warmstart": "warmstart", "atlas-stack": "stack"}
+"""Adapters of the embedded model that are shipped, the best first, and their folders in ATLAS; the last one for profile
+stack."""
 
 _GGUF_BYTES = 98_362_432
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
