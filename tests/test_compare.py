@@ -170,14 +170,14 @@ GRAMMARS = {
     "rag": "d0c2454342a814a0",
     "search-r1": "a88fa22d5e0080eb",
     "stack": "a3f76631a2f6517f",
-    "transcript": "e5c009ba38868dbd",
-    "transcript-all": "e5c009ba38868dbd",
+    "transcript": "75d9d6615cb5af9b",
+    "transcript-all": "75d9d6615cb5af9b",
 }
 
 
 def test_whoever_changes_a_grammar_raises_the_harness() -> None:
     now = {file.stem: load_profile(file.stem).grammar.hash for file in PROFILES.glob("*.yaml")}
-    assert (HARNESS, now) == (3, GRAMMARS), "scores change with a grammar: raise HARNESS, then note the hashes here"
+    assert (HARNESS, now) == (4, GRAMMARS), "scores change with a grammar: raise HARNESS, then note the hashes here"
 
 
 @pytest.mark.parametrize(("identity", "said", "message"), [

@@ -97,7 +97,8 @@ class Grammar:
     `thought_chars` bounds a thought in constrained output, as `Action.content_chars` the content. `lenient`: the parser
     lets the lead be missing and a full stop follow the closing tag. `stops`: a completion is stopped at a closing tag,
     for models that would write on; constrained ones may end the line, as such models do, and then close. `thinks`:
-    constrained output has the thought as `<think>…</think>`, in any number of lines.
+    constrained output has the thought as `<think>…</think>`, in any number of lines. `must_think`: it has one, though
+    the parser would do without.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Grammar:
     lenient: bool = False
     stops: bool = False
     thinks: bool = False
+    must_think: bool = False
 
     def with_tools(self, tools: tuple[ToolSpec, ...]) -> Grammar:
         """The same grammar whose calls name one of `tools`; a single tool need not be named, so it changes nothing."""
@@ -209,7 +211,8 @@ class Grammar:
         bare = [action.name for action in actions if not action.thought]
         after = " | ".join(action.name for action in actions if action.thought)
         # One thought before all that may follow it: with one for each, xgrammar's masks take up to 20 times as long.
-        thought = "thought" if self.thinks else f"(thought {_quoted(' ')})?"
+        free = f"thought {_quoted(' ')}"
+        thought = "thought" if self.thinks else free if self.must_think else f"({free})?"
         thinking = [f"{thought} ({after})"] if after else []
         rules = [f"root ::= {' | '.join(thinking + bare)}"]
         for action in actions:
@@ -230,7 +233,8 @@ class Grammar:
         for action in map(self.action, allowed):
             free = f"[^<>\\n]{{1,{self.thought_chars}}} "
             tagged = f"<think>[^<>]{{1,{self.thought_chars}}}</think>[ \\n]{{0,2}}"
-            thought = (tagged if self.thinks else f"(?:{free})?") if action.thought else ""
+            free = free if self.must_think else f"(?:{free})?"
+            thought = (tagged if self.thinks else free) if action.thought else ""
             head, tail = _escaped(action.head), ("\\n?" if self.stops else "") + action.closing
             names = f"(?:{'|'.join(_escaped(f'{tool.name}: ') for tool in action.tools)})" if action.tools else ""
             forms.append(f"{thought}{head} ?{names}[^<>\\n ][^<>\\n]{{0,{action.content_chars}}}{tail}")

@@ -37,6 +37,7 @@ COT = replace(
     name="cot",
     actions=(Action("answer", "So the answer is", effect="end", content_chars=SHORT),),
     thought_chars=1200,
+    must_think=True,
 )
 """A chain of thought, then the answer."""
 
