@@ -211,9 +211,9 @@ class Grammar:
         bare = [action.name for action in actions if not action.thought]
         after = " | ".join(action.name for action in actions if action.thought)
         # One thought before all that may follow it: with one for each, xgrammar's masks take up to 20 times as long.
-        free = f"thought {_quoted(' ')}"
-        thought = "thought" if self.thinks else free if self.must_think else f"({free})?"
-        thinking = [f"{thought} ({after})"] if after else []
+        words = f"thought {_quoted(' ')}"
+        before = "thought" if self.thinks else words if self.must_think else f"({words})?"
+        thinking = [f"{before} ({after})"] if after else []
         rules = [f"root ::= {' | '.join(thinking + bare)}"]
         for action in actions:
             head, tail = _quoted(action.head), ('"\\n"? ' if self.stops else "") + _quoted(action.closing)
@@ -231,10 +231,10 @@ class Grammar:
         """The allowed steps as a regular expression (SGLang), the same language as `gbnf`."""
         forms = []
         for action in map(self.action, allowed):
-            free = f"[^<>\\n]{{1,{self.thought_chars}}} "
+            words = f"[^<>\\n]{{1,{self.thought_chars}}} "
             tagged = f"<think>[^<>]{{1,{self.thought_chars}}}</think>[ \\n]{{0,2}}"
-            free = free if self.must_think else f"(?:{free})?"
-            thought = (tagged if self.thinks else free) if action.thought else ""
+            before = tagged if self.thinks else words if self.must_think else f"(?:{words})?"
+            thought = before if action.thought else ""
             head, tail = _escaped(action.head), ("\\n?" if self.stops else "") + action.closing
             names = f"(?:{'|'.join(_escaped(f'{tool.name}: ') for tool in action.tools)})" if action.tools else ""
             forms.append(f"{thought}{head} ?{names}[^<>\\n ][^<>\\n]{{0,{action.content_chars}}}{tail}")
