@@ -193,7 +193,7 @@ def test_constraints_go_out_in_the_engines_dialect(
         main(["infer", *options(endpoint, questions, index, tmp_path / engine, *more)])
         request = endpoint.requests[-1]
         assert {"grammar", "structured_outputs"} & set(request) == ({field} if field else set())
-    assert endpoint.requests[0]["grammar"].startswith('root ::= thought " " (query | answer)\n')
+    assert endpoint.requests[0]["grammar"].startswith('root ::= (thought " ")? (query | answer)\n')
     sent = [request["structured_outputs"] for request in endpoint.requests if "structured_outputs" in request]
     assert sent[0] == {"grammar": endpoint.requests[0]["grammar"]}
 
