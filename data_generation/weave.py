@@ -47,8 +47,13 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     trees = existing(given.trees, "trees")
     file = existing(trees / "trees.jsonl", "trees of the run") if trees.is_dir() else trees
-    manifest = run_of(file)
-    episodes = list(weave_all(file, grammar_of(manifest), straight=given.straight))
+    grammar = grammar_of(run_of(file))
+    if "push" not in grammar.effects.values():
+        raise ConfigError(
+            f"{file}: its agent ({grammar.name}) searches twice in a row, which the stack agent may not; weave trees "
+            "of the profile transcript, stack or flat"
+        )
+    episodes = list(weave_all(file, grammar, straight=given.straight))
     if not episodes:
         raise ConfigError(f"{file} has no right episode beside a search that failed; search more questions")
     write_records(Path(given.out), episodes)

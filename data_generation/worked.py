@@ -91,7 +91,7 @@ async def work(config: WorkedConfig, episodes: Path, corpus: Path, index: str, o
     profile = load_profile(config.prompt.profile, config.prompt.examples)
     async with aclosing(open_retriever(index)) as retriever:
         environment = make_environment(profile, retriever, config.episode)
-        identity = identity_of(config, episodes, environment)
+        identity = identity_of(config, episodes, corpus, environment)
         with open_run(out, "worked", identity=identity, config=config.model_dump()) as run:
             rows = await replay_all(episodes, corpus, environment, config.seed, config.limit)
             write_records(run.path / "sft.train.jsonl", rows)
@@ -99,10 +99,11 @@ async def work(config: WorkedConfig, episodes: Path, corpus: Path, index: str, o
     return len(rows)
 
 
-def identity_of(config: WorkedConfig, episodes: Path, environment: Environment) -> dict[str, Any]:
+def identity_of(config: WorkedConfig, episodes: Path, corpus: Path, environment: Environment) -> dict[str, Any]:
     """What decides the rows."""
     return {
         "episodes": file_hash(episodes),
+        "corpus": file_hash(corpus),
         "limit": config.limit,
         "index": environment.retriever.fingerprint,
         "prompt": environment.profile.identity,

@@ -116,7 +116,7 @@ def faulty() -> Iterator[tuple[Endpoint, Counter[str]]]:
 def test_faults_are_data(tmp_path: Path, calls: int, retries: int) -> None:
     """No crash; every question is finished or has a typed reason; what fails is no reward of zero."""
     out = tmp_path / "run"
-    questions = [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(calls // 7)]
+    questions = [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(calls // 5)]
     with faulty() as (endpoint, seen):
         keys = {
             "policy.engine": "openai", "policy.model": "double", "policy.base_url": endpoint.url, "policy.timeout": 1.6,

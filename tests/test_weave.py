@@ -100,3 +100,14 @@ def test_woven_episodes_are_learnt_but_for_the_failed_step(
     write_records(run / "trees.jsonl", [tree(below_the_failed=1.0)])
     assert main(["weave", "--trees", str(run), "--out", str(file)]) == 2
     assert "search more questions" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("grammar", ["search-r1", "ircot"])
+def test_trees_of_agents_that_keep_no_facts_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], grammar: str
+) -> None:
+    write_records(tmp_path / "trees.jsonl", [tree()])
+    (tmp_path / "manifest.json").write_text(json.dumps({"grammar": grammar}))
+    assert main(["weave", "--trees", str(tmp_path), "--out", str(tmp_path / "woven.jsonl")]) == 2
+    assert f"its agent ({grammar}) searches twice in a row" in capsys.readouterr().err
+    assert not (tmp_path / "woven.jsonl").exists()

@@ -5,14 +5,12 @@ Dialects differ in constrained output, in how a begun message is written on, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from steprag.sections import PolicyConfig
 from steprag.types import Message
 
-STEPS_FORCED = ("llamacpp", "vllm", "sglang")
-"""Engines that can be held to formats without a JSON schema, such as the steps of a grammar."""
 MOST_STOPS = 4
 """Stop strings that the API takes: OpenAI's bound, and vLLM's."""
 
@@ -71,21 +69,24 @@ def _stop(form: OutputFormat, allowed: tuple[str, ...]) -> Mapping[str, Any]:
     return {"stop": list(tags)} if tags else {}
 
 
+_DIALECTS: Mapping[str, Callable[[OutputFormat, tuple[str, ...]], Mapping[str, Any]]] = {
+    "llamacpp": lambda form, allowed: {"grammar": form.gbnf(allowed), "cache_prompt": True},
+    # not `regex`: vLLM fails a request whose expression takes 5 seconds to compile, a busy machine's fate
+    "vllm": lambda form, allowed: {"structured_outputs": {"grammar": form.gbnf(allowed)}},
+    "sglang": lambda form, allowed: {"regex": form.regex(allowed)},
+}
+STEPS_FORCED = tuple(_DIALECTS)
+"""Engines that can be held to formats without a JSON schema, such as the steps of a grammar."""
+
+
 def _constraint(config: PolicyConfig, form: OutputFormat, allowed: tuple[str, ...]) -> Mapping[str, Any]:
     """The allowed steps in the engine's own dialect; nothing where the engine has none or it is switched off."""
     if not config.constrained:
         return {}
-    match config.engine:
-        case "llamacpp":
-            return {"grammar": form.gbnf(allowed), "cache_prompt": True}
-        case "vllm":
-            # not `regex`: vLLM fails a request whose expression takes 5 seconds to compile, a busy machine's fate
-            return {"structured_outputs": {"grammar": form.gbnf(allowed)}}
-        case "sglang":
-            return {"regex": form.regex(allowed)}
-        case _:
-            schema = form.schema(allowed)
-            return {"response_format": _strict(schema)} if schema else {}
+    if dialect := _DIALECTS.get(config.engine):
+        return dialect(form, allowed)
+    schema = form.schema(allowed)
+    return {"response_format": _strict(schema)} if schema else {}
 
 
 def _strict(schema: dict[str, Any]) -> dict[str, Any]:
