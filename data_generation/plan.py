@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from data_generation.config import GenerateConfig
+from data_generation.drill import MOST
+from steprag.agent.belief import MOST_ANSWERS
 from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.journalled import SCORE
 from steprag.batch.results import places_of
 from steprag.batch.tree_results import TREES
 from steprag.cli import guarded
@@ -59,12 +62,25 @@ def main(argv: list[str]) -> int:
 
 
 def most_calls(config: GenerateConfig) -> int:
-    """The calls that no tree exceeds: every iteration as deep as can be, and the judge's second tries."""
-    search = config.search
-    steps = config.episode.depth if search.play else 1
-    asked = search.children if config.reward.judged else 0
-    most = (search.rollouts + search.extra) * (steps + 2 * asked * (steps if search.play else 1))
-    return min(most, config.tree.calls + search.wave * steps) if config.tree.calls else most
+    """The calls that no tree exceeds: every iteration as deep as can be, the judge's second tries, drills of as many
+    states as there may be at each depth, and the beliefs of all states.
+    """
+    search, depth = config.search, config.episode.depth
+    width = min(search.siblings or search.children, search.children)
+    steps = depth if search.play else 1
+    samples = (search.rollouts + search.extra) * steps
+    drills, drilled = (2 * MOST * depth, search.drill) if search.drill else (0, 0)
+    most = samples + _judged(config, samples * width)
+    if config.tree.calls:
+        wave = search.wave * steps
+        most = min(most, config.tree.calls + wave + _judged(config, wave * width))
+    most += drills + _judged(config, drills * drilled)
+    states = 1 + samples * width + drills * drilled
+    return most + (MOST_ANSWERS * states if search.score else 0)
+
+
+def _judged(config: GenerateConfig, answers: int) -> int:
+    return 2 * answers if config.reward.judged else 0
 
 
 def forecast(config: GenerateConfig, count: int, like: Path) -> list[Forecast]:
@@ -88,7 +104,7 @@ def amounts_of(run: Path, config: GenerateConfig) -> dict[str, list[float]]:
     if not (run / JOURNAL).is_file():
         raise ConfigError(f"{run} has no journal ({JOURNAL}); what it cost is not known")
     done = {place.id for place in places_of(run / "trees.jsonl", TREES)}
-    prices = {"policy": config.policy.price, "judge": config.judge.price}
+    prices = {"policy": config.policy.price, SCORE: config.policy.price, "judge": config.judge.price}
     spent = {question_id: Spending(prices=prices) for question_id in sorted(done)}
     for question_id, role, used in Journal(run / JOURNAL, reading=True).usage():
         if question_id in spent:

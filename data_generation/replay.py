@@ -82,10 +82,13 @@ async def replay(
     """Writes the run folder `out` from the calls of `folder`'s journal; returns the exit code.
 
     `of` is that run's identity, `earlier` its `--after`, `tools` those that its prompts name. Raises ConfigError where
-    the reward wants a judge and the journal has no call of one.
+    the reward wants a judge and the journal has no call of one, and where the run's prompts were others.
     """
     profile = load_profile(config.prompt.profile, config.prompt.examples).with_tools(tools)
     profile = dataclasses.replace(profile, reserved=reserved_in(read_manifest(folder)))
+    told = of.get("prompt")
+    if isinstance(told, dict) and told.get("hash", profile.hash) != profile.hash:
+        raise ConfigError(f"{folder} was made by other prompts than {profile.name} is now; give the same profile")
     identity = {**of, **search_identity(config), "replay_of": of}
     with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
         run.save(grammar=profile.grammar.name)

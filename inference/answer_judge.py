@@ -28,8 +28,8 @@ from steprag.cli import guarded
 from steprag.config import StageConfig, add_options, config_from, parse_arguments
 from steprag.errors import PART_DONE, ConfigError, RequestError
 from steprag.files import existing, file_hash, read_records, write_json
+from steprag.gold import em_of
 from steprag.json_text import NotJson, decoded
-from steprag.metrics import exact_match
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.client import Policy, model_identity, open_model
 from steprag.runs import checked_manifest, open_run
@@ -168,7 +168,7 @@ def scored(
     Verdicts that the judge did not give (`unread`) and requests that failed are in neither. `strict_right` has every
     question in its denominator, also the `unanswered` ones, which have no prediction.
     """
-    read = [(one.right, exact_match(predictions[one.id].prediction, predictions[one.id].golden_answers) == 1.0)
+    read = [(one.right, em_of(predictions[one.id].prediction, predictions[one.id]) == 1.0)
             for one in verdicts if one.right is not None]  # fmt: skip
     hits, asked = sum(right for right, _ in read), len(verdicts) + failed + unanswered
     return {

@@ -117,11 +117,11 @@ def search_errors(run: Scored, direct: Scored) -> dict[str, float | None]:
     under_search: the share of the other questions (`unknown_alone`) to which it gave a wrong answer without a search.
     None where there is no such question.
     """
-    known = [run.scores[key] for key, alone in direct.scores.items() if alone.em and key in run.scores]
-    unknown = [run.scores[key] for key, alone in direct.scores.items() if not alone.em and key in run.scores]
+    known = [run.scores[key] for key, alone in direct.scores.items() if alone.em == 1 and key in run.scores]
+    unknown = [run.scores[key] for key, alone in direct.scores.items() if alone.em < 1 and key in run.scores]
     return {
         "over_search": mean(one.searches > 0 for one in known) if known else None,
-        "under_search": mean(one.answered and not one.searches and not one.em for one in unknown) if unknown else None,
+        "under_search": mean(one.answered and not one.searches and one.em < 1 for one in unknown) if unknown else None,
         "known_alone": len(known),
         "unknown_alone": len(unknown),
     }

@@ -30,8 +30,9 @@ def read_predictions(run: Path) -> Iterator[Prediction]:
 
 
 def judged(turns: Iterable[Turn]) -> Iterator[Turn]:
-    """For each question that a person knows the answer of, the last turn in which the agent went alone, with the last
-    answer that was called right. Turns that go on from a person's step say nothing of the agent.
+    """For each question that a person knows the answer of, the last turn in which the agent went alone to an end of its
+    own, with the last answer that was called right. Turns that go on from a person's step, were cancelled, or failed by
+    a fault of the service say nothing of the agent.
     """
     golden: dict[str, tuple[str, ...]] = {}
     alone: dict[str, Turn] = {}
@@ -39,6 +40,6 @@ def judged(turns: Iterable[Turn]) -> Iterator[Turn]:
         question = people_id(turn.question)
         if turn.golden_answers:
             golden[question] = turn.golden_answers
-        if not turn.given:
+        if not turn.given and turn.finish not in ("cancelled", "failed"):
             alone[question] = turn
     yield from (replace(alone[one], golden_answers=answers) for one, answers in golden.items() if one in alone)

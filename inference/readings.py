@@ -124,13 +124,22 @@ def check_prompts(ours: str, manifest: dict[str, Any], worked: Path) -> None:
 
 
 def after_a_search(file: Path, grammar: Grammar) -> list[tuple[str, Trajectory]]:
-    """The rows, by name, whose step keeps or takes back what a search found."""
+    """The rows, by name, whose step keeps or takes back what a search found: those that follow a row of a search, or a
+    step that has no row, which is a detour's.
+    """
     following = set(_after_call(grammar)) - {grammar.answer.name}
+    rows = {(row.question_id, row.depth): row for row in read_records(file, Trajectory)}
     return [
-        (f"{row.question_id}/{row.depth}", row)
-        for row in read_records(file, Trajectory)
-        if row.action in following and "pop" in grammar.effects.values()
+        (f"{question}/{depth}", row)
+        for (question, depth), row in rows.items()
+        if row.action in following
+        and "pop" in grammar.effects.values()
+        and _follows_call(rows.get((question, depth - 1)), grammar)
     ]
+
+
+def _follows_call(before: Trajectory | None, grammar: Grammar) -> bool:
+    return before is None or grammar.effects[before.action] == "call"
 
 
 async def chosen(name: str, row: Trajectory, grammar: Grammar, policy: Policy) -> ReadingChoice | Failure:

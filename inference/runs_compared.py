@@ -73,8 +73,8 @@ def read_run(folder: Path, name: str, *, forced: bool = False) -> Scored:
     scores, texts = {}, {}
     for one in read_predictions(folder):
         key = one.id if stage == "infer" else people_id(one.question)  # as `steprag pairs people` calls it
-        scores[key] = score(one)
         texts[key] = text_scores([one], likeness if bert else None)[one.id]
+        scores[key] = score(replace(one, id=key))
     failed = {key: str(row["reason"]) for key, row in failures_in(folder).items() if key not in scores}
     if stage == "infer" and not forced and not has_ended(manifest, len(scores) + len(failed)):
         raise ConfigError(
@@ -142,12 +142,16 @@ def check_direct(direct: Scored) -> None:
 
 def groups_of(runs: list[Scored]) -> dict[str, list[Scored]]:
     """For every group of questions (`Score.groups`) the runs with these alone, where there are at least two groups of a
-    sort; in the order of their names. A question that failed has no group.
+    sort and all runs answered one of its questions; in the order of their names. A question that failed has no group.
     """
     names = sorted({group for run in runs for one in run.scores.values() for group in one.groups})
     parts = {name: [_part(run, name) for run in runs] for name in names}
     whole = max(len(run.scores) for run in runs)
-    return {name: part for name, part in parts.items() if all(0 < len(run.scores) < whole for run in part)}
+    return {
+        name: part
+        for name, part in parts.items()
+        if set.intersection(*(set(run.scores) for run in part)) and all(len(run.scores) < whole for run in part)
+    }
 
 
 def _part(run: Scored, group: str) -> Scored:

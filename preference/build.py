@@ -70,7 +70,7 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
     Raises ConfigError where the trees were made by different prompts, or where there are none.
     """
     sources = manifests_of(trees)
-    prompt, grammar = _one_prompt(trees, sources), grammar_of(sources[0])
+    prompt, grammar = one_prompt(trees, sources)
     identity = {"trees": [file_hash(file) for file in trees], **config.identity}
     with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
         funnel, credit, calibration = Funnel(), Credit(config.reward, grammar), Calibration()
@@ -124,18 +124,20 @@ def manifests_of(trees: list[Path]) -> list[dict[str, Any]]:
     return [run_of(file) for file in trees]
 
 
-def _one_prompt(trees: list[Path], sources: list[dict[str, Any]]) -> Any:
-    """The identity of the prompts that trees were made by, None where no manifest tells. Raises ConfigError where two
-    manifests tell different ones.
+def one_prompt(trees: list[Path], sources: list[dict[str, Any]]) -> tuple[Any, Grammar]:
+    """The identity of the prompts that trees were made by, None where no manifest tells, and their grammar, by default
+    the base grammar. `sources`: as `manifests_of`. Raises ConfigError where two manifests tell different ones.
     """
-    told = [(file, source.get("identity", {}).get("prompt")) for file, source in zip(trees, sources, strict=True)]
-    known = [(file, prompt) for file, prompt in told if prompt]
-    for file, prompt in known:
-        if prompt != known[0][1]:
-            raise ConfigError(
-                f"{known[0][0]} and {file} were made by different prompts; give each a pairs folder of its own"
-            )
-    return known[0][1] if known else None
+    told = [(file, source) for file, source in zip(trees, sources, strict=True) if source]
+    prompts = [(file, prompt) for file, source in told if (prompt := source.get("identity", {}).get("prompt"))]
+    grammars = [(file, grammar_of(source)) for file, source in told]
+    for known in (prompts, grammars):
+        for file, of in known:
+            if of != known[0][1]:
+                raise ConfigError(
+                    f"{known[0][0]} and {file} were made by different prompts; give each a pairs folder of its own"
+                )
+    return prompts[0][1] if prompts else None, grammars[0][1] if grammars else grammar_of({})
 
 
 def read_trees(*files: Path) -> Iterator[tuple[Tree, str]]:

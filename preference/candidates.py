@@ -92,7 +92,7 @@ class Candidates:
             kept = self._narrow("search or answer", kept, self._search_or_answer(kept, balance.search_or_answer))
         if balance.length:
             kept = self._narrow("as many shorter as longer", kept, self._by_length(kept, balance))
-        if balance.by:
+        if balance.by or balance.most:
             kept = self._narrow("cap of a cell", kept, self._capped(kept, balance))
         return kept
 

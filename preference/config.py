@@ -122,7 +122,9 @@ class BalanceConfig(Section):
     """How many pairs of a kind stay (`preference.candidates`)."""
 
     by: tuple[Literal["action", "depth"], ...] = Field(default=(), description="cells that are kept of like size")
-    most: Positive | None = Field(default=None, description="pairs of one cell at most; none: the median cell's")
+    most: Positive | None = Field(
+        default=None, description="pairs of one cell at most, in all without by; none: the median cell's"
+    )
     search_or_answer: float | None = Field(
         default=None,
         gt=0,
@@ -155,7 +157,7 @@ class LeakageConfig(Section):
     """What `steprag pairs leakage` compares the questions with (`preference.leakage`)."""
 
     against: tuple[str, ...] = Field(default=(), description="evaluation files that no question may come from")
-    ngram: Positive = Field(default=13, description="words in a row that must not occur in a prompt")
+    ngram: int = Field(default=13, ge=2, description="words in a row that must not occur in a prompt")
     encoder: str | None = Field(
         default="minilm",
         description="finds near duplicates: minilm, a sentence-transformers folder; none: not looked for",

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from preference.build import manifests_of, read_trees, trees_file
+from preference.build import manifests_of, one_prompt, read_trees, trees_file
 from preference.config import PairsStageConfig
 from preference.pairs import build_pairs
 from preference.reward_diagnostics import share
 from preference.rewards import rewards
 from steprag.agent.grammar import Grammar
-from steprag.agent.profiles import grammar_of
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
@@ -78,7 +77,7 @@ def sensitivity(config: PairsStageConfig, trees: list[Path], out: Path, alphas: 
         "alphas": alphas,
         **config.model_dump(include={"reward", "pairs"}),
     }
-    grammar = grammar_of(manifests_of(trees)[0])
+    _, grammar = one_prompt(trees, manifests_of(trees))
     with open_run(out, "sensitivity", identity=identity, config=config.model_dump()) as run:
         base = config.reward.alpha
         tally: dict[float, Counter[str]] = {alpha: Counter() for alpha in alphas}

@@ -77,7 +77,7 @@ def _ranks(tree: Tree, outcomes: list[float | None], rewards: Rewards) -> dict[s
     """For each way to choose episodes, what it sorts their answers by; the least come first."""
 
     def surety(answer: Node) -> float:
-        before = [estimate.value for node in path_to(tree, answer)[:-1] if (estimate := rewards[node.id])]
+        before = [estimate.value for node in path_to(tree, answer)[1:-1] if (estimate := rewards[node.id])]
         return sum(before) / len(before) if before else 0.0
 
     return {

@@ -32,9 +32,13 @@ def failed(folder: str, *numbers: int) -> str:
 
 
 def run_of(folder: Path, said: list[str | None], searches: int = 1, **identity: object) -> str:
+    return run_with(folder, [prediction(i, text, searches) for i, text in enumerate(said)], **identity)
+
+
+def run_with(folder: Path, predictions: list[Prediction], **identity: object) -> str:
     identity = {"questions": "abc", "index": "i1", "harness": HARNESS, **identity}
     with open_run(folder, "infer", identity=identity, config={}):
-        write_records(folder / "predictions.jsonl", [prediction(i, text, searches) for i, text in enumerate(said)])
+        write_records(folder / "predictions.jsonl", predictions)
     return str(folder)
 
 
@@ -108,6 +112,23 @@ def test_a_direct_run_against_itself_searches_too_little(tmp_path: Path) -> None
     (line,) = csv.DictReader((tmp_path / "out/compare.csv").open())
     assert (float(line["over_search"]), float(line["under_search"])) == (0.0, 1.0)
     assert (line["known_alone"], line["unknown_alone"]) == ("3", "9")
+
+
+def test_half_an_answer_is_not_known_alone(tmp_path: Path) -> None:
+    direct = run_with(tmp_path / "direct", [prediction(0, "lek", 0, parts=[["lek"], ["euro"]])])
+    assert main(["compare", direct, "--direct", direct, "--out", str(tmp_path / "out")]) == 0
+    (line,) = csv.DictReader((tmp_path / "out/compare.csv").open())
+    assert (line["em"], line["known_alone"], line["unknown_alone"], line["under_search"]) == ("0.5", "0", "1", "1.0")
+
+
+def test_runs_that_share_no_question_of_a_kind_are_compared_on_the_others(tmp_path: Path) -> None:
+    runs = []
+    for place, name in enumerate("ab"):
+        kinds = ["few" if number < 2 else "many" for number in range(6)]
+        answered = [prediction(n, "lek", type=kind) for n, kind in enumerate(kinds) if n != place]
+        runs.append(failed(run_with(tmp_path / name, answered), place))
+    assert main(["compare", *runs, "--out", str(tmp_path / "out")]) == 0
+    assert "few" not in json.loads((tmp_path / "out/compare.json").read_text())["groups"]
 
 
 def test_an_episode_that_was_refused_is_no_answer_without_a_search(tmp_path: Path) -> None:

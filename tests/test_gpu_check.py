@@ -144,6 +144,9 @@ def test_what_cannot_be_checked_is_one_line(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "out" / "mine.txt").touch()
     assert guarded(gpu_check.main, [*out, "--device", "cpu"]) == 2
     assert "holds something else" in capsys.readouterr().err
+    (tmp_path / "proof/logs").mkdir(parents=True)  # as steprag reproduce leaves behind
+    assert guarded(gpu_check.main, ["--out", str(tmp_path / "proof"), "--device", "cpu"]) == 2
+    assert (tmp_path / "proof/logs").is_dir()
     assert chosen(None) == list(CHECKS)
 
 

@@ -348,6 +348,8 @@ def test_a_replay_puts_what_is_asked_now_before_what_the_run_was_made_with(
     assert read_manifest(tmp_path / "fast")["config"]["search"]["rollouts"] == 4
     assert main([*command, str(tmp_path / "judged"), "--reward.name", "judge"]) == 2
     assert "has no call of a judge" in capsys.readouterr().err
+    assert main([*command, str(tmp_path / "other"), "--prompt.profile", "transcript-all"]) == 2
+    assert "was made by other prompts than transcript-all is now" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

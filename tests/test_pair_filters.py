@@ -291,6 +291,8 @@ def test_caps_of_cells_and_lengths(tmp_path: Path) -> None:
     assert max(cells.values()) == 5
     assert cells.keys() == {(found.action, found.rejected_action, found.depth) for found in free}
     assert rules(report)["cap of a cell"] == (len(free), len(capped))
+    few, _ = build(trees, tmp_path / "few", "--pairs.per_node", "none", "--balance.most", "5")
+    assert len(few) == 5 < len(free), "one cell where nothing tells cells apart"
     _, report = build(trees, tmp_path / "even", "--pairs.per_node", "none", "--balance.length", "true")
     lengths = report["pairs"]["lengths"]
     assert lengths["chosen_is_shorter"] == lengths["chosen_is_longer"] > 0

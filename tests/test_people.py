@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import pytest
 
 from inference.predictions import read_predictions
 from steprag.cli import main
-from steprag.files import read_records
+from steprag.files import read_records, write_records
 from steprag.runs import open_run, read_manifest
 from steprag.training_rows import HumanPair, Pair
-from steprag.types import Message, Question
+from steprag.types import Message, Question, Turn
 from tests.chat_parts import WORK, WritingPolicy, chat, scripted
 from tests.fakes import WORLD, answer, chat_reply, query, serve
 from tests.indexing import hybrid_index
@@ -37,6 +38,15 @@ def test_a_chat_folder_is_scored_by_what_people_said(tmp_path: Path) -> None:
     assert main(["evaluate", "--predictions", str(tmp_path / "chat")]) == 0
     scores = json.loads((tmp_path / "chat" / "metrics.json").read_text())
     assert (scores["questions"], scores["em"]) == (2, 0.5)
+
+
+def test_a_turn_that_somebody_cancelled_is_not_the_agents_answer(tmp_path: Path) -> None:
+    conversations(tmp_path)
+    before = list(read_predictions(tmp_path))
+    turns = list(read_records(tmp_path / "turns.jsonl", Turn))
+    again = [replace(turns[1], id=finish, finish=finish, prediction=None) for finish in ("cancelled", "failed")]
+    write_records(tmp_path / "turns.jsonl", [*turns, *again])
+    assert list(read_predictions(tmp_path)) == before
 
 
 def test_a_persons_step_says_nothing_of_the_agent(tmp_path: Path) -> None:
@@ -67,6 +77,7 @@ def test_a_chat_folder_is_compared_with_another_agent_on_the_same_questions(
     assert main(["compare", str(tmp_path / "again"), str(replay), "--names", "chat", "other"]) == 0
     assert "| chat | 2 | 50.0" in (table := capsys.readouterr().out)
     assert "| other | 2 | 50.0" in table
+    assert "+0.0 (" in table.partition("| figure")[2], "figures are paired by the question, not by the turn"
     assert main(["compare", str(tmp_path / "chat"), str(replay)]) == 2
     assert "differ in index" in capsys.readouterr().err
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from preference.build import main
+from preference.build import main, one_prompt
 from preference.config import PairsConfig, SftConfig, TreeRewardConfig
 from preference.labels import build_labels, build_rankings
 from preference.pairs import build_pairs
@@ -332,6 +332,18 @@ def test_a_lucky_answer_does_not_vouch_for_its_steps() -> None:
     assert kept(per_tree=9) == kept(paths="all") == [1, 2, 4, 7, 8]
 
 
+def test_the_root_does_not_make_an_episode_surer() -> None:
+    """One step worth 0.5 beats three of 0.4 each, whatever the whole tree is worth."""
+    nodes = [node(0, None, None, messages=PROMPT), node(1, 0, "query"), node(2, 1, "answer", 1.0)]
+    longer = (("query", None), ("evidence", None), ("query", None), ("answer", 1.0))
+    for depth, (action, f1) in enumerate(longer, 1):
+        nodes.append(replace(node(2 + depth, 0, action, f1), parent=0 if depth == 1 else 1 + depth, depth=depth))
+    grown = Tree(1, Question("q", "?", ("a",)), "done", Usage(), tuple(nodes))
+    worth = given(0.1, 0.5, 1.0, 0.4, 0.4, 0.4, 1.0)
+    found = build_trajectories(grown, "h", outcomes(grown, TreeRewardConfig()), worth, SftConfig(paths="surest"))
+    assert [row.node for row in found] == [1, 2]
+
+
 def test_labels_and_rankings_carry_values_and_provenance() -> None:
     found = spre(tree(), 1.0)
     labels = build_labels(tree(), "h", found)
@@ -395,6 +407,11 @@ def test_runs_together_are_one_data_set(tmp_path: Path) -> None:
 
 def test_trees_of_different_prompts_are_no_data_set(tmp_path: Path) -> None:
     runs = [run_folder(tmp_path / name, 1) for name in ("bare", "first", "second")]  # bare trees have no manifest
+    assert one_prompt(runs, [{}, {"grammar": "stack"}, {"grammar": "stack"}]) == (None, STACK), (
+        "bare trees tell nothing"
+    )
+    with pytest.raises(ConfigError, match="bare and .*second were made by different prompts"):
+        one_prompt(runs, [{"grammar": "transcript"}, {}, {"grammar": "stack"}])
     for run in runs[1:]:
         (run / "manifest.json").write_text(json.dumps({"identity": {"prompt": {"hash": run.name}}}), encoding="utf-8")
     with pytest.raises(ConfigError, match="first.*and .*second.*made by different prompts"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from argparse import Namespace
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,11 @@ def test_every_stage_runs_once_after_what_it_needs_and_in_lanes(
     assert trees == [str(tmp_path / name) for name in ("search1-1", "search1-2", "search2-1", "search2-2")]
 
 
+def test_who_is_not_scored_is_not_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = played(proof_of(tmp_path, lanes=2, without=("grpo", "cover")), tmp_path, monkeypatch)
+    assert not {"grpo", "cover", "sft-cover"} & set(ended)
+
+
 def test_arms_learn_from_as_many_steps_and_pairs_whatever_their_labels_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +246,25 @@ def test_a_search_that_others_were_built_from_is_not_begun_again(
     for limit in (1, 1, 2):
         StageBook(tmp_path / "stages.json").run(stage(tmp_path / "x", "generate", once=True, limit=limit))
     assert [argv[2] for argv in ran] == ["1", "2"]
+
+
+def test_a_search_that_is_begun_again_and_cut_off_is_not_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+
+    def run(argv: list[str]) -> int:
+        ran.append(argv)
+        if len(ran) == 2:
+            raise StepragError("cut off")
+        return 0
+
+    monkeypatch.setattr(steprag.experiments.stages, "run", run)
+    (tmp_path / "x").mkdir()
+    for limit in (1, 2, 2, 2):
+        with suppress(StepragError):
+            StageBook(tmp_path / "stages.json").run(stage(tmp_path / "x", "generate", once=True, limit=limit))
+    assert [argv[2] for argv in ran] == ["1", "2", "2"]
 
 
 @pytest.mark.slow

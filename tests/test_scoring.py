@@ -309,6 +309,13 @@ def test_scores_are_priced_as_the_policy_and_held_within_the_budget(
     assert main(["generate", *options(endpoint, questions, world_index, asked), *search, "--search.score", "true"]) == 0
     both, alone = read_manifest(asked)["spent"], read_manifest(run)["spent"]
     assert both["usd"] == pytest.approx(alone["usd"] + spent["usd"]), "a search that asks pays for its scores too"
+    plan = ["plan", "--questions", str(questions), "--like", str(asked), *search, "--search.score", "true", "--json"]
+    capsys.readouterr()
+    assert main(plan) == 0
+    told = json.loads(capsys.readouterr().out)
+    dollars = next(line["amount"] for line in told["forecast"] if line["what"] == "dollars")
+    assert dollars == pytest.approx(both["usd"]), "the same questions cost the same again"
+    assert told["calls_at_most"] >= both["calls"]
 
 
 def test_beliefs_need_the_passages_that_the_trees_saw(

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from data_generation.worked import WorkedEpisode, WorkedStep, replay_all
+from inference.readings import after_a_search
 from inference.scores import score
 from steprag import atlas
 from steprag.agent.environment import Environment
+from steprag.agent.grammars import STACK
 from steprag.agent.profiles import load_profile
 from steprag.atlas.readings import TaskEpisode
 from steprag.cli import main
@@ -25,6 +27,7 @@ from steprag.files import read_json, read_records, write_records
 from steprag.gold import em_of, parts_of
 from steprag.inputs import read_passages, read_questions
 from steprag.metrics import parts_match
+from steprag.training_rows import Trajectory
 from steprag.types import Prediction, Question, Step, Usage
 from tests.fakes import DictRetriever, Endpoint, chat_reply, serve
 
@@ -197,6 +200,13 @@ def test_the_gate_counts_what_is_kept_and_what_is_taken_back(
     assert (scores["kept"], scores["kept_of"], scores["dropped"], scores["dropped_of"]) == (0.5, 2, 0.5, 2)
     assert scores["balanced_accuracy"] == 0.5
     assert "balanced accuracy  0.500" in capsys.readouterr().out
+
+
+def test_the_gate_asks_where_a_search_has_just_found_something(tmp_path: Path) -> None:
+    steps = ["search", "reasoning", "summary", "search", "backtrack", "backtrack", "answer"]
+    rows = [Trajectory((), (), "e", action, depth, "worked") for depth, action in enumerate(steps, 1)]
+    write_records(tmp_path / "sft.train.jsonl", rows)
+    assert [name for name, _ in after_a_search(tmp_path / "sft.train.jsonl", STACK)] == ["e/2", "e/5"]
 
 
 def test_the_gate_refuses_steps_of_other_prompts_and_grammars_that_cannot_go_back(

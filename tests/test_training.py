@@ -90,8 +90,12 @@ def test_unknown_key_names_the_nearest() -> None:
         load_config(TrainConfig, None, {"learningrate": 1})
 
 
-def test_adapter_of_another_rank_is_refused(tiny: Path, pairs: Path, warm: Path, tmp_path: Path) -> None:
-    assert train(tiny, pairs, tmp_path / "out", "dpo", "--adapter", str(warm), "--lora.rank", "8") == 2
+@pytest.mark.parametrize(("key", "value"), [("rank", "8"), ("alpha", "64"), ("dropout", "0.5")])
+def test_an_adapter_of_another_shape_is_refused(
+    tiny: Path, pairs: Path, warm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: str
+) -> None:
+    assert train(tiny, pairs, tmp_path / "out", "dpo", "--adapter", str(warm), f"--lora.{key}", value) == 2
+    assert f"and lora.{key} is {value}; set --lora.{key}" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

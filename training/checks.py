@@ -130,6 +130,9 @@ def check_keys(config: TrainConfig) -> None:
         and config.rendezvous is None,
         "rendezvous: one machine meets nobody; give nodes, or leave it out": config.nodes == 1
         and config.rendezvous is not None,
+        "side_by_side: without share_prefix, and with another trainer than trl, it changes nothing; leave it out": (
+            config.side_by_side == "question" and not (config.share_prefix and config.trainer == "trl")
+        ),
         "give the number of processes by the key processes; steprag train starts them itself": config.trainer == "trl"
         and int(os.environ.get("WORLD_SIZE", "1")) > 1,
     }

@@ -46,11 +46,10 @@ def check_adapter(files: ModelFiles, config: TrainConfig) -> None:
     settings = read_json(files.adapter / "adapter_config.json")
     if settings.get("task_type") == "SEQ_CLS" and config.stage != "critic":
         raise ConfigError(f"{files.adapter} is a critic; stage {config.stage} goes on from a policy's adapter")
-    rank = settings.get("r")
-    if rank != config.lora.rank:
-        raise ConfigError(
-            f"{files.adapter} has rank {rank} and lora.rank is {config.lora.rank}; set --lora.rank {rank}"
-        )
+    for key, name in (("r", "rank"), ("lora_alpha", "alpha"), ("lora_dropout", "dropout")):
+        asked = getattr(config.lora, name)
+        if (has := settings.get(key, asked)) != asked:
+            raise ConfigError(f"{files.adapter} has {name} {has} and lora.{name} is {asked}; set --lora.{name} {has}")
 
 
 def load_policy(files: ModelFiles, config: TrainConfig) -> Any:

@@ -49,7 +49,7 @@ def from_people(config: FolderConfig, run_folder: Path, out: Path, *, web: bool)
     turns = {turn.id: turn for turn in read_records(turns_file, Turn)}
     preferred = run_folder / "preferred.jsonl"
     sources = {file.name: file_hash(file) for file in (turns_file, preferred) if file.exists()}
-    identity = {"turns": sources, "web": web, **config.model_dump(exclude={"card", "leakage"})}
+    identity = {"turns": sources, "web": web, **config.identity}
     with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
         funnel, tally, words = Funnel(), Counter[str](), dict[str, str]()
         prompt = manifest["identity"].get("prompt")

@@ -97,14 +97,19 @@ class Proof:
 
     @property
     def served(self) -> tuple[str, ...]:
-        """Options of `steprag generate` and `steprag infer` that name the engine; vLLM is best with many requests."""
-        many = ("--policy.concurrency", "24") if self.engine == "vllm" else ()
-        return () if self.engine == "llamacpp" else ("--policy.engine", self.engine, *many)
+        """Options of `steprag generate` and `steprag infer` that name the engine."""
+        return served_by(self.engine)
 
     @property
     def warm(self) -> str:
         """The adapter that everything starts from."""
         return str(self.out / "warm") if self.sizes.demos else WARM
+
+
+def served_by(engine: str) -> tuple[str, ...]:
+    """Options that name an engine; llama.cpp is served without them, and vLLM is best with many requests."""
+    many = ("--policy.concurrency", "24") if engine == "vllm" else ()
+    return () if engine == "llamacpp" else ("--policy.engine", engine, *many)
 
 
 def the_contenders(proof: Proof, names: Collection[str] | None = None) -> list[Contender]:

@@ -28,6 +28,8 @@ from steprag.progress import say
 CHECKS = gpu_training.CHECKS + gpu_serving.CHECKS
 BEGIN, END = "<!-- gpu_check: begin -->", "<!-- gpu_check: end -->"
 TABLE = "gpu.md"
+MARK = ".gpu_check"
+"""The file by which a folder of these runs is known."""
 PACKAGES = ("torch", "trl", "bitsandbytes", "liger-kernel", "faiss-gpu-cuvs", "faiss-cpu")
 MISSED = "**FAILED**"
 WIDTH = 120
@@ -84,10 +86,11 @@ def _sizes(device: Device) -> GpuSizes:
 def _fresh(out: Path) -> Path:
     """The folder of the runs; what an earlier check left there goes. Raises ConfigError for any other folder."""
     if out.exists() and any(out.iterdir()):
-        if not (out / TABLE).exists() and not (out / "logs").is_dir():
+        if not (out / MARK).exists():
             raise ConfigError(f"{out} holds something else; give another --out")
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
+    (out / MARK).touch()
     return out
 
 

@@ -146,7 +146,9 @@ def run_stages(proof: Proof, book: StageBook) -> None:
         label(book, proof, number, trees)
         book.together([learn(proof, number), *scores])
         scores = [score(proof, f"dpo{number}")]
-    book.together([[*reinforced(proof, later[-1]), *score(proof, "grpo")], *scores] if sizes.grpo else scores)
+    book.together(
+        [[*reinforced(proof, later[-1]), *score(proof, "grpo")], *scores] if "grpo" in proof.scored else scores
+    )
     score_elsewhere(proof, book)
 
 

@@ -19,12 +19,12 @@ from steprag import atlas
 from steprag.atlas.readings import TaskEpisode
 from steprag.cli import guarded
 from steprag.config import parse_arguments
-from steprag.engines.cpu import fast_dtype
 from steprag.engines.threads import spin_briefly, usable_cores
 from steprag.errors import ConfigError
 from steprag.experiments import stack_words
+from steprag.experiments.contenders import served_by
 from steprag.experiments.lanes import Lanes
-from steprag.experiments.reproduce import usual_lanes
+from steprag.experiments.reproduce import fast, recipe, usual_lanes
 from steprag.experiments.stack_report import write_report
 from steprag.experiments.stages import RECIPES, Contender, Stage, StageBook, stage
 from steprag.files import read_records, write_records
@@ -102,8 +102,7 @@ class StackProof:
     @property
     def served(self) -> tuple[str, ...]:
         """Options of `steprag infer` that name the engine."""
-        many = ("--policy.concurrency", "24") if self.engine == "vllm" else ()
-        return () if self.engine == "llamacpp" else ("--policy.engine", self.engine, *many)
+        return served_by(self.engine)
 
 
 def main(argv: list[str]) -> int:
@@ -192,7 +191,7 @@ def training_steps(proof: StackProof) -> dict[str, int]:
     from steprag.yaml_files import read_yaml
 
     tokenizer = load_tokenizer(resolve_model(EMBEDDED))
-    batch = read_yaml(_recipe("warmstart"))["batch_size"]
+    batch = read_yaml(recipe("warmstart"))["batch_size"]
     rows, tokens = {}, {}
     for arm in proof.arms:
         texts = [row.completion[0]["content"] for row in _rows(proof, arm)]
@@ -211,16 +210,8 @@ def _rows(proof: StackProof, arm: Arm) -> list[Trajectory]:
 def train(proof: StackProof, arm: Arm, steps: int) -> Stage:
     """The arm's adapter, taught from the bare model."""
     epochs = 20  # more than the steps need: these end the run
-    return stage(proof.out / f"adapter-{arm.name}", "train", *_fast(), *SHARING, config=_recipe("warmstart"),
+    return stage(proof.out / f"adapter-{arm.name}", "train", *fast(), *SHARING, config=recipe("warmstart"),
                  pairs=proof.out / f"worked-{arm.name}", epochs=epochs, max_steps=steps)  # fmt: skip
-
-
-def _fast() -> tuple[str, ...]:
-    return ("--bf16", "true") if fast_dtype() == "bfloat16" else ()
-
-
-def _recipe(kind: str) -> Path:
-    return RECIPES / f"training/atlas-{kind}.yaml"
 
 
 def scores(proof: StackProof, arm: Arm, adapter: str | None = None) -> list[Stage]:
@@ -268,8 +259,8 @@ def reinforced(proof: StackProof, arm: Arm) -> Stage:
     """GRPO on top of the arm's adapter, on the questions of its worked episodes."""
     questions = proof.out / "grpo.jsonl"
     write_records(questions, _questions())
-    return stage(proof.out / "grpo", "train", *_fast(), *_profile(arm), "--grpo.max_tokens", "96",
-                 config=_recipe("grpo"), questions=questions, index=proof.out / "index",
+    return stage(proof.out / "grpo", "train", *fast(), *_profile(arm), "--grpo.max_tokens", "96",
+                 config=recipe("grpo"), questions=questions, index=proof.out / "index",
                  adapter=proof.out / f"adapter-{arm.name}", max_steps=proof.sizes.grpo)  # fmt: skip
 
 

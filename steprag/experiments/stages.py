@@ -131,6 +131,8 @@ class StageBook:
             return
         elsewhere = is_done(stage.out)
         before = old or {"times": None if elsewhere else [], "done": elsewhere}
+        if old and old.get("command") != stage.typed:
+            before = {**old, "done": False}  # another command's end is not this one's
         entry, start = {**before, "command": stage.typed}, time.time()
         try:
             work()
