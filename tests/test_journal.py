@@ -225,6 +225,13 @@ def test_an_endpoint_that_gives_one_completion_a_request_is_asked_again(tmp_path
     assert (tmp_path / "again/trees.jsonl").read_bytes() == (tmp_path / "one/trees.jsonl").read_bytes()
 
 
+def test_processes_share_a_budget() -> None:
+    whole = BudgetConfig(usd=1.0, tokens=10, calls=3, minutes=5)
+    assert whole.share(1) == whole
+    assert whole.share(4) == BudgetConfig(usd=0.25, tokens=2, calls=1, minutes=5)
+    assert BudgetConfig().share(4) == BudgetConfig()
+
+
 def test_a_budget_in_dollars_needs_a_price(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="budget.usd is set but no price"):
         generate(tmp_path / "run", ScriptedPolicy(), {"budget.usd": 1.0})

@@ -25,6 +25,12 @@ class BudgetConfig(Section):
         default=None, gt=0, description="minutes until this process stops; start it again to go on"
     )
 
+    def share(self, processes: int) -> BudgetConfig:
+        """What each of so many processes may use, so that all together stay within this; minutes are everyone's."""
+        parts = {"usd": self.usd and self.usd / processes}
+        parts |= {key: max(1, each // processes) for key in ("tokens", "calls") if (each := getattr(self, key))}
+        return self.model_copy(update=parts)
+
 
 def dollars(usage: Usage, price: PriceConfig) -> float:
     """What a use of tokens costs; cached prompt tokens have their own price."""

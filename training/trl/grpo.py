@@ -261,7 +261,7 @@ def staged(job: Job) -> Iterator[GrpoStage]:
                 model = runner.run(stack.enter_async_context(open_model(asked, VerdictFormat())))
                 greedy = config.judge.temperature == 0
                 judge = episode_judge(model, terms, gold=config.grpo.judge_gold, greedy=greedy).read
-            spending = Spending(config.budget, {"judge": config.judge.price})
+            spending = Spending(config.budget.share(config.workers), {"judge": config.judge.price})
             journal = runner.run(stack.enter_async_context(Journal(job.run.path / _journal_name(), spending)))
             yield GrpoStage(job, world, runner, journal, judge)
             if terms:
