@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks import seeds
 from inference.scores import HARNESS, score
 from steprag.agent.profiles import PROFILES, load_profile
-from steprag.cli import main
+from steprag.cli import guarded, main
 from steprag.files import write_records
 from steprag.runs import open_run
 from steprag.types import Failure, Found, Prediction, Step, Usage
@@ -242,3 +243,16 @@ def test_what_is_no_run_of_inference_is_refused(tmp_path: Path, capsys: pytest.C
         pass
     assert main(["compare", str(tmp_path / "r")]) == 2
     assert "is a run of 'generate', not of 'infer'" in capsys.readouterr().err
+
+
+def test_arms_of_several_seeds_are_compared_by_their_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = run_of(tmp_path / "start", ["sol"] * 8)
+    one, other = run_of(tmp_path / "one", ["lek"] * 8), run_of(tmp_path / "other", ["lek"] * 4 + ["sol"] * 4)
+    assert seeds.main(["--base", start, "--arm", "taught", one, other]) == 0
+    table = capsys.readouterr().out
+    assert "| taught over the start | 75.0, 0.0 | +75.0 (+56.2 to +93.8) | 0.0078 | a gain |" in table
+    assert "| taught | 75.0 (100.0, 50.0) |" in table
+    assert guarded(seeds.main, ["--base", start, "--arm", "taught"]) == 2
+    lost = failed(run_of(tmp_path / "lost", ["lek"] * 7), 7)
+    assert guarded(seeds.main, ["--base", start, "--arm", "taught", lost]) == 2
+    assert "lost: 1 questions failed; run it again" in capsys.readouterr().err
