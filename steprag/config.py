@@ -183,7 +183,8 @@ def index_of(arguments: argparse.Namespace) -> str:
     if isinstance(named, str) and named:
         return named
     if named is not None:
-        raise ConfigError(f"{arguments.config}: index names a folder, a URL or a file, not {quoted(named)}")
+        where = arguments.config if arguments.index is None else "--index"
+        raise ConfigError(f"{where}: index names a folder, a URL or a file, not {quoted(named)}")
     raise ConfigError("give --index, or a recipe (--config FILE) with the key index")
 
 

@@ -39,7 +39,7 @@ class WithId(Protocol):
 
 
 def read_questions(path: Path | str, dataset: str | None = None) -> list[Question]:
-    """All questions of a file, checked: ids unique, every question with text and at least one golden answer.
+    """All questions of a file, checked: ids unique, each with text and golden answers; blank answers are left out.
 
     A question with choices gets them appended to its text; rows of MedQA's own files are read too. FlashRAG's ids are
     unique per file only, so `train_12` becomes `hotpotqa/train_12`. The data set is `dataset` if given, else what the
@@ -54,13 +54,15 @@ def read_questions(path: Path | str, dataset: str | None = None) -> list[Questio
         question = from_dict(Question, _medqa(row, number), path, number)
         if not question.question.strip():
             raise DataError(path, "the question is empty", line=number)
-        if not any(answer.strip() for answer in question.golden_answers):
+        golden = tuple(answer for answer in question.golden_answers if answer.strip())
+        if not golden:
             remedy = 'give at least one in "golden_answers"'
             raise DataError(path, f"question {quoted(question.id)} has no golden answer", line=number, remedy=remedy)
+        question = _named(dataclasses.replace(question, golden_answers=golden), path, dataset)
         if question.id in seen:
             raise DataError(path, f"id {quoted(question.id)} stands in line {seen[question.id]} already", line=number)
         seen[question.id] = number
-        questions.append(_with_choices(_named(question, path, dataset), path, number))
+        questions.append(_with_choices(question, path, number))
     if not questions:
         raise DataError(path, "holds no questions")
     return questions

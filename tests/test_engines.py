@@ -23,6 +23,7 @@ import pytest
 from steprag.agent.grammar import START
 from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
 from steprag.agent.judge import ScoreFormat
+from steprag.cli import guarded
 from steprag.engines import EMBEDDED, Endpoint, EngineSpec, embedded_gguf, resolve_model, serving
 from steprag.engines.adapters import gguf_adapter, permute_rows, unpermute_rows
 from steprag.engines.launch import command, vllm_program
@@ -312,6 +313,9 @@ def test_vllm_command_names_base_and_adapter(tiny: Path, monkeypatch: pytest.Mon
     assert f"--max-lora-rank 8 --lora-modules base+adapter={tiny / 'adapter'}" in line
     assert (built.model, built.url) == ("base+adapter", "http://127.0.0.1:9000")
     assert (built.env, "--dtype" in built.argv) == ({}, False)
+    (tiny.parent / "a.gguf").touch()
+    with pytest.raises(ConfigError, match="vLLM loads no GGUF adapter; give the PEFT folder"):
+        command(EngineSpec("vllm", model=str(tiny / "base"), adapter=str(tiny.parent / "a.gguf")))
 
 
 @pytest.mark.parametrize("bfloat16", [False, True])
@@ -692,5 +696,7 @@ def test_vllm_constrains_every_grammar_and_says_what_it_had_cached(vllm: Endpoin
 
 
 def test_convert_command_prints_the_path(tiny: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(main, ["convert", "--adapter", "smollm2"]) == 2
+    assert "smollm2 is no adapter; give the PEFT folder" in capsys.readouterr().err
     assert main(["convert", "--adapter", str(tiny / "adapter")]) == 0
     assert Path(capsys.readouterr().out.strip()).parent == cache / "adapters"

@@ -45,6 +45,21 @@ def test_bad_questions_are_named_with_their_line(tmp_path: Path, text: str, mess
     assert caught.value.exit_code == 2
 
 
+def test_blank_golden_answers_are_left_out(tmp_path: Path) -> None:
+    write_records(tmp_path / "q.jsonl", [Question("1", "Which?", ("", "Paris", " "))])
+    assert read_questions(tmp_path / "q.jsonl")[0].golden_answers == ("Paris",)
+
+
+def test_ids_are_unique_as_they_are_called_in_the_end(tmp_path: Path) -> None:
+    """FlashRAG's ids are unique within one file: two files put together are fine where each row names its data set."""
+    rows = [Question("train_0", "Which?", ("a",), dataset=name) for name in ("nq", "hotpotqa")]
+    write_records(tmp_path / "q.jsonl", rows)
+    assert [each.id for each in read_questions(tmp_path / "q.jsonl")] == ["nq/train_0", "hotpotqa/train_0"]
+    write_records(tmp_path / "q.jsonl", [rows[0], Question("nq/train_0", "What?", ("a",))])
+    with pytest.raises(DataError, match=":2: id 'nq/train_0' stands in line 1 already"):
+        read_questions(tmp_path / "q.jsonl")
+
+
 def test_wrong_bytes_and_missing_files(tmp_path: Path) -> None:
     file = tmp_path / "questions.jsonl"
     file.write_bytes(GOOD.encode() + b'{"id":"\xff"}\n')

@@ -34,7 +34,7 @@ from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.client import Model, Policy
 from steprag.policy.gate import Gate
 from steprag.runs import open_run, read_manifest
-from steprag.sections import PriceConfig
+from steprag.sections import PolicyConfig, PriceConfig, RateConfig
 from steprag.types import Failure, Message, Passage, Question, Sample, Tree
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy
 
@@ -255,6 +255,39 @@ def test_a_search_is_kept_of_a_question_that_no_call_was_made_for(tmp_path: Path
     assert retriever.searched == ["Lima"], "the second start has it from the journal"
 
 
+def test_of_equal_calls_at_once_one_is_sent(tmp_path: Path) -> None:
+    policy, prompt = Counted(delay=0.01), (Message(role="user", content="x"),)
+
+    async def ask() -> list[Sample]:
+        async with Journal(tmp_path / JOURNAL) as journal:
+            asked = journal.question(QUESTIONS[0]).policy(policy, "policy", Gate(PolicyConfig(concurrency=4)))
+            return await asyncio.gather(*(asked.sample(prompt, ("query",), n=2, seed=1) for _ in range(3)))
+
+    first, *others = asyncio.run(ask())
+    assert others == [first] * 2
+    assert len(policy.prompts) == 1
+
+
+def test_calls_that_wait_for_a_limit_are_not_waited_for_at_the_end(tmp_path: Path) -> None:
+    """One request a minute: the second would leave a minute later, to be told that all is over."""
+    policy = Counted()
+
+    async def ask() -> None:
+        async with asyncio.timeout(30), Journal(tmp_path / JOURNAL) as journal:
+            gate = Gate(PolicyConfig(concurrency=4, rate=RateConfig(requests=1)))
+            asked = journal.question(QUESTIONS[0]).policy(policy, "policy", gate)
+            waiting = [
+                asyncio.create_task(asked.sample((Message(role="user", content=text),), ("query",), n=1, seed=0))
+                for text in "abc"
+            ]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in waiting:
+                task.cancel()
+
+    asyncio.run(ask())
+    assert len(policy.prompts) == 1
+
+
 def test_a_refused_key_keeps_the_calls_in_flight(tmp_path: Path, whole: tuple[bytes, Counter[str]]) -> None:
     class Exhausted(Counted):
         async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
@@ -355,8 +388,11 @@ def test_a_replay_puts_what_is_asked_now_before_what_the_run_was_made_with(
     assert read_manifest(tmp_path / "fast")["config"]["search"]["rollouts"] == 4
     assert main([*command, str(tmp_path / "judged"), "--reward.name", "judge"]) == 2
     assert "has no call of a judge" in capsys.readouterr().err
-    assert main([*command, str(tmp_path / "other"), "--prompt.profile", "transcript-all"]) == 2
-    assert "was made by other prompts than transcript-all is now" in capsys.readouterr().err
+    manifest = read_manifest(tmp_path / "run")
+    manifest["identity"]["prompt"] = {"profile": "transcript", "hash": "of older words"}
+    write_json(tmp_path / "run/manifest.json", manifest)
+    assert main([*command, str(tmp_path / "other")]) == 2
+    assert "was made by other prompts than transcript is now" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

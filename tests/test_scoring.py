@@ -225,7 +225,7 @@ def test_a_belief_is_of_the_likeliest_golden_answer_at_the_words_that_announce_i
     policy = BelievingPolicy()
     world = Environment(load_profile("transcript"), DictRetriever(), 3, 7)
     state = State(f"{QUESTION} The lek?")
-    belief = asyncio.run(believe(world, policy, Question("q", QUESTION, ("sol  of Peru", "lek", "lek")), state))
+    belief = asyncio.run(believe(world, policy, Question("q", QUESTION, ("sol  of Peru", "lek", "sol of Peru")), state))
     assert policy.scored == [" sol of Peru </answer>", " lek </answer>"]
     assert (belief.answer, belief.tokens, belief.usage.calls) == ("lek", 14, 2)
     assert belief.logp == pytest.approx(-0.14)

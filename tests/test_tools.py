@@ -281,6 +281,8 @@ def test_an_index_that_nothing_names_is_asked_for(
         (tmp_path / "recipe.yaml").write_text(recipe)
         assert main([*command.split(), "--config", str(tmp_path / "recipe.yaml")]) == 2
         assert said in capsys.readouterr().err
+    assert main([*command.split(), "--index", ""]) == 2
+    assert "--index: index names a folder, a URL or a file, not ''" in capsys.readouterr().err
 
 
 def test_a_profile_shows_the_tools_or_refuses_them(tmp_path: Path) -> None:

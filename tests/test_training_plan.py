@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from steprag.engines.models import ModelFiles
 from tests.training_parts import make_qwen2, train
 from training.config import TrainConfig
 from training.planning.estimate import GIB, PUBLISHED, memory
-from training.planning.plan import RECIPES, main
+from training.planning.plan import RECIPES, Device, here, main, processor
 from training.planning.shapes import KNOWN, shape_of
 
 MADE_FOR = {
@@ -48,6 +49,23 @@ def test_recipes_fit_the_hardware_they_are_made_for(name: str, capsys: pytest.Ca
     assert plan["fits"]
     assert plan["disk"] > 0
     assert (plan["rows"] is None) == name.endswith("grpo")
+
+
+def test_a_gpu_without_its_driver_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nvidia-smi"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for said, found in (("NVIDIA-SMI has failed; exit 9", None), ("RTX 4090, [N/A]", None), ("RTX 4090, 24564", 24564)):
+        text, _, code = said.partition("; ")
+        tool.write_text(f"#!/bin/sh\necho '{text}'\n{code}\n")
+        tool.chmod(0o755)
+        assert here() == (processor() if found is None else Device("RTX 4090", found / 1024))
+
+
+def test_fewer_devices_than_one_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--config", str(RECIPES / "qwen2.5-7b-dpo.yaml"), "--device", "a100", "--devices"]
+    for count in ("0", "-1"):
+        assert guarded(main, [*options, count]) == 2
+        assert f"--devices {count}: give 1 or more" in capsys.readouterr().err
 
 
 def test_what_cannot_fit_is_refused_with_the_nearest_recipe(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,11 +22,14 @@ MOST_ANSWERS = 3
 async def believe(environment: Environment, scorer: Scorer, question: Question, state: State) -> Belief:
     """The policy's belief in the likeliest golden answer at `state`, which is not at its end. Raises PolicyError."""
     prompt, action = environment.announced(state), environment.profile.grammar.answer
-    golden = tuple(dict.fromkeys(question.golden_answers))[:MOST_ANSWERS]
-    scored = await asyncio.gather(*(scorer.score(prompt, action.tail(answer)) for answer in golden))
+    tails: dict[str, str] = {}  # those that are written alike are asked once
+    for answer in question.golden_answers:
+        tails.setdefault(action.tail(answer), answer)
+    golden = list(tails.items())[:MOST_ANSWERS]
+    scored = await asyncio.gather(*(scorer.score(prompt, tail) for tail, _ in golden))
     usage = sum((sample.usage for sample in scored), Usage())
     beliefs = []
-    for answer, sample in zip(golden, scored, strict=True):
+    for (_, answer), sample in zip(golden, scored, strict=True):
         logprobs = sample.completions[0].logprobs or ()
         beliefs.append(Belief(answer, round(sum(logprobs), 4), len(logprobs), usage))
     return max(beliefs, key=lambda belief: belief.logp)

@@ -60,6 +60,8 @@ class Journal(KeptCalls):
         super().__init__(path, Database(path, reading=reading, alone=alone))
         self.spending, self.below = spending or Spending(), below
         self.in_flight: set[asyncio.Task[Any]] = set()
+        self.on_wire: set[asyncio.Task[Any] | None] = set()
+        """Of these, calls that have been sent; the others wait for their turn."""
         self._sync_seconds, self._syncing = sync_seconds, None
         self.closing = False
         self.fatal: StepragError | None = None
@@ -145,6 +147,8 @@ class Journal(KeptCalls):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.closing = True
+        for task in self.in_flight - self.on_wire:
+            task.cancel()  # a limit a minute would have them wait for nothing
         await asyncio.gather(*self.in_flight, return_exceptions=True)
         if self._syncing:
             self._syncing.cancel()
@@ -159,6 +163,7 @@ class QuestionCalls:
         self._journal, self._id, self._live = journal, question_id, live
         self._known: dict[CallKey, Sample] = {}
         self._found: dict[tuple[str, int], tuple[Passage, ...]] = {}
+        self._asking: dict[CallKey, asyncio.Lock] = {}
         self._searching: dict[tuple[str, int], asyncio.Lock] = {}
         for kept in () if fresh else filter(None, (journal.below, journal)):
             self._known |= kept.calls_of(question_id)
@@ -186,10 +191,14 @@ class QuestionCalls:
         return JournalledRetriever(self, retriever)
 
     async def sample(self, key: CallKey, gate: Gate, chars: int, request: Request) -> Sample:
-        """The reply to a call: from the journal, or sent now and journalled. A cancelled search leaves it running."""
+        """The reply to a call: from the journal, or sent now and journalled; of several at once, one is sent. A
+        cancelled search leaves it running.
+        """
         if key not in self._known:
-            call = self._send(key, gate, chars, request)
-            self._known[key] = await (call if self._live else self._kept(call))
+            async with self._asking.setdefault(key, asyncio.Lock()):
+                if key not in self._known:
+                    call = self._send(key, gate, chars, request)
+                    self._known[key] = await (call if self._live else self._kept(call))
         return self._known[key]
 
     async def _send(self, key: CallKey, gate: Gate, chars: int, request: Request) -> Sample:
@@ -203,6 +212,8 @@ class QuestionCalls:
 
     async def _sent(self, key: CallKey, request: Request) -> Sample:
         self._journal.sent(self._id, key)
+        task = asyncio.current_task()
+        self._journal.on_wire.add(task)
         try:
             sample = await request()
         except asyncio.CancelledError:
@@ -216,6 +227,8 @@ class QuestionCalls:
             ):  # no other request can succeed: send none that waits
                 self._journal.closing, self._journal.fatal = True, error
             raise
+        finally:
+            self._journal.on_wire.discard(task)
         self._journal.replied(self._id, key, sample)
         return sample
 

@@ -190,6 +190,8 @@ class _Pool:
                     slot.stop.remote(str(reached))
 
     async def _ask_spent(self, place: int) -> None:
+        if place not in self._open:
+            return  # one that opens again does not know yet what its journal holds
         with suppress(RayActorError, TimeoutError):
             self._spent[place] = await asyncio.wait_for(_told(self._slots[place].spent.remote()), 5)
 

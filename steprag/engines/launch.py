@@ -130,6 +130,8 @@ def _vllm_model(files: ModelFiles) -> tuple[str, list[str]]:
 
     options = ["--served-model-name", files.name]
     if files.adapter:
+        if files.adapter.suffix == ".gguf":
+            raise ConfigError(f"vLLM loads no GGUF adapter; give the PEFT folder that {files.adapter} was made of")
         rank = next((rank for rank in _VLLM_RANKS if rank >= weights.lora_rank(files.adapter)), _VLLM_RANKS[-1])
         options += ["--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", f"{files.label}={files.adapter}"]
     return weights.base_weights(files), options

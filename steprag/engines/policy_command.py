@@ -14,6 +14,7 @@ from steprag.config import parse_arguments
 from steprag.engines.launch import ENGINES, EngineSpec
 from steprag.engines.models import EMBEDDED, resolve_model
 from steprag.engines.server import serving_others
+from steprag.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,8 @@ def _convert(args: argparse.Namespace) -> int:
     from steprag.engines.adapters import gguf_adapter
 
     files = resolve_model(args.model, args.adapter) if args.model else resolve_model(args.adapter)
-    assert files.adapter is not None
+    if files.adapter is None:
+        raise ConfigError(f"{args.adapter} is no adapter; give the PEFT folder, which holds adapter_config.json")
     sys.stdout.write(f"{gguf_adapter(files.adapter, files)}\n")
     return 0
 

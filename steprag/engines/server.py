@@ -98,8 +98,11 @@ def serving(spec: EngineSpec, *, startup_seconds: float | None = None) -> Genera
         deadline = time.monotonic() + (startup_seconds or _STARTUP_SECONDS[spec.engine])
         url = command.url or _announced(process, log_path, deadline)
         _until_healthy(url, process, log_path, deadline)
-        yield Endpoint(f"{url}/v1", command.model, spec.engine, _CONSTRAINTS[spec.engine], spec.key)
-        log_path.unlink(missing_ok=True)
+        try:
+            yield Endpoint(f"{url}/v1", command.model, spec.engine, _CONSTRAINTS[spec.engine], spec.key)
+        finally:
+            if process.poll() is None:
+                log_path.unlink(missing_ok=True)
     finally:
         _stop(process)
 

@@ -65,6 +65,8 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     config: TrainConfig = config_from(TrainConfig, given)
     check_keys(config)
+    if given.devices is not None and given.devices < 1:
+        raise ConfigError(f"--devices {given.devices}: give 1 or more")
     devices = given.devices or config.processes
     if config.trainer == "trl":
         config = config.model_copy(update={"processes": devices})
@@ -138,10 +140,10 @@ def here() -> Device:
     if command is None:
         return processor()
     query = [command, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    found = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
-    if not found:
+    found = subprocess.run(query, capture_output=True, text=True, check=False)
+    name, _, mebibytes = found.stdout.partition("\n")[0].rpartition(",")
+    if found.returncode or not mebibytes.strip().isdecimal():  # without a driver it writes why on standard output
         return processor()
-    name, mebibytes = found.splitlines()[0].rsplit(",", 1)
     return Device(name, int(mebibytes) / 1024)
 
 

@@ -263,9 +263,11 @@ def staged(job: Job) -> Iterator[GrpoStage]:
                 judge = episode_judge(model, terms, gold=config.grpo.judge_gold, greedy=greedy).read
             spending = Spending(config.budget.share(config.workers), {"judge": config.judge.price})
             journal = runner.run(stack.enter_async_context(Journal(job.run.path / _journal_name(), spending)))
-            yield GrpoStage(job, world, runner, journal, judge)
-            if terms:
-                job.run.set(spent=spending.summary())
+            try:
+                yield GrpoStage(job, world, runner, journal, judge)
+            finally:
+                if terms:
+                    job.run.set(spent=spending.summary())
         finally:
             runner.run(stack.aclose())
 
