@@ -25,6 +25,7 @@ from steprag.agent.belief import believe, check_scoring
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
 from steprag.agent.open import Agent, make_environment, open_agent
+from steprag.agent.profiles import check_made_by
 from steprag.agent.retriever import Retriever
 from steprag.agent.tools import specs_in
 from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
@@ -92,9 +93,7 @@ async def add_beliefs(
     if index is None and not journal.is_file():
         raise ConfigError(f"{trees_file.parent} has no journal ({JOURNAL}); give the index that the trees searched")
     profile = checked_profile(config.prompt, config.policy).with_tools(specs_in(made_by))
-    told = (made_by.get("identity", {}).get("prompt") or {}).get("hash", profile.hash)
-    if told != profile.hash:
-        raise ConfigError(f"{trees_file} was made by other prompts than {profile.name} is now; give the same profile")
+    check_made_by(profile, made_by.get("identity", {}), trees_file)
     trees = _Trees(trees_file, config.limit)
     identity = {
         **made_by.get("identity", {}),

@@ -21,7 +21,7 @@ from data_generation.rounds import Earlier
 from data_generation.tally import summarise
 from steprag.agent.judge import Judge
 from steprag.agent.open import make_environment
-from steprag.agent.profiles import load_profile
+from steprag.agent.profiles import check_made_by, load_profile
 from steprag.agent.tools import ToolSpec, specs_in
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.journalled import SCORE, state_of
@@ -74,7 +74,7 @@ def _config(given: argparse.Namespace, made_with: dict[str, Any]) -> GenerateCon
 async def replay(
     config: GenerateConfig,
     folder: Path,
-    of: dict[str, object],
+    of: dict[str, Any],
     out: Path,
     earlier: Earlier | None = None,
     tools: tuple[ToolSpec, ...] = (),
@@ -86,9 +86,7 @@ async def replay(
     """
     profile = load_profile(config.prompt.profile, config.prompt.examples).with_tools(tools)
     profile = dataclasses.replace(profile, reserved=reserved_in(read_manifest(folder)))
-    told = of.get("prompt")
-    if isinstance(told, dict) and told.get("hash", profile.hash) != profile.hash:
-        raise ConfigError(f"{folder} was made by other prompts than {profile.name} is now; give the same profile")
+    check_made_by(profile, of, folder)
     identity = {**of, **search_identity(config), "replay_of": of}
     with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
         run.save(grammar=profile.grammar.name)

@@ -12,6 +12,8 @@ from steprag.types import Prediction, Turn
 
 PREDICTIONS = "predictions.jsonl"
 TURNS = "turns.jsonl"
+BROKEN_OFF = ("cancelled", "failed")
+"""Ends of a turn that are not the agent's own."""
 
 
 def predictions_file(run: Path) -> Path:
@@ -40,6 +42,6 @@ def judged(turns: Iterable[Turn]) -> Iterator[Turn]:
         question = people_id(turn.question)
         if turn.golden_answers:
             golden[question] = turn.golden_answers
-        if not turn.given and turn.finish not in ("cancelled", "failed"):
+        if not turn.given and turn.finish not in BROKEN_OFF:
             alone[question] = turn
     yield from (replace(alone[one], golden_answers=answers) for one, answers in golden.items() if one in alone)

@@ -48,7 +48,7 @@ def check_adapter(files: ModelFiles, config: TrainConfig) -> None:
         raise ConfigError(f"{files.adapter} is a critic; stage {config.stage} goes on from a policy's adapter")
     for key, name in (("r", "rank"), ("lora_alpha", "alpha"), ("lora_dropout", "dropout")):
         asked = getattr(config.lora, name)
-        if (has := settings.get(key, asked)) != asked:
+        if (has := settings.get(key)) != asked:
             raise ConfigError(f"{files.adapter} has {name} {has} and lora.{name} is {asked}; set --lora.{name} {has}")
 
 

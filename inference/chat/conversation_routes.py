@@ -8,6 +8,7 @@ from fastapi import APIRouter, Response
 
 from inference.chat.service import ChatService
 from inference.chat.store import TurnRequest
+from inference.predictions import BROKEN_OFF
 from steprag.types import Turn
 from steprag.web.replies import ApiError, as_json
 
@@ -46,7 +47,7 @@ def _row(turn: Turn | TurnRequest) -> dict[str, Any]:
     """A turn as a conversation lists it."""
     status, feedback = "running", None
     if isinstance(turn, Turn):
-        status = turn.finish if turn.finish in ("cancelled", "failed") else "finished"
+        status = turn.finish if turn.finish in BROKEN_OFF else "finished"
         feedback = turn.feedback and vars(turn.feedback)
     return {"turn": turn.id, "asked": turn.asked, "mode": turn.mode, "parent": turn.parent, "time": turn.time,
             "given": turn.given if isinstance(turn, Turn) else len(turn.given), "status": status,

@@ -14,6 +14,7 @@ from inference.chat.events import Event
 from inference.chat.live import LiveTurn
 from inference.chat.memory import ROLE, Rewriter
 from inference.chat.store import TurnRequest, TurnStore
+from inference.predictions import BROKEN_OFF
 from steprag.agent.environment import Environment
 from steprag.agent.open import Agent
 from steprag.agent.retriever import Choosing, Retriever, url_of
@@ -240,7 +241,7 @@ async def retold(chat: ChatAgent, turn: Turn) -> list[Event]:
             told.append(searched)
     if turn.prediction is not None:
         told.append(_answer(states[-1], environment))
-    elif turn.refused is not None or turn.finish in ("cancelled", "failed"):
+    elif turn.refused is not None or turn.finish in BROKEN_OFF:
         told.append(events.step_started(len(turn.steps), environment.allowed(states[-1])))
     return [{"turn": turn.id, **event} for event in [*told, end_of(turn)]]
 

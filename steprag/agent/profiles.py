@@ -231,6 +231,12 @@ def _missing_turns(words: _ProfileFile) -> list[str]:
     return sorted(reached - words.turns.keys())
 
 
+def check_made_by(profile: PromptProfile, identity: Mapping[str, Any], source: Path) -> None:
+    """Raises ConfigError where the run of `source`, by its identity, had other prompts than the profile has now."""
+    if (identity.get("prompt") or {}).get("hash", profile.hash) != profile.hash:
+        raise ConfigError(f"{source} was made by other prompts than {profile.name} is now; give the same profile")
+
+
 def grammar_of(manifest: Mapping[str, Any]) -> Grammar:
     """The grammar that the steps of a run follow, by its manifest; the base grammar where that names no profile.
 
