@@ -16,9 +16,20 @@ from steprag.config import load_config
 from steprag.files import write_records
 from tests.fakes import WORLD
 from tests.indexing import small, write_corpus
+from tests.levels import LEVEL, SEED
 from tests.models import make_encoder, make_llama
 from tests.training_parts import pair_row, step_row, train, write, write_labels
 from tests.web_site import Web, web
+
+
+def pytest_report_header() -> str:
+    return f"level: {LEVEL}; seed of the mutations: {SEED} (STEPRAG_FUZZ_SEED={SEED} repeats it)"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first: a process that takes one last would work on alone."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(autouse=True)

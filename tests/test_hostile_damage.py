@@ -33,11 +33,12 @@ from steprag.sections import PromptConfig
 from steprag.terminal import plain
 from tests.fakes import Endpoint
 from tests.indexing import edit_manifest
+from tests.levels import SEED, rounds
 from tests.test_pipeline import endpoint, index, options, questions
 from tests.training_parts import train
 
 __all__ = ["endpoint", "index", "questions"]
-ROUNDS = [100, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+ROUNDS = rounds(100, 200, 1000)
 
 
 def damaged(file: Path, rng: random.Random) -> str:
@@ -59,16 +60,16 @@ def damaged(file: Path, rng: random.Random) -> str:
 DECIDING = ("format", "stage", "encoder", "index", "fingerprint")
 
 
-@pytest.mark.parametrize("rounds", ROUNDS)
-def test_damage_to_an_index_folder_is_found_or_has_no_effect(rounds: int, pristine: Path, tmp_path: Path) -> None:
-    whole, copy, rng = tmp_path / "whole", tmp_path / "copy", random.Random(7)
+@pytest.mark.timeout(1800)
+def test_damage_to_an_index_folder_is_found_or_has_no_effect(pristine: Path, tmp_path: Path) -> None:
+    whole, copy, rng = tmp_path / "whole", tmp_path / "copy", random.Random(SEED)
     shutil.copytree(pristine, whole)
     manifest = read_index_manifest(whole)
     add_bm25(whole, manifest, Bm25Config())
     add_links(whole, manifest)
     names = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file() and path.stat().st_size)
     without_effect = 0
-    for number in range(rounds):
+    for number in range(ROUNDS):
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(whole, copy)
         said = damaged(copy / names[number % len(names)], rng)
@@ -85,7 +86,7 @@ def test_damage_to_an_index_folder_is_found_or_has_no_effect(rounds: int, pristi
         same = same and found.corpus.rows == manifest.corpus.rows
         same = same and all(found.files[name].sha256 == facts.sha256 for name, facts in manifest.files.items())
         assert same or _refused(copy), said
-    assert without_effect < rounds / 5
+    assert without_effect < ROUNDS / 5
 
 
 def _refused(folder: Path) -> bool:
@@ -103,13 +104,13 @@ def run(endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path) -> Pat
     return out
 
 
-@pytest.mark.parametrize("rounds", ROUNDS)
-def test_damage_to_a_run_folder_is_found(rounds: int, run: Path, tmp_path: Path) -> None:
-    copy, rng, files = tmp_path / "copy", random.Random(3), read_manifest(run)[FILES]
+@pytest.mark.timeout(1800)
+def test_damage_to_a_run_folder_is_found(run: Path, tmp_path: Path) -> None:
+    copy, rng, files = tmp_path / "copy", random.Random(SEED), read_manifest(run)[FILES]
     listed = [name for name, facts in files.items() if facts["bytes"]]
     assert {"trees.jsonl", "calls.sqlite", "metrics.jsonl"} <= set(listed)
     shutil.copytree(run, copy)
-    for number in range(rounds):
+    for number in range(ROUNDS):
         file = copy / listed[number % len(listed)]
         said = damaged(file, rng)
         with pytest.raises(DataError, match=rf"{file.name}: .*run check --accept"):
@@ -127,19 +128,19 @@ def checkpoints(tiny: Path, warm: Path, pairs: Path, tmp_path_factory: pytest.Te
     return {"adapter": warm, "full": full}
 
 
-@pytest.mark.parametrize("rounds", ROUNDS)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", ["adapter", "full"])
 def test_damage_to_a_checkpoint_is_found_before_it_is_used(
-    kind: str, rounds: int, checkpoints: dict[str, Path], tmp_path: Path
+    kind: str, checkpoints: dict[str, Path], tmp_path: Path
 ) -> None:
-    whole, copy, rng = checkpoints[kind], tmp_path / "copy", random.Random(5)
+    whole, copy, rng = checkpoints[kind], tmp_path / "copy", random.Random(SEED)
     shutil.copytree(whole, copy, ignore=shutil.ignore_patterns("checkpoint-*"))
     names = sorted(path.relative_to(copy) for path in copy.rglob("*") if path.is_file() and path.stat().st_size)
     decide = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
     decide |= {"adapter_config.json", "adapter_model.safetensors"} if kind == "adapter" else {"model.safetensors"}
     assert decide <= {name.name for name in names}
     unread = {"manifest.json", "curves.png", "metrics.jsonl", "training_args.bin", "README.md"}
-    for number in range(rounds):
+    for number in range(ROUNDS):
         file = copy / names[number % len(names)]
         said = damaged(file, rng)
         try:

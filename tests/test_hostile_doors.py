@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import random
 import resource
 import shutil
@@ -47,6 +46,7 @@ from steprag.sections import PromptConfig, RetrieverConfig
 from steprag.types import Question
 from tests.fakes import QUESTION, Endpoint, chat_reply, serve
 from tests.hostile_files import mutate, reseal
+from tests.levels import SEED, rounds
 from tests.models import make_gguf
 from tests.test_people import conversations
 from tests.web_site import QUERY, web, web_file
@@ -54,8 +54,8 @@ from training.config import TrainConfig
 
 SECONDS = 60
 """After so long a door hangs."""
-ROUNDS = int(os.environ.get("FUZZ_ROUNDS", "150"))
-"""Mutations a door in the slow run."""
+ROUNDS = rounds(6, 25, 150)
+"""Mutations a door."""
 RUNS = ("generate", "infer", "pairs", "chat")
 
 
@@ -349,13 +349,11 @@ def one_damage(name: str, seed: int, place: Place, tmp_path: Path) -> str:
     return said
 
 
-@pytest.mark.parametrize("rounds", [
-    6, pytest.param(ROUNDS, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
-])  # fmt: skip
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", DOORS)
-def test_no_door_falls_over_harmful_files(name: str, rounds: int, place: Place, tmp_path: Path) -> None:
+def test_no_door_falls_over_harmful_files(name: str, place: Place, tmp_path: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for seed in range(rounds):
+    for seed in range(SEED, SEED + ROUNDS):
         if seed % 25 == 0:  # a command ends with its process; here they share one, which keeps what is in cycles
             gc.collect()
         try:
