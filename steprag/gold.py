@@ -56,7 +56,7 @@ def gold_of(asked: WithId) -> Gold | None:
     metadata = asked.metadata
     try:
         titles = frozenset(normalise(title) for title in _titles(metadata) if title)
-        ids = frozenset(map(str, metadata.get("supporting_ids") or ()))
+        ids = frozenset(map(str, _listed(metadata.get("supporting_ids"))))
     except (TypeError, AttributeError, IndexError, KeyError):
         raise ConfigError(
             f"question {quoted(asked.id)}: metadata supporting_titles, supporting_ids or supporting_facts cannot be "
@@ -92,8 +92,11 @@ def facts_of(asked: WithId) -> tuple[Fact, ...]:
     """
     try:
         return tuple(
-            Fact(str(fact["passage"]), tuple(tuple(normalise(word) for word in words) for words in fact["anyof"]))
-            for fact in asked.metadata.get("facts") or ()
+            Fact(
+                str(fact["passage"]),
+                tuple(tuple(normalise(word) for word in _listed(words)) for words in _listed(fact["anyof"])),
+            )
+            for fact in _listed(asked.metadata.get("facts"))
         )
     except (TypeError, AttributeError, KeyError):
         raise ConfigError(
@@ -144,9 +147,16 @@ def mentions(text: str, subjects: Iterable[str]) -> list[bool]:
 
 
 def _titles(metadata: dict[str, Any]) -> list[str]:
-    facts = metadata.get("supporting_facts") or ()
+    facts = metadata.get("supporting_facts")
     if given := metadata.get("supporting_titles"):
-        return list(given)
+        return _listed(given)
     if isinstance(facts, dict):  # FlashRAG's own HotpotQA: {"title": [...], "sent_id": [...]}
-        return list(facts.get("title") or ())
-    return [fact[0] for fact in facts]
+        return _listed(facts.get("title"))
+    return [_listed(fact)[0] for fact in _listed(facts)]
+
+
+def _listed(value: Any) -> list[Any]:
+    """The items of a list, none where nothing is given. Raises TypeError for a text: its items are letters."""
+    if value and not isinstance(value, list | tuple):
+        raise TypeError
+    return list(value or ())

@@ -1,21 +1,48 @@
-"""Files as bytes and lines, plain, gzipped or zstandard by their ending. Nothing is read without a bound."""
+"""Files as bytes and lines, plain, gzipped or zstandard by their ending. Nothing is read without a bound: far above
+what good files need, and the environment raises it.
+"""
 
 from __future__ import annotations
 
 import gzip
 import io
+import os
 import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from steprag.limits import EXPANSION, LINE, expansion, line_bytes
+from steprag.errors import ConfigError, quoted
 
+LINE = "STEPRAG_LINE_MIB"
+"""Variable: MiB that one line of a file, or one JSON file, may have."""
+EXPANSION = "STEPRAG_EXPANSION"
+"""Variable: how many times its own size a compressed file may expand to."""
+_DEFAULTS = {LINE: 64, EXPANSION: 200}
 FREE = 64 << 20
 """Bytes that any compressed file may expand to: a short list of equal rows is no bomb."""
 _SLICE = 1 << 10
 """Packed bytes that zstandard is given at once: they expand to 32 MiB at most, mostly to some 4 KiB."""
+
+
+def line_bytes() -> int:
+    """Bytes that a line may have, without its newline."""
+    return _limit(LINE) << 20
+
+
+def expansion() -> int:
+    """How many times its own size a compressed file may expand to."""
+    return _limit(EXPANSION)
+
+
+def _limit(variable: str) -> int:
+    given = os.environ.get(variable, "").strip()
+    if not given:
+        return _DEFAULTS[variable]
+    if not (given.isascii() and given.isdigit() and 1 <= len(given) <= 9 and int(given)):
+        raise ConfigError(f"${variable} is {quoted(given)}; give a whole number of at least 1")
+    return int(given)
 
 
 class NotWhole(Exception):

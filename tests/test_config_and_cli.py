@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib
 import subprocess
@@ -23,7 +24,7 @@ from preference.config import PairsStageConfig
 from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import PLACES
 from steprag.cli import COMMANDS, CONFIGS, main
-from steprag.config import StageConfig, leaves, load_config
+from steprag.config import StageConfig, index_of, leaves, load_config
 from steprag.errors import ConfigError
 from steprag.sections import PromptConfig
 from training.config import TrainConfig
@@ -39,6 +40,45 @@ def test_precedence_is_option_environment_file_default(tmp_path: Path, monkeypat
     monkeypatch.setenv("STEPRAG_SEARCH__ROLLOUTS", "2")
     search = load_config(GenerateConfig, str(file), {"search.rollouts": "5"}).search
     assert (search.rollouts, search.children, search.wave, search.exploration) == (5, 2, 3, 1.414)
+
+
+def test_a_mapping_is_replaced_whole_by_every_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, base = tmp_path / "c.yaml", {"grpo": {"rewards": {"f1": 1.0}, "episodes": 3}}
+    file.write_text("grpo: {rewards: {em: 2, format: 1}}\n")
+    grpo = load_config(TrainConfig, str(file), base=base).grpo
+    assert (grpo.rewards, grpo.episodes) == ({"em": 2.0, "format": 1.0}, 3)
+    assert load_config(TrainConfig, str(file), {"grpo.rewards": "{em: 1}"}).grpo.rewards == {"em": 1.0}
+    monkeypatch.setenv("STEPRAG_GRPO__REWARDS", "{f1: 4}")
+    assert load_config(TrainConfig, str(file)).grpo.rewards == {"f1": 4.0}
+    pairs = load_config(PairsStageConfig, None, {"card.sources": "{a: MIT}"}, {"card": {"sources": {"b": "MIT"}}})
+    assert pairs.card.sources == {"a": "MIT"}
+
+
+@pytest.mark.parametrize(("recipe", "variable", "holds"), [
+    ("policy: {engine: openai, base_url: https://example.org/v1}", "OPENAI_API_KEY", "k"),
+    ("policy: {engine: openai, base_url: https://example.org/v1, api_key_env: MINE}", "MINE", ""),
+    ("judge: {engine: openai, base_url: 'http://10.0.0.1:8000/v1'}", "OPENAI_API_KEY", "k"),
+    ("web: {provider: brave, base_url: https://example.org}", "BRAVE_API_KEY", "k"),
+    ("index: https://example.org", "STEPRAG_RETRIEVER_TOKEN", "k"),
+])  # fmt: skip
+def test_a_recipe_that_decides_where_a_key_goes_is_told_of(
+    recipe: str, variable: str, holds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    file = tmp_path / "c.yaml"
+    monkeypatch.setenv(variable, holds)
+
+    def said(text: str) -> str:
+        file.write_text(text)
+        load_config(WebFileConfig if text.startswith("web") else GenerateConfig, str(file))
+        index_of(argparse.Namespace(index=None if text.startswith("index") else "here", config=str(file)))
+        return capsys.readouterr().err
+
+    assert f"{file} sends what ${variable} holds to http" in said(recipe)
+    if holds:
+        assert said(recipe.replace("https://example.org", "http://127.0.0.1:1").replace("10.0.0.1", "localhost")) == ""
+        monkeypatch.delenv(variable)
+        assert said(recipe) == ""
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -123,9 +163,6 @@ def test_the_environment_may_hold_keys_of_other_commands_but_none_that_nobody_ha
             patch.setenv(f"STEPRAG_{name}", "32")
             with pytest.raises(ConfigError, match=rf"\$STEPRAG_{name}: unknown key .*; did you mean '{near}'"):
                 load_config(InferConfig)
-    monkeypatch.setenv("STEPRAG_SEARCH__NPROBE", "3")
-    with pytest.raises(ConfigError, match=r"search\.nprobe is now ann\.nprobe"):
-        load_config(InferConfig)
 
 
 def test_a_section_means_one_thing_in_every_command() -> None:

@@ -115,6 +115,18 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644), (0o002, 0o664)])
+def test_files_have_the_permissions_that_the_umask_leaves(mask: int, mode: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        write_json(tmp_path / "f.json", {})
+        with written_whole(tmp_path / "f.bin", "wb") as stream:
+            stream.write(b"x")
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {mode}
+
+
 def test_a_journal_drops_a_torn_last_line(tmp_path: Path) -> None:
     file = tmp_path / "j.jsonl"
     file.write_text('{"a":1}\n{"a":2}\n{"a":')
@@ -258,21 +270,6 @@ def test_a_killed_run_leaves_a_manifest_and_can_go_on(tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "r")["status"] == "running"
     with open_run(tmp_path / "r", "infer", identity={"a": 1}, config={}) as run:
         assert not run.finished
-
-
-def test_a_run_of_an_earlier_version_goes_on_under_todays_keys(tmp_path: Path) -> None:
-    """`episode` holds what stood in search, retriever and grpo; `limit` no longer makes another run of infer."""
-    old = {"index": "x", "search": {"rollouts": 4, "depth": 5}, "retriever": {"top_k": 2}, "limit": 9, "harness": 3}
-    today = {"index": "x", "search": {"rollouts": 4}, "episode": {"depth": 5, "top_k": 2}, "harness": 3}
-    manifest = {"stage": "infer", "identity": old, "config": old, "status": "interrupted", "started": "then"}
-    write_json(tmp_path / "manifest.json", manifest)
-    with open_run(tmp_path, "infer", identity=today, config={}) as run:
-        assert run.manifest["started"] == "then"
-    with (
-        pytest.raises(ConfigError, match=r"episode\.depth = 5, and is now asked for 6"),
-        open_run(tmp_path, "infer", identity={**today, "episode": {"depth": 6, "top_k": 2}}, config={}),
-    ):
-        pass
 
 
 def test_a_blank_line_in_a_results_file_is_passed_over(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from steprag.errors import ConfigError, DataError, StepragError
 from steprag.files import lines_of, read_json, read_lines, read_records, read_rows
 from steprag.inputs import read_passages, read_questions
 from steprag.json_text import NotJson, decoded
-from steprag.limits import EXPANSION, LINE
+from steprag.packed import EXPANSION, LINE
 from steprag.runs import read_manifest
 from steprag.types import Passage, Prediction, Question, Tree
 from steprag.yaml_files import read_yaml
@@ -39,6 +39,7 @@ CRASHES = {
     "utf-16": b"\xff\xfe{\x00}\x00",
     "half a surrogate pair": b'{"id": "a", "question": "\\ud83d"}',
     "NaN": b'{"id": "a", "score": NaN}',
+    "infinity to a float": b'{"id": "a", "question": "q", "golden_answers": ["a"], "metadata": {"n": [1e999]}}',
     "minus infinity": b'{"id": "a", "score": -Infinity}',
     "a list": b"[1, 2]",
     "null": b"null",
