@@ -123,8 +123,9 @@ def _over(cls: type[BaseModel], below: Values, above: Values) -> Values:
     both = dict(below)
     for key, value in above.items():
         old, section = both.get(key), _section(cls, key)
-        merged = section is not None and isinstance(old, dict) and isinstance(value, dict)
-        both[key] = _over(section, old, value) if merged else value
+        both[key] = value
+        if section is not None and isinstance(old, dict) and isinstance(value, dict):
+            both[key] = _over(section, old, value)
     return both
 
 

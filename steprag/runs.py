@@ -23,7 +23,7 @@ import steprag
 from steprag.errors import BudgetReached, ConfigError, DataError, StepragError, quoted
 from steprag.files import PARTIAL, LineJournal, read_json, read_rows, write_json
 from steprag.run_outputs import FILES, REMEDY, Listed, check_outputs, outputs, to_facts
-from steprag.tree_checks import COUNTABLE
+from steprag.types import COUNTABLE
 
 FORMAT = 1
 _HASH = re.compile("[0-9a-f]{16}")

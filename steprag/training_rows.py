@@ -16,8 +16,7 @@ from pydantic import Field
 from steprag.errors import DataError
 from steprag.files import existing, line_hash, read_records
 from steprag.metrics import normalise
-from steprag.tree_checks import COUNTABLE
-from steprag.types import Message
+from steprag.types import COUNTABLE, Message
 
 PEOPLE = "human"
 """The data set and the source of what people said."""

@@ -12,7 +12,7 @@ from steprag.errors import ConfigError, DataError, quoted
 from steprag.files import line_hash, read_rows, to_dict, write_records
 from steprag.runs import now
 from steprag.training_rows import MARKS, Pair, WrongPair, preference_key, read_marks
-from steprag.types import Tree
+from steprag.tree import Tree
 from steprag.view.doors import COMPARISON, REWARDS, RULES, SCORE, behind
 from steprag.view.folders import SERIES, RunFolder
 from steprag.view.kinds import FILES
