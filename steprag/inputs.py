@@ -25,14 +25,17 @@ class WithId(Protocol):
     @property
     def id(self) -> str:
         """The question's name."""
+        ...
 
     @property
     def dataset(self) -> str | None:
         """Its data set, where one is noted."""
+        ...
 
     @property
     def metadata(self) -> dict[str, Any]:
         """What came with it."""
+        ...
 
 
 def read_questions(path: Path | str, dataset: str | None = None) -> list[Question]:

@@ -27,7 +27,7 @@ from steprag.packed import EXPANSION, LINE
 from steprag.runs import read_manifest
 from steprag.tree import Tree
 from steprag.types import Passage, Prediction, Question
-from steprag.yaml_files import read_yaml
+from tests.hostile_files import mutated_bytes
 
 MIB = 1 << 20
 CRASHES = {
@@ -118,27 +118,13 @@ def test_any_json_is_a_record_or_a_named_refusal(tmp_path_factory: pytest.TempPa
 GOOD = json.dumps({"id": "q", "question": "who?", "golden_answers": ["a", "é"], "metadata": {"n": [1, 2.5, None]}})
 
 
-def mutated(content: bytes, rng: random.Random) -> bytes:
-    """One flip, cut, doubling or foreign piece."""
-    place, end = rng.randrange(len(content)), rng.randrange(len(content))
-    match rng.randrange(4):
-        case 0:
-            return content[:place] + bytes([content[place] ^ 1 << rng.randrange(8)]) + content[place + 1 :]
-        case 1:
-            return content[:place]
-        case 2:
-            return content[:end] + content[min(place, end) : end] * rng.choice([1, 2, 5000]) + content[end:]
-        case _:
-            return content[:place] + rng.choice([*CRASHES.values(), b"\x1b[2J", b"\\ud800"]) + content[place:]
-
-
 @pytest.mark.parametrize("rounds", [400, pytest.param(50_000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
 def test_mutations_of_good_files_are_read_or_refused(rounds: int, tmp_path: Path) -> None:
     rng, file = random.Random(11), tmp_path / "file.jsonl"
     content = f"{GOOD}\n{GOOD.replace('q', 'r', 1)}\n".encode()
     refused = 0
     for _ in range(rounds):
-        file.write_bytes(mutated(content, rng))
+        file.write_bytes(mutated_bytes(content, rng))
         for read in (read_questions, lambda path: list(json_lines(path)), lambda path: list(lines_of(path))):
             try:
                 read(file)
@@ -222,17 +208,6 @@ def test_adapters_without_tensors_are_refused(content: bytes, tmp_path: Path) ->
     file.write_bytes(content)
     with pytest.raises(DataError, match="adapter_model.safetensors"):
         check_tensors(file)
-
-
-@pytest.mark.parametrize("content", [
-    b"a: [" * 3000, b"a: " + b"9" * 5000, b"caf\xe9: 1", b"\xff\xfea\x00", b"1: 2", b"a: &x [1]\nb: *x", b"- 1",
-    b"!!python/object/apply:os.system [ls]", b"!!binary aGk=", b"? [a]\n: 1", b"a: \x00", b"a: [",
-    b'a: "\\ud83d"', b'"\\ud83d": 1', b'a: ["x", "\\ud83d\\ude00"]',
-])  # fmt: skip
-def test_recipes_that_are_none_are_refused(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"recipe.yaml"):
-        read_yaml(tmp_path / "recipe.yaml")
 
 
 @pytest.mark.parametrize("format", ["verl", "proguide"])
