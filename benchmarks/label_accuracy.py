@@ -40,8 +40,7 @@ from steprag import atlas
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.gold import Fact, facts_of
 from steprag.metrics import exact_match, guessable, normalise
-from steprag.tree import children_of
-from steprag.types import Tree
+from steprag.tree import Tree, children_of
 
 ACTIONS = ("query", "evidence", "query or answer")
 

@@ -28,7 +28,7 @@ from preference.grounds import supported
 from steprag import atlas
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.metrics import exact_match, guessable, normalise
-from steprag.types import Tree
+from steprag.tree import Tree
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ from steprag.inputs import read_questions
 from steprag.metrics import exact_match
 from steprag.policy.client import Policy, open_policy
 from steprag.policy.gate import Gate
-from steprag.tree import path_to
-from steprag.types import Completion, Node, State, Tree
+from steprag.tree import Node, Tree, path_to
+from steprag.types import Completion, State
 
 PRESETS = ("reasonrag", "default", "fast")
 RULES = {"published": PairsConfig(margin=0.01, errors=0, per_node=None), "steprag": PairsConfig()}

@@ -30,8 +30,8 @@ from steprag.agent.grammars import TRANSCRIPT
 from steprag.agent.judge import Judge
 from steprag.agent.profiles import load_profile
 from steprag.config import load_config
-from steprag.tree import path_to
-from steprag.types import Completion, Message, Node, Passage, Question, Sample, State, Tree, Usage
+from steprag.tree import Node, Tree, path_to
+from steprag.types import Completion, Message, Passage, Question, Sample, State, Usage
 
 DEPTH = 7
 ANSWERS = (0.15, 0.4, 0.85)  # chance to answer rather than ask, by facts at hand

@@ -29,7 +29,8 @@ from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.config import load_config
 from steprag.files import dump_line
-from steprag.types import Completion, Message, Passage, Question, Sample, State, Tree, Usage
+from steprag.tree import Tree
+from steprag.types import Completion, Message, Passage, Question, Sample, State, Usage
 
 WORDS = [f"word{i}" for i in range(3000)]
 GOLDEN = "word7 word11 word13"

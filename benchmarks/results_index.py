@@ -20,7 +20,8 @@ from pathlib import Path
 from steprag.batch.results import Results, index_of
 from steprag.batch.tree_results import TREES
 from steprag.files import LineJournal
-from steprag.types import Node, Question, Tree, Usage
+from steprag.tree import Node, Tree
+from steprag.types import Question, Usage
 
 TEXT = "The passage says where the station stands. So the next query is <query> thing {} </query>"
 

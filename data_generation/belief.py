@@ -43,7 +43,8 @@ from steprag.policy.scoring import refusal
 from steprag.progress import say
 from steprag.runs import open_run, run_of
 from steprag.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
-from steprag.types import Failure, Node, Question, State, Step, Tree
+from steprag.tree import Failure, Node, Tree
+from steprag.types import Question, State, Step
 
 
 class BeliefConfig(StageConfig):

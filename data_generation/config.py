@@ -132,4 +132,4 @@ class GenerateConfig(StageConfig):
     def _fill_in_preset(cls, given: dict[str, Any]) -> dict[str, Any]:
         search = given.get("search")
         name = search.get("preset") if isinstance(search, dict) else getattr(search, "preset", None)
-        return with_preset(given, PRESETS, name)
+        return with_preset(cls, given, PRESETS, name)

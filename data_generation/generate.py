@@ -51,7 +51,8 @@ from steprag.inputs import ids_identity, read_questions
 from steprag.policy.budget import Spending
 from steprag.policy.client import model_identity
 from steprag.runs import Run, open_run
-from steprag.types import Failure, Question, Tree
+from steprag.tree import Failure, Tree
+from steprag.types import Question
 
 
 def main(argv: list[str]) -> int:

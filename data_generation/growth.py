@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from steprag.types import TREE_FORMAT, Node, Question, State, Tree, Usage
+from steprag.tree import TREE_FORMAT, Node, Tree
+from steprag.types import Question, State, Usage
 
 
 @dataclass(eq=False)

@@ -34,7 +34,8 @@ from steprag.errors import ConfigError, DataError, NotJournalled, quoted
 from steprag.files import dump_line, existing, written_whole
 from steprag.policy.client import Policy, Scorer
 from steprag.runs import checked_manifest, open_run, read_manifest
-from steprag.types import Completion, Failure, Message, Passage, Question, Sample, Tree, Usage
+from steprag.tree import Failure, Tree
+from steprag.types import Completion, Message, Passage, Question, Sample, Usage
 
 
 def main(argv: list[str]) -> int:

@@ -13,7 +13,8 @@ from steprag.batch.tree_results import TREES
 from steprag.errors import ConfigError
 from steprag.files import existing, file_hash
 from steprag.metrics import normalise
-from steprag.types import Node, Question, Tree
+from steprag.tree import Node, Tree
+from steprag.types import Question
 
 
 class Earlier:

@@ -14,7 +14,7 @@ from data_generation.config import SearchConfig, TreeLimits
 from data_generation.drill import at_hand
 from data_generation.flights import Flight, Searcher, fly
 from data_generation.growth import Growth, finished, mark_pending, select
-from steprag.types import Tree
+from steprag.tree import Tree
 
 
 async def grow(growth: Growth, searcher: Searcher) -> Tree:

@@ -12,7 +12,8 @@ from steprag.batch.tree_results import TREES
 from steprag.policy.budget import Spending
 from steprag.progress import say
 from steprag.runs import Run
-from steprag.types import Tree, Usage
+from steprag.tree import Tree
+from steprag.types import Usage
 
 COUNTED = ("nodes", "known", "refused_steps", "solved", "mixed")
 

@@ -26,8 +26,8 @@ from steprag.files import existing, read_records, write_records
 from steprag.gold import gold_of
 from steprag.progress import say
 from steprag.runs import run_of
-from steprag.tree import children_of, path_to
-from steprag.types import Node, Step, Tree
+from steprag.tree import Node, Tree, children_of, path_to
+from steprag.types import Step
 
 NOTES = ("this does not tell it; ask otherwise", "not what is needed; another search", "no fact here; search again")
 """What a woven step back says; a note of its own would need a model."""

@@ -48,13 +48,13 @@ from indexes.vectors.index_types import build_type, check_type, requested
 from indexes.vectors.recall import make_probe
 from indexes.vectors.vector_file import VECTORS, VectorFile
 from indexes.whole_folder import building, link, restore
-from steprag.checksums import check_files
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
 from steprag.files import dump_line, existing, read_json, write_json
 from steprag.inputs import read_questions
 from steprag.progress import say
+from steprag.run_outputs import check_files
 
 QUERIES = 500
 """Questions that are measured at most."""

@@ -17,11 +17,11 @@ from indexes.encoding.encoders import encoder_here
 from indexes.manifest import BUILT, MEND, IndexManifest, read_index_manifest
 from indexes.vectors.index_types import open_index
 from indexes.vectors.vector_file import VECTORS, VectorFile
-from steprag.checksums import check_files
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import DataError
 from steprag.files import existing
+from steprag.run_outputs import check_files
 
 SAMPLE = 16
 ALIKE = 0.99

@@ -11,9 +11,9 @@ from typing import Any
 
 from indexes.corpora.passage_store import PASSAGES
 from indexes.encoding.encoders import EncoderSpec
-from steprag.checksums import FileFacts
 from steprag.errors import ConfigError, DataError, quoted
 from steprag.files import from_dict, read_json
+from steprag.run_outputs import FileFacts
 
 FORMAT = 1
 STAGE = "index"

@@ -23,8 +23,8 @@ from indexes.manifest import (
     fingerprint,
 )
 from indexes.vectors.vector_file import VECTORS
-from steprag.checksums import file_facts
 from steprag.files import to_dict, write_json
+from steprag.run_outputs import file_facts
 from steprag.runs import code_version, now
 
 INTAKE = "intake.json"

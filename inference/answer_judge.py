@@ -35,7 +35,8 @@ from steprag.policy.client import Policy, model_identity, open_model
 from steprag.runs import checked_manifest, open_run
 from steprag.sections import JudgeConfig
 from steprag.stats import share_interval
-from steprag.types import Failure, Message, Prediction, Question, Usage, Verdict
+from steprag.tree import Failure
+from steprag.types import Message, Prediction, Question, Usage, Verdict
 from steprag.yaml_files import read_yaml
 
 VERDICTS = ResultKind(Verdict, lambda verdict: verdict.id)

@@ -52,7 +52,8 @@ from steprag.inputs import ids_identity, read_questions
 from steprag.policy.budget import Spending
 from steprag.policy.client import Policy
 from steprag.runs import Run, open_run
-from steprag.types import Episode, Failure, Found, Prediction, Question, Usage
+from steprag.tree import Failure
+from steprag.types import Episode, Found, Prediction, Question, Usage
 
 PREDICTIONS = ResultKind(Prediction, lambda prediction: prediction.id)
 

@@ -32,7 +32,8 @@ from steprag.runs import checked_manifest, open_run
 from steprag.sections import Positive, PromptConfig
 from steprag.stats import share_interval
 from steprag.training_rows import Trajectory
-from steprag.types import Failure, Question, Usage
+from steprag.tree import Failure
+from steprag.types import Question, Usage
 
 ROWS = "sft.train.jsonl"
 

@@ -34,7 +34,8 @@ from steprag.files import existing, file_hash, from_dict, line_hash, parse_line,
 from steprag.metrics import guessable
 from steprag.progress import say
 from steprag.runs import open_run, run_of
-from steprag.types import Tree, Usage
+from steprag.tree import Tree
+from steprag.types import Usage
 
 
 def main(argv: list[str]) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from steprag.gain import probability
 from steprag.metrics import exact_match, guessable
 from steprag.stats import share_interval
-from steprag.types import Tree
+from steprag.tree import Tree
 
 EDGES = (0.0, 0.01, 0.05, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Bounds of the curve's bins: narrow where most beliefs are."""

@@ -224,4 +224,4 @@ class PairsStageConfig(FolderConfig):
     @model_validator(mode="before")
     @classmethod
     def _fill_in_preset(cls, given: dict[str, Any]) -> dict[str, Any]:
-        return with_preset(given, PRESETS, given.get("preset"))
+        return with_preset(cls, given, PRESETS, given.get("preset"))

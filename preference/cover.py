@@ -6,8 +6,7 @@ from preference.kept import kept_contents
 from steprag.agent.grammar import Grammar
 from steprag.gold import holds_golden
 from steprag.metrics import guessable
-from steprag.tree import path_to
-from steprag.types import Node, Tree
+from steprag.tree import Node, Tree, path_to
 
 
 def golden_met(tree: Tree, grammar: Grammar) -> list[bool | None]:

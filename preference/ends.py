@@ -12,7 +12,7 @@ from preference.cover import golden_kept
 from steprag.agent.grammar import Grammar
 from steprag.gain import CONVINCED, gains, probability
 from steprag.metrics import guessable
-from steprag.types import Node, Tree
+from steprag.tree import Node, Tree
 
 Kind = Literal["none", "believed", "kept"]
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from preference.config import FilterConfig
 from steprag.agent.grammar import Action, Grammar
 from steprag.errors import StepFormatError
-from steprag.marks import preference_key, read_marks
 from steprag.metrics import normalise
-from steprag.training_rows import Pair
+from steprag.training_rows import Pair, preference_key, read_marks
 from steprag.types import Completion, Message
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from steprag.errors import ConfigError, quoted
 from steprag.gain import CONVINCED, FLOOR, floored, probability
 from steprag.gold import gold_of
 from steprag.metrics import guessable
-from steprag.types import Belief, Node, Tree
+from steprag.tree import Belief, Node, Tree
 
 NATS = 20.0
 """Nats that count as 1: a margin of 0.1 is 2 nats, which is seven times as likely."""

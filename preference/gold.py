@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from preference.kept import kept_contents
 from steprag.agent.grammar import Grammar
 from steprag.gold import Gold, mentions, subject
-from steprag.types import Tree
+from steprag.tree import Tree
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from preference.kept import kept_contents
 from steprag.agent.grammar import Grammar
 from steprag.gold import Fact, facts_of, gold_of
 from steprag.metrics import guessable, normalise
-from steprag.types import Tree
+from steprag.tree import Tree
 
 
 def supported(tree: Tree, grammar: Grammar) -> list[bool | None]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from steprag.agent.grammar import Grammar
 from steprag.agent.stack import live
-from steprag.tree import path_to
-from steprag.types import Node, Step, Tree
+from steprag.tree import Node, Tree, path_to
+from steprag.types import Step
 
 
 def kept_contents(tree: Tree, grammar: Grammar) -> list[tuple[str, ...]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from preference.pairs import SOURCE, prompts
 from preference.rewards import Rewards
 from steprag.training_rows import Ranking, StepLabel
-from steprag.tree import as_reply
-from steprag.types import Tree
+from steprag.tree import Tree, as_reply
 
 
 def build_labels(tree: Tree, tree_hash: str, rewards: Rewards) -> list[StepLabel]:

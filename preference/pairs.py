@@ -12,8 +12,7 @@ from preference.rewards import Estimate, Rewards
 from preference.rule_counts import Funnel
 from steprag.metrics import normalise
 from steprag.training_rows import Pair
-from steprag.tree import as_reply, children_of
-from steprag.types import Node, Tree
+from steprag.tree import Node, Tree, as_reply, children_of
 
 SOURCE = "search"
 

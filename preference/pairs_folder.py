@@ -18,7 +18,8 @@ from steprag.errors import ConfigError, quoted
 from steprag.files import dump_line, written_whole
 from steprag.inputs import dataset_of
 from steprag.training_rows import Pair, Ranking, StepLabel, Trajectory
-from steprag.types import Node, Question, Tree
+from steprag.tree import Node, Tree
+from steprag.types import Question
 
 SPLITS = ("train", "val")
 KINDS = {Trajectory: "sft", StepLabel: "steps", Ranking: "rankings"}

@@ -17,8 +17,7 @@ from preference.pairs import margin_error
 from preference.rewards import Estimate, Rewards, gold, judge, outcomes
 from steprag.agent.grammar import Grammar
 from steprag.stats import share_interval
-from steprag.tree import children_of
-from steprag.types import Node, Tree
+from steprag.tree import Node, Tree, children_of
 
 GRID = 20
 """Cells a side of the picture of reward against judge."""

@@ -19,8 +19,7 @@ from preference.gold import gold_recall
 from steprag.agent.grammar import Grammar
 from steprag.gold import gold_of
 from steprag.metrics import exact_match, f1_with_articles
-from steprag.tree import children_of, discounted
-from steprag.types import Tree
+from steprag.tree import Tree, children_of, discounted
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from steprag.errors import ConfigError
 from steprag.files import dump_line, file_hash, write_json, written_whole
 from steprag.progress import say
 from steprag.runs import open_run
-from steprag.types import Tree
+from steprag.tree import Tree
 
 ALPHAS = (0.7, 0.8, 0.9, 0.95, 1.0)
 

@@ -12,8 +12,8 @@ from steprag.agent.grammars import TRANSCRIPT
 from steprag.agent.stack import popped
 from steprag.gain import probability
 from steprag.training_rows import Trajectory
-from steprag.tree import as_reply, path_to
-from steprag.types import Node, Step, Tree
+from steprag.tree import Node, Tree, as_reply, path_to
+from steprag.types import Step
 
 
 def build_trajectories(

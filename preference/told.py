@@ -15,7 +15,7 @@ from preference.rewards import Rewards, rewards
 from steprag.agent.grammar import Grammar
 from steprag.errors import ConfigError
 from steprag.files import line_hash
-from steprag.types import Tree
+from steprag.tree import Tree
 
 
 def told_rules() -> list[str]:

@@ -28,9 +28,7 @@ class Command:
 
 COMMANDS = (
     Command("demo", "steprag.experiments.demo", "the whole pipeline on the embedded data, model and index"),
-    Command(
-        "reproduce stack", "steprag.experiments.stack_proof", "what do steps back and summaries bring? with its report"
-    ),
+    Command("reproduce stack", "steprag.experiments.stack_proof", "what do steps back and summaries bring? its report"),
     Command("reproduce", "steprag.experiments.reproduce", "does training on steps help? the proof, with its report"),
     Command("doctor", "steprag.doctor", "what this machine can do"),
     Command("index build", "indexes.build", "corpus to vectors and a FAISS index"),
@@ -54,11 +52,7 @@ COMMANDS = (
     Command("belief", "data_generation.belief", "adds to finished trees what the policy believes of the golden answer"),
     Command("pairs import", "preference.exchange.importing", "a published RAG_ProGuide.json to pairs and its prompts"),
     Command("pairs people", "preference.exchange.people", "what people changed and corrected in conversations"),
-    Command(
-        "pairs export",
-        "preference.exchange.export",
-        "pairs in other tools' formats: LLaMA-Factory, OpenAI, verl",
-    ),
+    Command("pairs export", "preference.exchange.export", "pairs for other tools: LLaMA-Factory, OpenAI, verl"),
     Command("pairs sensitivity", "preference.sensitivity", "which pairs another discount would flip or lose"),
     Command("pairs leakage", "preference.leakage", "looks for evaluation questions in a pairs folder"),
     Command("pairs", "preference.build", "trees to preference pairs and supervised steps"),

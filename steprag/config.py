@@ -19,8 +19,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from steprag.errors import ConfigError, quoted
+from steprag.hosts import is_local
 from steprag.progress import say
-from steprag.sections import Section
+from steprag.sections import RetrieverConfig, Section
 from steprag.yaml_files import parsed, read_yaml
 
 PREFIX = "STEPRAG_"
@@ -28,14 +29,6 @@ INDEX = "index"
 """The key of a recipe, and the option, that name what is searched."""
 OPTION = "config:"
 """Before the dotted key, where argparse keeps the value of an option that sets one."""
-RENAMED = {
-    **{f"search.{key}": f"ann.{key}" for key in ("recall", "nlist", "nprobe", "code_bytes", "bits", "links", "ef")},
-    "search.rescore": "ann.rescore",
-    "search.depth": "episode.depth",
-    "grpo.depth": "episode.depth",
-    "retriever.top_k": "episode.top_k",
-}
-"""Keys that had another name: the old one is refused with the new one."""
 
 
 class StageConfig(Section):
@@ -63,23 +56,26 @@ def load_config(
     recipe = read_yaml(Path(file)) if file is not None else {}
     if cls.names_index:
         recipe = {key: value for key, value in recipe.items() if key != INDEX}
-    _tell_of_keys(file, recipe)
     values: Values = {}
     for layer in (base or {}, recipe, _nested(environment(cls)), _nested(overrides or {})):
-        values = _over(values, layer)
+        values = _over(cls, values, layer)
     try:
-        return cls.model_validate(values)
+        config = cls.model_validate(values)
     except ValidationError as error:
         told = _explain(cls, error)
         raise ConfigError(f"{file}: {told}" if _stands_in(error, recipe) else told) from None
+    for name, said in recipe.items():
+        section = getattr(config, name)
+        url = said.get("base_url") if isinstance(said, dict) else None
+        if isinstance(section, Section) and url == vars(section).get("base_url"):
+            _tell_of_key(file, url, section.key_variable, named=section.key_variable in said.values())
+    return config
 
 
-def _tell_of_keys(file: str | None, recipe: Values) -> None:
-    """Says where a recipe, which may be a stranger's, names both an endpoint and the variable with the key for it."""
-    for section in recipe.values():
-        if isinstance(section, dict) and section.get("api_key_env") and section.get("base_url"):
-            where = str(section["base_url"])[:200]
-            say(f"warning: {file} sends what ${section['api_key_env']} holds to {where}; is that endpoint yours?")
+def _tell_of_key(file: str | None, url: str | None, variable: str | None, *, named: bool = False) -> None:
+    """Says where a recipe, which may be a stranger's, decides who gets a key. `named`: it names the variable too."""
+    if url and variable and (named or (os.environ.get(variable) and not is_local(url))):
+        say(f"warning: {file} sends what ${variable} holds to {url[:200]}; is that endpoint yours?")
 
 
 def environment(cls: type[StageConfig]) -> dict[str, str]:
@@ -122,19 +118,27 @@ def _nested(dotted: Mapping[str, Any]) -> Values:
     return values
 
 
-def _over(below: Values, above: Values) -> Values:
-    """Both, section by section; where both have a key, `above` wins."""
+def _over(cls: type[BaseModel], below: Values, above: Values) -> Values:
+    """Both, section by section of `cls`; where both have a key, `above` wins whole, also over a mapping."""
     both = dict(below)
     for key, value in above.items():
-        old = both.get(key)
-        both[key] = _over(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        old, section = both.get(key), _section(cls, key)
+        both[key] = value
+        if section is not None and isinstance(old, dict) and isinstance(value, dict):
+            both[key] = _over(section, old, value)
     return both
 
 
-def with_preset(given: Values, presets: Mapping[str, Values], name: object) -> Values:
+def _section(cls: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """The class of the section of that name; None where the name is a key's, or unknown."""
+    kind = cls.model_fields[name].annotation if name in cls.model_fields else None
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def with_preset(cls: type[BaseModel], given: Values, presets: Mapping[str, Values], name: object) -> Values:
     """What is given over the preset of that name, or alone where there is none: validation refuses unknown names."""
     preset = presets.get(name) if isinstance(name, str) else None
-    return _over(preset or {}, given)
+    return _over(cls, preset or {}, given)
 
 
 def _stands_in(error: ValidationError, recipe: Values) -> bool:
@@ -150,9 +154,8 @@ def _stands_in(error: ValidationError, recipe: Values) -> bool:
 def leaves(cls: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Every dotted key of a configuration with its field."""
     for name, field in cls.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from leaves(kind, f"{prefix}{name}.")
+        if section := _section(cls, name):
+            yield from leaves(section, f"{prefix}{name}.")
         else:
             yield prefix + name, field
 
@@ -181,6 +184,10 @@ def index_of(arguments: argparse.Namespace) -> str:
     recipe = read_yaml(Path(arguments.config)) if arguments.index is None and arguments.config is not None else {}
     named = recipe.get(INDEX) if arguments.index is None else arguments.index
     if isinstance(named, str) and named:
+        if recipe and "://" in named:
+            said = recipe.get("retriever")
+            token = said.get("token_env") if isinstance(said, dict) else None
+            _tell_of_key(arguments.config, named, str(token or RetrieverConfig().token_env))
         return named
     if named is not None:
         where = arguments.config if arguments.index is None else "--index"
@@ -234,8 +241,6 @@ def _explain(cls: type[StageConfig], error: ValidationError) -> str:
 
 
 def _unknown(key: str, known: Sequence[str]) -> str:
-    if key in RENAMED:
-        return f"{key} is now {RENAMED[key]}"
     return f"unknown key {quoted(key)}{nearest(key, known)}"
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -17,8 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from steprag.errors import ConfigError, DataError
 from steprag.json_text import NotJson, decoded
-from steprag.limits import LINE, line_bytes
-from steprag.packed import NotWhole, lines, open_bytes, too_long
+from steprag.packed import LINE, NotWhole, line_bytes, lines, open_bytes, too_long
 from steprag.types import OMITTED
 
 Record = TypeVar("Record")
@@ -118,7 +117,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Number (from 1) and text, without its line break, of every line that is not blank.
 
     Raises DataError, with the line, for what is no UTF-8, a damaged `.gz` or `.zst`, and a line beyond
-    `steprag.limits.line_bytes`.
+    `steprag.packed.line_bytes`.
     """
     for number, text, _, _ in _placed_lines(path):
         yield number, text
@@ -179,14 +178,12 @@ def read_records(path: Path, cls: type[Record]) -> Iterator[Record]:
 def written_whole(path: Path, mode: str = "w") -> Iterator[Any]:
     """A stream whose file appears at `path` when the block ends well, and not at all when it does not."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PARTIAL}")
     try:
-        with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as stream:
+        with temporary.open(mode.replace("w", "x"), encoding=None if "b" in mode else "utf-8") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.chmod(0o644)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -197,17 +194,22 @@ def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
 
     Raises DataError, which ends with `remedy`, for anything else.
     """
-    with path.open("rb") as stream:
-        content = stream.read(line_bytes() + 1)
-    if len(content) > line_bytes():
-        raise DataError(path, f"more than {line_bytes():,} bytes of JSON", remedy=remedy or f"${LINE} raises the bound")
-    try:
-        value = decoded(content, finite=False)
-    except NotJson as error:
-        raise DataError(path, str(error), line=error.line + 1, remedy=remedy) from None
+    value = read_value(path, line_bytes(), remedy, finite=False)
     if not isinstance(value, dict):
         raise DataError(path, f"expected a JSON object, found {type(value).__name__}", line=1, remedy=remedy)
     return value
+
+
+def read_value(path: Path, most: int, remedy: str = "", *, finite: bool = True) -> Any:
+    """The JSON value that a file of at most `most` bytes holds. Raises DataError, which ends with `remedy`."""
+    with path.open("rb") as stream:
+        content = stream.read(most + 1)
+    if len(content) > most:
+        raise DataError(path, f"more than {most:,} bytes of JSON", remedy=remedy or f"${LINE} raises the bound")
+    try:
+        return decoded(content, finite=finite)
+    except NotJson as error:
+        raise DataError(path, str(error), line=error.line + 1, remedy=remedy) from None
 
 
 @contextmanager

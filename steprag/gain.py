@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from steprag.types import Belief
+from steprag.tree import Belief
 
 FLOOR = -12.0
 """Nats below which beliefs do not differ: what is that unlikely is noise (a probability of 6 in a million)."""

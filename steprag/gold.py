@@ -7,7 +7,8 @@ FlashRAG's question files carry it in `metadata`: `supporting_titles` or `suppor
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -54,14 +55,9 @@ class Gold:
 def gold_of(asked: WithId) -> Gold | None:
     """A question's gold passages; None where nobody marked any. Raises ConfigError where the marks are no lists."""
     metadata = asked.metadata
-    try:
+    with _read(asked, "metadata supporting_titles, supporting_ids or supporting_facts", "give lists of titles or ids"):
         titles = frozenset(normalise(title) for title in _titles(metadata) if title)
-        ids = frozenset(map(str, metadata.get("supporting_ids") or ()))
-    except (TypeError, AttributeError, IndexError, KeyError):
-        raise ConfigError(
-            f"question {quoted(asked.id)}: metadata supporting_titles, supporting_ids or supporting_facts cannot be "
-            "read (give lists of titles or ids)"
-        ) from None
+        ids = frozenset(map(str, _listed(metadata.get("supporting_ids"))))
     if not titles and not ids:
         return None
     return Gold(titles, ids, is_popqa(asked) or "gold_rule" in metadata)
@@ -90,16 +86,14 @@ def facts_of(asked: WithId) -> tuple[Fact, ...]:
 
     Raises ConfigError where the list cannot be read.
     """
-    try:
+    with _read(asked, "metadata.facts", 'give [{"passage": ID, "anyof": [[WORDS, …], …]}, …], or leave it out'):
         return tuple(
-            Fact(str(fact["passage"]), tuple(tuple(normalise(word) for word in words) for words in fact["anyof"]))
-            for fact in asked.metadata.get("facts") or ()
+            Fact(
+                str(fact["passage"]),
+                tuple(tuple(normalise(word) for word in _listed(words)) for words in _listed(fact["anyof"])),
+            )
+            for fact in _listed(asked.metadata.get("facts"))
         )
-    except (TypeError, AttributeError, KeyError):
-        raise ConfigError(
-            f"question {quoted(asked.id)}: metadata.facts cannot be read; give "
-            '[{"passage": ID, "anyof": [[WORDS, …], …]}, …], or leave it out'
-        ) from None
 
 
 def parts_of(asked: WithId) -> tuple[tuple[str, ...], ...]:
@@ -107,17 +101,16 @@ def parts_of(asked: WithId) -> tuple[tuple[str, ...], ...]:
 
     Raises ConfigError where the parts cannot be read.
     """
-    parts = asked.metadata.get("parts") or []
-    if not isinstance(parts, list) or not all(_are_words(part) for part in parts):
-        raise ConfigError(
-            f'question {quoted(asked.id)}: metadata.parts cannot be read; give [["answer", "alias"], …], '
-            "or leave it out"
-        )
-    return tuple(tuple(part) for part in parts)
+    with _read(asked, "metadata.parts", 'give [["answer", "alias"], …], or leave it out'):
+        return tuple(_words(part) for part in _listed(asked.metadata.get("parts")))
 
 
-def _are_words(part: object) -> bool:
-    return isinstance(part, list) and bool(part) and all(isinstance(word, str) for word in part)
+def _words(part: object) -> tuple[str, ...]:
+    """The texts of a list that has some. Raises TypeError for anything else."""
+    words = tuple(_listed(part))
+    if not words or not all(isinstance(word, str) for word in words):
+        raise TypeError
+    return words
 
 
 def em_of(prediction: str | None, asked: WithAnswers) -> float:
@@ -144,9 +137,25 @@ def mentions(text: str, subjects: Iterable[str]) -> list[bool]:
 
 
 def _titles(metadata: dict[str, Any]) -> list[str]:
-    facts = metadata.get("supporting_facts") or ()
+    facts = metadata.get("supporting_facts")
     if given := metadata.get("supporting_titles"):
-        return list(given)
+        return _listed(given)
     if isinstance(facts, dict):  # FlashRAG's own HotpotQA: {"title": [...], "sent_id": [...]}
-        return list(facts.get("title") or ())
-    return [fact[0] for fact in facts]
+        return _listed(facts.get("title"))
+    return [_listed(fact)[0] for fact in _listed(facts)]
+
+
+def _listed(value: Any) -> list[Any]:
+    """The items of a list, none where nothing is given. Raises TypeError for a text: its items are letters."""
+    if value and not isinstance(value, list | tuple):
+        raise TypeError
+    return list(value or ())
+
+
+@contextmanager
+def _read(asked: WithId, keys: str, remedy: str) -> Iterator[None]:
+    """A block that takes the keys of a question's metadata apart. Raises ConfigError where they have another shape."""
+    try:
+        yield
+    except (TypeError, AttributeError, LookupError):
+        raise ConfigError(f"question {quoted(asked.id)}: {keys} cannot be read; {remedy}") from None

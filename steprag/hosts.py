@@ -25,6 +25,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_local(url: str) -> bool:
+    """Whether a URL's host is this machine by its name or address."""
+    try:
+        return is_loopback(urlsplit(url).hostname or "")
+    except ValueError:  # such as http://[
+        return False
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket, so that a taken port is told before anything is loaded. Raises ConfigError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

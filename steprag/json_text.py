@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, Literal, NoReturn
+
+from steprag.errors import shortened
 
 
 class NotJson(ValueError):
@@ -23,16 +26,24 @@ def _no_number(name: str) -> NoReturn:
     raise NotJson(f"{name} is no number in JSON")
 
 
+def _number(digits: str) -> float:
+    """A number with a point or an exponent. Raises NotJson where it is infinity to a float, which no file can hold."""
+    value = float(digits)
+    if math.isinf(value):
+        raise NotJson(f"{shortened(digits, 40)} is more than a float holds")
+    return value
+
+
 _SURROGATE = re.compile(r"\\u[dD]")
 """The only way in for half a surrogate pair."""
-_STRICT, _LENIENT = json.JSONDecoder(parse_constant=_no_number), json.JSONDecoder()
+_STRICT, _LENIENT = json.JSONDecoder(parse_constant=_no_number, parse_float=_number), json.JSONDecoder()
 
 
 def decoded(content: bytes | str, *, finite: bool = True) -> Any:
     """The JSON value of a text, or of UTF-8. `finite` False takes NaN and Infinity, which metrics of ours may hold.
 
     Raises NotJson for anything else: no UTF-8, no JSON, half a surrogate pair, nesting that Python cannot follow (about
-    1,000 levels), a number of more than 4,300 digits.
+    1,000 levels), a number of more than 4,300 digits or, with `finite`, one that is infinity to a float.
     """
     try:
         text = content.decode() if isinstance(content, bytes) else content

@@ -1,21 +1,48 @@
-"""Files as bytes and lines, plain, gzipped or zstandard by their ending. Nothing is read without a bound."""
+"""Files as bytes and lines, plain, gzipped or zstandard by their ending. Nothing is read without a bound: far above
+what good files need, and the environment raises it.
+"""
 
 from __future__ import annotations
 
 import gzip
 import io
+import os
 import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from steprag.limits import EXPANSION, LINE, expansion, line_bytes
+from steprag.errors import ConfigError, quoted
 
+LINE = "STEPRAG_LINE_MIB"
+"""Variable: MiB that one line of a file, or one JSON file, may have."""
+EXPANSION = "STEPRAG_EXPANSION"
+"""Variable: how many times its own size a compressed file may expand to."""
+_DEFAULTS = {LINE: 64, EXPANSION: 200}
 FREE = 64 << 20
 """Bytes that any compressed file may expand to: a short list of equal rows is no bomb."""
 _SLICE = 1 << 10
 """Packed bytes that zstandard is given at once: they expand to 32 MiB at most, mostly to some 4 KiB."""
+
+
+def line_bytes() -> int:
+    """Bytes that a line may have, without its newline."""
+    return _limit(LINE) << 20
+
+
+def expansion() -> int:
+    """How many times its own size a compressed file may expand to."""
+    return _limit(EXPANSION)
+
+
+def _limit(variable: str) -> int:
+    given = os.environ.get(variable, "").strip()
+    if not given:
+        return _DEFAULTS[variable]
+    if not (given.isascii() and given.isdigit() and 1 <= len(given) <= 9 and int(given)):
+        raise ConfigError(f"${variable} is {quoted(given)}; give a whole number of at least 1")
+    return int(given)
 
 
 class NotWhole(Exception):
@@ -35,8 +62,8 @@ def open_bytes(path: Path) -> BinaryIO:
 
 def unpacked(packed: BinaryIO, path: Path) -> BinaryIO:
     """The content of an open compressed file, which is closed with it; `path` tells format and size."""
-    inner = _Zst(packed) if path.suffix == ".zst" else _Gzip(packed)
-    return io.BufferedReader(_Bounded(inner, path.stat().st_size), 1 << 17)
+    inner = _Zst(packed) if path.suffix == ".zst" else gzip.GzipFile(fileobj=packed)
+    return io.BufferedReader(_Bounded(inner, packed, path.stat().st_size), 1 << 17)
 
 
 def lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
@@ -62,16 +89,19 @@ def _pass_over(stream: BinaryIO) -> None:
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that gives up once it has given too many times the packed size."""
+    """A stream that gives up once it has given too many times the packed size, or where gzip is damaged."""
 
-    def __init__(self, inner: Any, packed: int) -> None:
-        self._inner, self._left = inner, max(FREE, expansion() * packed)
+    def __init__(self, inner: Any, packed: BinaryIO, size: int) -> None:
+        self._inner, self._packed, self._left = inner, packed, max(FREE, expansion() * size)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        count = self._inner.readinto(buffer)
+        try:
+            count = self._inner.readinto(buffer)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise NotWhole(f"not a whole gzip file: {error}") from None
         self._left -= count
         if self._left < 0:
             problem = f"it expands to more than {expansion()} times its size"
@@ -79,25 +109,8 @@ class _Bounded(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        self._inner.close()
-        super().close()
-
-
-class _Gzip:
-    """A gzip file of one or more members."""
-
-    def __init__(self, packed: BinaryIO) -> None:
-        self._packed, self._file = packed, gzip.GzipFile(fileobj=packed)
-
-    def readinto(self, buffer: Any) -> int:
-        try:
-            return self._file.readinto(buffer)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise NotWhole(f"not a whole gzip file: {error}") from None
-
-    def close(self) -> None:
-        self._file.close()
         self._packed.close()
+        super().close()
 
 
 class _Zst:
@@ -133,6 +146,3 @@ class _Zst:
             raise NotWhole(f"not a whole zstandard file: {error}") from None
         unused = len(self._frame.unused_data) if self._frame.eof else 0
         self._packed = self._packed[len(part) - unused :]
-
-    def close(self) -> None:
-        self._file.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
-import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,12 +22,9 @@ import steprag
 from steprag.errors import BudgetReached, ConfigError, DataError, StepragError, quoted
 from steprag.files import PARTIAL, LineJournal, read_json, read_rows, write_json
 from steprag.run_outputs import FILES, REMEDY, Listed, check_outputs, outputs, to_facts
-from steprag.tree_checks import COUNTABLE
+from steprag.types import COUNTABLE
 
 FORMAT = 1
-_HASH = re.compile("[0-9a-f]{16}")
-MOVED = (("grpo", "depth"), ("search", "depth"), ("retriever", "top_k"))
-"""Sections and keys where manifests of earlier versions have what `episode` has now; later ones win."""
 
 
 @dataclass(frozen=True)
@@ -146,37 +142,12 @@ def read_manifest(path: Path | str, *needed: str) -> dict[str, Any]:
         if not isinstance(manifest.get(key, {}), dict):
             raise DataError(file, f"{key}: expected an object, found {type(manifest[key]).__name__}", remedy=REMEDY)
     for place in (manifest, manifest.get("identity", {})):
-        if isinstance(place.get("prompt"), str) and _HASH.fullmatch(place["prompt"]):
-            place["prompt"] = {"hash": place["prompt"]}  # as `judge` and `readings` wrote it
         if not isinstance(place.get("prompt"), dict | None):
             raise DataError(file, f"prompt: expected an object, found {quoted(place['prompt'])}", remedy=REMEDY)
     asked = manifest.get("asked", 0)
     if isinstance(asked, bool) or not isinstance(asked, int) or asked < 0:
         raise DataError(file, f"asked: expected a count of questions, found {quoted(asked)}", remedy=REMEDY)
-    return manifest | {key: _todays(manifest[key]) for key in ("identity", "config") if key in manifest}
-
-
-def _todays(part: Any) -> Any:
-    """An identity or configuration of any version in today's keys."""
-    if not isinstance(part, dict) or "episode" in part:
-        return part
-    episode = {
-        key: part[section][key]
-        for section, key in MOVED
-        if isinstance(part.get(section), dict) and key in part[section]
-    }
-    kept = {}
-    for section, values in part.items():
-        rest = values
-        if isinstance(values, dict):
-            rest = {key: value for key, value in values.items() if (section, key) not in MOVED}
-        if rest or not values:  # a section of which nothing is left goes
-            kept[section] = rest
-    if "harness" in kept:  # `limit` was in the identity of runs of `infer`: more questions were another run
-        kept.pop("limit", None)
-    if "replay_of" in kept:
-        kept["replay_of"] = _todays(kept["replay_of"])
-    return {**kept, "episode": episode} if episode else kept
+    return manifest
 
 
 def events_of(file: Path) -> Iterator[dict[str, Any]]:

@@ -19,6 +19,11 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    @property
+    def key_variable(self) -> str | None:
+        """The environment variable that holds the key for the section's `base_url`; None where it has none."""
+        return None
+
 
 class PriceConfig(Section):
     """Dollars a million tokens."""
@@ -101,6 +106,10 @@ class PolicyConfig(Section):
         if self.engine == "sglang" and self.base_url is None:  # its requests would go to OpenAI
             raise ValueError("engine sglang is not started here; give the base_url of one that runs")
         return self
+
+    @property
+    def key_variable(self) -> str | None:
+        return self.api_key_env
 
     @property
     def remote(self) -> bool:

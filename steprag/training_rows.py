@@ -5,18 +5,23 @@ They are frozen plain data in JSON Lines files, as the records of `steprag.types
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from steprag.files import line_hash
+from steprag.errors import DataError
+from steprag.files import existing, line_hash, read_records
 from steprag.metrics import normalise
-from steprag.tree_checks import COUNTABLE
-from steprag.types import Message
+from steprag.types import COUNTABLE, Message
 
 PEOPLE = "human"
 """The data set and the source of what people said."""
+MARKS = "wrong.jsonl"
+"""The pairs of a folder that a person marked as wrong: the viewer writes the file, `steprag pairs` filters by it."""
 Whole = Annotated[int, Field(ge=-COUNTABLE, le=COUNTABLE)]
 """A whole number that the columns of every exported format hold."""
 
@@ -134,3 +139,31 @@ class HumanPair:
 def people_id(question: str) -> str:
     """The id of a question that people asked: the same words have the same one."""
     return f"{PEOPLE}-{line_hash(normalise(question))}"
+
+
+@dataclass(frozen=True)
+class WrongPair:
+    """A preference that a person marked as wrong. `preference` names it (`preference_key`); the rest is for people."""
+
+    preference: str
+    question_id: str
+    chosen: str
+    rejected: str
+    time: str
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def preference_key(pair: Pair) -> str:
+    """The name of a preference: 16 hex digits of a hash of prompt, chosen and rejected. Equal preferences of several
+    trees have one name; the other way round it is another.
+    """
+    texts = [[[m["role"], m["content"]] for m in part] for part in (pair.prompt, pair.chosen, pair.rejected)]
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
+
+
+def read_marks(path: Path | str) -> dict[str, WrongPair]:
+    """The marks of a file by the names of their preferences. Raises ConfigError and DataError."""
+    file = existing(path, "file of pairs marked as wrong")
+    if file.is_dir():
+        raise DataError(file, "is a folder", remedy=f"give the file, {file / MARKS}")
+    return {mark.preference: mark for mark in read_records(file, WrongPair)}

@@ -12,12 +12,10 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from steprag.tree_checks import bad_link, bad_number, bad_role
-
 OMITTED = "omitted"
 """Key of a dataclass field's metadata: where the field is None, its JSON object lacks it."""
-TREE_FORMAT = 1
-"""The only version of a tree's line so far."""
+COUNTABLE = 2**53
+"""Counts above it are not exact as floats."""
 
 
 def omitted() -> Any:
@@ -156,82 +154,6 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Belief:
-    """How likely a policy finds a golden answer at a state, were it to answer there.
-
-    `logp`: the natural logarithm of the probability of `answer` and its closing tag, `tokens` tokens in all; of several
-    golden answers the likeliest. At most 0. `usage`: what it took to ask, which no node's own `usage` holds.
-    """
-
-    answer: str
-    logp: float
-    tokens: int
-    usage: Usage = Usage()
-
-
-@dataclass(frozen=True)
-class Node:
-    """A node of a tree: the step that led here and what the search learnt of it.
-
-    The root has parent None, depth 0 and no action. `depth` is the number of steps from the question. `value` is the
-    mean of the rewards backed up through the node, None where none was. `failure` names why a completion was refused
-    (`steprag.agent.grammar.FAILURES`); such a node is terminal and has neither content nor value. `messages` is the
-    prompt that its children saw, present where the node was expanded. `usage` is what the request that sampled it cost;
-    siblings of one request share it, so it stands on the first of them alone. `belief`: the policy's in the golden
-    answer at this node's state, where that was asked (`search.score`, `steprag belief`). `golden_found`, of a search:
-    whether a golden answer stands in the passages that it found, word for word; None where nobody looked, and on
-    questions that can be guessed.
-    """
-
-    id: int
-    parent: int | None
-    depth: int
-    action: str | None = None
-    text: str = ""
-    content: str | None = None
-    visits: int = 0
-    value: float | None = None
-    terminal: bool = False
-    failure: str | None = None
-    prediction_f1: float | None = None
-    judge: dict[str, Any] | None = None
-    passages: tuple[Found, ...] = ()
-    messages: tuple[Message, ...] | None = None
-    usage: Usage = Usage()
-    belief: Belief | None = omitted()
-    golden_found: bool | None = omitted()
-
-
-@dataclass(frozen=True)
-class Tree:
-    """A finished search: nodes in order of creation, so `nodes[i].id == i` and a parent stands before its children.
-
-    `iterations`: how many the search took. `known`: ids of the nodes that an earlier round's tree has too, None where
-    no earlier round was given. Raises ValueError where the nodes make no sense.
-    """
-
-    format: int
-    question: Question
-    status: str
-    usage: Usage
-    nodes: tuple[Node, ...]
-    iterations: int | None = omitted()
-    known: tuple[int, ...] | None = omitted()
-    extra: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.format != TREE_FORMAT:
-            raise ValueError(f"format {self.format} is not known; this version reads {TREE_FORMAT}")
-        if not self.nodes:
-            raise ValueError("a tree needs at least its root")
-        for place, node in enumerate(self.nodes):
-            if fault := bad_link(self.nodes, place) or bad_number(node) or bad_role(node):
-                raise ValueError(f"nodes[{place}]: {fault}")
-        if self.known and not 0 <= min(self.known) <= max(self.known) < len(self.nodes):
-            raise ValueError("known names a node that the tree lacks")
-
-
-@dataclass(frozen=True)
 class Prediction:
     """What an episode answered. `prediction` is None where it ended without one; `passages` by query, best first.
 
@@ -294,15 +216,4 @@ class Verdict:
     right: bool | None
     text: str
     usage: Usage
-    extra: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A question that could not be finished: the error class, one line of detail, and the tree as far as it grew."""
-
-    id: str
-    reason: str
-    detail: str
-    tree: Tree | None = None
     extra: dict[str, Any] = field(default_factory=dict)

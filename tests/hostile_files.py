@@ -11,9 +11,10 @@ from typing import Any
 
 import yaml
 
-from steprag.checksums import file_facts
+from steprag.run_outputs import file_facts
 
-RAW = {"nested": "[" * 100_000, "digits": "9" * 5000, "surrogate": '"\\ud83d"', "NaN": "NaN", "minus": "-Infinity"}
+RAW = {"nested": "[" * 100_000, "digits": "9" * 5000, "surrogate": '"\\ud83d"', "NaN": "NaN", "minus": "-Infinity",
+       "huge": "-1e999"}  # fmt: skip
 """JSON that Python's own decoder takes, or falls over; each stands where a value stood."""
 ODD: tuple[Any, ...] = (
     *(None, True, 0, -1, 7, 2**63, 10**400, 0.5, -1e308, "", "x", "0", "a\x00b", "../../etc/passwd", "é" * 300),

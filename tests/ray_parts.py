@@ -25,7 +25,8 @@ from steprag.agent.open import Agent
 from steprag.batch.journal import Journal
 from steprag.batch.workers import Work, Working
 from steprag.engines.launch import free_port
-from steprag.types import Failure, Question, Tree
+from steprag.tree import Failure, Tree
+from steprag.types import Question
 from tests.fakes import DictRetriever, listening
 
 needs_ray = pytest.mark.skipif(

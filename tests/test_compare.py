@@ -16,7 +16,8 @@ from steprag.agent.profiles import PROFILES, load_profile
 from steprag.cli import guarded, main
 from steprag.files import write_records
 from steprag.runs import open_run
-from steprag.types import Failure, Found, Prediction, Step, Usage
+from steprag.tree import Failure
+from steprag.types import Found, Prediction, Step, Usage
 
 
 def prediction(number: int, said: str | None, searches: int = 1, **metadata: Any) -> Prediction:

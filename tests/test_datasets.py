@@ -20,7 +20,8 @@ from steprag.files import dump_line, from_dict, read_lines, read_records, write_
 from steprag.inputs import read_questions
 from steprag.runs import read_manifest
 from steprag.training_rows import Pair
-from steprag.types import Prediction, Question, State, Tree
+from steprag.tree import Tree
+from steprag.types import Prediction, Question, State
 from tests.fakes import QUESTION, WORLD, Endpoint, answer, chat_reply, evidence, listening, options, query, serve
 from tests.indexing import words_index
 

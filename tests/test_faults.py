@@ -20,7 +20,8 @@ from steprag.config import load_config
 from steprag.errors import PolicyUnavailable
 from steprag.files import read_records
 from steprag.runs import read_manifest
-from steprag.types import Failure, Question, Tree
+from steprag.tree import Failure, Tree
+from steprag.types import Question
 from tests.fakes import QUESTION, DictRetriever, Endpoint, beginner, chat_reply, listening
 from tests.test_journal import generate_with
 

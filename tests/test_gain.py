@@ -27,7 +27,8 @@ from steprag.files import from_dict, read_records, to_dict, write_records
 from steprag.gain import CLEAR, FLOOR, floored, gains
 from steprag.gold import Fact, facts_of, gold_of
 from steprag.training_rows import Pair
-from steprag.types import Belief, Found, Message, Node, Question, Tree, Usage
+from steprag.tree import Belief, Node, Tree
+from steprag.types import Found, Message, Question, Usage
 
 PROMPT = (Message(role="user", content="u"),)
 CURRENCY = Question("q", "Which currency is used there?", ("lek",))

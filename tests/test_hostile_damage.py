@@ -26,11 +26,12 @@ from steprag.agent.checkpoints import profile_for
 from steprag.cli import main
 from steprag.engines.models import resolve_model
 from steprag.errors import DataError, StepragError
-from steprag.files import LineJournal, write_json
+from steprag.files import LineJournal, write_json, write_records
 from steprag.run_outputs import FILES, check_outputs, outputs
 from steprag.runs import checked_manifest, open_run, read_manifest
 from steprag.sections import PromptConfig
 from steprag.terminal import plain
+from steprag.training_rows import MARKS, WrongPair
 from tests.fakes import Endpoint
 from tests.indexing import edit_manifest
 from tests.levels import SEED, rounds
@@ -213,6 +214,23 @@ def test_what_a_run_lists(tmp_path: Path) -> None:
         rows.append({"b": 2})
     assert check_outputs(tmp_path / "run", read_manifest(tmp_path / "run"), full=True) == 2
     assert outputs(tmp_path / "run").keys() == {"rows.jsonl", "metrics.jsonl"}
+
+
+def test_what_others_put_into_a_run_folder_never_locks_it(run: Path, tmp_path: Path) -> None:
+    """The marks of the viewer, a file of the user, and a list of version 0.1.0 that names the marks."""
+    folder = tmp_path / "pairs"
+    build = ["pairs", "--trees", str(run), "--out", str(folder), "--validation", "0"]
+    mark = WrongPair("p", "q", "a", "b", "now")
+    assert main(build) == 0
+    for count in (1, 2):
+        write_records(folder / MARKS, [mark] * count)
+        write_records(folder / "mine.jsonl", [mark] * count)
+        assert checked_manifest(folder)
+        assert main(build) == 0
+    assert {MARKS, "mine.jsonl"} & set(read_manifest(folder)[FILES]) == set()
+    assert "pairs.train.jsonl" in read_manifest(folder)[FILES]
+    edit_manifest(folder, "files", MARKS, value={"bytes": 1, "sha256": "x"})
+    assert checked_manifest(folder)
 
 
 ODD = {"bytes": 1, "sha256": "x"}

@@ -40,9 +40,9 @@ from steprag.engines.special_tokens import special_tokens
 from steprag.engines.tokens import load_tokenizer
 from steprag.errors import StepragError
 from steprag.files import write_records
-from steprag.marks import MARKS, WrongPair
 from steprag.runs import read_manifest
 from steprag.sections import PromptConfig, RetrieverConfig
+from steprag.training_rows import MARKS, WrongPair
 from steprag.types import Question
 from tests.fakes import QUESTION, Endpoint, chat_reply, serve
 from tests.hostile_files import mutate, reseal

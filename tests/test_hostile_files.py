@@ -23,11 +23,14 @@ from steprag.errors import ConfigError, DataError, StepragError
 from steprag.files import lines_of, read_json, read_lines, read_records, read_rows
 from steprag.inputs import read_passages, read_questions
 from steprag.json_text import NotJson, decoded
-from steprag.limits import EXPANSION, LINE
+from steprag.packed import EXPANSION, LINE
 from steprag.runs import read_manifest
 from steprag.types import Passage, Prediction, Question, Tree
 from steprag.yaml_files import read_yaml
 from tests.levels import SEED, rounds
+from steprag.tree import Tree
+from steprag.types import Passage, Prediction, Question
+from tests.hostile_files import mutated_bytes
 
 MIB = 1 << 20
 CRASHES = {
@@ -40,6 +43,7 @@ CRASHES = {
     "utf-16": b"\xff\xfe{\x00}\x00",
     "half a surrogate pair": b'{"id": "a", "question": "\\ud83d"}',
     "NaN": b'{"id": "a", "score": NaN}',
+    "infinity to a float": b'{"id": "a", "question": "q", "golden_answers": ["a"], "metadata": {"n": [1e999]}}',
     "minus infinity": b'{"id": "a", "score": -Infinity}',
     "a list": b"[1, 2]",
     "null": b"null",
@@ -117,27 +121,13 @@ def test_any_json_is_a_record_or_a_named_refusal(tmp_path_factory: pytest.TempPa
 GOOD = json.dumps({"id": "q", "question": "who?", "golden_answers": ["a", "é"], "metadata": {"n": [1, 2.5, None]}})
 
 
-def mutated(content: bytes, rng: random.Random) -> bytes:
-    """One flip, cut, doubling or foreign piece."""
-    place, end = rng.randrange(len(content)), rng.randrange(len(content))
-    match rng.randrange(4):
-        case 0:
-            return content[:place] + bytes([content[place] ^ 1 << rng.randrange(8)]) + content[place + 1 :]
-        case 1:
-            return content[:place]
-        case 2:
-            return content[:end] + content[min(place, end) : end] * rng.choice([1, 2, 5000]) + content[end:]
-        case _:
-            return content[:place] + rng.choice([*CRASHES.values(), b"\x1b[2J", b"\\ud800"]) + content[place:]
-
-
 @pytest.mark.timeout(1200)
 def test_mutations_of_good_files_are_read_or_refused(tmp_path: Path) -> None:
     rng, file, tries = random.Random(SEED), tmp_path / "file.jsonl", rounds(400, 5_000, 50_000)
     content = f"{GOOD}\n{GOOD.replace('q', 'r', 1)}\n".encode()
     refused = 0
     for _ in range(tries):
-        file.write_bytes(mutated(content, rng))
+        file.write_bytes(mutated_bytes(content, rng))
         for read in (read_questions, lambda path: list(json_lines(path)), lambda path: list(lines_of(path))):
             try:
                 read(file)
@@ -221,17 +211,6 @@ def test_adapters_without_tensors_are_refused(content: bytes, tmp_path: Path) ->
     file.write_bytes(content)
     with pytest.raises(DataError, match="adapter_model.safetensors"):
         check_tensors(file)
-
-
-@pytest.mark.parametrize("content", [
-    b"a: [" * 3000, b"a: " + b"9" * 5000, b"caf\xe9: 1", b"\xff\xfea\x00", b"1: 2", b"a: &x [1]\nb: *x", b"- 1",
-    b"!!python/object/apply:os.system [ls]", b"!!binary aGk=", b"? [a]\n: 1", b"a: \x00", b"a: [",
-    b'a: "\\ud83d"', b'"\\ud83d": 1', b'a: ["x", "\\ud83d\\ude00"]',
-])  # fmt: skip
-def test_recipes_that_are_none_are_refused(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"recipe.yaml"):
-        read_yaml(tmp_path / "recipe.yaml")
 
 
 @pytest.mark.parametrize("format", ["verl", "proguide"])

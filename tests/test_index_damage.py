@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import steprag.checksums
+import steprag.run_outputs
 from indexes import open_retriever
 from indexes.build import IndexConfig, build_index
 from indexes.corpora.passage_store import PassageStore, write_passages
@@ -110,7 +110,7 @@ def test_fingerprint_names_corpus_and_encoder(index: Path, encoder: Path, tmp_pa
 
 def test_a_large_file_is_sampled_at_opening(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is too large to be hashed at every opening."""
-    monkeypatch.setattr(steprag.checksums, "HASHED_BYTES", 0)
+    monkeypatch.setattr(steprag.run_outputs, "HASHED_BYTES", 0)
     fingerprint(index)
     vectors = index / "vectors.faiss"
     content = vectors.read_bytes()

@@ -35,7 +35,8 @@ from steprag.policy.client import Model, Policy
 from steprag.policy.gate import Gate
 from steprag.runs import open_run, read_manifest
 from steprag.sections import PolicyConfig, PriceConfig, RateConfig
-from steprag.types import Failure, Message, Passage, Question, Sample, Tree
+from steprag.tree import Failure, Tree
+from steprag.types import Message, Passage, Question, Sample
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy
 
 QUESTIONS = [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(4)]

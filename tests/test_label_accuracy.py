@@ -11,7 +11,8 @@ import pytest
 
 from benchmarks.label_accuracy import begun, main
 from steprag.files import write_records
-from steprag.types import Belief, Found, Message, Node, Question, Tree, Usage
+from steprag.tree import Belief, Node, Tree
+from steprag.types import Found, Message, Question, Usage
 
 FACTS = {"facts": [{"passage": "1", "anyof": [["Albania"]]}, {"passage": "2", "anyof": [["lek"]]}]}
 OPEN = Question("q", "Which currency is used around Tirana?", ("lek",), FACTS)

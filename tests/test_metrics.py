@@ -16,20 +16,10 @@ from __future__ import annotations
 
 import pytest
 
-from steprag.metrics import Overlap, cover_match, exact_match, f1, guessable, normalise, overlap
-
-
-@pytest.mark.parametrize(("text", "normal"), [
-    ("The  Beatles!", "beatles"),
-    ("J. K. Rowling", "j k rowling"),
-    ("an apple a day", "apple day"),
-    ("Côte d'Ivoire", "côte divoire"),
-    ("3.5 million", "35 million"),
-    ("", ""),
-])  # fmt: skip
-def test_normalisation_is_squads(text: str, normal: str) -> None:
-    assert normalise(text) == normal
-
+from steprag.errors import ConfigError
+from steprag.gold import facts_of, gold_of
+from steprag.metrics import Overlap, cover_match, exact_match, f1, guessable, overlap
+from steprag.types import Question
 
 # prediction, golden answers, EM, F1, precision, recall: all scripts agree (SQuAD's has no precision and recall).
 ALL_AGREE = [
@@ -175,3 +165,19 @@ def test_no_golden_answer_scores_nothing(prediction: str) -> None:
 )
 def test_answers_that_can_be_guessed(asked: str, answer: str, expected: bool) -> None:
     assert guessable(asked, (answer,)) is expected
+
+
+@pytest.mark.parametrize("metadata", [
+    {"supporting_titles": "Paris"}, {"supporting_ids": "156"}, {"supporting_facts": "Paris"},
+    {"supporting_facts": ["Paris", "Rome"]}, {"supporting_facts": {"title": "Paris"}}, {"supporting_titles": {"a": 1}},
+])  # fmt: skip
+def test_marks_that_are_no_lists_are_refused_and_never_taken_apart(metadata: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="question 'q': metadata supporting_titles, supporting_ids or supporting_"):
+        gold_of(Question("q", "Where?", ("a",), metadata))
+
+
+@pytest.mark.parametrize("facts", ["x", {"a": 1}, [{"passage": 1, "anyof": "Malta"}],
+                                   [{"passage": 1, "anyof": ["Malta"]}]])  # fmt: skip
+def test_facts_that_are_no_lists_are_refused(facts: object) -> None:
+    with pytest.raises(ConfigError, match=r"question 'q': metadata.facts cannot be read"):
+        facts_of(Question("q", "Where?", ("a",), {"facts": facts}))

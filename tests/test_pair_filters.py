@@ -29,7 +29,8 @@ from steprag.errors import ConfigError, DataError
 from steprag.files import dump_line, read_records, to_dict, write_records
 from steprag.runs import read_manifest
 from steprag.training_rows import Pair, Ranking, StepLabel, Trajectory
-from steprag.types import Message, Question, Tree
+from steprag.tree import Tree
+from steprag.types import Message, Question
 from tests.fakes import QUESTION, ScriptedPolicy, answer, beginner, evidence, query
 from tests.models import make_llama
 from tests.test_search import planted, search, searcher

@@ -265,7 +265,7 @@ def test_rows_that_are_no_pairs_are_kept_with_a_reason(tmp_path: Path) -> None:
     [
         ('[{"instruction": "x"}]', "row 1: no field 'input'"),
         ("[1]", "row 1: expected an object, found int"),
-        ('[{"instruction": 3', "not a JSON array|row 1"),
+        ('[{"instruction": 3', ":1: not JSON"),
         ("[]", "no row shows a prompt"),
     ],
 )

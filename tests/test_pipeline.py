@@ -26,7 +26,8 @@ from steprag.metrics import normalise
 from steprag.runs import read_manifest
 from steprag.sections import RetrieverConfig
 from steprag.training_rows import Pair, Trajectory
-from steprag.types import Failure, Message, Prediction, Question, Tree
+from steprag.tree import Failure, Tree
+from steprag.types import Message, Prediction, Question
 from tests.fakes import QUESTION, WORLD, Endpoint, answer, beginner, chat_reply, listening, options, serve
 from tests.indexing import small
 

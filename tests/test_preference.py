@@ -26,7 +26,8 @@ from steprag.errors import ConfigError, DataError
 from steprag.files import dump_line, from_dict, read_records, to_dict
 from steprag.runs import read_manifest
 from steprag.training_rows import Pair, Trajectory
-from steprag.types import Found, Message, Node, Question, Tree, Usage
+from steprag.tree import Node, Tree
+from steprag.types import Found, Message, Question, Usage
 
 PROMPT = (Message(role="system", content="s"), Message(role="user", content="u"))
 HERE = Path(__file__).parent

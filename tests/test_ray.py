@@ -28,7 +28,8 @@ from steprag.config import load_config
 from steprag.errors import DataError, PolicyRefused, StepFormatError, StepragError
 from steprag.files import read_records, write_records
 from steprag.runs import open_run, read_manifest
-from steprag.types import Failure, Question, Tree
+from steprag.tree import Failure, Tree
+from steprag.types import Question
 from tests.fakes import QUESTION, DictRetriever, Endpoint, chat_reply, options, serve
 from tests.ray_parts import needs_ray, open_deadly, retriever_service
 from tests.test_shards import content

@@ -13,7 +13,8 @@ import pytest
 
 from steprag.files import read_records
 from steprag.runs import read_manifest
-from steprag.types import Prediction, Tree
+from steprag.tree import Tree
+from steprag.types import Prediction
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 SMALL = ("--train_questions", "6", "--test_questions", "4", "--sft_steps", "2", "--dpo_steps", "2")

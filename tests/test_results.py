@@ -17,7 +17,8 @@ from steprag.batch.tree_results import TREES
 from steprag.cli import main
 from steprag.errors import DataError
 from steprag.files import dump_line, read_records, write_json
-from steprag.types import Node, Question, Tree, Usage
+from steprag.tree import Node, Tree
+from steprag.types import Question, Usage
 from tests.fakes import Endpoint
 from tests.test_pipeline import endpoint, index, options, questions
 

@@ -22,7 +22,8 @@ from steprag.files import read_records, write_records
 from steprag.policy.client import OpenAIPolicy, open_policy
 from steprag.runs import read_manifest
 from steprag.sections import PolicyConfig
-from steprag.types import Message, Question, Sample, State, Tree
+from steprag.tree import Tree
+from steprag.types import Message, Question, Sample, State
 from tests.fakes import (
     QUESTION,
     BelievingPolicy,

@@ -26,8 +26,8 @@ from steprag.errors import PolicyError
 from steprag.files import to_dict
 from steprag.gain import probability
 from steprag.policy.client import Policy
-from steprag.tree import children_of, discounted
-from steprag.types import Message, Node, Question, Sample, State, Tree
+from steprag.tree import Node, Tree, children_of, discounted
+from steprag.types import Message, Question, Sample, State
 from tests.fakes import QUESTION, BelievingPolicy, DictRetriever, ScriptedPolicy, answer, beginner, evidence, query
 
 GOLDEN = Path(__file__).parent / "golden_tree.json"

@@ -29,7 +29,8 @@ from steprag.engines.launch import free_port
 from steprag.errors import ConfigError, RetrieverError, StepFormatError
 from steprag.files import read_records, write_records
 from steprag.sections import EpisodeConfig
-from steprag.types import Completion, Passage, Prediction, Question, Tree
+from steprag.tree import Tree
+from steprag.types import Completion, Passage, Prediction, Question
 from tests.fakes import DictRetriever, chat_reply, options, serve
 
 DESK = [sys.executable, str(Path(__file__).parent / "mcp_desk.py")]

@@ -34,7 +34,6 @@ def test_the_blocks_of_the_tour_run_in_order(capsys: pytest.CaptureFixture[str])
 
 def test_the_librarys_names_are_there_and_nothing_is_imported_before_they_are_used() -> None:
     assert [name for name in steprag.__all__ if not hasattr(steprag, name)] == []
-    assert set(steprag.__all__) == set(steprag._MODULES), "a name of __all__ has no home"
     assert {name for name in steprag.__all__ if name not in dir(steprag)} == set()
     code = (
         "import sys, steprag\n"
@@ -46,4 +45,4 @@ def test_the_librarys_names_are_there_and_nothing_is_imported_before_they_are_us
         "except AttributeError as error: print(error)\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert ended.stdout == "module 'steprag' has no attribute 'Qestion'\n", ended.stderr
+    assert ended.stdout == "No steprag attribute Qestion\n", ended.stderr

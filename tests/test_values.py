@@ -17,7 +17,8 @@ from steprag.agent.environment import Environment
 from steprag.agent.judge import Judge, ScoreFormat, parse_score
 from steprag.agent.profiles import load_profile
 from steprag.config import load_config
-from steprag.types import Completion, Message, Question, Sample, State, Tree, Usage
+from steprag.tree import Tree
+from steprag.types import Completion, Message, Question, Sample, State, Usage
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy, answer, evidence
 
 ASKED = Question("q1", QUESTION, ("lek", "Albanian lek"))

@@ -26,7 +26,8 @@ from steprag.cli import main
 from steprag.files import dump_line, from_dict, line_hash, read_records
 from steprag.runs import open_run
 from steprag.training_rows import Pair
-from steprag.types import Passage, Tree
+from steprag.tree import Tree
+from steprag.types import Passage
 from steprag.view import api
 from steprag.view.answers import Answers
 from steprag.view.api import create_view_app

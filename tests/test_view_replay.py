@@ -15,7 +15,8 @@ from data_generation.search import run_wave, verdict
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.config import load_config
-from steprag.types import Question, State, Tree
+from steprag.tree import Tree
+from steprag.types import Question, State
 from tests.browser import browser, page_in
 from tests.fakes import QUESTION, BelievingPolicy, DictRetriever
 from tests.viewing import SHIPPED, made_run, viewer

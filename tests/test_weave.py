@@ -14,7 +14,8 @@ from steprag.agent.grammars import TRANSCRIPT
 from steprag.cli import main
 from steprag.files import read_records, write_records
 from steprag.training_rows import Trajectory
-from steprag.types import Found, Node, Question, Tree, Usage
+from steprag.tree import Node, Tree
+from steprag.types import Found, Question, Usage
 from tests.fakes import WORLD
 
 ASKED = Question("q", "Which money has Albania?", ("lek",), {"supporting_ids": ["1"]})

@@ -18,7 +18,8 @@ from steprag.batch.tree_results import TREES
 from steprag.cli import main
 from steprag.files import write_records
 from steprag.runs import open_run
-from steprag.types import TREE_FORMAT, Found, Message, Node, Prediction, Question, Step, Tree, Usage
+from steprag.tree import TREE_FORMAT, Node, Tree
+from steprag.types import Found, Message, Prediction, Question, Step, Usage
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -13,9 +13,9 @@ from filelock import FileLock, Timeout
 from indexes.corpora.passage_store import PASSAGES, PassageStore
 from indexes.manifest import MEND, IndexManifest
 from indexes.retrieval.searchers import named
-from steprag.checksums import FileFacts, check_files, file_facts
 from steprag.errors import ConfigError, DataError
 from steprag.files import from_dict, read_json, to_dict, write_json
+from steprag.run_outputs import FileFacts, check_files, file_facts
 from steprag.sections import Section
 
 FORMAT = 1

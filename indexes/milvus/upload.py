@@ -26,12 +26,12 @@ from indexes.milvus.collection import (
     told,
 )
 from indexes.vectors.vector_file import VECTORS, VectorFile
-from steprag.checksums import check_files
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError, DataError
 from steprag.files import existing
 from steprag.progress import Progress, say
+from steprag.run_outputs import check_files
 from steprag.sections import RetrieverConfig
 
 TYPES: Mapping[str, tuple[str, dict[str, int]]] = {

@@ -24,9 +24,9 @@ from indexes.retrieval.searchers import DenseSearcher, HybridSearcher, RowSearch
 from indexes.tools.open import open_toolbox
 from indexes.vectors.index_types import open_index
 from steprag.agent.retriever import Retriever
-from steprag.checksums import check_files
 from steprag.errors import ConfigError, DataError, StepragError
 from steprag.files import existing
+from steprag.run_outputs import check_files
 from steprag.sections import RetrieverConfig
 from steprag.yaml_files import read_yaml
 

@@ -64,6 +64,10 @@ class WebConfig(Section):
         default=THRESHOLD, description="auto: the web is asked where the best local passage is less alike"
     )
 
+    @property
+    def key_variable(self) -> str | None:
+        return self.key_env or f"{self.provider.upper()}_API_KEY"
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.provider == "searxng" and self.base_url is None:

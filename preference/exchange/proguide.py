@@ -16,10 +16,8 @@ import yaml
 
 from steprag.agent.grammars import PROGUIDE
 from steprag.errors import DataError
-from steprag.files import file_hash
-from steprag.json_array import array_items
-from steprag.json_text import NotJson
-from steprag.limits import line_bytes
+from steprag.files import file_hash, read_value
+from steprag.packed import line_bytes
 from steprag.training_rows import Pair
 from steprag.types import Passage, State, Step
 
@@ -29,6 +27,9 @@ TYPES = {"query": "Query Generation", "evidence": "Evidence Extraction", "answer
 ACTIONS = {name: action for action, name in TYPES.items()}
 LACKS = ("question ids (made from the question's text)", "golden answers", "rewards and margins", "visits",
          "trees and nodes", "the prompt at the depth limit")  # fmt: skip
+
+LONGEST = 8
+"""A file may have as many times the bytes that a line may have: the published one has some 200 MB."""
 
 _QUESTION = "Question: "
 _THOUGHTS = "\nPrevious Thoughts: "
@@ -77,14 +78,12 @@ def content(completion: str) -> str:
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Number (from 1) and fields of every row of a JSON array, streamed. Raises DataError for what is no such file."""
-    number = 0
-    with path.open("rb") as stream:
-        try:
-            for number, row in enumerate(array_items(stream, line_bytes()), 1):
-                yield number, _checked(path, number, row)
-        except NotJson as error:
-            raise DataError(path, f"not a JSON array: behind row {number}: {error}") from None
+    """Number (from 1) and fields of every row of a JSON array. Raises DataError for what is no such file."""
+    rows = read_value(path, LONGEST * line_bytes())
+    if not isinstance(rows, list):
+        raise DataError(path, f"expected a JSON array, found {type(rows).__name__}")
+    for number, row in enumerate(rows, 1):
+        yield number, _checked(path, number, row)
 
 
 def _checked(path: Path, number: int, row: object) -> dict[str, Any]:

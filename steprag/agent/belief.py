@@ -13,7 +13,8 @@ from steprag.agent.environment import Environment
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable
 from steprag.policy.client import Scorer
 from steprag.policy.scoring import SCORING
-from steprag.types import Belief, Message, Question, State, Usage
+from steprag.tree import Belief
+from steprag.types import Message, Question, State, Usage
 
 MOST_ANSWERS = 3
 """Golden answers that are scored at a state, the first ones: some data sets list dozens."""

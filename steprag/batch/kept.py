@@ -11,8 +11,7 @@ from pydantic import Field, StrictStr, TypeAdapter, ValidationError
 from steprag.batch.database import Database
 from steprag.errors import JournalError
 from steprag.files import from_dict
-from steprag.tree_checks import COUNTABLE
-from steprag.types import Completion, Passage, Question, Sample, Usage
+from steprag.types import COUNTABLE, Completion, Passage, Question, Sample, Usage
 
 _REMEDY = "the journal is damaged or not this program's: restore it, or move it away to start afresh"
 _Count = Annotated[int, Field(strict=True, ge=0, le=COUNTABLE)]

@@ -30,7 +30,8 @@ from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.replicas import Replicas
 from steprag.progress import say
 from steprag.runs import Run
-from steprag.types import Failure, Question
+from steprag.tree import Failure
+from steprag.types import Question
 
 Reply = TypeVar("Reply")
 DEATHS = 3

@@ -19,7 +19,8 @@ from steprag.errors import BudgetReached
 from steprag.policy.budget import Spending
 from steprag.policy.replicas import Replicas
 from steprag.sections import PriceConfig
-from steprag.types import Failure, Question, Usage
+from steprag.tree import Failure
+from steprag.types import Question, Usage
 
 
 @dataclass(frozen=True)

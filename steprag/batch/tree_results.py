@@ -10,7 +10,8 @@ from typing_extensions import TypedDict
 from steprag.agent.compliance import written
 from steprag.batch.results import ResultKind
 from steprag.files import dump_line
-from steprag.types import Tree, Usage
+from steprag.tree import Tree
+from steprag.types import Usage
 
 
 class _TreeCounts(TypedDict):

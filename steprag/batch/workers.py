@@ -18,7 +18,8 @@ from steprag.policy.budget import Spending
 from steprag.policy.client import Model
 from steprag.runs import Run
 from steprag.sections import JournalConfig, PolicyConfig
-from steprag.types import Failure, Question
+from steprag.tree import Failure
+from steprag.types import Question
 
 Outcome = TypeVar("Outcome")
 Work = Callable[[Question], Awaitable[Outcome | Failure]]

@@ -24,7 +24,8 @@ from steprag.policy.client import Model, OpenAIPolicy, model_identity
 from steprag.policy.replicas import Replicas
 from steprag.progress import Progress, say
 from steprag.runs import Run
-from steprag.types import Failure, Question, Usage
+from steprag.tree import Failure
+from steprag.types import Question, Usage
 
 FAILED = "failures.jsonl"
 Served = dict[str, dict[str, str]]

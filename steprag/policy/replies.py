@@ -9,8 +9,7 @@ from pydantic import ValidationError
 from steprag.errors import PolicyUnavailable
 from steprag.files import as_utf8
 from steprag.json_text import NotJson, decoded
-from steprag.tree_checks import COUNTABLE
-from steprag.types import Completion, Sample, Usage
+from steprag.types import COUNTABLE, Completion, Sample, Usage
 
 LONGEST = 1 << 20
 """Characters of a completion: a longer one is no answer to a request that bounds its tokens."""

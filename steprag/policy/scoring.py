@@ -25,8 +25,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from steprag.engines.models import resolve_model
 from steprag.engines.tokens import load_tokenizer, prompt_tokens, writes_on
 from steprag.errors import ConfigError
-from steprag.tree_checks import COUNTABLE
-from steprag.types import Completion, Message, Sample, Usage
+from steprag.types import COUNTABLE, Completion, Message, Sample, Usage
 
 SCORED = "scored"
 """`Completion.finish` of a text that was given, not sampled."""

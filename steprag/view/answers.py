@@ -10,10 +10,9 @@ from typing import Any
 from steprag.batch.results import Place
 from steprag.errors import ConfigError, DataError, quoted
 from steprag.files import line_hash, read_rows, to_dict, write_records
-from steprag.marks import MARKS, WrongPair, preference_key, read_marks
 from steprag.runs import now
-from steprag.training_rows import Pair
-from steprag.types import Tree
+from steprag.training_rows import MARKS, Pair, WrongPair, preference_key, read_marks
+from steprag.tree import Tree
 from steprag.view.doors import COMPARISON, REWARDS, RULES, SCORE, behind
 from steprag.view.folders import SERIES, RunFolder
 from steprag.view.kinds import FILES

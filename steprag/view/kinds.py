@@ -8,9 +8,8 @@ from typing import Any
 from steprag.agent.compliance import written
 from steprag.batch.results import ResultKind
 from steprag.batch.tree_results import TREES
-from steprag.marks import preference_key
 from steprag.metrics import normalise
-from steprag.training_rows import Pair
+from steprag.training_rows import Pair, preference_key
 from steprag.types import Prediction, Turn
 from steprag.view.doors import SCORE, behind
 

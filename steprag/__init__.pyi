@@ -1,0 +1,34 @@
+# ruff: noqa: I001 - one line a module
+"""What `import steprag` offers; `__init__.py` imports each name on first use."""
+
+from .agent.environment import Environment as Environment
+from .agent.open import Agent as Agent, make_environment as make_environment, open_agent as open_agent
+from .agent.profiles import PromptProfile as PromptProfile, load_profile as load_profile
+from .agent.retriever import Retriever as Retriever
+from .agent.rollout import episode_of as episode_of, rollout as rollout
+from .errors import StepragError as StepragError
+from .files import read_records as read_records, write_records as write_records
+from .inputs import read_passages as read_passages, read_questions as read_questions
+from .policy.client import Policy as Policy, open_policy as open_policy
+from .sections import (
+    EpisodeConfig as EpisodeConfig,
+    PolicyConfig as PolicyConfig,
+    PromptConfig as PromptConfig,
+    RetrieverConfig as RetrieverConfig,
+)
+from .training_rows import Pair as Pair
+from .tree import Failure as Failure, Node as Node, Tree as Tree
+from .types import (
+    Completion as Completion,
+    Episode as Episode,
+    Message as Message,
+    Passage as Passage,
+    Prediction as Prediction,
+    Question as Question,
+    State as State,
+    Step as Step,
+    Usage as Usage,
+)
+
+__version__: str
+__all__: list[str]
