@@ -1,7 +1,7 @@
 """Atlas: the embedded question-answering world of StepRAG.
 
 Short passages, questions with gold passage ids, and worked episodes, all derived from open data packages (SOURCES.md).
-The JSON Lines files are committed; ``python -m steprag.atlas.builder.build`` writes them again, byte for byte.
+The JSON Lines files are committed; ``python -m benchmarks.atlas.build`` writes them again, byte for byte.
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 DATA = Path(__file__).parent
 NAMES = ("corpus", "train", "dev", "test", "warmstart")
 TASKS = ("ledger.dev", "ledger.test", "forks.dev", "forks.test", "worked.train", "worked.dev", "choices.test")
-"""Questions that try an agent's memory, and worked episodes of them (`steprag.atlas.builder.tasks`); questions in
+"""Questions that try an agent's memory, and worked episodes of them (`benchmarks.atlas.tasks`); questions in
 MedQA's form.
 """
 

@@ -1,6 +1,6 @@
 """Worked episodes of Atlas' two tasks in the words of each arm of `steprag reproduce stack`.
 
-The builder writes down what an episode reads (`steprag.atlas.builder.tasks`); an arm is how it remembers that.
+The builder writes down what an episode reads (`benchmarks.atlas.tasks`); an arm is how it remembers that.
 """
 
 from __future__ import annotations

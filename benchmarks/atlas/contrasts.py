@@ -3,9 +3,9 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from steprag.atlas.builder.model import AtlasWorld, Entity, pick, plain, sentence_case
-from steprag.atlas.builder.questions import QuestionRow, hop_for, said, shares_words
-from steprag.atlas.builder.questions_elements import ALL
+from benchmarks.atlas.model import AtlasWorld, Entity, pick, plain, sentence_case
+from benchmarks.atlas.questions import QuestionRow, hop_for, said, shares_words
+from benchmarks.atlas.questions_elements import ALL
 
 Wordings = tuple[tuple[str, str], ...]  # the question with {a} and {b}; "more" or "less"
 COMPARE: dict[tuple[str, str], Wordings] = {

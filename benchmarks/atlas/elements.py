@@ -5,7 +5,7 @@ from collections import defaultdict
 
 from mendeleev.fetch import fetch_table
 
-from steprag.atlas.builder.model import Entity, Value, plain
+from benchmarks.atlas.model import Entity, Value, plain
 
 # Notes of mendeleev 1.3.0 → the persons, in the usual spelling. Rows that are not here keep no named discoverer.
 PERSONS = {

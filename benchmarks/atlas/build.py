@@ -1,4 +1,4 @@
-"""Writes Atlas anew: ``python -m steprag.atlas.builder.build [folder]``; the same bytes with pinned packages."""
+"""Writes Atlas anew: ``python -m benchmarks.atlas.build [folder]``; the same bytes with pinned packages."""
 
 import json
 import logging
@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from benchmarks.atlas.contrasts import borders, comparison, yes_no
+from benchmarks.atlas.episodes import rows as worked
+from benchmarks.atlas.model import AtlasWorld, plain
+from benchmarks.atlas.multiple_choice import choice_rows
+from benchmarks.atlas.questions import QuestionRow, bridge, one_hop
+from benchmarks.atlas.splits import assign, choose
+from benchmarks.atlas.tasks import task_files
+from benchmarks.atlas.world import build_world
 from steprag.atlas import DATA
-from steprag.atlas.builder.contrasts import borders, comparison, yes_no
-from steprag.atlas.builder.episodes import rows as worked
-from steprag.atlas.builder.model import AtlasWorld, plain
-from steprag.atlas.builder.multiple_choice import choice_rows
-from steprag.atlas.builder.questions import QuestionRow, bridge, one_hop
-from steprag.atlas.builder.splits import assign, choose
-from steprag.atlas.builder.tasks import task_files
-from steprag.atlas.builder.world import build_world
 
 PACKAGES = {
     "airportsdata": "20260905",

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from steprag.atlas.builder.model import AtlasWorld, Entity, pick, sentence_case, with_article
-from steprag.atlas.builder.questions import answers_of, fill, given_away, said
-from steprag.atlas.builder.questions_geography import ASKS
+from benchmarks.atlas.model import AtlasWorld, Entity, pick, sentence_case, with_article
+from benchmarks.atlas.questions import answers_of, fill, given_away, said
+from benchmarks.atlas.questions_geography import ASKS
 
 CONDITIONS = {
     "dialling": "the dialling code {v}",

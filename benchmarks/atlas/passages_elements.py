@@ -1,6 +1,6 @@
 """How facts about elements, discoverers, currencies and languages are told; see `passages_geography`."""
 
-from steprag.atlas.builder.passages_geography import Layout, Slot
+from benchmarks.atlas.passages_geography import Layout, Slot
 
 SYMBOL: Slot = (
     ("symbol number", "{N} is a chemical element with the symbol {symbol} and atomic number {number}."),

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from steprag.atlas.builder.forks import Fork, forks
-from steprag.atlas.builder.model import AtlasWorld, pick
-from steprag.atlas.builder.questions import QuestionRow, one_hop
-from steprag.atlas.builder.splits import DULL, SEED
+from benchmarks.atlas.forks import Fork, forks
+from benchmarks.atlas.model import AtlasWorld, pick
+from benchmarks.atlas.questions import QuestionRow, one_hop
+from benchmarks.atlas.splits import DULL, SEED
 from steprag.atlas.readings import Reading
 
 Row = dict[str, object]

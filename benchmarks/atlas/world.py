@@ -4,11 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from steprag.atlas.builder.cities import Row, load_airports, load_cities
-from steprag.atlas.builder.countries import load_countries
-from steprag.atlas.builder.elements import load_matter
-from steprag.atlas.builder.languages import load_currencies, load_languages
-from steprag.atlas.builder.model import (
+from benchmarks.atlas.cities import Row, load_airports, load_cities
+from benchmarks.atlas.countries import load_countries
+from benchmarks.atlas.elements import load_matter
+from benchmarks.atlas.languages import load_currencies, load_languages
+from benchmarks.atlas.model import (
     AtlasPassage,
     AtlasWorld,
     Entity,
@@ -20,9 +20,9 @@ from steprag.atlas.builder.model import (
     possessive,
     sentence_case,
 )
-from steprag.atlas.builder.passages_elements import CURRENCY, ELEMENT, LANGUAGE, PERSON
-from steprag.atlas.builder.passages_geography import AIRPORT, CITY, COUNTRY, STATE, Layout, Pattern, Slot
-from steprag.atlas.builder.states import load_states
+from benchmarks.atlas.passages_elements import CURRENCY, ELEMENT, LANGUAGE, PERSON
+from benchmarks.atlas.passages_geography import AIRPORT, CITY, COUNTRY, STATE, Layout, Pattern, Slot
+from benchmarks.atlas.states import load_states
 
 MINES_LEFT_OUT = frozenset({"country:CN", "country:US"})  # first for so many elements that the fact tells little
 SHORTEST = 15  # words; a passage below this is not worth a place in the corpus

@@ -5,8 +5,8 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from steprag.atlas.builder.model import AtlasWorld, plain
-from steprag.atlas.builder.questions import QuestionRow
+from benchmarks.atlas.model import AtlasWorld, plain
+from benchmarks.atlas.questions import QuestionRow
 
 SEED = 20
 SHARES = {"train": 0.37, "dev": 0.14, "test": 0.23, "warmstart": 0.26}

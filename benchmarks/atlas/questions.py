@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from steprag.atlas.builder.model import AtlasWorld, Entity, Value, pick, plain, sentence_case
-from steprag.atlas.builder.questions_elements import ALL
-from steprag.atlas.builder.questions_geography import Ask
+from benchmarks.atlas.model import AtlasWorld, Entity, Value, pick, plain, sentence_case
+from benchmarks.atlas.questions_elements import ALL
+from benchmarks.atlas.questions_geography import Ask
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from steprag.atlas.builder.model import pick, sentence_case
-from steprag.atlas.builder.questions import Hop, QuestionRow
+from benchmarks.atlas.model import pick, sentence_case
+from benchmarks.atlas.questions import Hop, QuestionRow
 
 Step = dict[str, object]
 # Few and short: a small model learns what to ask for, not how to chat, and every word costs time in every episode.

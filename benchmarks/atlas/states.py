@@ -2,7 +2,7 @@
 
 import us
 
-from steprag.atlas.builder.model import Entity, Value, counted, plain
+from benchmarks.atlas.model import Entity, Value, counted, plain
 
 
 def load_states() -> list[Entity]:

@@ -1,6 +1,6 @@
 """What Atlas leaves out or mends of its data packages, and why."""
 
-from steprag.atlas.builder.model import Value
+from benchmarks.atlas.model import Value
 
 
 def _codes(text: str) -> frozenset[str]:
