@@ -288,9 +288,7 @@ def missing_packages() -> list[str]:
     return [name for name in DATA_PACKAGES if importlib.util.find_spec(name) is None]
 
 
-@pytest.mark.skipif(
-    bool(missing_packages()), reason=f"not installed: {missing_packages()}"
-)
+@pytest.mark.skipif(bool(missing_packages()), reason=f"not installed: {missing_packages()}")
 def test_the_builder_writes_the_committed_files_again(tmp_path: Path) -> None:
     from benchmarks.atlas.build import PACKAGES, build
 

@@ -1,7 +1,7 @@
 """Two tasks for an agent that has to manage what it remembers: Ledger asks many things at once, Forks leads astray.
 
 Both lean on Atlas' corpus and keep to its splits. A worked episode is written once, as the readings that it takes; the
-words of each grammar are put to them later (`steprag/experiments/stack_words.py`).
+words of each grammar are put to them later (`steprag/experiments/stack_arms.py`).
 """
 
 import random
@@ -13,7 +13,7 @@ from benchmarks.atlas.forks import Fork, forks
 from benchmarks.atlas.model import AtlasWorld, pick
 from benchmarks.atlas.questions import QuestionRow, one_hop
 from benchmarks.atlas.splits import DULL, SEED
-from steprag.atlas.readings import Reading
+from steprag.experiments.stack_arms import Reading
 
 Row = dict[str, object]
 LEDGER_TRAIN = {1: 50, 2: 50, 3: 50}
