@@ -38,8 +38,8 @@ UNTRAINED = ("vote", "warm", "shipped", "bare")
 SOUND = ("--filters.repeating", "true", "--filters.again", "true", "--filters.unread", "true",
          "--filters.made_up", "true", "--pairs.cross_action", "false", "--sft.per_tree", "3")  # fmt: skip
 """What is learnt from in every arm. A small model rambles, asks again, makes evidence up, and guesses at the end. Pairs
-of a search and an answer are left out: the agent learnt to search on and on (docs/results-shipped-start.md). One
-episode a tree would be too few.
+of a search and an answer are left out: the agent learnt to search on and on
+(docs/figures/results-shipped-start.md). One episode a tree would be too few.
 """
 STEPS = ("--reward.grounded", "true", "--sft.paths", "shortest")
 """Of right episodes, those whose facts were found, for luck teaches to guess; the shortest, for the others dawdle."""
@@ -52,7 +52,7 @@ RULES = {
 }  # fmt: skip
 """What makes an arm's supervised steps and pairs: beliefs and found answers; string match; the mean of the rollouts
 below; right episodes and where they part from wrong ones, whatever other episodes say. Without a discount: with one,
-pairs would teach to answer early (docs/results-shipped-start.md).
+pairs would teach to answer early (docs/figures/results-shipped-start.md).
 """
 
 

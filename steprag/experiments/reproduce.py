@@ -154,7 +154,7 @@ def learn(proof: Proof, number: int) -> list[Stage]:
     """The adapters of a round: SFT on top of the warm start, then DPO on top of that, on all rounds' trees.
 
     From the warm start, as ReST-EM from its base (arXiv 2312.06585), on all that was found: learnt on top of the first
-    round's policy, the second round's alone lost what the first had gained (docs/results-shipped-start.md).
+    round's policy, the second round's alone lost what the first had gained (docs/figures/results-shipped-start.md).
     """
     out, sizes, pairs = proof.out, proof.sizes, proof.out / f"pairs{number}"
     sft, dpo = (steps_of(kind, pairs, sizes, number) for kind in ("sft", "dpo"))
