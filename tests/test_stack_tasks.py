@@ -16,6 +16,7 @@ from steprag import atlas
 from steprag.agent.environment import Environment
 from steprag.agent.grammars import STACK
 from steprag.agent.profiles import load_profile
+from steprag.atlas import TaskEpisode
 from steprag.cli import main
 from steprag.errors import ConfigError
 from steprag.experiments.stack_arms import (
@@ -23,7 +24,6 @@ from steprag.experiments.stack_arms import (
     Arm,
     StackProof,
     StackSizes,
-    TaskEpisode,
     stack,
     transcript,
     write_worked,

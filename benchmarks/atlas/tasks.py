@@ -13,7 +13,7 @@ from benchmarks.atlas.forks import Fork, forks
 from benchmarks.atlas.model import AtlasWorld, pick
 from benchmarks.atlas.questions import QuestionRow, one_hop
 from benchmarks.atlas.splits import DULL, SEED
-from steprag.experiments.stack_arms import Reading
+from steprag.atlas import Reading
 
 Row = dict[str, object]
 LEDGER_TRAIN = {1: 50, 2: 50, 3: 50}

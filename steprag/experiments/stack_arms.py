@@ -6,41 +6,14 @@ The builder of Atlas writes down what an episode reads (`benchmarks.atlas.tasks`
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from steprag.atlas import TaskEpisode
 from steprag.experiments.options import ProofOptions, size
 from steprag.files import read_records, write_records
 
 Step = dict[str, object]
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A search and what is made of its passages.
-
-    `need`: what is missing. `keep`: whether the passages held it. `text`: the sentence that is kept, or why nothing is.
-    `brief`: the same in a few words, for a summary. `gold`: corpus rows that tell it.
-    """
-
-    need: str
-    query: str
-    keep: bool
-    text: str
-    brief: str = ""
-    gold: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class TaskEpisode:
-    """A question of a task and the readings that answer it."""
-
-    id: str
-    question: str
-    golden_answers: tuple[str, ...]
-    readings: tuple[Reading, ...]
-    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 def write_worked(tasks: Path, out: Path, words: Callable[[TaskEpisode], list[Step]]) -> None:
