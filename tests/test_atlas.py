@@ -1,6 +1,7 @@
 """Atlas, the embedded world: its files keep their promises, and the builder writes them again byte for byte."""
 
 import asyncio
+import hashlib
 import importlib.util
 import json
 import random
@@ -287,9 +288,9 @@ def missing_packages() -> list[str]:
     return [name for name in DATA_PACKAGES if importlib.util.find_spec(name) is None]
 
 
-@pytest.mark.skipif(bool(missing_packages()), reason=f"the extra 'atlas' is not installed: {missing_packages()}")
+@pytest.mark.skipif(bool(missing_packages()), reason=f"not installed: {missing_packages()}")
 def test_the_builder_writes_the_committed_files_again(tmp_path: Path) -> None:
-    from steprag.atlas.builder.build import PACKAGES, build
+    from benchmarks.atlas.build import PACKAGES, build
 
     other = {name: version(name) for name, wanted in PACKAGES.items() if version(name) != wanted}
     if other:
@@ -299,6 +300,13 @@ def test_the_builder_writes_the_committed_files_again(tmp_path: Path) -> None:
         assert (tmp_path / f"{name}.jsonl").read_bytes() == atlas.path(name).read_bytes()
     for name in atlas.TASKS:
         assert (tmp_path / "tasks" / f"{name}.jsonl").read_bytes() == atlas.task(name).read_bytes()
+
+
+def test_the_files_are_those_whose_hashes_are_listed() -> None:
+    listed = re.findall(r"^\| `(\S+)` \| `([0-9a-f]{64})` \|$", (atlas.DATA / "SOURCES.md").read_text(), re.MULTILINE)
+    assert len(listed) == len(atlas.NAMES) + len(atlas.TASKS) + 1
+    for name, digest in listed:
+        assert hashlib.sha256((atlas.DATA / name).read_bytes()).hexdigest() == digest, name
 
 
 def test_the_searched_trees_are_of_train_questions_and_give_pairs(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.atlas.multiple_choice import choice_rows
 from inference.datasets import question_file
 from steprag import atlas
-from steprag.atlas.builder.multiple_choice import choice_rows
 from steprag.cli import main
 from steprag.errors import DataError
 from steprag.files import write_records

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from argparse import Namespace
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +22,20 @@ import steprag.experiments.stages
 from steprag import atlas
 from steprag.cli import main
 from steprag.errors import PART_DONE, ConfigError, StepragError
-from steprag.experiments.arms import RULES
-from steprag.experiments.contenders import LABELS, Proof, QuestionSet, best_trained, elsewhere, the_contenders
-from steprag.experiments.lanes import Lanes
-from steprag.experiments.report import costs, verdict
-from steprag.experiments.reproduce import FULL, one_kind, run_stages, search, the_questions, the_sizes
-from steprag.experiments.stages import StageBook, stage
+from steprag.experiments.contenders import (
+    LABELS,
+    RULES,
+    Proof,
+    QuestionSet,
+    Sizes,
+    best_trained,
+    elsewhere,
+    the_contenders,
+)
+from steprag.experiments.options import proof_parser, sizes_asked
+from steprag.experiments.report import costs, seconds, verdict
+from steprag.experiments.reproduce import one_kind, run_stages, search, the_questions
+from steprag.experiments.stages import Pipeline, Stage, stage
 from steprag.files import read_records, write_json
 from steprag.types import Question
 
@@ -46,20 +60,21 @@ def test_a_sentence_says_no_more_than_interval_and_test(figures: dict[str, Any],
 
 
 def proof_of(out: Path, *, lanes: int = 1, without: tuple[str, ...] = (), **sizes: int) -> Proof:
-    return Proof(out, replace(FULL, train=5, second=4, **{"demos": 0, **sizes}), without, (), "vllm", lanes)
+    few = Sizes(**{"train": 5, "second": 4, "demos": 0, **sizes})
+    return Proof(out=out, sizes=few, without=without, engine="vllm", lanes=lanes)
 
 
 def test_no_demos_is_a_size_too() -> None:
-    nothing = dict.fromkeys(vars(FULL))
-    assert the_sizes(Namespace(**{**nothing, "demos": 0, "test": 3}), FULL) == replace(FULL, demos=0, test=3)
+    given = proof_parser("p", "", "out", "report", Sizes).parse_args(["--demos", "0", "--test", "3"])
+    assert sizes_asked(given, Sizes) == Sizes(demos=0, test=3)
 
 
 def test_the_rounds_search_different_questions() -> None:
-    rounds = the_questions(replace(FULL, train=5, second=4, third=3))
+    rounds = the_questions(Sizes(train=5, second=4, third=3))
     assert [len(questions) for questions in rounds] == [5, 4, 3]
     assert len({question.id for questions in rounds for question in questions}) == 12
     with pytest.raises(ConfigError, match="--train, --second and --third ask for 100160"):
-        the_questions(replace(FULL, third=100_000))
+        the_questions(Sizes(third=100_000))
 
 
 @pytest.mark.parametrize(("lanes", "names"), [(1, ["search1"]), (2, ["search1-1", "search1-2"])])
@@ -68,9 +83,9 @@ def test_the_runs_of_a_search_share_its_questions(
 ) -> None:
     typed: list[list[str]] = []
     monkeypatch.setattr(steprag.experiments.stages, "run", lambda argv: typed.append(argv) or 0)
-    questions, *_ = the_questions(replace(FULL, train=5))
+    questions, *_ = the_questions(Sizes(train=5))
     proof = proof_of(tmp_path, lanes=lanes)
-    folders = search(StageBook(tmp_path / "stages.json"), proof, 1, questions, adapter="warm")
+    folders = search(Pipeline(tmp_path), proof, 1, questions, adapter="warm")
     assert folders == [str(tmp_path / name) for name in names]
     files = [Path(argv[argv.index("--questions") + 1]) for argv in typed]
     assert [question for file in files for question in read_records(file, Question)] == questions
@@ -117,9 +132,9 @@ def played(proof: Proof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dic
         return 0
 
     monkeypatch.setattr(steprag.experiments.stages, "run", finish)
-    lanes = Lanes(2)
-    monkeypatch.setattr(lanes, "run", finish)
-    run_stages(proof, StageBook(tmp_path / "stages.json", lanes))
+    pipeline = Pipeline(tmp_path, 2)
+    monkeypatch.setattr(pipeline, "_process", finish)
+    run_stages(proof, pipeline)
     return ended
 
 
@@ -174,22 +189,22 @@ def test_what_was_cut_off_and_then_left_out_is_not_in_the_report(
     monkeypatch.setattr(steprag.experiments.stages, "run", lambda argv: 1)
     (tmp_path / "infer-vote").mkdir()
     (tmp_path / "infer-vote" / "manifest.json").write_text('{"status": "running", "stage": "infer"}')
-    book = StageBook(tmp_path / "stages.json")
+    pipeline = Pipeline(tmp_path)
     with pytest.raises(StepragError, match="exit code 1"):
-        book.run(stage(tmp_path / "infer-vote", "infer", best_of=4))
-    assert book.stages["infer-vote"]["command"].startswith("steprag infer --best_of 4 --out ")
-    assert not book.stages["infer-vote"]["done"]
-    assert [line.split("|")[1].strip() for line in costs(tmp_path, book)[2:]] == ["all, by the clock"]
+        pipeline.run(stage(tmp_path / "infer-vote", "infer", best_of=4))
+    assert pipeline.stages["infer-vote"]["command"].startswith("steprag infer --best_of 4 --out ")
+    assert not pipeline.stages["infer-vote"]["done"]
+    assert [line.split("|")[1].strip() for line in costs(tmp_path, pipeline)[2:]] == ["all, by the clock"]
 
 
 def test_a_stage_that_was_finished_by_hand_has_no_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steprag.experiments.stages, "run", lambda argv: 0)
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "manifest.json").write_text('{"status": "done", "stage": "infer", "counts": {"questions": 3}}')
-    book = StageBook(tmp_path / "stages.json")
-    book.run(stage(tmp_path / "x", "infer"))
-    assert book.stages["x"]["times"] is None
-    assert costs(tmp_path, book)[2:] == ["| x |  | 3 questions |  | |  |", "| all, by the clock | 0 | | | | |"]
+    pipeline = Pipeline(tmp_path)
+    pipeline.run(stage(tmp_path / "x", "infer"))
+    assert pipeline.stages["x"]["times"] is None
+    assert costs(tmp_path, pipeline)[2:] == ["| x |  | 3 questions |  | |  |", "| all, by the clock | 0 | | | | |"]
 
 
 def test_the_shipped_warm_start_is_scored_beside_a_smaller_one(tmp_path: Path) -> None:
@@ -212,7 +227,7 @@ def test_the_best_agent_answers_elsewhere_beside_the_warm_start(tmp_path: Path) 
     assert best_trained(proof_of(tmp_path, without=tuple(LABELS)[1:])) == "dpo2"
 
 
-def test_the_book_adds_up_interrupted_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_times_of_interrupted_stages_are_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fails = True
 
     def run(argv: list[str]) -> int:
@@ -224,10 +239,10 @@ def test_the_book_adds_up_interrupted_stages(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(steprag.experiments.stages, "run", run)
     monkeypatch.setattr(steprag.experiments.stages.time, "time", lambda: next(clock))
     with pytest.raises(StepragError, match="cut off"):
-        StageBook(tmp_path / "stages.json").run(stage(tmp_path / "x", "pairs", trees="t t"))
+        Pipeline(tmp_path).run(stage(tmp_path / "x", "pairs", trees="t t"))
     fails = False
     for _ in range(2):  # the second time it is done already
-        StageBook(tmp_path / "stages.json").run(stage(tmp_path / "x", "pairs", trees="t t"))
+        Pipeline(tmp_path).run(stage(tmp_path / "x", "pairs", trees="t t"))
     assert json.loads((tmp_path / "stages.json").read_text()) == {
         "x": {
             "times": [[0, 7], [14, 21]],
@@ -244,7 +259,7 @@ def test_a_search_that_others_were_built_from_is_not_begun_again(
     monkeypatch.setattr(steprag.experiments.stages, "run", lambda argv: ran.append(argv) or PART_DONE)
     (tmp_path / "x").mkdir()
     for limit in (1, 1, 2):
-        StageBook(tmp_path / "stages.json").run(stage(tmp_path / "x", "generate", once=True, limit=limit))
+        Pipeline(tmp_path).run(stage(tmp_path / "x", "generate", limit=limit))
     assert [argv[2] for argv in ran] == ["1", "2"]
 
 
@@ -263,8 +278,96 @@ def test_a_search_that_is_begun_again_and_cut_off_is_not_finished(
     (tmp_path / "x").mkdir()
     for limit in (1, 2, 2, 2):
         with suppress(StepragError):
-            StageBook(tmp_path / "stages.json").run(stage(tmp_path / "x", "generate", once=True, limit=limit))
+            Pipeline(tmp_path).run(stage(tmp_path / "x", "generate", limit=limit))
     assert [argv[2] for argv in ran] == ["1", "2", "2"]
+
+
+class Held(Pipeline):
+    """Notes which stage has which cores, instead of running it; `meet` stages are at work at once."""
+
+    def __init__(self, out: Path, lanes: int, meet: int) -> None:
+        super().__init__(out, lanes)
+        self.held: list[tuple[str, set[int]]] = []
+        self.meet = threading.Barrier(meet, timeout=30)
+
+    def run(self, stage: Stage, cores: Sequence[int] = ()) -> None:
+        if stage.command == "first":
+            self.meet.wait()  # none passes where the others cannot come
+        self.held.append((stage.command, set(cores)))
+
+
+def test_two_lanes_work_at_once_on_cores_of_their_own(tmp_path: Path) -> None:
+    pipeline = Held(tmp_path, 2, meet=2)
+    pipeline.together([[stage(tmp_path, name)] for name in ("first", "first", "third")])
+    (_, one), (_, other), (last, _) = pipeline.held
+    assert one | other == os.sched_getaffinity(0)
+    assert not one & other or len(os.sched_getaffinity(0)) == 1
+    assert last == "third", "a chain waits for a lane in its order"
+
+
+def test_one_lane_runs_chains_in_their_order_on_all_cores(tmp_path: Path) -> None:
+    pipeline = Held(tmp_path, 1, meet=1)
+    pipeline.together([[stage(tmp_path, name)] for name in "def"])
+    assert pipeline.held == [(name, set()) for name in "def"]
+
+
+def test_a_stage_in_a_lane_writes_a_log_and_fails_by_name(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, 2)
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"id": "1", "title": "A", "text": "One river."}\n')
+    with pytest.raises(StepragError, match=r"bad ended with exit code 2: steprag: .*none.*\(.*logs/bad\.log\)"):
+        pipeline.together([
+            [stage(tmp_path / "bad", "pairs", trees=tmp_path / "none"), stage(tmp_path / "never", "doctor")],
+            [stage(tmp_path / name, "index build", "--encoder", "none", corpus=corpus) for name in ("good", "better")],
+        ])  # fmt: skip
+    stages = json.loads((tmp_path / "stages.json").read_text())
+    assert stages.keys() == {"bad", "good", "better"}, "a chain's error ends that chain alone"
+    assert stages["good"]["done"]
+    assert stages["better"]["done"]
+    assert not stages["bad"]["done"]
+    assert stages["good"]["command"].startswith("steprag index build --encoder none --corpus ")
+    assert "passages" in (tmp_path / "logs" / "good.log").read_text()
+
+
+def test_ctrl_c_ends_what_runs_in_the_lanes(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import signal\n"
+        "from pathlib import Path\n"
+        "from steprag.experiments.stages import Pipeline, Stage\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
+        f"out = Path({str(tmp_path)!r})\n"
+        "class Serving(Pipeline):\n"
+        "    def run(self, stage, cores):\n"
+        "        self._process(stage.argv, cores, out / 'log') if stage.options[0] == '--port' else stage.out.touch()\n"
+        "serve = [Stage(out / 'served', 'policy serve', ('--port', '0'))]\n"
+        "Serving(out, 2).together([serve, serve, [Stage(out / 'never', 'doctor', ('',))]])\n"
+    )
+    process = subprocess.Popen([sys.executable, script], start_new_session=True, stderr=subprocess.PIPE)
+    wait_until(lambda: len(descendants(process.pid)) >= 4)
+    children = descendants(process.pid)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert b"KeyboardInterrupt" in said
+    assert not (tmp_path / "never").exists(), "what waited for a lane is not begun"
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+
+
+def descendants(pid: int) -> list[int]:
+    children = [int(word) for file in Path(f"/proc/{pid}/task").glob("*/children") for word in file.read_text().split()]
+    return children + [each for child in children for each in descendants(child)]
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_time_by_the_clock_counts_what_overlaps_once() -> None:
+    assert seconds([]) == 0
+    assert seconds([[0, 10], [5, 12], [6, 7], [20, 21]]) == 13
 
 
 @pytest.mark.slow

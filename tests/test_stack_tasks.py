@@ -16,11 +16,19 @@ from steprag import atlas
 from steprag.agent.environment import Environment
 from steprag.agent.grammars import STACK
 from steprag.agent.profiles import load_profile
-from steprag.atlas.readings import TaskEpisode
+from steprag.atlas import TaskEpisode
 from steprag.cli import main
 from steprag.errors import ConfigError
-from steprag.experiments import stack_words
-from steprag.experiments.stack_proof import ARMS, CONTEXTS, DEPTH, QUICK, Arm, StackProof, asked_of, scores
+from steprag.experiments.stack_arms import (
+    ARMS,
+    Arm,
+    StackProof,
+    StackSizes,
+    stack,
+    transcript,
+    write_worked,
+)
+from steprag.experiments.stack_proof import CONTEXTS, DEPTH, asked_of, scores
 from steprag.experiments.stack_report import did
 from steprag.experiments.stages import Contender
 from steprag.files import read_json, read_records, write_records
@@ -77,7 +85,7 @@ def test_an_unknown_task_is_named_in_the_error() -> None:
 @pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.name)
 def test_worked_episodes_replay_in_the_words_of_each_arm(arm: Arm, tmp_path: Path) -> None:
     file = tmp_path / "episodes.jsonl"
-    stack_words.write_worked(atlas.task("worked.train"), file, arm.words)
+    write_worked(atlas.task("worked.train"), file, arm.words)
     environment = Environment(load_profile(arm.profile), DictRetriever(tuple(CORPUS.values())[:50]), 3, DEPTH)
     rows = asyncio.run(replay_all(file, atlas.path("corpus"), environment, seed=0))
     readings = sum(len(one.readings) for one in read_records(atlas.task("worked.train"), TaskEpisode))
@@ -87,7 +95,7 @@ def test_worked_episodes_replay_in_the_words_of_each_arm(arm: Arm, tmp_path: Pat
 def test_the_stack_sums_up_what_helps_and_takes_back_what_does_not() -> None:
     episode = next(one for one in read_records(atlas.task("worked.train"), TaskEpisode)
                    if [reading.keep for reading in one.readings] == [True, False, True])  # fmt: skip
-    steps = stack_words.stack(episode)
+    steps = stack(episode)
     assert [step["action"] for step in steps] == [
         "search",
         "summary",
@@ -97,7 +105,7 @@ def test_the_stack_sums_up_what_helps_and_takes_back_what_does_not() -> None:
         "summary",
         "answer",
     ]
-    assert [step["action"] for step in stack_words.transcript(episode)] == ["query", "evidence"] * 3 + ["answer"]
+    assert [step["action"] for step in transcript(episode)] == ["query", "evidence"] * 3 + ["answer"]
 
 
 def test_parts_are_scored_in_order_and_a_part_that_lacks_is_wrong(tmp_path: Path) -> None:
@@ -164,16 +172,16 @@ def worked(tmp_path: Path, world_index: Path) -> Path:
 
 
 def test_fewer_questions_are_of_every_length(tmp_path: Path) -> None:
-    proof = StackProof(tmp_path, replace(QUICK, test=9), "vllm", 1, ARMS)
+    proof = StackProof(out=tmp_path, sizes=StackSizes(test=9), engine="vllm")
     kinds = [question.metadata["type"] for question in asked_of(proof, "ledger")]
     assert kinds == ["ledger-2"] * 3 + ["ledger-4"] * 3 + ["ledger-8"] * 3
-    assert len(asked_of(replace(proof, sizes=replace(QUICK, test=0)), "ledger")) == 300
+    assert len(asked_of(replace(proof, sizes=StackSizes()), "ledger")) == 300
 
 
 @pytest.mark.parametrize("size", CONTEXTS)
 def test_the_engine_takes_the_prompt_at_which_an_agent_is_to_sum_up(size: int, tmp_path: Path) -> None:
     """A prompt that is just within the bound, and on top the longest passages, a step, and the completion."""
-    proof = StackProof(tmp_path, QUICK, "vllm", 1, ARMS)
+    proof = StackProof(out=tmp_path, sizes=StackSizes(), engine="vllm")
     longest = sorted(len(passage.title) + len(passage.text) for passage in CORPUS.values())[-3:]
     for one in scores(proof, ARMS[0]):
         options = dict(zip(one.options[::2], one.options[1::2], strict=True))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 BRIEFLY = "1000"
 """Turns of a waiting OpenMP thread before it sleeps.
 
-Measured with llama.cpp on two cores (benchmarks/engine_waiting.py repeats the comparison): on an idle machine as fast
+Measured with llama.cpp on two cores: on an idle machine as fast
 as endless spinning and twice as fast as sleeping at once; beside a busy process it takes 2.5 times as long, spinning
 over 4.5 times.
 """

@@ -1,12 +1,12 @@
-"""Who meets in `steprag reproduce`: names, labels and the options of `steprag infer` that make each of them."""
+"""Who meets in `steprag reproduce`: names, labels, and the options of `steprag pairs` and `steprag infer` for each."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
+from steprag.experiments.options import ProofOptions, size
 from steprag.experiments.stages import Contender
 from steprag.files import read_json
 
@@ -28,39 +28,47 @@ LABELS = {
     "dpo3": "the same on three rounds together",
     "grpo": "both rounds, then GRPO with turn rewards",
 }
-"""Contenders by the folder of what was trained; the first is what the table's differences are from. `shipped` is one
-beside a warm start from fewer episodes alone: what more of them would have brought. `gain` to `outcome` are the arms
-(`arms.RULES`): SFT, then DPO, on as many steps and as many pairs each. `dpo1` is the same on all that `gain` found.
+"""Contenders by the folder of what was trained; the first is what the table's differences are from. `shipped`, trained
+on all 300 episodes, is scored only when this run's warm start used fewer. `gain` to `outcome` are the arms (`RULES`):
+SFT, then DPO, on as many steps and as many pairs each. `dpo1` is the same on all that `gain` found.
 """
 UNTRAINED = ("vote", "warm", "shipped", "bare")
 """Those who can be scored before anything is learnt from a search, the longest first."""
 
+SOUND = ("--filters.repeating", "true", "--filters.again", "true", "--filters.unread", "true",
+         "--filters.made_up", "true", "--pairs.cross_action", "false", "--sft.per_tree", "3")  # fmt: skip
+"""What is learnt from in every arm. A small model rambles, asks again, makes evidence up, and guesses at the end. Pairs
+of a search and an answer are left out: the agent learnt to search on and on
+(docs/figures/results-shipped-start.md). One episode a tree would be too few.
+"""
+STEPS = ("--reward.grounded", "true", "--sft.paths", "shortest")
+"""Of right episodes, those whose facts were found, for luck teaches to guess; the shortest, for the others dawdle."""
+RULES = {
+    "gain": (*SOUND, *STEPS, "--reward.name", "gain", "--sft.partial", "kept"),
+    "cover": (*SOUND, *STEPS, "--reward.name", "cover", "--reward.alpha", "1", "--sft.partial", "kept"),
+    "rollouts": (*SOUND, "--reward.alpha", "1", "--sft.paths", "surest"),
+    "outcome": (*SOUND, "--reward.name", "first_answer", "--reward.metric", "em", "--reward.alpha", "1",
+                "--pairs.errors", "0", "--sft.paths", "all"),
+}  # fmt: skip
+"""What makes an arm's supervised steps and pairs: beliefs and found answers; string match; the mean of the rollouts
+below; right episodes and where they part from wrong ones, whatever other episodes say. Without a discount: with one,
+pairs would teach to answer early (docs/figures/results-shipped-start.md).
+"""
+
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of everything; HELP says what each number counts."""
+    """How much of everything."""
 
-    demos: int
-    train: int
-    second: int
-    third: int
-    test: int
-    sft_steps: int
-    dpo_steps: int
-    grpo: int
-    elsewhere: int
-
-    HELP: ClassVar[dict[str, str]] = {
-        "demos": "worked episodes that the warm start learns; 0: the shipped adapter",
-        "train": "questions of the first search",
-        "second": "questions of the second search",
-        "third": "questions of a third search; 0: none",
-        "test": "test questions",
-        "sft_steps": "steps of a supervised training at most, for each round it learns from",
-        "dpo_steps": "the same of DPO",
-        "grpo": "steps of reinforcement learning; 0: none",
-        "elsewhere": "questions of every other set (--also)",
-    }
+    demos: int = size(20, 0, "worked episodes that the warm start learns; 0: the shipped adapter", 0)
+    train: int = size(100, 8, "questions of the first search")
+    second: int = size(60, 8, "questions of the second search")
+    third: int = size(0, 0, "questions of a third search; 0: none", 0)
+    test: int = size(540, 12, "test questions")
+    sft_steps: int = size(64, 3, "steps of a supervised training at most, for each round it learns from")
+    dpo_steps: int = size(85, 4, "the same of DPO")
+    grpo: int = size(20, 1, "steps of reinforcement learning; 0: none", 0)
+    elsewhere: int = size(100, 4, "questions of every other set (--also)")
 
 
 @dataclass(frozen=True)
@@ -72,44 +80,31 @@ class QuestionSet:
     corpus: Path
 
 
-@dataclass(frozen=True)
-class Proof:
-    """What `steprag reproduce` was asked for: `without` names contenders (`LABELS`) that are not scored, `lanes` is the
-    stages that run side by side, and the runs that share each round's search. `trees`: finished trees of the first
-    round's questions, which are then not searched.
+@dataclass(frozen=True, kw_only=True)
+class Proof(ProofOptions):
+    """What `steprag reproduce` was asked for.
+
+    `lanes` runs share each round's search. `without` names contenders (`LABELS`) that are not scored. `trees`: finished
+    trees of the first round's questions, which are then not searched.
     """
 
-    out: Path
     sizes: Sizes
-    without: tuple[str, ...]
-    also: tuple[QuestionSet, ...]
-    engine: str = "llamacpp"
-    lanes: int = 1
+    without: tuple[str, ...] = ()
+    also: tuple[QuestionSet, ...] = ()
     trees: Path | None = None
 
     @property
     def scored(self) -> tuple[str, ...]:
         """Names of those that answer the test questions."""
-        left_out, sizes = {*self.without}, self.sizes
+        sizes = self.sizes
         optional = (("shipped", sizes.demos), ("dpo3", sizes.third), ("grpo", sizes.grpo))
-        left_out |= {name for name, there in optional if not there}
+        left_out = {*self.without, *(name for name, there in optional if not there)}
         return tuple(name for name in LABELS if name not in left_out)
-
-    @property
-    def served(self) -> tuple[str, ...]:
-        """Options of `steprag generate` and `steprag infer` that name the engine."""
-        return served_by(self.engine)
 
     @property
     def warm(self) -> str:
         """The adapter that everything starts from."""
         return str(self.out / "warm") if self.sizes.demos else WARM
-
-
-def served_by(engine: str) -> tuple[str, ...]:
-    """Options that name an engine; llama.cpp is served without them, and vLLM is best with many requests."""
-    many = ("--policy.concurrency", "24") if engine == "vllm" else ()
-    return () if engine == "llamacpp" else ("--policy.engine", engine, *many)
 
 
 def the_contenders(proof: Proof, names: Collection[str] | None = None) -> list[Contender]:
@@ -135,8 +130,8 @@ def best_trained(proof: Proof) -> str:
     """
     scores = {
         name: read_json(proof.out / f"infer-{name}" / "metrics.json")["strict_em"]
-        for name in LABELS
-        if name in proof.scored and name not in UNTRAINED
+        for name in proof.scored
+        if name not in UNTRAINED
     }
     return max(scores, key=scores.__getitem__, default="dpo2")
 

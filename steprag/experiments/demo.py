@@ -16,12 +16,14 @@ from steprag import atlas
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.engines.threads import spin_briefly
-from steprag.experiments.stages import RECIPES, Contender, StageBook, compare, run_stage, stage
-from steprag.files import read_json, read_records, write_json
+from steprag.experiments.contenders import WARM
+from steprag.experiments.options import recipe
+from steprag.experiments.report import made
+from steprag.experiments.stages import RECIPES, Contender, Pipeline, compare, stage
+from steprag.files import read_json, write_json
 from steprag.progress import say
 from steprag.runs import read_manifest
 from steprag.stats import shown
-from steprag.training_rows import Pair
 
 
 def main(argv: list[str]) -> int:
@@ -34,102 +36,69 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     spin_briefly()  # before a stage loads torch
     out, started = Path(given.out), time.monotonic()
-    index, pairs, sft, dpo = out / "index", out / "pairs", out / "sft", out / "dpo"
-    run_stage("index build", corpus=atlas.path("corpus"), out=index)
-    searched = stage(
-        out / "generate", "generate", once=True, config=RECIPES / "generation/demo.yaml",
-        questions=atlas.path("train"), index=index, limit=given.train_questions,
-    )  # fmt: skip
-    StageBook(out / "stages.json").run(searched)
-    run_stage("pairs", trees=out / "generate", out=pairs)
-    recipe = RECIPES / "training"
-    run_stage(
-        "train", config=recipe / "atlas-sft.yaml", pairs=pairs, out=sft, max_steps=given.sft_steps,
-        adapter="atlas-warmstart",
-    )  # fmt: skip
-    run_stage("train", config=recipe / "atlas-dpo.yaml", pairs=pairs, out=dpo, max_steps=given.dpo_steps, adapter=sft)
+    index, trees, pairs, sft, dpo = (out / name for name in ("index", "generate", "pairs", "sft", "dpo"))
     contenders = [
         Contender("bare model, 2 worked examples", out / "infer-bare", ("--prompt.examples", "2")),
-        Contender("warm start", out / "infer-warm", ("--adapter", "atlas-warmstart")),
+        Contender("warm start", out / "infer-warm", ("--adapter", WARM)),
         Contender("trained: SFT, then DPO", out / "infer-trained", ("--adapter", str(dpo))),
     ]
-    for contender in contenders:
-        say(f"demo: {contender.label}")
-        run_stage(
-            "infer",
-            *contender.options,
-            config=RECIPES / "inference/demo.yaml",
-            dataset_name="atlas",
-            index=index,
-            limit=given.test_questions,
-            out=contender.run,
-        )
-    report = _report(out, contenders)
+    pipeline = Pipeline(out)
+    for each in (
+        stage(index, "index build", corpus=atlas.path("corpus")),
+        stage(trees, "generate", config=RECIPES / "generation/demo.yaml", questions=atlas.path("train"), index=index,
+              limit=given.train_questions),
+        stage(pairs, "pairs", trees=trees),
+        stage(sft, "train", config=recipe("sft"), pairs=pairs, max_steps=given.sft_steps, adapter=WARM),
+        stage(dpo, "train", config=recipe("dpo"), pairs=pairs, max_steps=given.dpo_steps, adapter=sft),
+        *(
+            stage(one.run, "infer", *one.options, config=RECIPES / "inference/demo.yaml", dataset_name="atlas",
+                  index=index, limit=given.test_questions)
+            for one in contenders
+        ),
+    ):  # fmt: skip
+        say(f"demo: {each.out.name}")
+        pipeline.run(each)
+    compared = compare(contenders, out / "compare")
+    report = report_of(out, contenders, compared)
     write_json(out / "report.json", report)
-    sys.stdout.write(_table(report, out, time.monotonic() - started))
+    sys.stdout.write(table(report, out, time.monotonic() - started))
     return 0
 
 
-def _report(out: Path, contenders: list[Contender]) -> dict[str, Any]:
+def report_of(out: Path, contenders: list[Contender], compared: dict[str, Any]) -> dict[str, Any]:
     """Everything that the table shows, from the run folders."""
-    index, generated, pairs = (read_manifest(out / name) for name in ("index", "generate", "pairs"))
-    compared = compare(contenders, out / "compare")
+    index, generated = (read_manifest(out / name) for name in ("index", "generate"))
     _, warm, trained = (contender.label for contender in contenders)
-    scores = {c.label: read_json(c.run / "metrics.json") for c in contenders}
-    actions: dict[str, int] = {}
-    for pair in read_records(out / "pairs" / "pairs.train.jsonl", Pair):
-        key = pair.action if pair.action == pair.rejected_action else f"{pair.action} over {pair.rejected_action}"
-        actions[key] = actions.get(key, 0) + 1
     return {
         "passages": index["corpus"]["rows"],
         "trees": generated["counts"],
         "usage": generated["usage"],
-        "pairs": pairs["counts"],
-        "pairs_by_action": actions,
-        "training": {name: _losses(out / name) for name in ("sft", "dpo")},
-        "scores": scores,
+        "stages": {name: made(read_manifest(out / name)) for name in ("generate", "pairs", "sft", "dpo")},
+        "scores": {each.label: read_json(each.run / "metrics.json") for each in contenders},
         "gain": compared["differences"][trained][warm],
     }
 
 
-def _losses(checkpoint: Path) -> dict[str, float]:
-    manifest = read_manifest(checkpoint)
-    return {key: manifest[key] for key in ("steps", "loss_first", "loss_last")}
-
-
-def _table(report: dict[str, Any], out: Path, seconds: float) -> str:
-    trees, usage, training, gain = report["trees"], report["usage"], report["training"], report["gain"]
-    actions = ", ".join(f"{name} {count}" for name, count in sorted(report["pairs_by_action"].items()))
-    losses = ", ".join(
-        f"{name.upper()} {part['loss_first']:.3f} to {part['loss_last']:.3f} in {part['steps']} steps"
-        for name, part in training.items()
-    )
-    lines = [
-        "",
-        f"index      {report['passages']:,} passages                                  {out / 'index'}",
-        f"trees      {trees['trees']} ({trees['solved']} solved, {trees['mixed']} mixed, {trees['nodes']} nodes)"
-        f"   {out / 'generate'}",
+def table(report: dict[str, Any], out: Path, seconds: float) -> str:
+    """What each stage made, and everybody's scores."""
+    usage, stages = report["usage"], {"index": f"{report['passages']:,} passages", **report["stages"]}
+    lines = ["", *(f"{name:<11}{what}   {out / name}" for name, what in stages.items())]
+    lines += [
         f"calls      {usage['calls']}, {usage['prompt_tokens']:,} prompt tokens ({usage['cached_tokens']:,} cached), "
         f"{usage['completion_tokens']:,} generated",
-        f"pairs      {actions or 'none'}   {out / 'pairs'}",
-        f"loss       {losses}   {out / 'dpo'}",
         "",
         f"{'':<32}{'EM':>6}   {'95 % interval':<16}{'F1':>6}   {'95 % interval':<16}questions",
     ]
     for label, score in report["scores"].items():
-        em, f1 = (_interval(score[f"{name}_interval"]) for name in ("em", "f1"))
+        em, f1 = ("{:.1f} to {:.1f}".format(*(100 * end for end in score[f"{key}_interval"])) for key in ("em", "f1"))
         lines.append(
             f"{label:<32}{100 * score['em']:>6.1f}   {em:<16}{100 * score['f1']:>6.1f}   {f1:<16}{score['questions']}"
         )
-    lines += ["", _verdict(gain), f"{seconds:.0f} s in all; everything above: {out / 'report.json'}", ""]
+    lines += ["", verdict(report["gain"]), f"{seconds:.0f} s in all; everything above: {out / 'report.json'}", ""]
     return "\n".join(lines)
 
 
-def _interval(pair: list[float]) -> str:
-    return f"{100 * pair[0]:.1f} to {100 * pair[1]:.1f}"
-
-
-def _verdict(gain: dict[str, Any]) -> str:
+def verdict(gain: dict[str, Any]) -> str:
     """What so few questions bear: that training helped, that it hurt, or neither."""
     if gain["low"] == gain["high"] == 0:
         return f"Warm start and trained model scored alike on all {gain['questions']} questions: nothing is shown."

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from steprag import atlas
 from steprag.engines.threads import usable_cores
 from steprag.experiments.contenders import LABELS, VOTES, Proof, elsewhere, the_contenders
-from steprag.experiments.stages import RECIPES, Contender, StageBook, compare, seconds
+from steprag.experiments.stages import RECIPES, Contender, Pipeline, compare
 from steprag.files import written_whole
 from steprag.runs import code_version, read_manifest
 from steprag.stats import shown
@@ -57,7 +59,7 @@ def bears(gain: dict[str, Any]) -> str:
     )
 
 
-def write_report(proof: Proof, report: Path, book: StageBook) -> None:
+def write_report(proof: Proof, report: Path, pipeline: Pipeline) -> None:
     """Compares the runs and writes `report`, its tables and plots in a folder of its name beside it."""
     folder = report.parent / report.stem
     table, compared = compared_runs(the_contenders(proof), folder, report)
@@ -84,32 +86,40 @@ def write_report(proof: Proof, report: Path, book: StageBook) -> None:
         ]
     if not proof.also:
         lines += ["Questions of other worlds were not asked (`--also`).", ""]
-    done = (entry["command"] for entry in book.stages.values() if entry["done"])
+    write_with_costs(lines, proof.out, report, pipeline)
+
+
+def write_with_costs(lines: list[str], out: Path, report: Path, pipeline: Pipeline) -> None:
+    """Writes the report, with what each stage took and the commands at its end."""
+    done = (entry["command"] for entry in pipeline.stages.values() if entry["done"])
     commands = (command.replace(str(RECIPES.parent) + os.sep, "") for command in done)
-    lines += ["## What it cost", "", *costs(proof.out, book), "", "## The commands", ""]
-    lines += [*(f"    {command}" for command in commands), ""]
+    ending = ["## What it cost", "", *costs(out, pipeline), "", "## The commands", ""]
     with written_whole(report) as stream:
-        stream.write("\n".join(lines))
+        stream.write("\n".join([*lines, *ending, *(f"    {command}" for command in commands), ""]))
 
 
 def introduction(proof: Proof) -> str:
     """What was run, on what, and what it can show."""
-    sizes = vars(proof.sizes) if proof.also else {k: v for k, v in vars(proof.sizes).items() if k != "elsewhere"}
-    options = "".join(f" --{name} {value}" for name, value in sizes.items())
+    sizes = {name: count for name, count in vars(proof.sizes).items() if proof.also or name != "elsewhere"}
     demos = sizes["demos"] or atlas.path("warmstart").read_text(encoding="utf-8").count("\n")
-    options += f" --engine {proof.engine} --lanes {proof.lanes}"
+    options = as_typed({**sizes, "engine": proof.engine, "lanes": proof.lanes})
     options += "".join(f" --also {shlex.join([str(also.questions), str(also.corpus)])}" for also in proof.also)
     options += f" --trees {shlex.quote(str(proof.trees))}" if proof.trees else ""
+    options += f" --without {' '.join(proof.without)}" if proof.without else ""
     third = f", {sizes['third']} for the third" if sizes["third"] else ""
-    left_out = f" --without {' '.join(proof.without)}" if proof.without else ""
     return (
-        f"Written by `bash scripts/reproduce.sh{options}{left_out}` (version {code_version()}, {usable_cores()} cores)."
+        f"Written by `bash scripts/reproduce.sh{options}` (version {code_version()}, {usable_cores()} cores)."
         f"\n\nSmolLM2-135M-Instruct with LoRA on Atlas: {demos} worked episodes for the warm start, "
         f"{sizes['train']} train questions for the first round of search, {sizes['second']} for the second{third} "
         f"(golden answers, and marked passages for questions that can be guessed), {sizes['test']} questions of the "
         "test split for every line, greedy decoding unless a line says otherwise. A model of 135M parameters on a "
         "small world: what the method does there, not what a 7B model would score."
     )
+
+
+def as_typed(asked: Mapping[str, object]) -> str:
+    """Options as somebody types them behind a command."""
+    return "".join(f" --{name} {value}" for name, value in asked.items())
 
 
 def compared_runs(contenders: list[Contender], folder: Path, report: Path) -> tuple[str, dict[str, Any]]:
@@ -119,13 +129,13 @@ def compared_runs(contenders: list[Contender], folder: Path, report: Path) -> tu
     return table.replace("](", f"]({folder.relative_to(report.parent).as_posix()}/"), compared
 
 
-def costs(out: Path, book: StageBook) -> list[str]:
+def costs(out: Path, pipeline: Pipeline) -> list[str]:
     """A Markdown table, a line a stage; without minutes where it was run by hand. The last line is the time by the
     clock, in which stages may have run side by side.
     """
     lines = ["| stage | minutes | what | calls | prompt tokens (cached) | generated |", "|---|---|---|---|---|---|"]
     times: list[list[float]] = []
-    for name, entry in book.stages.items():
+    for name, entry in pipeline.stages.items():
         if not (entry["done"] and (out / name / "manifest.json").exists()):
             continue
         manifest = read_manifest(out / name)
@@ -157,3 +167,12 @@ def made(manifest: dict[str, Any]) -> str:
             return f"{counts['questions']} questions"
         case _:
             return ""
+
+
+def seconds(times: list[list[float]]) -> float:
+    """How long at least one of `times`, pairs of start and end, was under way."""
+    covered, until = 0.0, -math.inf
+    for start, end in sorted(times):
+        covered += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return covered

@@ -7,26 +7,30 @@ answer can be guessed, the marked passages.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from steprag import atlas
 from steprag.cli import guarded
 from steprag.config import parse_arguments
-from steprag.engines.cpu import fast_dtype
-from steprag.engines.launch import vllm_is_for_cpus
-from steprag.engines.threads import spin_briefly, usable_cores
+from steprag.engines.threads import spin_briefly
 from steprag.errors import ConfigError
-from steprag.experiments.arms import RULES
-from steprag.experiments.contenders import LABELS, UNTRAINED, Proof, QuestionSet, Sizes, elsewhere, the_contenders
-from steprag.experiments.lanes import Lanes
+from steprag.experiments.contenders import (
+    LABELS,
+    RULES,
+    UNTRAINED,
+    Proof,
+    QuestionSet,
+    Sizes,
+    elsewhere,
+    the_contenders,
+)
+from steprag.experiments.options import fast, lanes_asked, proof_parser, recipe, sizes_asked
 from steprag.experiments.report import write_report
-from steprag.experiments.stages import RECIPES, Contender, Stage, StageBook, stage
+from steprag.experiments.stages import RECIPES, Contender, Pipeline, Stage, stage
 from steprag.files import existing, read_json, write_json, write_records
 from steprag.inputs import read_questions
 from steprag.runs import read_manifest
@@ -37,26 +41,16 @@ BELIEF = ("--search.score", "true", "--search.score_found", "false", "--reward.n
 """How the searches go: by the policy's belief in what it kept and the answers together."""
 TURNS = ("--grpo.gain", "0.3")
 """What reinforcement learning gets beside the outcomes that its recipe rewards."""
-SFT_PASSES = 2
-"""How often supervised training sees an episode that search found."""
-DPO_PASSES = 2
-"""How often DPO sees a pair."""
+PASSES = 2
+"""How often supervised training sees an episode that search found, and DPO a pair."""
 DEMO_PASSES = 4
 """How often a warm start from few worked episodes sees each; the shipped one saw its 300 once."""
 
-FULL = Sizes(demos=20, train=100, second=60, third=0, test=540, sft_steps=64, dpo_steps=85, grpo=20,
-             elsewhere=100)  # fmt: skip
-QUICK = Sizes(demos=0, train=8, second=8, third=0, test=12, sft_steps=3, dpo_steps=4, grpo=1, elsewhere=4)
-
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="steprag reproduce", description="Does training on steps help? (Atlas)")
-    parser.add_argument("--out", default="runs/reproduce", metavar="DIR", help="folder of the runs [runs/reproduce]")
-    parser.add_argument("--report", metavar="FILE", help="where the report goes, its plots beside it [DIR/results.md]")
-    parser.add_argument("--quick", action="store_true", help="sizes that show that it runs, and nothing else")
-    for name, value in vars(FULL).items():
-        text = f"{Sizes.HELP[name]} [{value}; quick {getattr(QUICK, name)}]"
-        parser.add_argument(f"--{name}", type=int, metavar="N", help=text)
+    parser = proof_parser(
+        "steprag reproduce", "Does training on steps help? (Atlas)", "runs/reproduce", "results.md", Sizes
+    )
     parser.add_argument(
         "--trees", type=Path, metavar="FILE",
         help="finished trees with beliefs of the first --train questions, by the warm start: the first round's",
@@ -69,45 +63,24 @@ def main(argv: list[str]) -> int:
         "--without", nargs="+", default=[], choices=list(LABELS)[1:], metavar="NAME",
         help=f"contenders that are not scored: {', '.join(list(LABELS)[1:])}",
     )  # fmt: skip
-    parser.add_argument(
-        "--engine", default="llamacpp", choices=("llamacpp", "vllm"), help="what serves the policies [llamacpp]"
-    )
-    parser.add_argument(
-        "--lanes", type=int, metavar="N",
-        help="stages that run side by side, each on its share of the cores [2 where there are as many; 1 on a GPU]",
-    )  # fmt: skip
     given = parse_arguments(parser, argv)
-    lanes = usual_lanes(given.engine) if given.lanes is None else given.lanes
-    if lanes < 1:
-        raise ConfigError("--lanes is 1 or more")
-    usual = QUICK if given.quick else FULL
-    sizes = the_sizes(given, usual)
+    proof = Proof(
+        out=Path(given.out),
+        engine=given.engine,
+        lanes=lanes_asked(given),
+        sizes=sizes_asked(given, Sizes),
+        without=tuple(given.without),
+        also=tuple(QuestionSet(questions.stem, questions, corpus) for questions, corpus in given.also),
+        trees=existing(given.trees, "trees") if given.trees else None,
+    )
     spin_briefly()  # before a stage loads torch
-    out = Path(given.out)
-    also = tuple(QuestionSet(questions.stem, questions, corpus) for questions, corpus in given.also)
-    trees = existing(given.trees, "trees") if given.trees else None
-    proof = Proof(out, sizes, tuple(given.without), also, given.engine, lanes, trees)
     one_kind(proof)
-    book = StageBook(out / "stages.json", Lanes(proof.lanes))
-    run_stages(proof, book)
-    report = Path(given.report) if given.report else out / "results.md"
-    write_report(proof, report, book)
+    pipeline = Pipeline(proof.out, proof.lanes)
+    run_stages(proof, pipeline)
+    report = Path(given.report) if given.report else proof.out / "results.md"
+    write_report(proof, report, pipeline)
     sys.stdout.write(f"{report}\n")
     return 0
-
-
-def usual_lanes(engine: str) -> int:
-    """Two servers of vLLM would each want most of one GPU's memory."""
-    return 1 if engine == "vllm" and not vllm_is_for_cpus() else min(2, usable_cores())
-
-
-def the_sizes(given: argparse.Namespace, usual: Sizes) -> Sizes:
-    """Those asked for, and the usual ones for the rest. Raises ConfigError."""
-    asked = {name: getattr(given, name) for name in vars(usual) if getattr(given, name) is not None}
-    for name, value in asked.items():
-        if value < (least := 0 if name in ("demos", "third", "grpo") else 1):
-            raise ConfigError(f"--{name} is {least} or more")
-    return replace(usual, **asked)
 
 
 def one_kind(proof: Proof) -> None:
@@ -127,45 +100,46 @@ def one_kind(proof: Proof) -> None:
     write_json(file, kind)
 
 
-def run_stages(proof: Proof, book: StageBook) -> None:
+def run_stages(proof: Proof, pipeline: Pipeline) -> None:
     """Index, warm start, rounds of search, every adapter and every score.
 
     Chains that do not need each other run side by side, and wait for each other before the next round's search.
     """
     out, sizes = proof.out, proof.sizes
-    book.run(stage(out / "index", "index build", corpus=atlas.path("corpus")))
+    pipeline.run(stage(out / "index", "index build", corpus=atlas.path("corpus")))
     if sizes.demos:
-        book.together([warm_start(out, sizes.demos)])
+        pipeline.together([warm_start(out, sizes.demos)])
     first, *later = the_questions(sizes)
-    trees = [str(proof.trees)] if proof.trees else search(book, proof, 1, first, adapter=proof.warm)
-    label(book, proof, 1, trees)
-    book.together([learn(proof, 1), *arms(book, proof, trees), *(score(proof, name) for name in UNTRAINED)])
+    trees = [str(proof.trees)] if proof.trees else search(pipeline, proof, 1, first, adapter=proof.warm)
+    label(pipeline, proof, 1, trees)
+    pipeline.together([learn(proof, 1), *arms(pipeline, proof, trees), *(score(proof, name) for name in UNTRAINED)])
     scores = [score(proof, "sft1"), score(proof, "dpo1")]
     for number, questions in enumerate(later, 2):
-        trees += search(book, proof, number, questions, adapter=str(out / f"dpo{number - 1}"))
-        label(book, proof, number, trees)
-        book.together([learn(proof, number), *scores])
+        trees += search(pipeline, proof, number, questions, adapter=str(out / f"dpo{number - 1}"))
+        label(pipeline, proof, number, trees)
+        pipeline.together([learn(proof, number), *scores])
         scores = [score(proof, f"dpo{number}")]
-    book.together(
+    pipeline.together(
         [[*reinforced(proof, later[-1]), *score(proof, "grpo")], *scores] if "grpo" in proof.scored else scores
     )
-    score_elsewhere(proof, book)
+    score_elsewhere(proof, pipeline)
 
 
-def label(book: StageBook, proof: Proof, number: int, trees: Sequence[str]) -> None:
+def label(pipeline: Pipeline, proof: Proof, number: int, trees: Sequence[str]) -> None:
     """The pairs and supervised steps of all rounds' trees, by gain."""
-    book.run(stage(proof.out / f"pairs{number}", "pairs", *RULES["gain"], "--trees", *trees))
+    pipeline.run(stage(proof.out / f"pairs{number}", "pairs", *RULES["gain"], "--trees", *trees))
 
 
-def arms(book: StageBook, proof: Proof, trees: Sequence[str]) -> list[list[Stage]]:
+def arms(pipeline: Pipeline, proof: Proof, trees: Sequence[str]) -> list[list[Stage]]:
     """A chain for every arm that is scored: SFT, DPO on top of it, and its score, as many steps of both in each."""
     out, sizes = proof.out, proof.sizes
     names = [name for name in RULES if name in proof.scored]
     pairs = {name: f"pairs-{name}" for name in names}
     for name in names:
-        book.run(stage(out / pairs[name], "pairs", *RULES[name], "--trees", *trees))
-    sft = min((sft_steps(out / each, sizes, 1) for each in pairs.values()), default=0)
-    dpo = min((dpo_steps(out / each, sizes, 1) for each in pairs.values()), default=0)
+        pipeline.run(stage(out / pairs[name], "pairs", *RULES[name], "--trees", *trees))
+    sft, dpo = (
+        min((steps_of(kind, out / each, sizes, 1) for each in pairs.values()), default=0) for kind in ("sft", "dpo")
+    )
     return [
         [
             train(out, f"sft-{name}", "sft", pairs=pairs[name], adapter=proof.warm, steps=sft),
@@ -180,10 +154,10 @@ def learn(proof: Proof, number: int) -> list[Stage]:
     """The adapters of a round: SFT on top of the warm start, then DPO on top of that, on all rounds' trees.
 
     From the warm start, as ReST-EM from its base (arXiv 2312.06585), on all that was found: learnt on top of the first
-    round's policy, the second round's alone lost what the first had gained (docs/results-shipped-start.md).
+    round's policy, the second round's alone lost what the first had gained (docs/figures/results-shipped-start.md).
     """
     out, sizes, pairs = proof.out, proof.sizes, proof.out / f"pairs{number}"
-    sft, dpo = sft_steps(pairs, sizes, number), dpo_steps(pairs, sizes, number)
+    sft, dpo = (steps_of(kind, pairs, sizes, number) for kind in ("sft", "dpo"))
     return [
         train(out, f"sft{number}", "sft", pairs=pairs.name, adapter=proof.warm, steps=sft),
         train(out, f"dpo{number}", "dpo", pairs=pairs.name, adapter=str(out / f"sft{number}"), steps=dpo),
@@ -220,7 +194,7 @@ def the_questions(sizes: Sizes) -> list[list[Question]]:
     return [list(islice(rest, size)) for size in rounds if size]
 
 
-def search(book: StageBook, proof: Proof, number: int, questions: list[Question], *, adapter: str) -> list[str]:
+def search(pipeline: Pipeline, proof: Proof, number: int, questions: list[Question], *, adapter: str) -> list[str]:
     """Searches a round's `questions`, in one run a lane. Returns the run folders."""
     out, name = proof.out, f"search{number}"
     size = math.ceil(len(questions) / proof.lanes)
@@ -229,8 +203,8 @@ def search(book: StageBook, proof: Proof, number: int, questions: list[Question]
     out.mkdir(parents=True, exist_ok=True)
     for folder, start in zip(folders, starts, strict=True):
         write_records(folder.with_suffix(".jsonl"), questions[start : start + size])
-    book.together([
-        [stage(folder, "generate", *proof.served, *BELIEF, "--policy.adapter", adapter, once=True,
+    pipeline.together([
+        [stage(folder, "generate", *proof.served, *BELIEF, "--policy.adapter", adapter,
                config=RECIPES / "generation/atlas.yaml", questions=folder.with_suffix(".jsonl"), index=out / "index")]
         for folder in folders
     ])  # fmt: skip
@@ -242,16 +216,6 @@ def train(out: Path, name: str, kind: str, *, pairs: str, adapter: str, steps: i
     return stage(out / name, "train", *fast(), config=recipe(kind), pairs=out / pairs, adapter=adapter, max_steps=steps)
 
 
-def fast() -> tuple[str, ...]:
-    """Options that train in bfloat16, where this processor has instructions for it."""
-    return ("--bf16", "true") if fast_dtype() == "bfloat16" else ()
-
-
-def recipe(kind: str) -> Path:
-    """The Atlas recipe of that kind (sft, dpo or grpo)."""
-    return RECIPES / f"training/atlas-{kind}.yaml"
-
-
 def one_pass(pairs: Path, kind: str) -> int:
     """Steps of the kind's recipe that see every row of the folder `pairs` once. Raises ConfigError without rows."""
     product = {"sft": "sft", "dpo": "pairs"}[kind]
@@ -261,14 +225,9 @@ def one_pass(pairs: Path, kind: str) -> int:
     return max(1, count // read_yaml(recipe(kind))["batch_size"])
 
 
-def sft_steps(pairs: Path, sizes: Sizes, rounds: int) -> int:
-    """Steps of supervised training: as many a round as the sizes say, SFT_PASSES over the rows at most."""
-    return min(rounds * sizes.sft_steps, SFT_PASSES * one_pass(pairs, "sft"))
-
-
-def dpo_steps(pairs: Path, sizes: Sizes, rounds: int) -> int:
-    """Steps of DPO: as many a round as the sizes say, DPO_PASSES over the pairs at most."""
-    return min(rounds * sizes.dpo_steps, DPO_PASSES * one_pass(pairs, "dpo"))
+def steps_of(kind: str, pairs: Path, sizes: Sizes, rounds: int) -> int:
+    """Steps of SFT or DPO: as many a round as the sizes say, PASSES over the rows at most."""
+    return min(rounds * getattr(sizes, f"{kind}_steps"), PASSES * one_pass(pairs, kind))
 
 
 def score(proof: Proof, name: str) -> list[Stage]:
@@ -280,13 +239,13 @@ def score(proof: Proof, name: str) -> list[Stage]:
     ]
 
 
-def score_elsewhere(proof: Proof, book: StageBook) -> None:
+def score_elsewhere(proof: Proof, pipeline: Pipeline) -> None:
     """Indexes every other set's corpus and has its contenders answer."""
     for questions in proof.also:
         index = proof.out / f"index-{questions.name}"
-        book.run(stage(index, "index build", corpus=questions.corpus))
+        pipeline.run(stage(index, "index build", corpus=questions.corpus))
         asked = "--questions", str(questions.questions)
-        book.together([
+        pipeline.together([
             [answers(proof, contender, *asked, index=index, limit=proof.sizes.elsewhere)]
             for contender in elsewhere(proof, questions)
         ])  # fmt: skip

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from steprag.engines.threads import usable_cores
-from steprag.experiments.report import bears, compared_runs, costs
-from steprag.experiments.stages import RECIPES, Contender, StageBook
-from steprag.files import read_json, read_records, written_whole
+from steprag.experiments.report import as_typed, bears, compared_runs, write_with_costs
+from steprag.experiments.stack_arms import ARMS, StackProof
+from steprag.experiments.stages import Contender, Pipeline
+from steprag.files import read_json, read_records
 from steprag.runs import code_version
+from steprag.training_rows import Trajectory
 from steprag.types import Prediction
 
 GATE = 0.75
@@ -19,10 +20,18 @@ GATE = 0.75
 
 
 def write_report(
-    said: dict[str, Any], tables: list[tuple[str, list[Contender]]], out: Path, report: Path, book: StageBook
+    proof: StackProof,
+    learnt: list[Trajectory],
+    tables: list[tuple[str, list[Contender]]],
+    report: Path,
+    pipeline: Pipeline,
 ) -> None:
-    """Compares the runs under every heading and writes `report`, its plots in a folder of its name beside it."""
-    lines = ["# Results: an agent that sums up and goes back", "", introduction(said), "", *gate(out / "gate"), ""]
+    """Compares the runs under every heading and writes `report`, its plots in a folder of its name beside it.
+
+    `learnt`: the stack agent's supervised steps.
+    """
+    lines = ["# Results: an agent that sums up and goes back", "", introduction(proof, learnt), ""]
+    lines += [*gate(proof.out / "gate"), ""]
     for heading, runs in tables:
         folder = report.parent / report.stem / heading.lower().replace(",", "").replace(" ", "-")
         table, compared = compared_runs(runs, folder, report)
@@ -30,24 +39,22 @@ def write_report(
         lines += [f"## {heading}", "", table, "", *did(runs), ""]
         lines += [f"- {run.label}: {bears(compared['differences'][run.label][base])}." for run in runs[1:]]
         lines += [*by_size(runs, compared), ""]
-    done = (entry["command"] for entry in book.stages.values() if entry["done"])
-    commands = (command.replace(str(RECIPES.parent) + os.sep, "") for command in done)
-    lines += ["## What it cost", "", *costs(out, book), "", "## The commands", ""]
-    lines += [*(f"    {command}" for command in commands), ""]
-    with written_whole(report) as stream:
-        stream.write("\n".join(lines))
+    write_with_costs(lines, proof.out, report, pipeline)
 
 
-def introduction(said: dict[str, Any]) -> str:
+def introduction(proof: StackProof, learnt: list[Trajectory]) -> str:
     """What was run, on what."""
-    options = "".join(f" --{name} {value}" for name, value in said["asked"].items())
-    learnt = ", ".join(f"{count} {action}" for action, count in sorted(said["actions"].items()))
+    asked = {**vars(proof.sizes), "engine": proof.engine, "lanes": proof.lanes}
+    if len(proof.arms) < len(ARMS):
+        asked["arms"] = " ".join(arm.name for arm in proof.arms)
+    steps = ", ".join(f"{count} {action}" for action, count in sorted(Counter(one.action for one in learnt).items()))
     return (
-        f"Written by `steprag reproduce stack{options}` (version {code_version()}, {usable_cores()} cores).\n\n"
+        f"Written by `steprag reproduce stack{as_typed(asked)}` (version {code_version()}, {usable_cores()} cores).\n\n"
         "SmolLM2-135M-Instruct with LoRA. Every arm learnt "
-        f"{said['episodes']} worked episodes in its own words, for as many supervised tokens as the others (the stack "
-        f"agent's steps: {learnt}). Greedy decoding. Ledger asks several things at once; its EM is the share of parts "
-        "that are right. Forks leads to the wrong country first. Beyond the context an agent may only sum up or answer."
+        f"{proof.sizes.episodes} worked episodes in its own words, for as many supervised tokens as the others (the "
+        f"stack agent's steps: {steps}). Greedy decoding. Ledger asks several things at once; its EM is the share of "
+        "parts that are right. Forks leads to the wrong country first. Beyond the context an agent may only sum up or "
+        "answer."
     )
 
 

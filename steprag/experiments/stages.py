@@ -1,30 +1,37 @@
 """Pipelines of commands: what `steprag demo` and `steprag reproduce` are made of.
 
-A stage is a command that a user could type. It runs in this process or, beside others, in one of its own (`lanes`).
-Each keeps its own run folder, so a second run of the pipeline reuses what is finished and an interrupted one goes on.
+A stage is a command that a user could type, with a run folder of its own. So what is finished is reused and an
+interrupted pipeline goes on, as with make. Chains of stages run side by side, each on cores of its own: two processes
+with a thread each do more on two cores than one with two threads, and far more than two that share both
+(docs/engines.md).
 """
 
 from __future__ import annotations
 
-import math
+import os
 import shlex
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from steprag.cli import run
+from steprag.engines.start import running
+from steprag.engines.threads import usable_cores
 from steprag.errors import PART_DONE, StepragError
-from steprag.experiments.lanes import Lanes
 from steprag.files import read_json, write_json
 from steprag.progress import say
 from steprag.runs import is_done
 
 RECIPES = Path(__file__).parents[2] / "configs"
+PINNED = hasattr(os, "sched_setaffinity")
+"""Linux; elsewhere a lane only says how many threads its command has."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +45,11 @@ class Contender:
 
 @dataclass(frozen=True)
 class Stage:
-    """A command (such as "index build") with its options, the last of which is its run folder `out`.
-
-    `once`: what has ended is not begun again by the same command, although questions failed; later stages were built
-    from what it left.
-    """
+    """A command (such as "index build") with its options, the last of which is its run folder `out`."""
 
     out: Path
     command: str
     options: tuple[str, ...]
-    once: bool = False
 
     @property
     def argv(self) -> list[str]:
@@ -57,113 +59,124 @@ class Stage:
     @property
     def typed(self) -> str:
         """The line that a user would type."""
-        return _typed(self.argv)
+        return "steprag " + shlex.join(self.argv)
 
 
-def stage(out: Path, command: str, *more: str, once: bool = False, **options: object) -> Stage:
+def stage(out: Path, command: str, *more: str, **options: object) -> Stage:
     """A stage from the options that are ready and those that are values by name."""
-    return Stage(out, command, (*more, *_words(**options, out=out)), once)
+    named = (word for name, value in {**options, "out": out}.items() for word in (f"--{name}", str(value)))
+    return Stage(out, command, (*more, *named))
 
 
-def run_stage(command: str, *more: str, **options: object) -> None:
-    """Runs one command in this process. Raises StepragError where it fails."""
-    _run_here([*command.split(), *more, *_words(**options)], command)
-
-
-def _run_here(argv: list[str], command: str) -> None:
-    say(f"$ {_typed(argv)}")
-    code = run(argv)
-    if code not in (0, PART_DONE):
-        raise StepragError(f"steprag {command} ended with exit code {code}")
-
-
-def _words(**options: object) -> list[str]:
-    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
-
-
-def _typed(argv: list[str]) -> str:
-    return "steprag " + shlex.join(argv)
+def run_here(stage: Stage) -> None:
+    """Runs a stage in this process, on all cores. Raises StepragError where it fails."""
+    say(f"$ {stage.typed}")
+    if (code := run(stage.argv)) not in (0, PART_DONE):
+        raise StepragError(f"steprag {stage.command} ended with exit code {code}")
 
 
 def compare(contenders: Sequence[Contender], out: Path) -> dict[str, Any]:
     """Their table, tests and plots, in `out`; returns what compare.json holds, by their labels."""
     labels = [contender.label for contender in contenders]
-    run_stage("compare", *(str(contender.run) for contender in contenders), "--names", *labels, "--out", str(out))
+    run_here(stage(out, "compare", *(str(contender.run) for contender in contenders), "--names", *labels))
     return read_json(out / "compare.json")
 
 
-class StageBook:
-    """Runs stages and keeps, in a file, what was typed and when each was at work, over all starts of the pipeline.
+class Pipeline:
+    """Runs stages, and keeps in `out`/stages.json what was typed and when each was at work, over all starts.
 
-    The time that a finished stage takes to say that it is finished is not counted; the times of one that somebody else
-    finished are None.
+    `lanes`: how many chains of stages run side by side, each on its share of the cores that this process may use. The
+    times of a stage that somebody else finished are None.
     """
 
-    def __init__(self, file: Path, lanes: Lanes | None = None) -> None:
-        self._file, self._lanes = file, lanes or Lanes(1)
-        self._writing = threading.Lock()
-        self.stages: dict[str, dict[str, Any]] = read_json(file) if file.exists() else {}
+    def __init__(self, out: Path, lanes: int = 1) -> None:
+        self._file, self._lanes = out / "stages.json", lanes
+        cores = sorted(os.sched_getaffinity(0)) if PINNED else list(range(usable_cores()))
+        self._free = SimpleQueue[Sequence[int]]()
+        for number in range(lanes):
+            self._free.put(cores[number::lanes] or cores)
+        self._interrupted, self._writing = threading.Event(), threading.Lock()
+        self.stages: dict[str, dict[str, Any]] = read_json(self._file) if self._file.exists() else {}
 
     def together(self, chains: Sequence[Sequence[Stage]]) -> None:
-        """Runs the stages of each chain one after another, and chains side by side as there are lanes.
+        """Runs the stages of each chain one after another, and chains side by side as there are lanes, in their order.
 
-        A chain that is alone has all cores, in this process. Raises StepragError where a stage fails.
+        A chain that is alone has all cores, in this process. An error ends its own chain; the first is raised once all
+        have ended. Ctrl-C ends what runs.
         """
         chains = [stages for stages in chains if stages]
-        if self._lanes.count > 1 and len(chains) > 1:
-            self._lanes.together([partial(self._in_lane, stages) for stages in chains])
+        if self._lanes == 1 or len(chains) <= 1:
+            for each in chain.from_iterable(chains):
+                self.run(each)
             return
-        for each in chain.from_iterable(chains):
-            self.run(each)
+        with ThreadPoolExecutor(self._lanes) as pool:
+            begun = [pool.submit(self._in_a_lane, stages) for stages in chains]
+            try:
+                wait(begun)
+            except KeyboardInterrupt:  # commands are of sessions of their own: no Ctrl-C reaches them
+                self._interrupted.set()
+                pool.shutdown(cancel_futures=True)
+                raise
+        for each in begun:
+            each.result()
 
-    def run(self, stage: Stage) -> None:
-        """Runs a stage in this process, on all cores. Raises StepragError where it fails."""
-        self._noted(stage, lambda: _run_here(stage.argv, stage.command))
-
-    def _in_lane(self, stages: Sequence[Stage], cores: Sequence[int]) -> None:
-        for each in stages:
-            self._noted(each, partial(self._run_there, each, cores))
-
-    def _noted(self, stage: Stage, work: Callable[[], None]) -> None:
-        """Calls `work`, and writes down when it was under way; does neither for what is to run once and has ended."""
-        old = self.stages.get(stage.out.name, {})
-        if stage.once and old.get("done") and old.get("command") == stage.typed and stage.out.is_dir():
-            return
-        elsewhere = is_done(stage.out)
-        before = old or {"times": None if elsewhere else [], "done": elsewhere}
-        if old and old.get("command") != stage.typed:
-            before = {**old, "done": False}  # another command's end is not this one's
-        entry, start = {**before, "command": stage.typed}, time.time()
+    def _in_a_lane(self, stages: Sequence[Stage]) -> None:
+        cores = self._free.get()
         try:
-            work()
+            for each in stages:
+                self.run(each, cores)
+        finally:
+            self._free.put(cores)
+
+    def run(self, stage: Stage, cores: Sequence[int] = ()) -> None:
+        """Runs a stage in this process, or on `cores` in one of its own; what is finished says so by itself.
+
+        A search that has ended is not begun again by the same command, although questions failed: later stages were
+        built from what it left. Raises StepragError where the stage fails.
+        """
+        there = is_done(stage.out)
+        old = self.stages.get(stage.out.name, {"times": None if there else [], "done": there, "command": stage.typed})
+        done = old["done"] and old["command"] == stage.typed  # another command's end is not this one's
+        if done and stage.out.name in self.stages and stage.command == "generate" and stage.out.is_dir():
+            return
+        entry, start = {**old, "done": done, "command": stage.typed}, time.time()
+        try:
+            if cores:
+                self._run_there(stage, cores)
+            else:
+                run_here(stage)
             entry["done"] = True
         finally:
-            if not before["done"]:
-                entry["times"] = [*(before.get("times") or []), [round(start, 1), round(time.time(), 1)]]
+            if not done:
+                entry["times"] = [*(old["times"] or []), [round(start, 1), round(time.time(), 1)]]
             with self._writing:
                 self.stages[stage.out.name] = entry
                 self._file.parent.mkdir(parents=True, exist_ok=True)
                 write_json(self._file, self.stages)
 
     def _run_there(self, stage: Stage, cores: Sequence[int]) -> None:
-        """As `_run_here`, as a process of its own that writes to a log."""
-        out = stage.out
-        log = out.parent / "logs" / f"{out.name}.log"
+        """As `run_here`, as a process of its own that writes to a log."""
+        log = self._file.parent / "logs" / f"{stage.out.name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
         said_before = log.stat().st_size if log.exists() else 0
         say(f"$ {stage.typed} > {log}")
-        start, code = time.monotonic(), self._lanes.run(stage.argv, cores, log)
+        start, code = time.monotonic(), self._process(stage.argv, cores, log)
         if code not in (0, PART_DONE):
             said = log.read_bytes()[said_before:].decode(errors="replace").strip().splitlines()
-            error = f"{out.name} ended with exit code {code}: {said[-1] if said else 'it said nothing'} ({log})"
+            what = said[-1] if said else "it said nothing"
+            error = f"{stage.out.name} ended with exit code {code}: {what} ({log})"
             say(error)  # now: what runs beside it may take hours
             raise StepragError(error)
-        say(f"{out.name}: {(time.monotonic() - start) / 60:.1f} minutes")
+        say(f"{stage.out.name}: {(time.monotonic() - start) / 60:.1f} minutes")
 
-
-def seconds(times: list[list[float]]) -> float:
-    """How long at least one of `times`, pairs of start and end, was under way."""
-    covered, until = 0.0, -math.inf
-    for start, end in sorted(times):
-        covered += max(0.0, end - max(start, until))
-        until = max(until, end)
-    return covered
+    def _process(self, argv: Sequence[str], cores: Sequence[int], log: Path) -> int:
+        """Runs `steprag argv` on `cores`, all that it says appended to `log`; its exit code."""
+        environment = {**os.environ, "OMP_NUM_THREADS": str(len(cores))}
+        command = [sys.executable, "-m", "steprag.cli", *argv]
+        with log.open("ab") as stream, running(command, stream, environment) as process:
+            if PINNED:
+                os.sched_setaffinity(process.pid, cores)
+            while process.poll() is None:
+                if self._interrupted.wait(0.2):
+                    raise KeyboardInterrupt
+            return process.returncode

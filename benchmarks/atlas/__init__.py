@@ -1,0 +1,1 @@
+"""Makes the embedded world's files anew: `python -m benchmarks.atlas.build`."""
