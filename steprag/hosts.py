@@ -25,6 +25,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_proxied(url: str) -> bool:
+    """Whether requests to `url` may go through the proxies that HTTP_PROXY, HTTPS_PROXY and ALL_PROXY name: all but
+    those to this machine.
+    """
+    host = urlsplit(url).hostname or ""
+    return not (is_loopback(host) or host in ("0.0.0.0", "::"))
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket, so that a taken port is told before anything is loaded. Raises ConfigError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -88,12 +89,13 @@ class OpenAIPolicy:
         self.served: dict[str, str] = {}
         """What the endpoint says of a model that it was not told by us to serve: vLLM its files (`root`, `parent`)."""
         self._key = key = key or api_key(config.api_key_env, base_url)
+        asked = base_url or os.environ.get("OPENAI_BASE_URL", "")  # where the package asks, too
         self._client = openai.AsyncOpenAI(
             api_key=key,
             base_url=base_url,
             timeout=config.timeout,
             max_retries=config.retries,
-            http_client=_AioClient(seconds=config.timeout, secret=key),
+            http_client=_AioClient(asked, seconds=config.timeout, secret=key),
         )
         self._headers: dict[str, str] = {}
         self._session: set[str] = set()
