@@ -30,6 +30,7 @@ from steprag.engines.launch import command, vllm_program
 from steprag.engines.models import cache_dir, embedded_encoder, verify
 from steprag.engines.policy_command import main
 from steprag.engines.server import check_reachable
+from steprag.engines.threads import usable_cores
 from steprag.engines.weights import hf_weights, merged_folder, transformers_folder
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable
 from steprag.policy.client import OpenAIPolicy, open_policy
@@ -700,3 +701,30 @@ def test_convert_command_prints_the_path(tiny: Path, cache: Path, capsys: pytest
     assert "smollm2 is no adapter; give the PEFT folder" in capsys.readouterr().err
     assert main(["convert", "--adapter", str(tiny / "adapter")]) == 0
     assert Path(capsys.readouterr().out.strip()).parent == cache / "adapters"
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "cores"),
+    [
+        ("0::/", {"cpu.max": "max 100000"}, 8),
+        ("0::/", {"cpu.max": "150000 100000"}, 2),
+        ("0::/a.slice/b.scope", {"a.slice/cpu.max": "100000 100000", "a.slice/b.scope/cpu.max": "max 100000"}, 1),
+        (
+            "4:memory:/m\n3:cpu,cpuacct:/docker/x",
+            {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"},
+            3,
+        ),
+        ("3:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+    ],
+)
+def test_the_cores_of_a_limited_container(
+    own: str, files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    for name, text in {
+        "proc/self/cgroup": own,
+        **{f"sys/fs/cgroup/{name}": text for name, text in files.items()},
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert usable_cores(tmp_path) == cores

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from steprag.engines.cpu import return_freed_memory
+from steprag.engines.threads import return_freed_memory
 
 PIECE, PIECES = 100_000, 3000
 """Pieces that glibc takes from its heap, 286 MiB of them."""

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from steprag.engines.cpu import fast_dtype
 from steprag.engines.models import ModelFiles, resolve_model
-from steprag.engines.threads import spin_briefly
+from steprag.engines.threads import fast_dtype, spin_briefly
 from steprag.errors import ConfigError, quoted
 from steprag.extras import need
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from steprag.engines.adapters import gguf_adapter, lora_rank, unpermute_rows
-from steprag.engines.cpu import fast_dtype
 from steprag.engines.gguf_header import gguf_values
 from steprag.engines.hub import MODEL_FILES, fetched
 from steprag.engines.models import (
@@ -34,7 +33,7 @@ from steprag.engines.models import (
 )
 from steprag.engines.pretrained import from_pretrained, loading
 from steprag.engines.requantise import eight_bit_gguf
-from steprag.engines.threads import one_load
+from steprag.engines.threads import fast_dtype, one_load
 from steprag.errors import ConfigError
 from steprag.files import read_json
 

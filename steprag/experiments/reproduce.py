@@ -18,9 +18,8 @@ from pathlib import Path
 from steprag import atlas
 from steprag.cli import guarded
 from steprag.config import parse_arguments
-from steprag.engines.cpu import fast_dtype
 from steprag.engines.launch import vllm_is_for_cpus
-from steprag.engines.threads import spin_briefly, usable_cores
+from steprag.engines.threads import fast_dtype, spin_briefly, usable_cores
 from steprag.errors import ConfigError
 from steprag.experiments.arms import RULES
 from steprag.experiments.contenders import LABELS, UNTRAINED, Proof, QuestionSet, Sizes, elsewhere, the_contenders
