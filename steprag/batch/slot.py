@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from steprag.batch.database import KeptCalls
 from steprag.batch.journal import Journal
-from steprag.batch.kept import KeptCalls
 from steprag.batch.workers import Opening, Work, sync_seconds
 from steprag.batch.worklist import Served, replicas_of, served_by
 from steprag.config import StageConfig
