@@ -38,8 +38,9 @@ from steprag.agent.open import Agent, make_environment, open_agent
 from steprag.agent.profiles import load_profile
 from steprag.config import load_config
 from steprag.errors import StepFormatError
-from steprag.policy.client import Model, Policy, open_policy
+from steprag.policy.client import Model, open_policy
 from steprag.policy.gate import Gate
+from steprag.policy.protocols import Policy
 from steprag.runs import open_run
 from steprag.types import Message, Question, Sample
 

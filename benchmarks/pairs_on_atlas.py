@@ -37,8 +37,9 @@ from steprag.config import load_config
 from steprag.files import read_records, write_records
 from steprag.inputs import read_questions
 from steprag.metrics import exact_match
-from steprag.policy.client import Policy, open_policy
+from steprag.policy.client import open_policy
 from steprag.policy.gate import Gate
+from steprag.policy.protocols import Policy
 from steprag.tree import path_to
 from steprag.types import Completion, Node, State, Tree
 

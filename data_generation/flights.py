@@ -22,7 +22,7 @@ from steprag.errors import NotJournalled, StepFormatError
 from steprag.gain import gains
 from steprag.gold import holds_golden
 from steprag.metrics import f1, guessable, normalise
-from steprag.policy.client import Policy, Scorer
+from steprag.policy.protocols import Policy, Scorer
 from steprag.types import Completion, Found, Node, Question, State, Step, Usage
 
 RIGHT = 0.5

@@ -50,7 +50,7 @@ from steprag.config import index_of, parse_arguments
 from steprag.errors import PART_DONE, RequestError
 from steprag.inputs import ids_identity, read_questions
 from steprag.policy.budget import Spending
-from steprag.policy.client import Policy
+from steprag.policy.protocols import Policy
 from steprag.runs import Run, open_run
 from steprag.types import Episode, Failure, Found, Prediction, Question, Usage
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from steprag.errors import StepragError
     from steprag.files import read_records, write_records
     from steprag.inputs import read_passages, read_questions
-    from steprag.policy.client import Policy, open_policy
+    from steprag.policy.client import open_policy
+    from steprag.policy.protocols import Policy
     from steprag.sections import EpisodeConfig, PolicyConfig, PromptConfig, RetrieverConfig
     from steprag.training_rows import Pair
     from steprag.types import (
@@ -48,7 +49,8 @@ _HOMES = {
     "steprag.errors": ("StepragError",),
     "steprag.files": ("read_records", "write_records"),
     "steprag.inputs": ("read_passages", "read_questions"),
-    "steprag.policy.client": ("Policy", "open_policy"),
+    "steprag.policy.client": ("open_policy",),
+    "steprag.policy.protocols": ("Policy",),
     "steprag.training_rows": ("Pair",),
     "steprag.types": (
         *("Completion", "Episode", "Failure", "Message", "Node", "Passage", "Prediction", "Question"),

@@ -25,7 +25,7 @@ from steprag.config import load_config
 from steprag.errors import PolicyError
 from steprag.files import to_dict
 from steprag.gain import probability
-from steprag.policy.client import Policy
+from steprag.policy.protocols import Policy
 from steprag.tree import children_of, discounted
 from steprag.types import Message, Node, Question, Sample, State, Tree
 from tests.fakes import QUESTION, BelievingPolicy, DictRetriever, ScriptedPolicy, answer, beginner, evidence, query

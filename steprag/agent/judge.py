@@ -13,14 +13,14 @@ from steprag.agent.inert import neutralise
 from steprag.agent.profiles import fill
 from steprag.files import file_hash
 from steprag.json_text import NotJson, decoded
-from steprag.policy.client import Policy
+from steprag.policy.protocols import Policy, Repeating
 from steprag.types import Message, Question, State, Usage
 from steprag.yaml_files import read_yaml
 
 Read = TypeVar("Read")
 PROMPT = Path(__file__).parents[2] / "configs" / "judge" / "default.yaml"
 TRIES = 2
-"""Requests for one score: a reply that is not one is asked for once more."""
+"""Requests for one score: a reply that is not one is asked for once more, unless the judge would only repeat it."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ async def reply_of(
         usage += sample.usage
         text = sample.completions[0].text
         value = parse(text)
-        if value is not None:
+        if value is not None or (isinstance(policy, Repeating) and policy.repeats(messages, allowed)):
             return JudgeReply(value, text, usage)
     return JudgeReply(None, text, usage)
 

@@ -17,7 +17,7 @@ from steprag.agent.judge import ScoreFormat, reply_of
 from steprag.agent.profiles import fill
 from steprag.files import file_hash
 from steprag.json_text import NotJson, decoded
-from steprag.policy.client import Policy
+from steprag.policy.protocols import Policy
 from steprag.types import Message, Passage
 from steprag.yaml_files import read_yaml
 

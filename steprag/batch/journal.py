@@ -26,8 +26,9 @@ from steprag.batch.journalled import JournalledPolicy, JournalledRetriever, Jour
 from steprag.errors import RequestError, StepragError
 from steprag.files import dump_line
 from steprag.policy.budget import Spending
-from steprag.policy.client import Model, Policy, Scorer, Sessions
+from steprag.policy.client import Model
 from steprag.policy.gate import Gate
+from steprag.policy.protocols import Policy, Scorer, Sessions
 from steprag.types import Passage, Question, Sample
 
 JOURNAL = "calls.sqlite"

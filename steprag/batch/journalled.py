@@ -10,8 +10,9 @@ from functools import partial
 from steprag.agent.retriever import Retriever
 from steprag.batch.database import CallKey
 from steprag.errors import ConfigError
-from steprag.policy.client import Model, Policy, Scorer
+from steprag.policy.client import Model
 from steprag.policy.gate import Gate
+from steprag.policy.protocols import Policy, Repeating, Scorer
 from steprag.types import Message, Passage, Sample, Usage
 
 Request = Callable[[], Awaitable[Sample]]
@@ -52,6 +53,10 @@ class JournalledPolicy:
             part = await self._ask((self._role, state, place, missing), self._gate, chars, request)
             whole = Sample(whole.completions + part.completions, whole.usage + part.usage)
         return whole
+
+    def repeats(self, messages: tuple[Message, ...], allowed: tuple[str, ...]) -> bool:
+        """As the policy itself."""
+        return isinstance(self._policy, Repeating) and self._policy.repeats(messages, allowed)
 
 
 class JournalledScorer:

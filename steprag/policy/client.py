@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 from urllib.parse import quote
 
 import aiohttp
@@ -25,11 +25,12 @@ from steprag.engines.server import EngineSpec, serving_us
 from steprag.errors import PolicyError, PolicyUnavailable, quoted
 from steprag.policy.endpoint import api_key, reason, translated
 from steprag.policy.gate import Gate
+from steprag.policy.protocols import Listener, Policy
 from steprag.policy.replicas import Replicas
 from steprag.policy.replies import sample_of, served_models
 from steprag.policy.requests import OutputFormat, begun, request_body
 from steprag.policy.scoring import EndpointScorer
-from steprag.policy.streaming import Listener, whole_reply
+from steprag.policy.streaming import whole_reply
 from steprag.sections import PolicyConfig
 from steprag.types import Message, Sample
 
@@ -38,39 +39,6 @@ class _AioClient(BoundedClient, openai.DefaultAioHttpClient):
     """Over aiohttp: httpx2's own pool looks at every connection on every request, half as much work again at 64 at
     once.
     """
-
-
-class Policy(Protocol):
-    """Something that writes steps."""
-
-    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-        """`n` completions of one prompt. `allowed` names the actions that constrained output may take.
-
-        The same arguments give the same completions as far as the engine can promise it. Raises PolicyError.
-        """
-        ...
-
-
-@runtime_checkable
-class Scorer(Protocol):
-    """Something that says how likely it would have been to write a given text."""
-
-    async def score(self, messages: tuple[Message, ...], text: str) -> Sample:
-        """One completion, `text`, with the log-probability of each of its tokens after `messages`.
-
-        The same arguments give the same numbers as far as the engine can promise it. Raises PolicyError, and
-        ConfigError where the endpoint cannot score.
-        """
-        ...
-
-
-@runtime_checkable
-class Sessions(Protocol):
-    """A policy that can tell its endpoint which requests belong together."""
-
-    def in_session(self, name: str) -> Policy:
-        """The same policy, whose requests are of that session."""
-        ...
 
 
 class OpenAIPolicy:
@@ -128,6 +96,10 @@ class OpenAIPolicy:
         other._session = set()
         other._headers = {self._config.session_header: quote(name, safe="/")}
         return other
+
+    def repeats(self, messages: tuple[Message, ...], allowed: tuple[str, ...]) -> bool:
+        """As `Repeating.repeats`: where it is greedy."""
+        return self._config.temperature == 0
 
     async def check(self) -> None:
         """Asks the endpoint which models it serves. Raises PolicyUnavailable or PolicyRefused before any work is

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any
 
 from steprag.files import as_utf8
+from steprag.policy.protocols import Listener, Policy, Streaming
 from steprag.policy.replies import LONGEST
 from steprag.types import Message, Sample
-
-if TYPE_CHECKING:
-    from steprag.policy.client import Policy
-
-Listener = Callable[[str], None]
-"""Told each piece of a completion as it comes. Joined, the pieces begin the completion: its closing tag may be
-missing, where the engine stops at it.
-"""
-
-
-@runtime_checkable
-class Streaming(Protocol):
-    """A policy whose completions can be heard while they are written."""
-
-    async def stream(
-        self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, seed: int, listener: Listener
-    ) -> Sample:
-        """One completion, as `Policy.sample` gives it. Cancelling closes the request. Raises PolicyError."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -47,8 +29,8 @@ class HeardPolicy:
 async def whole_reply(chunks: AsyncIterator[object], begun: str, listener: Listener) -> dict[str, Any]:
     """The chunks of a streamed chat completion as one reply; its text is told to `listener` as it comes.
 
-    `begun`: the assistant's message that the completion writes on. An engine that repeats it is not heard doing so.
-    Raises ValueError where a chunk is none, or where the text is longer than a completion can be.
+    `begun`: the assistant's message that the completion writes on. An echo of `begun` is not passed to the
+    listener. Raises ValueError where a chunk is none, or where the text is longer than a completion can be.
     """
     heard = _Heard(begun, listener)
     choice: dict[str, Any] = {}
