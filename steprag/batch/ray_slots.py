@@ -24,10 +24,9 @@ from steprag.batch.ray_cluster import cluster, own_error
 from steprag.batch.shards import Share, share_of
 from steprag.batch.slot import Slot, SlotPlan, SlotSpent
 from steprag.batch.workers import Config, Slots, Work
-from steprag.batch.worklist import note_replicas, note_served
+from steprag.batch.worklist import note_served
 from steprag.errors import BudgetReached, ConfigError, StepragError
 from steprag.policy.budget import BudgetConfig, Spending
-from steprag.policy.replicas import Replicas
 from steprag.progress import say
 from steprag.runs import Run
 from steprag.types import Failure, Question
@@ -64,7 +63,6 @@ async def opened_slots(
                     counting.cancel()
             finally:
                 await pool.close()
-                note_replicas(run, pool.replicas)
     finally:
         absorb_slots(run.path, slots.order)
         exact = Spending(prices=prices)
@@ -102,8 +100,6 @@ class _Pool:
         self._alone = [asyncio.Lock() for _ in plans]
         self._before = SlotSpent(spending.usage, spending.usd, 0, spending.lost)
         self._spent: dict[int, SlotSpent] = {}
-        self.replicas: dict[str, Replicas] = {}
-        """What the slots that were closed have met, by role."""
 
     async def open(self) -> dict[str, dict[str, str]]:
         """Starts all slots; what the endpoints that they ask serve."""
@@ -115,8 +111,8 @@ class _Pool:
         return served
 
     async def work(self, question: Question) -> Any | Failure:
-        """The question's result from a slot. One whose slot dies goes on, alone with those that it may have been;
-        one that is under work whenever its slot dies is a failure.
+        """The question's result from a slot. If its slot dies, the question is retried alone; after DEATHS more deaths
+        it fails.
         """
         self._spending.check()
         place = min(range(len(self._slots)), key=lambda place: self._busy[place])
@@ -202,9 +198,7 @@ class _Pool:
     async def _end(self, place: int, slot: Any) -> None:
         if place in self._open:
             with suppress(RayActorError):
-                told: dict[str, Replicas] = await _told(slot.close.remote())
-                for role, met in told.items():
-                    self.replicas.setdefault(role, Replicas()).add(met)
+                await _told(slot.close.remote())
         ray.kill(slot, no_restart=True)
 
 

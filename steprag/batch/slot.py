@@ -13,11 +13,10 @@ from typing import Any
 from steprag.batch.database import KeptCalls
 from steprag.batch.journal import Journal
 from steprag.batch.workers import Opening, Work, sync_seconds
-from steprag.batch.worklist import Served, replicas_of, served_by
+from steprag.batch.worklist import Served, served_by
 from steprag.config import StageConfig
 from steprag.errors import BudgetReached
 from steprag.policy.budget import Spending
-from steprag.policy.replicas import Replicas
 from steprag.sections import PriceConfig
 from steprag.types import Failure, Question, Usage
 
@@ -62,7 +61,6 @@ class Slot:
         if plan.folder.is_dir():
             os.chdir(plan.folder)
         agent, working = await self._stack.enter_async_context(plan.opening(plan.config))
-        self._agent = agent
         below = KeptCalls.reading(plan.below)
         self._stack.callback(below.close)
         synced = sync_seconds(plan.config)
@@ -86,7 +84,6 @@ class Slot:
         self._journal.closing = True
         await asyncio.gather(*self._journal.in_flight, return_exceptions=True)
 
-    async def close(self) -> dict[str, Replicas]:
-        """Waits for the calls in flight and closes everything; which replicas it met, by role."""
+    async def close(self) -> None:
+        """Waits for the calls in flight and closes everything."""
         await self._stack.aclose()
-        return replicas_of(policy=self._agent.policy, judge=self._agent.judge)

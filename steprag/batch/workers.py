@@ -11,11 +11,10 @@ from typing import Generic, TypeVar
 from steprag.agent.open import Agent
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.ray_cluster import check_ray
-from steprag.batch.worklist import note_replicas, replicas_of, same_model
+from steprag.batch.worklist import same_model
 from steprag.config import StageConfig
 from steprag.errors import ConfigError
 from steprag.policy.budget import Spending
-from steprag.policy.client import Model
 from steprag.runs import Run
 from steprag.sections import JournalConfig, PolicyConfig
 from steprag.types import Failure, Question
@@ -84,12 +83,8 @@ async def workers(
         async with opened_slots(run, config, spending, slots) as both:
             yield both
         return
-    kept, asked = Journal(run.path / JOURNAL, spending, sync_seconds=sync_seconds(config)), dict[str, Model | None]()
-    try:
-        async with opened as agent, kept as journal:
-            run.set(calls_lost=journal.lost)
-            same_model(run, policy=agent.policy, judge=agent.judge)
-            asked |= {"policy": agent.policy, "judge": agent.judge}
-            yield await working(config, agent, journal), journal.begun
-    finally:  # the calls that were in flight have come in
-        note_replicas(run, replicas_of(**asked))
+    kept = Journal(run.path / JOURNAL, spending, sync_seconds=sync_seconds(config))
+    async with opened as agent, kept as journal:
+        run.set(calls_lost=journal.lost)
+        same_model(run, policy=agent.policy, judge=agent.judge)
+        yield await working(config, agent, journal), journal.begun

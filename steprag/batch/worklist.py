@@ -21,7 +21,6 @@ from steprag.errors import ConfigError, DataError
 from steprag.files import LineJournal, drop_torn_line, file_hash, read_rows, write_records
 from steprag.policy.budget import Spending
 from steprag.policy.client import Model, OpenAIPolicy, model_identity
-from steprag.policy.replicas import Replicas
 from steprag.progress import Progress, say
 from steprag.runs import Run
 from steprag.types import Failure, Question, Usage
@@ -118,23 +117,9 @@ async def work_off(
 
 
 def served_by(**models: Model | None) -> Served:
-    """What the endpoints of these roles say that they serve, beside its name; nothing of those that say nothing."""
+    """The weights that each role's endpoint reports; roles without a report are omitted."""
     found = {key: each.policy.served for key, each in models.items() if each and isinstance(each.policy, OpenAIPolicy)}
     return {role: served for role, served in found.items() if served}
-
-
-def replicas_of(**models: Model | None) -> dict[str, Replicas]:
-    """What stood behind the addresses of these roles; nothing of those of which no replies are counted."""
-    policies = {role: model.policy for role, model in models.items() if model is not None}
-    found = {role: policy.replicas for role, policy in policies.items() if isinstance(policy, OpenAIPolicy)}
-    return {role: replicas for role, replicas in found.items() if replicas.by_name or replicas.unnamed}
-
-
-def note_replicas(run: Run, models: dict[str, Replicas]) -> None:
-    """Notes in the run's events which replicas it met, and says how much they found in their caches."""
-    for role, replicas in models.items():
-        run.note(event="replicas", role=role, **replicas.facts)
-        say(f"{role}: {replicas.line}")
 
 
 def same_model(run: Run, **models: Model | None) -> None:

@@ -17,7 +17,6 @@ from urllib.parse import quote
 
 import aiohttp
 import openai
-from openai._constants import RAW_RESPONSE_HEADER
 
 from steprag.bounded_http import BoundedClient
 from steprag.engines.models import resolve_model, sha256_of, weights_hash
@@ -26,7 +25,6 @@ from steprag.errors import PolicyError, PolicyUnavailable, quoted
 from steprag.policy.endpoint import api_key, reason, translated
 from steprag.policy.gate import Gate
 from steprag.policy.protocols import Listener, Policy
-from steprag.policy.replicas import Replicas
 from steprag.policy.replies import sample_of, served_models
 from steprag.policy.requests import OutputFormat, begun, request_body
 from steprag.policy.scoring import EndpointScorer
@@ -66,9 +64,6 @@ class OpenAIPolicy:
             http_client=_AioClient(asked, seconds=config.timeout, secret=key),
         )
         self._headers: dict[str, str] = {}
-        self._session: set[str] = set()
-        self.replicas = Replicas()
-        """What stood behind the address, by `policy.replica_header`; shared by all sessions."""
         self._scorers: list[EndpointScorer] = []
         self._where = f"{model} at {self._client.base_url}"
 
@@ -83,7 +78,7 @@ class OpenAIPolicy:
     def beside(self, config: PolicyConfig, grammar: OutputFormat) -> OpenAIPolicy:
         """Another policy of the same model at the same endpoint, with its own sampling and format."""
         other = OpenAIPolicy(config, self._base_url, self._model, grammar, self._key)
-        other.served, other.replicas = self.served, self.replicas
+        other.served = self.served
         return other
 
     def in_session(self, name: str) -> OpenAIPolicy:
@@ -93,7 +88,6 @@ class OpenAIPolicy:
         if self._config.session_header is None:
             return self
         other = copy.copy(self)
-        other._session = set()
         other._headers = {self._config.session_header: quote(name, safe="/")}
         return other
 
@@ -131,22 +125,10 @@ class OpenAIPolicy:
 
         async def ask() -> Sample | None:
             # as `chat.completions.create`, whose walk through every field takes a fifth of the time
-            reply, replica = await self._asked("/chat/completions", request)
-            sample = sample_of(reply, stop, begun(messages), self._config.engine)
-            if sample is not None and self._config.replica_header:
-                self.replicas.met(replica, sample.usage, self._session)
-            return sample
+            reply = await self._client.post("/chat/completions", cast_to=object, body=request, options=self._options)
+            return sample_of(reply, stop, begun(messages), self._config.engine)
 
         return await self._until_sane(ask)
-
-    async def _asked(self, path: str, body: dict[str, Any]) -> tuple[object, str | None]:
-        """A reply, and the replica that it names."""
-        header = self._config.replica_header
-        if header is None:
-            return await self._client.post(path, cast_to=object, body=body, options=self._options), None
-        raw: Any = {"headers": {**self._headers, RAW_RESPONSE_HEADER: "true"}}
-        reply: Any = await self._client.post(path, cast_to=object, body=body, options=raw)
-        return reply.parse(), reply.headers.get(header)
 
     async def stream(
         self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, seed: int, listener: Listener

@@ -60,8 +60,8 @@ def _completion(choice: Choice, stop: tuple[str, ...], begun: str, engine: str) 
 
 
 def _unclosed(text: str, stop: tuple[str, ...]) -> str:
-    """The closing tag of the last one opened, where it is missing: an engine that does not say what ended a text ends
-    one that the model itself left open in the same way.
+    """The closing tag of the last one opened, where it is missing. Without a stop reason, a matched stop string and an
+    early end look alike; the tag is added in both cases.
     """
     opened = {tag: text.rfind(tag.replace("/", "")) for tag in stop}
     last = max(stop, key=opened.__getitem__)
