@@ -38,7 +38,8 @@ from steprag.batch.journalled import SCORE
 from steprag.batch.merge import Merging
 from steprag.batch.results import ResultKind, Results
 from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
-from steprag.batch.workers import Slots, Work, Working, add_ray_option, slots_of, workers
+from steprag.batch.workers import add_ray_option, slots_of, workers
+from steprag.batch.working import Slots, Work, Working
 from steprag.batch.worklist import (
     agent_identity,
     note_failures,

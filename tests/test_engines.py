@@ -25,7 +25,7 @@ from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
 from steprag.agent.judge import ScoreFormat
 from steprag.cli import guarded
 from steprag.engines import EMBEDDED, Endpoint, EngineSpec, embedded_gguf, resolve_model, serving
-from steprag.engines.adapters import gguf_adapter, permute_rows, unpermute_rows
+from steprag.engines.adapters import gguf_adapter, permute_rows
 from steprag.engines.launch import command, vllm_program
 from steprag.engines.models import cache_dir, embedded_encoder, verify
 from steprag.engines.policy_command import main
@@ -274,11 +274,11 @@ def test_what_gguf_cannot_say_is_refused(tiny: Path, tmp_path: Path, change: dic
         gguf_adapter(edited(tiny / "adapter", tmp_path / "a", **change))
 
 
-def test_permutation_is_inverted() -> None:
+def test_rotary_rows_are_put_in_adjacent_pairs() -> None:
     import numpy as np
 
-    rows = np.arange(24 * 5).reshape(24, 5)
-    assert np.array_equal(unpermute_rows(permute_rows(rows, 3), 3), rows)
+    assert permute_rows(np.arange(16).reshape(16, 1), 2)[:, 0].tolist() == [
+        *(0, 4, 1, 5, 2, 6, 3, 7), *(8, 12, 9, 13, 10, 14, 11, 15)]  # fmt: skip
 
 
 # --- refusing to start ---------------------------------------------------------------------------------------------

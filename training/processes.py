@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from steprag import errors
-from steprag.engines.start import running
+from steprag.engines.outlive_guard import running
 from steprag.engines.threads import threads_for
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError, TrainingError

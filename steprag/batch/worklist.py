@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from steprag.agent.environment import Environment
 from steprag.agent.open import AgentConfig
-from steprag.batch.concurrency import for_each
 from steprag.batch.results import Results
 from steprag.errors import ConfigError, DataError
 from steprag.files import LineJournal, drop_torn_line, file_hash, read_rows, write_records
@@ -25,6 +24,7 @@ from steprag.progress import Progress, say
 from steprag.runs import Run
 from steprag.types import Failure, Question, Usage
 
+Item = TypeVar("Item")
 FAILED = "failures.jsonl"
 Served = dict[str, dict[str, str]]
 """Role to what its endpoint says of the model."""
@@ -114,6 +114,26 @@ async def work_off(
             await for_each(todo, one, at_once=at_once)
         finally:
             watching.cancel()
+
+
+async def for_each(items: Iterable[Item], work: Callable[[Item], Awaitable[None]], *, at_once: int) -> None:
+    """Awaits `work(item)` for every item, `at_once` at a time, starting them in order.
+
+    The first error cancels what is under way and is raised as itself.
+    """
+    queue = iter(items)
+
+    async def worker() -> None:
+        for item in queue:  # the workers share one iterator: each item is taken once
+            await work(item)
+
+    workers = [asyncio.create_task(worker()) for _ in range(at_once)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for task in workers:
+            task.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
 
 
 def served_by(**models: Model | None) -> Served:

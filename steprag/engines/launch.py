@@ -66,12 +66,12 @@ def command(spec: EngineSpec) -> EngineCommand:
 
 
 def _llamacpp(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
-    from steprag.engines import requantise, weights
+    from steprag.engines import weights
 
     need("xllamacpp")
     if files.gguf is None:
         raise ConfigError(f"llama.cpp reads GGUF files and {files.name} is none; use --engine transformers or vllm")
-    gguf = requantise.eight_bit_gguf() if files.embedded else files.gguf
+    gguf = weights.eight_bit_gguf() if files.embedded else files.gguf
     argv = [sys.executable, "-m", "steprag.engines.llamacpp", "--model", str(gguf), "--alias", files.label]
     argv += ["--host", spec.host, "--port", str(spec.port)]
     argv += ["--parallel", str(spec.parallel), "--context", str(spec.context)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from steprag.engines.gguf_header import gguf_values
+from steprag.engines.headers import gguf_values
 from steprag.engines.models import ModelFiles
 from steprag.errors import DataError
 from steprag.files import read_json

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from steprag import atlas
-from steprag.engines.start import running
+from steprag.engines.outlive_guard import running
 from steprag.errors import PART_DONE, StepragError
 from steprag.experiments.stages import stage
 from steprag.files import read_rows, write_records

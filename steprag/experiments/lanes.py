@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from queue import SimpleQueue
 
-from steprag.engines.start import running
+from steprag.engines.outlive_guard import running
 from steprag.engines.threads import usable_cores
 
 PINNED = hasattr(os, "sched_setaffinity")
