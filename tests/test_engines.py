@@ -478,12 +478,12 @@ def test_tokens_and_prompts_equal_those_of_llamacpp(weights: Path, embedded: End
     for text in TEXTS:
         asked = {"content": text, "parse_special": True, "add_special": False}
         ids = tokenizer(text, add_special_tokens=False).input_ids
-        assert post(Endpoint(embedded.base_url[:-3], "", "", None), "/tokenize", asked)["tokens"] == ids
+        assert post(Endpoint(embedded.base_url[:-3], "", ""), "/tokenize", asked)["tokens"] == ids
         assert tokenizer.decode(ids) == text
     for text in TEXTS:
         turns = [*MESSAGES, {"role": "assistant", "content": text}, {"role": "user", "content": text}]
         for messages in (turns[:2], [turns[0], turns[3]], turns):
-            prompt = post(Endpoint(embedded.base_url[:-3], "", "", None), "/apply-template", {"messages": messages})
+            prompt = post(Endpoint(embedded.base_url[:-3], "", ""), "/apply-template", {"messages": messages})
             rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             assert prompt["prompt"] == rendered
 
@@ -587,7 +587,7 @@ def test_the_engine_ends_with_the_command(end: signal.Signals) -> None:
     with subprocess.Popen([*line, "serve", "--port", "0"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         url, key = process.stdout.readline().strip(), process.stdout.readline().strip()
-        endpoint = Endpoint(url, "", "llamacpp", None)
+        endpoint = Endpoint(url, "", "llamacpp")
         assert post(endpoint, "/chat/completions", {"messages": MESSAGES, "max_tokens": 1}, key)["choices"]
         with pytest.raises(urllib.error.HTTPError, match="401"):
             post(endpoint, "/chat/completions", {"messages": MESSAGES, "max_tokens": 1})

@@ -96,7 +96,7 @@ def test_a_reply_without_a_score_is_asked_for_again_and_never_counts_as_zero() -
 
 @pytest.mark.parametrize(("temperature", "requests"), [(0.0, 1), (0.7, 2)])
 def test_a_greedy_judge_is_not_asked_twice_for_one_reply(temperature: float, requests: int, tmp_path: Path) -> None:
-    async def score(base_url: str) -> Judgement:
+    async def score(base_url: str) -> Judgement[float]:
         config = JudgeConfig(engine="openai", model="double", base_url=base_url, temperature=temperature)
         async with open_model(config, ScoreFormat()) as model, Journal(tmp_path / "calls.sqlite") as journal:
             judge = Judge(journal.question(ASKED).policy(model.policy, "judge", model.gate), gold=True)

@@ -29,7 +29,6 @@ from steprag.json_text import decoded
 
 __all__ = ["ENGINES", "Endpoint", "EngineSpec", "serving", "serving_us"]
 
-_CONSTRAINTS = {"llamacpp": "gbnf", "vllm": "gbnf", "transformers": None}
 _STARTUP_SECONDS = {"llamacpp": 120.0, "transformers": 300.0, "vllm": 1800.0}
 _STOP_SECONDS = 8.0  # more than the guard in `child` takes to end a stubborn command
 _LOG_NUMBERS = itertools.count(1)
@@ -39,15 +38,13 @@ _LOG_NUMBERS = itertools.count(1)
 class Endpoint:
     """Where a policy answers.
 
-    `base_url` ends in `/v1`; `model` is what requests must name; `constraint` is the dialect of constrained
-    output: "gbnf" (llama.cpp's request field `grammar`, vLLM's `structured_outputs.grammar`) or None. `key`: what
-    requests must carry, where this program made it up.
+    `base_url` ends in `/v1`; `model` is what requests must name. `key`: what requests must carry, where this program
+    made it up.
     """
 
     base_url: str
     model: str
     engine: str
-    constraint: str | None
     key: str | None = field(default=None, repr=False)
 
 
@@ -76,7 +73,7 @@ def serving(spec: EngineSpec, *, startup_seconds: float | None = None) -> Genera
         url = command.url or _announced(process, log_path, deadline)
         _until_healthy(url, process, log_path, deadline)
         try:
-            yield Endpoint(f"{url}/v1", command.model, spec.engine, _CONSTRAINTS[spec.engine], spec.key)
+            yield Endpoint(f"{url}/v1", command.model, spec.engine, spec.key)
         finally:
             if process.poll() is None:
                 log_path.unlink(missing_ok=True)

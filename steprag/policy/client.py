@@ -24,10 +24,9 @@ from steprag.engines.server import EngineSpec, serving_us
 from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavailable, StepragError, quoted
 from steprag.policy.gate import Gate
 from steprag.policy.protocols import Listener, Policy
-from steprag.policy.replies import sample_of, served_models
+from steprag.policy.replies import sample_of, served_models, whole_reply
 from steprag.policy.requests import OutputFormat, begun, request_body
 from steprag.policy.scoring import EndpointScorer
-from steprag.policy.streaming import whole_reply
 from steprag.sections import PolicyConfig
 from steprag.types import Message, Sample
 
