@@ -17,7 +17,8 @@ from steprag import atlas
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.engines.launch import ENGINES
 from steprag.inputs import read_passages, read_questions
-from steprag.policy.client import Policy, open_policy
+from steprag.policy.client import open_policy
+from steprag.policy.protocols import Policy
 from steprag.sections import PolicyConfig
 from steprag.types import Message, Usage
 

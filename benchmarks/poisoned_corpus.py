@@ -39,7 +39,7 @@ from steprag.errors import RequestError
 from steprag.files import LineJournal, read_rows
 from steprag.inputs import read_questions
 from steprag.metrics import normalise
-from steprag.policy.client import Policy
+from steprag.policy.protocols import Policy
 from steprag.stats import share_interval
 from steprag.types import Completion, Message, Passage, Prediction, Question, Sample, Usage
 

@@ -25,6 +25,16 @@ from steprag.metrics import f1, guessable, normalise
 from steprag.policy.client import Policy, Scorer
 from steprag.tree import Node
 from steprag.types import Completion, Found, Question, State, Step, Usage
+from steprag.policy.protocols import Policy, Scorer
+from steprag.types import (
+    Completion,
+    Found,
+    Question,
+    State,
+    Step,
+    Usage,
+)
+from steprag.tree import Node
 
 RIGHT = 0.5
 """F1 from which an answer counts as right, where a tree is stopped or prolonged."""

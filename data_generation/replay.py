@@ -32,7 +32,7 @@ from steprag.cli import guarded
 from steprag.config import add_options, leaves, load_config, options_from, parse_arguments
 from steprag.errors import ConfigError, DataError, NotJournalled, quoted
 from steprag.files import dump_line, existing, written_whole
-from steprag.policy.client import Policy, Scorer
+from steprag.policy.protocols import Policy, Scorer
 from steprag.runs import checked_manifest, open_run, read_manifest
 from steprag.tree import Failure, Tree
 from steprag.types import Completion, Message, Passage, Question, Sample, Usage
@@ -100,7 +100,8 @@ async def replay(
             async def rebuilt(question: Question) -> Tree | Failure:
                 source = Replay(journal, question.id, str(of["index"]))
                 environment = make_environment(profile, source, config.episode)
-                judge = Judge(source.policy("judge"), config.reward.gold) if config.reward.judged else None
+                judging = source.policy("judge", greedy=config.judge.temperature == 0)
+                judge = Judge(judging, config.reward.gold) if config.reward.judged else None
                 scorer = source.scorer() if config.search.score else None
                 searcher = make_searcher(environment, source.policy("policy"), judge, config, scorer)
                 tree = await search_one(question, searcher)
@@ -135,9 +136,11 @@ class Replay:
                 usage = Usage()
         self._found = journal.searches_of(question_id)
 
-    def policy(self, role: str) -> Policy:
-        """The policy of that role (policy or judge); both draw on the same journal."""
-        return _ReplayPolicy(self._samples, role)
+    def policy(self, role: str, *, greedy: bool = False) -> Policy:
+        """The policy of that role (policy or judge); both draw on the same journal. `greedy`: it was not asked again
+        for a reply that could not be read; earlier versions asked.
+        """
+        return _ReplayPolicy(self._samples, role, greedy)
 
     def scorer(self) -> Scorer:
         """The policy's scores."""
@@ -158,8 +161,10 @@ class Replay:
 
 
 class _ReplayPolicy:
-    def __init__(self, samples: dict[tuple[str, str], deque[tuple[Completion, Usage]]], role: str) -> None:
-        self._samples, self._role = samples, role
+    def __init__(
+        self, samples: dict[tuple[str, str], deque[tuple[Completion, Usage]]], role: str, greedy: bool
+    ) -> None:
+        self._samples, self._role, self._greedy = samples, role, greedy
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
         left = self._samples.get((self._role, state_of(messages, allowed)))
@@ -168,6 +173,10 @@ class _ReplayPolicy:
         taken = [left.popleft() for _ in range(min(n, len(left)))]
         usage = sum((usage for _, usage in taken), Usage())
         return Sample(tuple(completion for completion, _ in taken), usage)
+
+    def repeats(self, messages: tuple[Message, ...], allowed: tuple[str, ...]) -> bool:
+        """Whether it was asked for no more, for it was greedy."""
+        return self._greedy and not self._samples.get((self._role, state_of(messages, allowed)))
 
 
 class _ReplayScorer:

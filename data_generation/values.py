@@ -108,7 +108,7 @@ VALUES: dict[str, Callable[[GenerateConfig, Judge | None], Value]] = {
 
 async def _judged(
     question: Question, fresh: Fresh, config: GenerateConfig, judge: Judge | None
-) -> list[tuple[Branch, Judgement]]:
+) -> list[tuple[Branch, Judgement[float]]]:
     """What the judge says, asked all at once and noted in the nodes: of the answers, or, where nothing is played to its
     end, of the leaf's new children (the published rule).
     """

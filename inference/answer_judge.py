@@ -31,7 +31,8 @@ from steprag.files import existing, file_hash, read_records, write_json
 from steprag.gold import em_of
 from steprag.json_text import NotJson, decoded
 from steprag.policy.budget import BudgetConfig, Spending
-from steprag.policy.client import Policy, model_identity, open_model
+from steprag.policy.client import model_identity, open_model
+from steprag.policy.protocols import Policy
 from steprag.runs import checked_manifest, open_run
 from steprag.sections import JudgeConfig
 from steprag.stats import share_interval

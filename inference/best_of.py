@@ -10,7 +10,7 @@ from steprag.agent.environment import Environment
 from steprag.agent.rollout import Choose, episode_of, rollout
 from steprag.errors import ConfigError
 from steprag.metrics import normalise
-from steprag.policy.client import Policy
+from steprag.policy.protocols import Policy
 from steprag.types import Episode, Message
 
 Scorer = Callable[[tuple[Message, ...], str], float]

@@ -38,7 +38,8 @@ from steprag.batch.journalled import SCORE
 from steprag.batch.merge import Merging
 from steprag.batch.results import ResultKind, Results
 from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
-from steprag.batch.workers import Slots, Work, Working, add_ray_option, slots_of, workers
+from steprag.batch.workers import add_ray_option, slots_of, workers
+from steprag.batch.working import Slots, Work, Working
 from steprag.batch.worklist import (
     agent_identity,
     note_failures,
@@ -50,7 +51,7 @@ from steprag.config import index_of, parse_arguments
 from steprag.errors import PART_DONE, RequestError
 from steprag.inputs import ids_identity, read_questions
 from steprag.policy.budget import Spending
-from steprag.policy.client import Policy
+from steprag.policy.protocols import Policy
 from steprag.runs import Run, open_run
 from steprag.tree import Failure
 from steprag.types import Episode, Found, Prediction, Question, Usage

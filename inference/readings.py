@@ -27,7 +27,8 @@ from steprag.config import StageConfig, add_options, config_from, parse_argument
 from steprag.errors import PART_DONE, ConfigError, RequestError, StepFormatError
 from steprag.files import existing, file_hash, read_records, write_json
 from steprag.policy.budget import BudgetConfig, Spending
-from steprag.policy.client import Policy, model_identity, open_model
+from steprag.policy.client import model_identity, open_model
+from steprag.policy.protocols import Policy
 from steprag.runs import checked_manifest, open_run
 from steprag.sections import Positive, PromptConfig
 from steprag.stats import share_interval

@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from preference.config import FilterConfig
-from steprag.agent.grammar import Action, Grammar
+from steprag.agent.actions import Action
+from steprag.agent.grammar import Grammar
 from steprag.errors import StepFormatError
 from steprag.metrics import normalise
 from steprag.training_rows import Pair, preference_key, read_marks

@@ -9,7 +9,8 @@ from .agent.rollout import episode_of as episode_of, rollout as rollout
 from .errors import StepragError as StepragError
 from .files import read_records as read_records, write_records as write_records
 from .inputs import read_passages as read_passages, read_questions as read_questions
-from .policy.client import Policy as Policy, open_policy as open_policy
+from .policy.client import open_policy as open_policy
+from .policy.protocols import Policy as Policy
 from .sections import (
     EpisodeConfig as EpisodeConfig,
     PolicyConfig as PolicyConfig,

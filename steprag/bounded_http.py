@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from steprag.hosts import is_local
+
 REPLY_BYTES = 32 << 20
 """Bytes of a reply, body alone."""
 LEAST_SECRET = 12
@@ -20,17 +22,22 @@ LEAST_SECRET = 12
 HIDDEN = b"[key]"
 
 
+def direct(url: str) -> dict[str, Any]:
+    """Options of an httpx2 client: no proxy of the environment for an endpoint on this machine. SSL_CERT_FILE holds."""
+    return {"trust_env": False, "verify": httpx2.create_ssl_context()} if is_local(url) else {}
+
+
 class BoundedClient(httpx2.AsyncClient):
-    """A client whose requests take `seconds` at most, from sending to the reply's last byte.
+    """A client of the endpoint at `url`. Its requests take `seconds` at most, from sending to the reply's last byte.
 
     A reply that is slower raises httpx2.ReadTimeout; one of more than `REPLY_BYTES`, or a packed one, raises
     httpx2.RemoteProtocolError. Redirects are not followed: they would carry the request to a host that nobody named.
     Where a reply repeats `secret`, the client's own key, "[key]" stands in its place: what endpoints say is shown and
-    kept in files.
+    kept in files. An endpoint on this machine is asked without a proxy.
     """
 
-    def __init__(self, *, seconds: float, secret: str = "", **options: Any) -> None:
-        super().__init__(follow_redirects=False, **options)
+    def __init__(self, url: str, *, seconds: float, secret: str = "", **options: Any) -> None:
+        super().__init__(follow_redirects=False, **direct(url), **options)
         self._seconds, self._secret = seconds, secret.encode() if len(secret) >= LEAST_SECRET else b""
 
     async def send(self, request: httpx2.Request, *, stream: bool = False, **options: Any) -> httpx2.Response:

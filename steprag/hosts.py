@@ -26,11 +26,12 @@ def is_loopback(host: str) -> bool:
 
 
 def is_local(url: str) -> bool:
-    """Whether a URL's host is this machine by its name or address."""
+    """Whether a URL's host is this machine, by its name or an address. Such a host is asked without a proxy."""
     try:
-        return is_loopback(urlsplit(url).hostname or "")
+        host = urlsplit(url).hostname or ""
     except ValueError:  # such as http://[
         return False
+    return is_loopback(host) or host in ("0.0.0.0", "::")
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -76,13 +76,15 @@ class PolicyConfig(Section):
         pattern=r"^[A-Za-z0-9-]+$",
         description="header that carries the question's id, so that a router sends its requests to one replica",
     )
-    replica_header: str | None = Field(
-        default=None,
-        pattern=r"^[A-Za-z0-9-]+$",
-        description="header of replies in which a router names the replica; prefix hits are then noted by replica",
-    )
     rate: RateConfig = RateConfig()
     price: PriceConfig = PriceConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_runs(cls, given: Any) -> Any:
+        """Manifests of earlier versions name a key that is gone; where it was not set it says nothing."""
+        gone = isinstance(given, dict) and given.get("replica_header", "") is None
+        return {key: value for key, value in given.items() if key != "replica_header"} if gone else given
 
     @model_validator(mode="after")
     def _sampling_is_known(self) -> Self:

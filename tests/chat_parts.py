@@ -30,7 +30,7 @@ from steprag.batch.journal import JOURNAL, Journal
 from steprag.hosts import listen, url_of
 from steprag.policy.client import Model
 from steprag.policy.gate import Gate
-from steprag.policy.streaming import Listener
+from steprag.policy.protocols import Listener
 from steprag.sections import EpisodeConfig, PolicyConfig
 from steprag.types import Completion, Message, Sample, Usage
 from steprag.web.app import FREE as PAGE_FREE

@@ -17,7 +17,7 @@ import pytest
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.errors import PolicyError
 from steprag.policy.client import OpenAIPolicy
-from steprag.policy.streaming import whole_reply
+from steprag.policy.replies import whole_reply
 from steprag.sections import PolicyConfig
 from tests.chat_parts import BEARER, TOKEN, WORK, Served, WritingPolicy, chat, parsed, scripted
 from tests.fakes import answer, query

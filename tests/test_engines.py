@@ -25,11 +25,12 @@ from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
 from steprag.agent.judge import ScoreFormat
 from steprag.cli import guarded
 from steprag.engines import EMBEDDED, Endpoint, EngineSpec, embedded_gguf, resolve_model, serving
-from steprag.engines.adapters import gguf_adapter, permute_rows, unpermute_rows
+from steprag.engines.adapters import gguf_adapter, permute_rows
 from steprag.engines.launch import command, vllm_program
 from steprag.engines.models import cache_dir, embedded_encoder, verify
 from steprag.engines.policy_command import main
 from steprag.engines.server import check_reachable
+from steprag.engines.threads import usable_cores
 from steprag.engines.weights import hf_weights, merged_folder, transformers_folder
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable
 from steprag.policy.client import OpenAIPolicy, open_policy
@@ -273,11 +274,11 @@ def test_what_gguf_cannot_say_is_refused(tiny: Path, tmp_path: Path, change: dic
         gguf_adapter(edited(tiny / "adapter", tmp_path / "a", **change))
 
 
-def test_permutation_is_inverted() -> None:
+def test_rotary_rows_are_put_in_adjacent_pairs() -> None:
     import numpy as np
 
-    rows = np.arange(24 * 5).reshape(24, 5)
-    assert np.array_equal(unpermute_rows(permute_rows(rows, 3), 3), rows)
+    assert permute_rows(np.arange(16).reshape(16, 1), 2)[:, 0].tolist() == [
+        *(0, 4, 1, 5, 2, 6, 3, 7), *(8, 12, 9, 13, 10, 14, 11, 15)]  # fmt: skip
 
 
 # --- refusing to start ---------------------------------------------------------------------------------------------
@@ -291,8 +292,6 @@ def test_beyond_this_machine_only_with_a_key(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("STEPRAG_KEY", "secret")
     check_reachable(EngineSpec(host="0.0.0.0", api_key_env="STEPRAG_KEY"))
     assert "secret" not in " ".join(command(EngineSpec(api_key_env="STEPRAG_KEY")).argv)
-    with pytest.raises(ConfigError, match="knows no API key"):
-        check_reachable(EngineSpec("transformers", host="0.0.0.0", api_key_env="STEPRAG_KEY"))
 
 
 def test_unknown_engine_and_missing_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,12 +478,12 @@ def test_tokens_and_prompts_equal_those_of_llamacpp(weights: Path, embedded: End
     for text in TEXTS:
         asked = {"content": text, "parse_special": True, "add_special": False}
         ids = tokenizer(text, add_special_tokens=False).input_ids
-        assert post(Endpoint(embedded.base_url[:-3], "", "", None), "/tokenize", asked)["tokens"] == ids
+        assert post(Endpoint(embedded.base_url[:-3], "", ""), "/tokenize", asked)["tokens"] == ids
         assert tokenizer.decode(ids) == text
     for text in TEXTS:
         turns = [*MESSAGES, {"role": "assistant", "content": text}, {"role": "user", "content": text}]
         for messages in (turns[:2], [turns[0], turns[3]], turns):
-            prompt = post(Endpoint(embedded.base_url[:-3], "", "", None), "/apply-template", {"messages": messages})
+            prompt = post(Endpoint(embedded.base_url[:-3], "", ""), "/apply-template", {"messages": messages})
             rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             assert prompt["prompt"] == rendered
 
@@ -587,7 +586,11 @@ def test_the_engine_ends_with_the_command(end: signal.Signals) -> None:
     line = [sys.executable, "-c", f"{heard}; {start}"]
     with subprocess.Popen([*line, "serve", "--port", "0"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
-        assert process.stdout.readline().startswith("http://127.0.0.1:")
+        url, key = process.stdout.readline().strip(), process.stdout.readline().strip()
+        endpoint = Endpoint(url, "", "llamacpp")
+        assert post(endpoint, "/chat/completions", {"messages": MESSAGES, "max_tokens": 1}, key)["choices"]
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            post(endpoint, "/chat/completions", {"messages": MESSAGES, "max_tokens": 1})
         (engine,) = children(process.pid)
         os.kill(process.pid, end)
         try:
@@ -700,3 +703,30 @@ def test_convert_command_prints_the_path(tiny: Path, cache: Path, capsys: pytest
     assert "smollm2 is no adapter; give the PEFT folder" in capsys.readouterr().err
     assert main(["convert", "--adapter", str(tiny / "adapter")]) == 0
     assert Path(capsys.readouterr().out.strip()).parent == cache / "adapters"
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "cores"),
+    [
+        ("0::/", {"cpu.max": "max 100000"}, 8),
+        ("0::/", {"cpu.max": "150000 100000"}, 2),
+        ("0::/a.slice/b.scope", {"a.slice/cpu.max": "100000 100000", "a.slice/b.scope/cpu.max": "max 100000"}, 1),
+        (
+            "4:memory:/m\n3:cpu,cpuacct:/docker/x",
+            {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"},
+            3,
+        ),
+        ("3:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+    ],
+)
+def test_the_cores_of_a_limited_container(
+    own: str, files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    for name, text in {
+        "proc/self/cgroup": own,
+        **{f"sys/fs/cgroup/{name}": text for name, text in files.items()},
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert usable_cores(tmp_path) == cores

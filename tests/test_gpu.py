@@ -27,7 +27,7 @@ import httpx2
 import pytest
 
 from steprag import atlas
-from steprag.engines.start import running
+from steprag.engines.outlive_guard import running
 from steprag.errors import PART_DONE, StepragError
 from steprag.files import read_json, read_rows, write_records
 

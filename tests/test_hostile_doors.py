@@ -30,13 +30,12 @@ from indexes.manifest import read_index_manifest
 from inference.chat.store import TurnStore
 from inference.config import InferConfig
 from preference.exchange.export import FORMATS
-from steprag.agent.checkpoints import profile_for
+from steprag.agent.checkpoints import profile_for, special_tokens
 from steprag.agent.profiles import PROFILES, load_profile
 from steprag.agent.retriever import Retriever
 from steprag.cli import main
 from steprag.config import load_config
 from steprag.engines.models import resolve_model
-from steprag.engines.special_tokens import special_tokens
 from steprag.engines.tokens import load_tokenizer
 from steprag.errors import StepragError
 from steprag.files import write_records

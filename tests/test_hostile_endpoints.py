@@ -153,7 +153,7 @@ def test_a_key_in_pieces_is_found() -> None:
 
                 return httpx2.Response(200, content=pieces())  # pyright: ignore[reportArgumentType]
 
-        async with BoundedClient(seconds=5, secret=KEY, transport=Pieces()) as client:
+        async with BoundedClient("http://example.org", seconds=5, secret=KEY, transport=Pieces()) as client:
             return (await client.get("http://somewhere/")).content
 
     wanted = f"a [key] b {KEY[:9]} c [key][key]".encode()
@@ -218,3 +218,44 @@ def test_a_recipe_that_names_both_key_and_endpoint_is_told(tmp_path: Path, capsy
     recipe.write_text("policy: {engine: openai, base_url: 'http://evil.example/v1'}")
     load_config(GenerateConfig, str(recipe))
     assert not capsys.readouterr().err
+
+
+PROXIES = [f(name) for name in ("http_proxy", "https_proxy", "all_proxy") for f in (str.lower, str.upper)]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+@pytest.mark.parametrize("scheme", ["http", "socks5"])
+def test_a_proxy_is_not_asked_for_this_machine(host: str, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(handler: BaseHTTPRequestHandler) -> None:
+        send(handler, b'{"error": {"message": "here I am"}, "detail": "here I am"}', 400)
+
+    for name in PROXIES:
+        monkeypatch.setenv(name, f"{scheme}://127.0.0.1:9")  # where nobody listens
+    with endpoint(refuse) as address:
+        own = address.replace("127.0.0.1", host)
+        for use in (asked, scored, searched):
+            with pytest.raises((PolicyError, RetrieverError), match="here I am"):
+                use(own)
+
+
+def scored(address: str) -> None:
+    config = PolicyConfig(engine="vllm", model="m", base_url=f"{address}/v1", retries=0)
+
+    async def ask() -> None:
+        async with OpenAIPolicy(config, config.base_url, "m", ScoreFormat()) as policy:
+            await policy.score((Message(role="user", content="?"),), "1")
+
+    asyncio.run(ask())
+
+
+def test_a_proxy_is_asked_for_other_machines_unless_no_proxy_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(handler: BaseHTTPRequestHandler) -> None:
+        send(handler, b'{"error": {"message": "by way of the proxy"}}', 400)
+
+    with endpoint(refuse) as address:
+        monkeypatch.setenv("http_proxy", address)
+        with pytest.raises(PolicyError, match="by way of the proxy"):
+            asked("http://model.invalid:8000")
+        monkeypatch.setenv("no_proxy", "model.invalid")
+        with pytest.raises(PolicyUnavailable, match="nothing answers"):
+            asked("http://model.invalid:8000")

@@ -18,7 +18,7 @@ from indexes.arrays import mapped_list
 from indexes.corpora.readers import json_lines
 from indexes.corpora.source import Problem
 from preference.exchange.export import export
-from steprag.engines.safetensors_header import check_tensors
+from steprag.engines.headers import check_tensors
 from steprag.errors import ConfigError, DataError, StepragError
 from steprag.files import lines_of, read_json, read_lines, read_records, read_rows
 from steprag.inputs import read_passages, read_questions

@@ -14,13 +14,12 @@ from preference.exchange.importing import problem
 from preference.exchange.proguide import action_type, content
 from steprag import atlas
 from steprag.agent import judge
-from steprag.agent.checkpoints import profile_for
+from steprag.agent.checkpoints import profile_for, special_tokens
 from steprag.agent.grammar import Grammar
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.agent.inert import CONTROL_TOKEN, neutralise, surviving
 from steprag.agent.profiles import PROFILES, load_profile
 from steprag.engines.models import resolve_model
-from steprag.engines.special_tokens import special_tokens
 from steprag.errors import DataError, StepFormatError
 from steprag.inputs import read_passages
 from steprag.sections import PromptConfig

@@ -18,7 +18,8 @@ from preference.pairs import build_pairs
 from preference.rewards import Estimate, Rewards, outcomes, rewards
 from preference.rule_counts import Funnel
 from preference.supervised import build_trajectories
-from steprag.agent.grammar import START, Action, Grammar
+from steprag.agent.actions import Action
+from steprag.agent.grammar import START, Grammar
 from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.agent.profiles import grammar_of
 from steprag.cli import main as steprag

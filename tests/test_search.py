@@ -28,6 +28,15 @@ from steprag.gain import probability
 from steprag.policy.client import Policy
 from steprag.tree import Node, Tree, children_of, discounted
 from steprag.types import Message, Question, Sample, State
+from steprag.policy.protocols import Policy
+from steprag.tree import children_of, discounted
+from steprag.types import (
+    Message,
+    Question,
+    Sample,
+    State,
+)
+from steprag.tree import Node, Tree
 from tests.fakes import QUESTION, BelievingPolicy, DictRetriever, ScriptedPolicy, answer, beginner, evidence, query
 
 GOLDEN = Path(__file__).parent / "golden_tree.json"

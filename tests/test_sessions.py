@@ -10,14 +10,14 @@ from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import pytest
 
+from data_generation.config import GenerateConfig
 from steprag.cli import main
+from steprag.config import load_config
 from steprag.files import write_records
-from steprag.runs import read_manifest
 from steprag.types import Question
 from tests.fakes import QUESTION, Endpoint, believing_reply, listening, options, serve
 
@@ -107,44 +107,7 @@ def test_a_header_that_is_none_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert "policy.session_header" in capsys.readouterr().err
 
 
-def replica_events(run: Path) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in rows if row.get("event") == "replicas"]
-
-
-@pytest.mark.parametrize("session", [True, False])
-def test_prefix_hits_are_noted_by_replica_where_the_router_names_it(
-    world_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], session: bool
-) -> None:
-    file = tmp_path / "questions.jsonl"
-    write_records(file, [Question(f"frage {i}", f"{QUESTION} ({i})", ("lek",)) for i in range(9)])
-    more = ["--policy.replica_header", "X-Upstream", *(["--policy.session_header", HEADER] if session else [])]
-    with ExitStack() as stack:
-        replicas = [stack.enter_context(serve(believing_reply())) for _ in range(3)]
-        front, seen = stack.enter_context(router(replicas))
-        for run in ("one", "two"):
-            assert main(["generate", *options(front, file, world_index, tmp_path / run, *more)]) == 0
-        assert main(["generate", *options(front, file, world_index, tmp_path / "one", *more)]) == 0, "nothing to do"
-    (event,) = replica_events(tmp_path / "one")
-    usage = read_manifest(tmp_path / "one")["usage"]
-    assert event["role"] == "policy"
-    assert len(event["replicas"]) == 3
-    assert sum(each["calls"] for each in event["replicas"].values()) == usage["calls"]
-    assert sum(each["prompt_tokens"] for each in event["replicas"].values()) == usage["prompt_tokens"]
-    assert (event["split_sessions"] == 0) == session
-    assert "policy: 3 replicas, " in capsys.readouterr().err
-    assert len({place for _, place, _ in seen}) == 3
-
-
-def test_replies_that_name_no_replica_are_counted(
-    world_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "questions.jsonl"
-    write_records(file, [Question("q", QUESTION, ("lek",))])
-    with serve(believing_reply()) as endpoint:
-        run = options(endpoint, file, world_index, tmp_path / "run", "--policy.replica_header", "X-Upstream")
-        assert main(["infer", *run]) == 0
-    (event,) = replica_events(tmp_path / "run")
-    assert event["replicas"] == {}
-    assert event["unnamed"] == read_manifest(tmp_path / "run")["usage"]["calls"]
-    assert "replies names its replica; policy.replica_header is another one here" in capsys.readouterr().err
+def test_a_run_of_earlier_versions_named_a_key_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert load_config(GenerateConfig, None, {}, {"policy": {"replica_header": None}}) == GenerateConfig()
+    assert main(["infer", "--index", "i", "--out", "o", "--questions", "q", "--policy.replica_header", "X"]) == 2
+    assert "replica_header" in capsys.readouterr().err

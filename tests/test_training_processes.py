@@ -31,8 +31,10 @@ def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert read_rows(tmp_path / "rows.jsonl") == rows
 
 
-def test_threads_are_shared_out() -> None:
+def test_threads_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [threads_each(TrainConfig(processes=n, threads=5)) for n in (1, 2, 5, 9)] == [5, 2, 1, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "6")
+    assert [threads_each(TrainConfig(processes=n)) for n in (1, 2)] == [6, 3]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
@@ -14,12 +15,25 @@ from data_generation.search import grow
 from data_generation.values import Fresh, Valued
 from inference.answer_judge import parse
 from steprag.agent.environment import Environment
-from steprag.agent.judge import Judge, ScoreFormat, parse_score
+from steprag.agent.judge import Judge, Judgement, ScoreFormat, parse_score
 from steprag.agent.profiles import load_profile
+from steprag.batch.journal import Journal
 from steprag.config import load_config
 from steprag.tree import Tree
 from steprag.types import Completion, Message, Question, Sample, State, Usage
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy, answer, evidence
+from steprag.policy.client import open_model
+from steprag.sections import JudgeConfig
+from steprag.types import (
+    Completion,
+    Message,
+    Question,
+    Sample,
+    State,
+    Usage,
+)
+from steprag.tree import Tree
+from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy, answer, chat_reply, evidence, serve
 
 ASKED = Question("q1", QUESTION, ("lek", "Albanian lek"))
 
@@ -89,6 +103,19 @@ def test_a_reply_without_a_score_is_asked_for_again_and_never_counts_as_zero() -
     tree = search(ScriptedJudge(["?", "??"]), policy, reward__name="judge", search__rollouts=1)
     assert [(node.judge, node.value) for node in tree.nodes[1:]] == [({"score": None, "text": "??"}, None)]
     assert tree.nodes[0].value is None
+
+
+@pytest.mark.parametrize(("temperature", "requests"), [(0.0, 1), (0.7, 2)])
+def test_a_greedy_judge_is_not_asked_twice_for_one_reply(temperature: float, requests: int, tmp_path: Path) -> None:
+    async def score(base_url: str) -> Judgement[float]:
+        config = JudgeConfig(engine="openai", model="double", base_url=base_url, temperature=temperature)
+        async with open_model(config, ScoreFormat()) as model, Journal(tmp_path / "calls.sqlite") as journal:
+            judge = Judge(journal.question(ASKED).policy(model.policy, "judge", model.gate), gold=True)
+            return await judge.score(ASKED, State(ASKED.question), seed=1)
+
+    with serve(chat_reply(lambda prompt, draw: "I cannot say.")) as endpoint:
+        assert asyncio.run(score(endpoint.url)).score is None
+        assert len(endpoint.requests) == requests
 
 
 def test_the_score_is_constrained_in_every_dialect() -> None:

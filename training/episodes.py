@@ -17,8 +17,8 @@ from steprag.agent.environment import Environment
 from steprag.agent.grammar import Grammar
 from steprag.agent.rollout import episode_of, rollout
 from steprag.agent.stack import popped
-from steprag.batch.concurrency import for_each
 from steprag.batch.journal import QuestionCalls
+from steprag.batch.worklist import for_each
 from steprag.engines.tokens import prompt_tokens
 from steprag.types import Completion, Episode, Message, Question, Sample, Usage
 from training.config import GrpoSection

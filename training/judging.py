@@ -13,7 +13,8 @@ from steprag.agent.judge import Judge
 from steprag.agent.verdicts import STRICTNESS, claims_of, is_supported, is_useful, written_back
 from steprag.batch.journal import QuestionCalls
 from steprag.gold import gold_of
-from steprag.policy.client import Model, Policy
+from steprag.policy.client import Model
+from steprag.policy.protocols import Policy
 from steprag.types import Passage, Question
 from training.ragas import Likeness, answer_relevancy, embedded_likeness
 from training.rewards import Played, kept_text

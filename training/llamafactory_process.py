@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from steprag.engines.start import running
+from steprag.engines.outlive_guard import running
 from steprag.errors import ConfigError, TrainingError
 from steprag.files import parse_line
 from steprag.progress import Progress

@@ -21,8 +21,8 @@ from pathlib import Path
 import torch
 
 from steprag import errors
-from steprag.engines.start import running
-from steprag.engines.threads import usable_cores
+from steprag.engines.outlive_guard import running
+from steprag.engines.threads import threads_for
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError, TrainingError
 from steprag.files import read_json, write_json
@@ -109,8 +109,8 @@ def _environment(config: TrainConfig) -> dict[str, str]:
 
 
 def threads_each(config: TrainConfig) -> int:
-    """Threads of one process: a share of those that the recipe, or the machine, has."""
-    return max(1, (config.threads or usable_cores()) // config.processes)
+    """Threads of one process: a share of those that the recipe, OMP_NUM_THREADS or the machine gives."""
+    return max(1, threads_for(config.threads) // config.processes)
 
 
 def why(work: Path, log: Path, status: int) -> str:

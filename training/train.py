@@ -23,7 +23,7 @@ from steprag.agent.retriever import PLACES
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.engines.models import ModelFiles, adapter_hash, hub_revision, resolve_model, weights_hash
-from steprag.engines.threads import spin_briefly, usable_cores
+from steprag.engines.threads import spin_briefly, threads_for
 from steprag.engines.tokens import load_tokenizer
 from steprag.errors import ConfigError
 from steprag.figures import can_draw
@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
     """Trains as the options say; returns 0 when the checkpoint is there."""
     arguments = _arguments(argv)
     config: TrainConfig = config_from(TrainConfig, arguments)
-    threads = config.threads or usable_cores()
+    threads = threads_for(config.threads)
     os.environ["OMP_NUM_THREADS"] = str(threads)  # read by native libraries when they load
     spin_briefly()
     _check_sources(arguments, config)

@@ -134,7 +134,8 @@ class RemoteRetriever:
         seconds = self._config.timeout
         limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
         timeout = httpx2.Timeout(seconds, pool=None)
-        return BoundedClient(seconds=seconds, secret=self._token, headers=self._headers, limits=limits, timeout=timeout)
+        options: dict[str, Any] = {"headers": self._headers, "limits": limits, "timeout": timeout}
+        return BoundedClient(self._url, seconds=seconds, secret=self._token, **options)
 
     def _passages(self, reply: httpx2.Response, top_k: int) -> tuple[Passage, ...]:
         """The first `top_k` passages of a reply."""

@@ -25,6 +25,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from indexes.tools.toolbox import said
 from steprag.agent.tools import ToolSpec, spec_of
+from steprag.bounded_http import direct
 from steprag.errors import ConfigError, RetrieverError
 from steprag.types import Passage
 
@@ -75,7 +76,9 @@ class McpServer:
         try:
             # `read_timeout_seconds` bounds each reply; a reply that HTTP itself gives up would end the connection
             waiting = httpx2.Timeout(seconds, read=None)
-            target = started if url is None else streamable_http_client(url, http_client=_BoundedHttp(timeout=waiting))
+            target: Any = started
+            if url is not None:
+                target = streamable_http_client(url, http_client=_BoundedHttp(timeout=waiting, **direct(url)))
             self._portal = self._open.enter_context(start_blocking_portal())
             client = Client(target, read_timeout_seconds=seconds)
             self._client = self._open.enter_context(self._portal.wrap_async_context_manager(client))

@@ -18,7 +18,8 @@ from typing import Any
 from inference.chat.referents import rewritings
 from steprag.agent.inert import neutralise
 from steprag.agent.profiles import fill
-from steprag.policy.client import Model, Policy
+from steprag.policy.client import Model
+from steprag.policy.protocols import Policy
 from steprag.types import Message
 from steprag.yaml_files import read_yaml
 

@@ -23,7 +23,7 @@ from steprag.batch.journal import Journal, QuestionCalls
 from steprag.batch.journalled import state_of
 from steprag.errors import StepFormatError
 from steprag.policy.client import Model
-from steprag.policy.streaming import HeardPolicy
+from steprag.policy.replies import HeardPolicy
 from steprag.types import Completion, Episode, Found, Passage, Question, State, Step, Turn, Usage
 
 

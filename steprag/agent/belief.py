@@ -1,8 +1,8 @@
 """What a policy believes of the right answer at a state: the probability that it would give it there and then.
 
 No rollout is played. The words that announce an answer are put into the policy's mouth, and the golden answer with its
-closing tag is scored (`steprag.policy.client.Scorer`). How much a step raises that is its gain, as in information-gain
-rewards (arXiv 2510.14967); here as a sum of logarithms, which also tells apart what is unlikely.
+closing tag is scored (`Scorer`). How much a step raises that is its gain, as in information-gain rewards (arXiv
+2510.14967); here as a sum of logarithms, which also tells apart what is unlikely.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 
 from steprag.agent.environment import Environment
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable
-from steprag.policy.client import Scorer
+from steprag.policy.protocols import Scorer
 from steprag.policy.scoring import SCORING
 from steprag.tree import Belief
 from steprag.types import Message, Question, State, Usage

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from steprag.agent.actions import Action, Effect
 from steprag.agent.inert import CONTROL_TOKEN
-from steprag.agent.stack import Effect, idle
+from steprag.agent.stack import idle
 from steprag.agent.tools import BadCall, ToolSpec, call_of
 from steprag.errors import StepFormatError
 from steprag.types import Completion, Step
@@ -39,64 +40,12 @@ FAILURES = {
 
 
 @dataclass(frozen=True)
-class Action:
-    """One kind of step: `[thought] lead <tag> content </tag>`. `lead` may be empty.
-
-    `thought`: constrained output may have free words before the lead (the parser's always may). `content_chars`
-    bounds the content in constrained output, in characters; the parser sets no bound. `pinned`: no pop and no fold
-    takes it off the stack. `tools`: what its content may call, where there are named tools (`steprag.agent.tools`).
-    """
-
-    name: str
-    lead: str
-    effect: Effect = "push"
-    thought: bool = True
-    content_chars: int = 400
-    pinned: bool = False
-    tools: tuple[ToolSpec, ...] = ()
-
-    @property
-    def retrieves(self) -> bool:
-        """Whether its content is a query to the retriever."""
-        return self.effect == "call"
-
-    @property
-    def terminal(self) -> bool:
-        """Whether it ends the episode."""
-        return self.effect == "end"
-
-    @property
-    def keeps(self) -> bool:
-        """Whether its content holds facts for the rest of the episode: it is pushed or folds, and is no plan."""
-        return self.effect in ("push", "fold") and not self.pinned
-
-    @property
-    def opening(self) -> str:
-        """The tag before the content, such as `<query>`."""
-        return f"<{self.name}>"
-
-    @property
-    def closing(self) -> str:
-        """The tag after the content, such as `</query>`."""
-        return f"</{self.name}>"
-
-    @property
-    def head(self) -> str:
-        """What stands before the content."""
-        return f"{self.lead} {self.opening}" if self.lead else self.opening
-
-    def tail(self, content: str) -> str:
-        """What follows the head where a step says `content`, in one line."""
-        return f" {' '.join(content.split())} {self.closing}"
-
-
-@dataclass(frozen=True)
 class Grammar:
     """Actions and the transitions between them: `transitions[last action or START]` lists what may come next.
 
     `thought_chars` bounds a thought in constrained output, as `Action.content_chars` the content. `lenient`: the parser
     lets the lead be missing and a full stop follow the closing tag. `stops`: a completion is stopped at a closing tag,
-    for models that would write on; constrained ones may end the line, as such models do, and then close. `thinks`:
+    for models that would write on; constrained output may contain one newline before the closing tag. `thinks`:
     constrained output has the thought as `<think>…</think>`, in any number of lines. `must_think`: it has one, though
     the parser would do without.
     """

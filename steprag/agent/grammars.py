@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steprag.agent.grammar import START, Action, Grammar
+from steprag.agent.actions import Action
+from steprag.agent.grammar import START, Grammar
 
 TRANSCRIPT = Grammar(
     name="transcript",

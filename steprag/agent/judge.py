@@ -13,14 +13,14 @@ from steprag.agent.inert import neutralise
 from steprag.agent.profiles import fill
 from steprag.files import file_hash
 from steprag.json_text import NotJson, decoded
-from steprag.policy.client import Policy
+from steprag.policy.protocols import Policy, Repeating
 from steprag.types import Message, Question, State, Usage
 from steprag.yaml_files import read_yaml
 
 Read = TypeVar("Read")
 PROMPT = Path(__file__).parents[2] / "configs" / "judge" / "default.yaml"
 TRIES = 2
-"""Requests for one score: a reply that is not one is asked for once more."""
+"""Requests for one score: a reply that is not one is asked for once more, unless the judge would only repeat it."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,10 @@ class ScoreFormat:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """`score` from 0 to 1, None where no reply held one; `text` is the last reply; `usage` of all replies."""
+class Judgement(Generic[Read]):
+    """`score`: what was read, None where no reply could be; `text` is the last reply; `usage` of all replies."""
 
-    score: float | None
-    text: str
-    usage: Usage
-
-
-@dataclass(frozen=True)
-class JudgeReply(Generic[Read]):
-    """`value`: what was read, None where no reply could be; `text` is the last reply; `usage` of all replies."""
-
-    value: Read | None
+    score: Read | None
     text: str
     usage: Usage
 
@@ -72,8 +63,8 @@ class Judge:
     policy: Policy
     gold: bool
 
-    async def score(self, question: Question, state: State, *, seed: int) -> Judgement:
-        """Raises PolicyError."""
+    async def score(self, question: Question, state: State, *, seed: int) -> Judgement[float]:
+        """From 0 to 1. Raises PolicyError."""
         messages = render(question, state, gold=self.gold)
         return await asked(self.policy, messages, ("score",), parse_score, seed=seed)
 
@@ -82,23 +73,10 @@ async def asked(
     policy: Policy,
     messages: tuple[Message, ...],
     allowed: tuple[str, ...],
-    parse: Callable[[str], float | None],
-    *,
-    seed: int,
-) -> Judgement:
-    """The score that `parse` reads in the reply (`reply_of`). Raises PolicyError."""
-    reply = await reply_of(policy, messages, allowed, parse, seed=seed)
-    return Judgement(reply.value, reply.text, reply.usage)
-
-
-async def reply_of(
-    policy: Policy,
-    messages: tuple[Message, ...],
-    allowed: tuple[str, ...],
     parse: Callable[[str], Read | None],
     *,
     seed: int,
-) -> JudgeReply[Read]:
+) -> Judgement[Read]:
     """What `parse` reads in the reply, which is asked for anew where it reads nothing. Raises PolicyError."""
     usage, text = Usage(), ""
     for attempt in range(TRIES):
@@ -106,9 +84,9 @@ async def reply_of(
         usage += sample.usage
         text = sample.completions[0].text
         value = parse(text)
-        if value is not None:
-            return JudgeReply(value, text, usage)
-    return JudgeReply(None, text, usage)
+        if value is not None or (isinstance(policy, Repeating) and policy.repeats(messages, allowed)):
+            return Judgement(value, text, usage)
+    return Judgement(None, text, usage)
 
 
 def parse_score(reply: str) -> float | None:

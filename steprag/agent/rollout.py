@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from steprag.agent.environment import Environment, Observation, parse_all
 from steprag.errors import StepFormatError
-from steprag.policy.client import Policy
+from steprag.policy.protocols import Policy
 from steprag.types import Completion, Episode, Message, State, Step, Usage
 
 Choose = Callable[[tuple[Message, ...], tuple[Step, ...]], Awaitable[int]]

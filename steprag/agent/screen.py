@@ -43,7 +43,6 @@ def _screened(passage: Passage) -> Passage:
 
 def without_instructions(text: str) -> str:
     """The text without the sentences that read as instructions; itself where there are none."""
-    if not _INSTRUCTION.search(text):
-        return text
-    kept = (found.group() for found in _SENTENCE.finditer(text) if not _INSTRUCTION.search(found.group().strip()))
-    return " ".join(part.strip() for part in kept if part.strip())
+    sentences = [found.group().strip() for found in _SENTENCE.finditer(text)]
+    kept = [sentence for sentence in sentences if not _INSTRUCTION.search(sentence)]
+    return text if len(kept) == len(sentences) else " ".join(kept)

@@ -7,22 +7,12 @@ Rules after TC-RAG's memory stack (arXiv 2408.09199), whose summary has no effec
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:
-    from steprag.agent.grammar import Grammar
-    from steprag.types import Step
-
-Effect = Literal["push", "call", "pop", "fold", "end"]
-"""What a step does to the stack, which is what the prompt shows of the trace.
-
-push: it is kept. call: its content is searched, and it is kept with what was found. pop: it takes the last call or fold
-off the stack, with all above, and stays as a note. fold: it stands for all above the last fold. end: it ends the
-episode.
-"""
+from steprag.agent.actions import Effect, Markup
+from steprag.types import Step
 
 
-def live(steps: tuple[Step, ...], grammar: Grammar) -> tuple[int, ...]:
+def live(steps: tuple[Step, ...], grammar: Markup) -> tuple[int, ...]:
     """Places in the trace of the steps that are on the stack, the bottom first. The last step is always on top."""
     if not grammar.shrinks:
         return tuple(range(len(steps)))
@@ -30,7 +20,7 @@ def live(steps: tuple[Step, ...], grammar: Grammar) -> tuple[int, ...]:
     return tuple(stacks[-1]) if stacks else ()
 
 
-def popped(steps: tuple[Step, ...], grammar: Grammar) -> frozenset[int]:
+def popped(steps: tuple[Step, ...], grammar: Markup) -> frozenset[int]:
     """Places in the trace of the steps that a later pop took off the stack; what a fold stands for is not among them.
 
     An episode that ended well still says of these that they led astray: they are shown to a model and not learnt.
@@ -42,7 +32,7 @@ def popped(steps: tuple[Step, ...], grammar: Grammar) -> frozenset[int]:
     return frozenset(place for gone in pops for place in gone)
 
 
-def _walk(steps: tuple[Step, ...], grammar: Grammar) -> Iterator[tuple[list[int], list[int]]]:
+def _walk(steps: tuple[Step, ...], grammar: Markup) -> Iterator[tuple[list[int], list[int]]]:
     """After each step: the places on the stack, and those that it took off."""
     stack: list[int] = []
     for place, step in enumerate(steps):
@@ -52,7 +42,7 @@ def _walk(steps: tuple[Step, ...], grammar: Grammar) -> Iterator[tuple[list[int]
         yield stack, gone
 
 
-def idle(steps: tuple[Step, ...], grammar: Grammar) -> frozenset[Effect]:
+def idle(steps: tuple[Step, ...], grammar: Markup) -> frozenset[Effect]:
     """The effects that would change nothing now: a pop without a call or fold on the stack, a fold without a call above
     the last fold.
     """
@@ -65,7 +55,7 @@ def idle(steps: tuple[Step, ...], grammar: Grammar) -> frozenset[Effect]:
     return frozenset(idle)
 
 
-def _effects(stack: list[int] | tuple[int, ...], steps: tuple[Step, ...], grammar: Grammar) -> list[Effect]:
+def _effects(stack: list[int] | tuple[int, ...], steps: tuple[Step, ...], grammar: Markup) -> list[Effect]:
     return [grammar.action(steps[place].action).effect for place in stack]
 
 

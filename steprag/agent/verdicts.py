@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from steprag.agent.inert import neutralise
-from steprag.agent.judge import ScoreFormat, reply_of
+from steprag.agent.judge import ScoreFormat, asked
 from steprag.agent.profiles import fill
 from steprag.files import file_hash
 from steprag.json_text import NotJson, decoded
-from steprag.policy.client import Policy
+from steprag.policy.protocols import Policy
 from steprag.types import Message, Passage
 from steprag.yaml_files import read_yaml
 
@@ -97,7 +97,7 @@ async def claims_of(policy: Policy, question: str, text: str, *, seed: int) -> t
         return tuple(claim for claim in claims if claim.strip())[:MOST_CLAIMS]
 
     messages = _messages("claims", question=question, text=text)
-    return (await reply_of(policy, messages, ("claims",), read, seed=seed)).value
+    return (await asked(policy, messages, ("claims",), read, seed=seed)).score
 
 
 async def is_supported(policy: Policy, claim: str, passages: Sequence[Passage], *, seed: int) -> bool | None:
@@ -126,7 +126,7 @@ async def _yes(policy: Policy, asking: Asking, seed: int, **words: str) -> bool 
         yes = (_object(reply, "yes") or {}).get("yes")
         return yes if isinstance(yes, bool) else None
 
-    return (await reply_of(policy, _messages(asking, **words), (asking,), read, seed=seed)).value
+    return (await asked(policy, _messages(asking, **words), (asking,), read, seed=seed)).score
 
 
 def _object(reply: str, *keys: str) -> dict[str, Any] | None:

@@ -1,13 +1,19 @@
-"""The SQLite file of a journal: how it is opened, and what its errors mean to whoever runs the program."""
+"""The SQLite file of a journal: how it is opened, what it holds, and what its errors mean."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, StrictStr, TypeAdapter, ValidationError
 
 from steprag.errors import JournalError
+from steprag.files import from_dict
+from steprag.types import COUNTABLE
+from steprag.types import Completion, Passage, Question, Sample, Usage
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS calls(
@@ -28,6 +34,20 @@ PATIENCE = 150.0
 """Seconds to wait for a file that is one process's alone: longer than a cluster takes to give a silent node up (Ray
 about 65 s) and a file server a client that does not renew its lease (NFS 4 usually 90 s).
 """
+
+
+_REMEDY = "the journal is damaged or not this program's: restore it, or move it away to start afresh"
+_Count = Annotated[int, Field(strict=True, ge=0, le=COUNTABLE)]
+_OBJECT = TypeAdapter(dict[str, Any])
+_Logprob = Annotated[float, Field(le=0, allow_inf_nan=False)]
+_Row = tuple[StrictStr, StrictStr] | tuple[StrictStr, StrictStr, tuple[_Logprob, ...]]
+_REPLY = TypeAdapter(Annotated[list[_Row], Field(min_length=1)])
+_Used = tuple[_Count, _Count, _Count, _Count]
+_USAGE, _USAGES = TypeAdapter(_Used), TypeAdapter(list[_Used])
+_FOUND = TypeAdapter(list[tuple[StrictStr, float | None]])
+
+CallKey = tuple[str, str, int, int]
+"""Role, state, seed, n."""
 
 
 class Database:
@@ -77,6 +97,82 @@ class Database:
             return
         except OSError as error:
             raise JournalError(f"{self._path}: {error}; make room and run again: what is in it is kept") from None
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._db.close()
+
+
+class KeptCalls:
+    """The open file as it is read. Raises JournalError where a row is not what this program wrote."""
+
+    def __init__(self, path: Path, db: Database) -> None:
+        self.path, self._db = path, db
+
+    @classmethod
+    def reading(cls, path: Path) -> KeptCalls:
+        """The file of a run, which nobody need have open; nothing is written."""
+        return cls(path, Database(path, reading=True))
+
+    def questions(self) -> list[Question]:
+        """Every question that was begun, in that order."""
+        rows = self._db.rows("SELECT row FROM questions ORDER BY rowid")
+        return [
+            from_dict(Question, self._read(_OBJECT, row, f"question {place}"), self.path, place)
+            for place, (row,) in enumerate(rows, 1)
+        ]
+
+    def usage(self) -> Iterator[tuple[str, str, Usage]]:
+        """Question id, role, and what all finished calls of that role took for that question."""
+        joined = "'[' || group_concat(usage) || ']'"  # read at once: one by one they take four times as long
+        query = f"SELECT question, role, {joined} FROM calls WHERE usage IS NOT NULL GROUP BY question, role"
+        for question_id, role, rows in self._db.rows(query):
+            counts = self._read(_USAGES, rows, f"the usage of a call of {question_id}")
+            yield question_id, role, Usage(*map(sum, zip(*counts, strict=True)))
+
+    @property
+    def lost(self) -> int:
+        """Calls that were in flight whenever a run of this folder was killed: perhaps paid, never answered."""
+        return self._db.rows("SELECT COUNT(*) FROM lost")[0][0]
+
+    def calls_of(self, question_id: str) -> list[tuple[CallKey, Sample]]:
+        """A question's finished calls in the order in which they were sent."""
+        query = "SELECT role, state, seed, n, reply, usage FROM calls WHERE question = ? AND reply NOT NULL ORDER BY id"
+        what = f"a reply to {question_id}"
+        return [
+            (
+                (role, state, seed, n),
+                Sample(
+                    tuple(Completion(*each) for each in self._read(_REPLY, reply, what)),
+                    Usage(*self._read(_USAGE, usage, what)),
+                ),
+            )
+            for role, state, seed, n, reply, usage in self._db.rows(query, question_id)
+        ]
+
+    def searches_of(self, question_id: str) -> dict[tuple[str, int], tuple[Passage, ...]]:
+        """A question's finished searches: query and top_k to passages."""
+        query = "SELECT query, top_k, found FROM searches WHERE question = ?"
+        return {
+            (text, top_k): tuple(
+                self._passage(*found) for found in self._read(_FOUND, row, f"a search of {question_id}")
+            )
+            for text, top_k, row in self._db.rows(query, question_id)
+        }
+
+    def _passage(self, passage_id: str, score: float | None) -> Passage:
+        rows = self._db.rows("SELECT title, text FROM passages WHERE id = ?", passage_id)
+        if not rows or not all(isinstance(value, str) for value in rows[0]):
+            raise JournalError(f"{self.path}: passage {passage_id} is missing or no text; {_REMEDY}")
+        title, text = rows[0]
+        return Passage(passage_id, title, text, score)
+
+    def _read(self, kind: TypeAdapter[Any], text: object, what: str) -> Any:
+        """A JSON column. Raises JournalError, with what it is of, where it is not what this program wrote."""
+        try:
+            return kind.validate_json(text if isinstance(text, str) else repr(text))
+        except ValidationError as error:
+            raise JournalError(f"{self.path}: {what}: {error.errors()[0]['msg'].lower()}; {_REMEDY}") from None
 
     def close(self) -> None:
         """Closes the file."""

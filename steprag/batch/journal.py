@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Container
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -21,21 +21,19 @@ from typing import Any
 
 from steprag.agent.open import Agent
 from steprag.agent.retriever import Retriever
-from steprag.batch.database import Database
-from steprag.batch.journalled import JournalledPolicy, JournalledRetriever, JournalledScorer, scorer_of
-from steprag.batch.kept import CallKey, KeptCalls
+from steprag.batch.database import CallKey, Database, KeptCalls
+from steprag.batch.journalled import JournalledPolicy, JournalledRetriever, JournalledScorer, Request, scorer_of
 from steprag.errors import RequestError, StepragError
 from steprag.files import dump_line
 from steprag.policy.budget import Spending
-from steprag.policy.client import Model, Policy, Scorer, Sessions
+from steprag.policy.client import Model
 from steprag.policy.gate import Gate
+from steprag.policy.protocols import Policy, Scorer, Sessions
 from steprag.types import Passage, Question, Sample
 
 JOURNAL = "calls.sqlite"
 """Its name in a run folder."""
 _THIS = "question = ? AND role = ? AND state = ? AND seed = ? AND n = ?"
-
-Request = Callable[[], Awaitable[Sample]]
 
 
 class Journal(KeptCalls):
@@ -94,7 +92,15 @@ class Journal(KeptCalls):
         return QuestionCalls(self, question.id, fresh=fresh, live=live)
 
     def forget(self, question_id: str) -> None:
-        """Takes a question with its calls and searches out of the file. Passages stay: others may have found them."""
+        """Takes a question out of the file, with its calls, its searches, and the passages that no other search found.
+
+        What is deleted is overwritten in the file and gone from its log.
+        """
+        found = "SELECT json_extract(value, '$[0]') FROM searches, json_each(found) WHERE question"
+        alone = f"DELETE FROM passages WHERE id IN ({found} = ?1) AND id NOT IN ({found} != ?1)"
+        self._db.write("PRAGMA secure_delete = ON")
+        self._db.write("BEGIN IMMEDIATE")
+        self._db.write(alone, question_id)
         for table, column in (
             ("calls", "question"),
             ("searches", "question"),
@@ -102,6 +108,8 @@ class Journal(KeptCalls):
             ("questions", "id"),
         ):
             self._db.write(f"DELETE FROM {table} WHERE {column} = ?", question_id)
+        self._db.write("COMMIT")
+        self._db.rows("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def sent(self, question_id: str, key: CallKey) -> None:
         """A call is about to leave: until `replied` or `failed` it counts as one that a kill may lose."""
@@ -177,18 +185,20 @@ class QuestionCalls:
 
     def policy(self, policy: Policy, role: str, gate: Gate) -> Policy:
         """`policy` behind the journal and its endpoint's gate, its requests in a session of this question."""
-        return JournalledPolicy(self, self._in_session(policy), role, gate)
+        return JournalledPolicy(self.sample, self._in_session(policy), role, gate)
 
     def scorer(self, model: Model) -> Scorer:
         """The model's scores behind the journal and its gate. Raises ConfigError where it cannot score."""
-        return JournalledScorer(self, scorer_of(replace(model, policy=self._in_session(model.policy))), model.gate)
+        return JournalledScorer(
+            self.sample, scorer_of(replace(model, policy=self._in_session(model.policy))), model.gate
+        )
 
     def _in_session(self, policy: Policy) -> Policy:
         return policy.in_session(self._id) if isinstance(policy, Sessions) else policy
 
     def retriever(self, retriever: Retriever) -> Retriever:
         """`retriever` behind the journal: a search that was made is not made again."""
-        return JournalledRetriever(self, retriever)
+        return JournalledRetriever(self.search, retriever)
 
     async def sample(self, key: CallKey, gate: Gate, chars: int, request: Request) -> Sample:
         """The reply to a call: from the journal, or sent now and journalled; of several at once, one is sent. A

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from steprag.agent.retriever import Retriever
+from steprag.batch.database import CallKey
 from steprag.errors import ConfigError
-from steprag.policy.client import Model, Policy, Scorer
+from steprag.policy.client import Model
 from steprag.policy.gate import Gate
+from steprag.policy.protocols import Policy, Repeating, Scorer
 from steprag.types import Message, Passage, Sample, Usage
 
-if TYPE_CHECKING:
-    from steprag.batch.journal import QuestionCalls
-
+Request = Callable[[], Awaitable[Sample]]
+Ask = Callable[[CallKey, Gate, int, Request], Awaitable[Sample]]
+"""Answers a call from the journal, or sends its request through the gate: `QuestionCalls.sample`."""
+Search = Callable[[str, int, Retriever], Awaitable[tuple[Passage, ...]]]
+"""Answers a search from the journal, or by the retriever: `QuestionCalls.search`."""
 SCORE = "score"
 """The role of calls that score a text."""
 
@@ -36,8 +40,8 @@ def scorer_of(model: Model) -> Scorer:
 class JournalledPolicy:
     """A policy whose replies are journalled, each under its question."""
 
-    def __init__(self, calls: QuestionCalls, policy: Policy, role: str, gate: Gate) -> None:
-        self._calls, self._policy, self._role, self._gate = calls, policy, role, gate
+    def __init__(self, ask: Ask, policy: Policy, role: str, gate: Gate) -> None:
+        self._ask, self._policy, self._role, self._gate = ask, policy, role, gate
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
         """One request, and more where the endpoint gives fewer than `n` completions for one."""
@@ -46,36 +50,37 @@ class JournalledPolicy:
         while (missing := n - len(whole.completions)) > 0:
             place = seed + len(whole.completions)
             request = partial(self._policy.sample, messages, allowed, n=missing, seed=place)
-            part = await self._calls.sample((self._role, state, place, missing), self._gate, chars, request)
+            part = await self._ask((self._role, state, place, missing), self._gate, chars, request)
             whole = Sample(whole.completions + part.completions, whole.usage + part.usage)
         return whole
+
+    def repeats(self, messages: tuple[Message, ...], allowed: tuple[str, ...]) -> bool:
+        """As the policy itself."""
+        return isinstance(self._policy, Repeating) and self._policy.repeats(messages, allowed)
 
 
 class JournalledScorer:
     """A scorer whose numbers are journalled."""
 
-    def __init__(self, calls: QuestionCalls, scorer: Scorer, gate: Gate) -> None:
-        self._calls, self._scorer, self._gate = calls, scorer, gate
+    def __init__(self, ask: Ask, scorer: Scorer, gate: Gate) -> None:
+        self._ask, self._scorer, self._gate = ask, scorer, gate
 
     async def score(self, messages: tuple[Message, ...], text: str) -> Sample:
-        chars, request = (
-            sum(len(message["content"]) for message in messages),
-            partial(self._scorer.score, messages, text),
-        )
-        return await self._calls.sample((SCORE, state_of(messages, (text,)), 0, 1), self._gate, chars, request)
+        chars, request = sum(len(one["content"]) for one in messages), partial(self._scorer.score, messages, text)
+        return await self._ask((SCORE, state_of(messages, (text,)), 0, 1), self._gate, chars, request)
 
 
 class JournalledRetriever:
     """A retriever whose searches are journalled."""
 
-    def __init__(self, calls: QuestionCalls, retriever: Retriever) -> None:
-        self._calls, self._retriever, self.fingerprint = calls, retriever, retriever.fingerprint
+    def __init__(self, search: Search, retriever: Retriever) -> None:
+        self._search, self._retriever, self.fingerprint = search, retriever, retriever.fingerprint
 
     async def ready(self) -> None:
         await self._retriever.ready()
 
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
-        return await self._calls.search(query, top_k, self._retriever)
+        return await self._search(query, top_k, self._retriever)
 
     async def aclose(self) -> None:
         """The retriever belongs to the run, not to this question."""

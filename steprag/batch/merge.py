@@ -132,8 +132,8 @@ def checked(shards: Sequence[ShardRun]) -> list[ShardRun]:
                 key, was, other = difference(own, others)
                 raise ConfigError(f"{one.folder} was made with{kind} {key} = {quoted(was)}, {shard.folder} with "
                                   f"{quoted(other)}; they are not parts of one run")  # fmt: skip
-        if (twin := by_place.setdefault(shard.share.place, shard)) is not shard:
-            raise ConfigError(f"{twin.folder} and {shard.folder} are both shard {shard.share}; give each once")
+        if (double := by_place.setdefault(shard.share.place, shard)) is not shard:
+            raise ConfigError(f"{double.folder} and {shard.folder} are both shard {shard.share}; give each once")
     if missing := [str(Share(place, one.share.of)) for place in range(one.share.of) if place not in by_place]:
         raise ConfigError(f"shards are missing: {', '.join(missing[:5])} ({len(missing)} of {one.share.of}); "
                           "give the folders of all")  # fmt: skip

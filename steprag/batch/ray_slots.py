@@ -8,10 +8,12 @@ to outlive a process is on the disk. A slot that dies is replaced, and its quest
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Container
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Container, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,19 +21,22 @@ import ray  # pyright: ignore[reportMissingImports]
 from ray.exceptions import RayActorError, RayTaskError  # pyright: ignore[reportMissingImports]
 
 from steprag.batch.absorb import absorb_slots, slot_journal
+from steprag.batch.database import KeptCalls
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.ray_cluster import cluster, own_error
 from steprag.batch.shards import Share, share_of
-from steprag.batch.slot import Slot, SlotPlan, SlotSpent
-from steprag.batch.workers import Config, Slots, Work
-from steprag.batch.worklist import note_replicas, note_served
+from steprag.batch.working import Config, Opening, Slots, Work, sync_seconds
+from steprag.batch.worklist import Served, note_served, served_by
+from steprag.config import StageConfig
 from steprag.errors import BudgetReached, ConfigError, StepragError
 from steprag.policy.budget import BudgetConfig, Spending
-from steprag.policy.replicas import Replicas
 from steprag.progress import say
 from steprag.runs import Run
 from steprag.tree import Failure
 from steprag.types import Question
+from steprag.sections import PriceConfig
+from steprag.tree import Failure
+from steprag.types import Question, Usage
 
 Reply = TypeVar("Reply")
 DEATHS = 3
@@ -40,6 +45,74 @@ OPENINGS = 3
 """A slot that dies so often while it opens ends the run."""
 PATIENT = 30.0
 """Seconds after which a slot that has no place in the cluster is mentioned."""
+
+
+@dataclass(frozen=True)
+class SlotPlan:
+    """What a slot opens. `config` is its share; `journal` its own file, `below` the run's, which is only read."""
+
+    config: StageConfig
+    opening: Opening[Any, Any]
+    journal: Path
+    below: Path
+    prices: Mapping[str, PriceConfig]
+    folder: Path
+    """Where the command was started: what relative paths are relative to."""
+
+
+@dataclass(frozen=True)
+class SlotSpent:
+    """What a slot has spent since the start of the run, calls in flight and lost ones apart."""
+
+    usage: Usage = Usage()
+    usd: float = 0.0
+    in_flight: int = 0
+    lost: int = 0
+
+
+class Slot:
+    """One such process, as an actor. `ready` comes first; then any number of questions at once."""
+
+    def __init__(self, plan: SlotPlan) -> None:
+        self._plan = plan
+        self._stack = AsyncExitStack()
+        self._spending = Spending(prices=plan.prices)
+
+    async def ready(self) -> tuple[str, Served]:
+        """Opens everything; the fingerprint of the index, and what the endpoints serve.
+
+        Waits for the journal where a process that is taken for dead still has it.
+        """
+        plan = self._plan
+        if plan.folder.is_dir():
+            os.chdir(plan.folder)
+        agent, working = await self._stack.enter_async_context(plan.opening(plan.config))
+        below = KeptCalls.reading(plan.below)
+        self._stack.callback(below.close)
+        synced = sync_seconds(plan.config)
+        journal = Journal(plan.journal, self._spending, alone=True, below=below, sync_seconds=synced)
+        self._journal = await self._stack.enter_async_context(journal)
+        self._work: Work[Any] = await working(plan.config, agent, journal)
+        return agent.environment.retriever.fingerprint, served_by(policy=agent.policy, judge=agent.judge)
+
+    async def work(self, question: Question) -> Any | Failure:
+        """The question's result."""
+        return await self._work(question)
+
+    async def spent(self) -> SlotSpent:
+        """What its calls took so far."""
+        told = self._spending
+        return SlotSpent(told.usage, told.usd, told.in_flight, told.lost)
+
+    async def stop(self, why: str) -> None:
+        """Sends no more requests, for a limit of the whole run is reached."""
+        self._journal.fatal = self._journal.fatal or BudgetReached(why)
+        self._journal.closing = True
+        await asyncio.gather(*self._journal.in_flight, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Waits for the calls in flight and closes everything."""
+        await self._stack.aclose()
 
 
 @asynccontextmanager
@@ -65,7 +138,6 @@ async def opened_slots(
                     counting.cancel()
             finally:
                 await pool.close()
-                note_replicas(run, pool.replicas)
     finally:
         absorb_slots(run.path, slots.order)
         exact = Spending(prices=prices)
@@ -103,8 +175,6 @@ class _Pool:
         self._alone = [asyncio.Lock() for _ in plans]
         self._before = SlotSpent(spending.usage, spending.usd, 0, spending.lost)
         self._spent: dict[int, SlotSpent] = {}
-        self.replicas: dict[str, Replicas] = {}
-        """What the slots that were closed have met, by role."""
 
     async def open(self) -> dict[str, dict[str, str]]:
         """Starts all slots; what the endpoints that they ask serve."""
@@ -116,8 +186,8 @@ class _Pool:
         return served
 
     async def work(self, question: Question) -> Any | Failure:
-        """The question's result from a slot. One whose slot dies goes on, alone with those that it may have been;
-        one that is under work whenever its slot dies is a failure.
+        """The question's result from a slot. If its slot dies, the question is retried alone; after DEATHS more deaths
+        it fails.
         """
         self._spending.check()
         place = min(range(len(self._slots)), key=lambda place: self._busy[place])
@@ -203,9 +273,7 @@ class _Pool:
     async def _end(self, place: int, slot: Any) -> None:
         if place in self._open:
             with suppress(RayActorError):
-                told: dict[str, Replicas] = await _told(slot.close.remote())
-                for role, met in told.items():
-                    self.replicas.setdefault(role, Replicas()).add(met)
+                await _told(slot.close.remote())
         ray.kill(slot, no_restart=True)
 
 

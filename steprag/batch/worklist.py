@@ -9,24 +9,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from steprag.agent.environment import Environment
 from steprag.agent.open import AgentConfig
-from steprag.batch.concurrency import for_each
 from steprag.batch.results import Results
 from steprag.errors import ConfigError, DataError
 from steprag.files import LineJournal, drop_torn_line, file_hash, read_rows, write_records
 from steprag.policy.budget import Spending
 from steprag.policy.client import Model, OpenAIPolicy, model_identity
-from steprag.policy.replicas import Replicas
 from steprag.progress import Progress, say
 from steprag.runs import Run
 from steprag.tree import Failure
 from steprag.types import Question, Usage
 
+Item = TypeVar("Item")
 FAILED = "failures.jsonl"
 Served = dict[str, dict[str, str]]
 """Role to what its endpoint says of the model."""
@@ -118,24 +117,30 @@ async def work_off(
             watching.cancel()
 
 
+async def for_each(items: Iterable[Item], work: Callable[[Item], Awaitable[None]], *, at_once: int) -> None:
+    """Awaits `work(item)` for every item, `at_once` at a time, starting them in order.
+
+    The first error cancels what is under way and is raised as itself.
+    """
+    queue = iter(items)
+
+    async def worker() -> None:
+        for item in queue:  # the workers share one iterator: each item is taken once
+            await work(item)
+
+    workers = [asyncio.create_task(worker()) for _ in range(at_once)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for task in workers:
+            task.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+
 def served_by(**models: Model | None) -> Served:
-    """What the endpoints of these roles say that they serve, beside its name; nothing of those that say nothing."""
+    """The weights that each role's endpoint reports; roles without a report are omitted."""
     found = {key: each.policy.served for key, each in models.items() if each and isinstance(each.policy, OpenAIPolicy)}
     return {role: served for role, served in found.items() if served}
-
-
-def replicas_of(**models: Model | None) -> dict[str, Replicas]:
-    """What stood behind the addresses of these roles; nothing of those of which no replies are counted."""
-    policies = {role: model.policy for role, model in models.items() if model is not None}
-    found = {role: policy.replicas for role, policy in policies.items() if isinstance(policy, OpenAIPolicy)}
-    return {role: replicas for role, replicas in found.items() if replicas.by_name or replicas.unnamed}
-
-
-def note_replicas(run: Run, models: dict[str, Replicas]) -> None:
-    """Notes in the run's events which replicas it met, and says how much they found in their caches."""
-    for role, replicas in models.items():
-        run.note(event="replicas", role=role, **replicas.facts)
-        say(f"{role}: {replicas.line}")
 
 
 def same_model(run: Run, **models: Model | None) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steprag.engines.gguf_header import gguf_values
+from steprag.engines.headers import gguf_values
 from steprag.engines.models import ModelFiles, adapter_base, adapter_config, cache_dir, resolve_model
 from steprag.engines.pretrained import loading
 from steprag.errors import ConfigError, DataError
@@ -99,11 +99,6 @@ def base_shape(base: ModelFiles) -> BaseShape:
 def permute_rows(rows: np.ndarray, heads: int) -> np.ndarray:
     """Hugging Face's row order of a q or k projection → llama.cpp's, for its rotary embedding of adjacent pairs."""
     return rows.reshape(heads, 2, rows.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(rows.shape)
-
-
-def unpermute_rows(rows: np.ndarray, heads: int) -> np.ndarray:
-    """The inverse of `permute_rows`."""
-    return rows.reshape(heads, rows.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(rows.shape)
 
 
 def _gguf_shape(path: Path) -> BaseShape:

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from steprag.engines.cpu import fast_dtype
 from steprag.engines.models import ModelFiles, resolve_model
-from steprag.engines.threads import spin_briefly
+from steprag.engines.threads import fast_dtype, spin_briefly
 from steprag.errors import ConfigError, quoted
 from steprag.extras import need
 
 ENGINES = ("llamacpp", "transformers", "vllm")
-_KEY = "STEPRAG_ENGINE_KEY"  # tells an engine of ours its key: other users read command lines, not environments
+ENGINE_KEY = "STEPRAG_ENGINE_KEY"  # tells an engine of ours its key: other users read command lines, not environments
 _CHECKOUT_VLLM = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "vllm"  # what scripts/setup_vllm.sh makes
 _VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the only values that --max-lora-rank takes
 
@@ -29,8 +28,7 @@ class EngineSpec:
     `parallel` is the requests that will be there at once: llama.cpp's slots, and a quarter of the completions that vLLM
     works on at once at most, since a request may ask for several.
 
-    `api_key_env` names the environment variable that holds the key which clients must send; `key` is the key itself,
-    for an engine that its own program alone asks. Engine transformers takes none.
+    `api_key_env` names the environment variable that holds the key which clients must send; `key` is the key itself.
     """
 
     engine: str = "llamacpp"
@@ -68,12 +66,12 @@ def command(spec: EngineSpec) -> EngineCommand:
 
 
 def _llamacpp(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
-    from steprag.engines import requantise, weights
+    from steprag.engines import weights
 
     need("xllamacpp")
     if files.gguf is None:
         raise ConfigError(f"llama.cpp reads GGUF files and {files.name} is none; use --engine transformers or vllm")
-    gguf = requantise.eight_bit_gguf() if files.embedded else files.gguf
+    gguf = weights.eight_bit_gguf() if files.embedded else files.gguf
     argv = [sys.executable, "-m", "steprag.engines.llamacpp", "--model", str(gguf), "--alias", files.label]
     argv += ["--host", spec.host, "--port", str(spec.port)]
     argv += ["--parallel", str(spec.parallel), "--context", str(spec.context)]
@@ -81,8 +79,8 @@ def _llamacpp(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
         argv += ["--adapter", str(weights.gguf_adapter(files.adapter, files))]
     if spec.threads:
         argv += ["--threads", str(spec.threads)]
-    env = {_KEY: spec.key} if spec.key else {}
-    if variable := _KEY if spec.key else spec.api_key_env:
+    env = {ENGINE_KEY: spec.key} if spec.key else {}
+    if variable := ENGINE_KEY if spec.key else spec.api_key_env:
         argv += ["--api_key_env", variable]
     spin_briefly()
     return EngineCommand(argv, files.label, env=env)
@@ -104,8 +102,9 @@ def _transformers(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
     port = spec.port or free_port(spec.host)
     argv = [*_guarded(), sys.executable, "-m", "steprag.engines.transformers_serve", "serve", str(model)]
     argv += ["--host", spec.host, "--port", str(port), "--no-trust-remote-code"]
+    key = spec.key or (os.environ[spec.api_key_env] if spec.api_key_env else None)
     env = {"OMP_NUM_THREADS": str(spec.threads)} if spec.threads else {}
-    return EngineCommand(argv, str(model), _url(spec.host, port), env)
+    return EngineCommand(argv, str(model), _url(spec.host, port), env | ({ENGINE_KEY: key} if key else {}))
 
 
 def _vllm(spec: EngineSpec, files: ModelFiles) -> EngineCommand:

@@ -15,8 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from steprag.engines.headers import check_tensors
 from steprag.engines.hub import HUB_ID
-from steprag.engines.safetensors_header import check_tensors
 from steprag.errors import ConfigError
 from steprag.files import read_json
 from steprag.run_outputs import check_model

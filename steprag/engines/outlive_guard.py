@@ -1,4 +1,4 @@
-"""What a child process does so that no engine outlives the command that started it.
+"""Child processes that do not outlive the command that started them: what the parent does, and what the child does.
 
 The parent holds the write end of a pipe that is the child's standard input. Whatever ends the parent, SIGKILL too,
 closes that pipe, and the child leaves. PR_SET_PDEATHSIG would do without a pipe, but fires when the *thread* that
@@ -14,9 +14,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.2
@@ -62,6 +62,32 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(0, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], log: Any, environment: Mapping[str, str], output: Any = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The running command: errors to the stream `log`, output to `output`, by default there too; ended with the block.
+
+    Its standard input is the pipe that tells it of our end, however we end.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "steprag.engines.outlive_guard", *command],
+        stdin=subprocess.PIPE,
+        stdout=output or log,
+        stderr=log,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        if process.stdin:
+            process.stdin.close()
+        process.wait()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 from steprag.config import parse_arguments
 from steprag.engines.launch import ENGINES, EngineSpec
 from steprag.engines.models import EMBEDDED, resolve_model
-from steprag.engines.server import serving_others
+from steprag.engines.server import serving_us
 from steprag.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,10 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--parallel", type=int, default=4, help="requests worked on at once")
     serve.add_argument("--context", type=int, default=2048, help="tokens a request may have, answer included")
     serve.add_argument("--threads", type=int, help="CPU threads; default all")
-    serve.add_argument("--api_key_env", help="environment variable with the key that clients must send")
+    serve.add_argument(
+        "--api_key_env",
+        help="environment variable with the key that clients must send; without it a new key is made and printed",
+    )
     convert = actions.add_parser(
         "convert", allow_abbrev=False, help="turn a PEFT LoRA folder into a GGUF adapter, print its path"
     )
@@ -58,10 +61,11 @@ def _serve(args: argparse.Namespace) -> int:
     # `kill` ends us as Ctrl-C does, so that the engine is stopped in order; at once is not needed, the pipe sees to it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with serving_others(EngineSpec(**options)) as endpoint:
-            sys.stdout.write(f"{endpoint.base_url}\n")
+        with serving_us(EngineSpec(**options)) as endpoint:
+            sys.stdout.write("".join(f"{line}\n" for line in (endpoint.base_url, endpoint.key) if line))
             sys.stdout.flush()
-            log.info("serving %s with %s; Ctrl-C stops it", endpoint.model, endpoint.engine)
+            told = f"; clients need its key: export OPENAI_API_KEY={endpoint.key}" if endpoint.key else ""
+            log.info("serving %s with %s%s; Ctrl-C stops it", endpoint.model, endpoint.engine, told)
             threading.Event().wait()
     except KeyboardInterrupt:
         return 0

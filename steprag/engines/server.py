@@ -21,16 +21,14 @@ from typing import IO
 from urllib.parse import urlsplit
 
 from steprag.engines import launch
-from steprag.engines.host_gate import host_gate
 from steprag.engines.launch import ENGINES, EngineCommand, EngineSpec
 from steprag.engines.models import cache_dir
 from steprag.errors import ConfigError, PolicyUnavailable
 from steprag.hosts import is_loopback
 from steprag.json_text import decoded
 
-__all__ = ["ENGINES", "Endpoint", "EngineSpec", "serving", "serving_others", "serving_us"]
+__all__ = ["ENGINES", "Endpoint", "EngineSpec", "serving", "serving_us"]
 
-_CONSTRAINTS = {"llamacpp": "gbnf", "vllm": "gbnf", "transformers": None}
 _STARTUP_SECONDS = {"llamacpp": 120.0, "transformers": 300.0, "vllm": 1800.0}
 _STOP_SECONDS = 8.0  # more than the guard in `child` takes to end a stubborn command
 _LOG_NUMBERS = itertools.count(1)
@@ -40,45 +38,21 @@ _LOG_NUMBERS = itertools.count(1)
 class Endpoint:
     """Where a policy answers.
 
-    `base_url` ends in `/v1`; `model` is what requests must name; `constraint` is the dialect of constrained
-    output: "gbnf" (llama.cpp's request field `grammar`, vLLM's `structured_outputs.grammar`) or None. `key`: what
-    requests must carry, where this program made it up.
+    `base_url` ends in `/v1`; `model` is what requests must name. `key`: what requests must carry, where this program
+    made it up.
     """
 
     base_url: str
     model: str
     engine: str
-    constraint: str | None
     key: str | None = field(default=None, repr=False)
 
 
 @contextlib.contextmanager
 def serving_us(spec: EngineSpec) -> Generator[Endpoint]:
-    """As `serving`, for this program alone: the engine wants a key that nobody else knows, where it takes one."""
-    with serving(replace(spec, key=_new_key(spec))) as endpoint:
+    """As `serving`; the engine wants a key that nobody else knows, unless `spec` names the variable with one."""
+    with serving(spec if spec.api_key_env else replace(spec, key=secrets.token_urlsafe(24))) as endpoint:
         yield endpoint
-
-
-@contextlib.contextmanager
-def serving_others(spec: EngineSpec) -> Generator[Endpoint]:
-    """As `serving`, for programs of this machine, or for who has the key that `spec` names.
-
-    Without one a gate stands before the engine, so that no web page reaches it.
-    """
-    if spec.api_key_env:
-        with serving(spec) as endpoint:
-            yield endpoint
-        return
-    check_reachable(spec)
-    with (
-        serving_us(replace(spec, host="127.0.0.1", port=0)) as engine,
-        host_gate(engine.base_url.removesuffix("/v1"), engine.key, spec.host, spec.port) as url,
-    ):
-        yield replace(engine, base_url=f"{url}/v1", key=None)
-
-
-def _new_key(spec: EngineSpec) -> str | None:
-    return None if spec.engine == "transformers" else secrets.token_urlsafe(24)
 
 
 @contextlib.contextmanager
@@ -99,7 +73,7 @@ def serving(spec: EngineSpec, *, startup_seconds: float | None = None) -> Genera
         url = command.url or _announced(process, log_path, deadline)
         _until_healthy(url, process, log_path, deadline)
         try:
-            yield Endpoint(f"{url}/v1", command.model, spec.engine, _CONSTRAINTS[spec.engine], spec.key)
+            yield Endpoint(f"{url}/v1", command.model, spec.engine, spec.key)
         finally:
             if process.poll() is None:
                 log_path.unlink(missing_ok=True)
@@ -115,8 +89,6 @@ def check_reachable(spec: EngineSpec) -> None:
         return
     if not spec.api_key_env:
         raise ConfigError(f"serving on {spec.host} needs a key: name its environment variable with --api_key_env")
-    if spec.engine == "transformers":
-        raise ConfigError(f"transformers serve knows no API key, so it cannot serve on {spec.host}; use 127.0.0.1")
 
 
 def _start(command: EngineCommand, log_path: Path) -> subprocess.Popen[bytes]:

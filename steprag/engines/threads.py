@@ -1,11 +1,15 @@
-"""How threads wait for one another."""
+"""This machine's processors: how many may be used, what they are good at, how threads wait for one another."""
 
 from __future__ import annotations
 
+import ctypes
+import math
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 BRIEFLY = "1000"
 """Turns of a waiting OpenMP thread before it sleeps.
@@ -16,11 +20,44 @@ over 4.5 times.
 """
 
 
-def usable_cores() -> int:
-    """Cores that this process may use: fewer than the machine's under `taskset`, in a cpuset or a batch job's share."""
-    if hasattr(os, "sched_getaffinity"):  # Linux
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def usable_cores(system: Path = Path("/")) -> int:
+    """Cores that this process may use: fewer than the machine's under `taskset`, in a cpuset, or where a container or a
+    batch job has a share of them. `system`: where /proc and /sys are.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(cores, _quota(system))))
+
+
+def threads_for(wanted: int | None) -> int:
+    """`wanted`; else what the user has set as OMP_NUM_THREADS; else `usable_cores`."""
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return wanted or (int(given) if given.isdecimal() else 0) or usable_cores()
+
+
+def _quota(system: Path) -> float:
+    """The processor time, in cores, that this process's control groups allow (Linux, both versions); else infinity."""
+    try:
+        groups = [line.split(":", 2) for line in (system / "proc/self/cgroup").read_text().splitlines()]
+    except OSError:  # no Linux
+        return math.inf
+    allowed = [math.inf]
+    for _, controllers, path in (group for group in groups if len(group) == 3):
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mounted = system / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        own = mounted / path.strip("/")
+        for place in (own, *own.parents[: len(own.parts) - len(mounted.parts)]):  # a parent's bound holds too
+            allowed += [_cores(place, ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",))]
+    return min(allowed)
+
+
+def _cores(group: Path, files: tuple[str, ...]) -> float:
+    """Microseconds that a group may have in each period, divided by the period's; infinity where it has no bound."""
+    try:
+        quota, period = " ".join((group / file).read_text() for file in files).split()
+        return int(quota) / int(period) if int(quota) > 0 else math.inf
+    except (OSError, ValueError, ZeroDivisionError):  # no such file, "max", or of a form that is not known
+        return math.inf
 
 
 _LOADING = threading.Lock()
@@ -47,3 +84,25 @@ def spin_briefly() -> None:
     GNU OpenMP reads GOMP_SPINCOUNT once, when it is loaded, and prefers it to OMP_WAIT_POLICY.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", BRIEFLY)
+
+
+def fast_dtype() -> str:
+    """`bfloat16` where it has instructions for that, else `float32`: bfloat16 would be emulated, and slower.
+
+    Imports torch (seconds), so ask late.
+    """
+    import torch
+
+    capabilities = torch.cpu.get_capabilities()
+    return "bfloat16" if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else "float32"
+
+
+def return_freed_memory() -> None:
+    """Gives freed memory back to the system, where the C library is glibc; elsewhere nothing happens.
+
+    Tensors of ever other shapes leave glibc's heap in pieces that it keeps. A training run of 168 batches held 12.1 GB,
+    and 1.2 GB after one call. The pages have to be fetched anew, so call it now and then only.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim:
+        trim(0)

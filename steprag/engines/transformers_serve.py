@@ -1,4 +1,4 @@
-"""`transformers serve` with one route more: log-probabilities of a given text, which its own API leaves out.
+"""`transformers serve` with what its own API leaves out: log-probabilities of a given text, and a key.
 
     python -m steprag.engines.transformers_serve serve FOLDER …
 
@@ -9,12 +9,17 @@ text is encoded by itself, as `steprag.policy.scoring` says. Scores and completi
 
 from __future__ import annotations
 
+import hmac
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, HTTPException
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from steprag.engines.launch import ENGINE_KEY
 from steprag.engines.tokens import prompt_tokens
 from steprag.errors import ConfigError
 from steprag.types import Message
@@ -63,9 +68,25 @@ def with_scores(build: Callable[..., FastAPI]) -> Callable[..., FastAPI]:
             told = await generation_state.get_manager(name).async_submit(logprobs_of, model, prompt, text)
             return {"logprobs": told, "prompt_tokens": len(prompt), "completion_tokens": len(text)}
 
+        if key := os.environ.get(ENGINE_KEY):
+            app.add_middleware(KeyedApp, key=key)
         return app
 
     return built
+
+
+class KeyedApp:
+    """An app that answers, `/health` apart, those alone who send the key."""
+
+    def __init__(self, app: ASGIApp, key: str) -> None:
+        self._app, self._wanted = app, f"Bearer {key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sent = dict(scope.get("headers", ())).get(b"authorization", b"")
+        if scope["type"] == "lifespan" or scope["path"] == "/health" or hmac.compare_digest(sent, self._wanted):
+            await self._app(scope, receive, send)
+        else:
+            await JSONResponse({"error": {"message": "the key is missing or wrong"}}, 401)(scope, receive, send)
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from steprag.cli import run
-from steprag.engines.start import running
+from steprag.engines.outlive_guard import running
 from steprag.engines.threads import usable_cores
 from steprag.errors import PART_DONE, StepragError
 from steprag.files import read_json, write_json

@@ -25,10 +25,15 @@ class BudgetConfig(Section):
         default=None, gt=0, description="minutes until this process stops; start it again to go on"
     )
 
-    def share(self, processes: int) -> BudgetConfig:
-        """What each of so many processes may use, so that all together stay within this; minutes are everyone's."""
-        parts = {"usd": self.usd and self.usd / processes}
-        parts |= {key: max(1, each // processes) for key in ("tokens", "calls") if (each := getattr(self, key))}
+    def share(self, place: int, processes: int) -> BudgetConfig:
+        """What process `place`, from 0, of so many may use: all shares add up to this. Minutes are everyone's.
+
+        A share is 0 only where there are fewer calls or tokens than processes.
+        """
+        parts: dict[str, float] = {"usd": self.usd / processes} if self.usd else {}
+        for key in ("tokens", "calls"):
+            if whole := getattr(self, key):
+                parts[key] = whole // processes + (place < whole % processes)
         return self.model_copy(update=parts)
 
 

@@ -7,28 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 from urllib.parse import quote
 
 import aiohttp
 import openai
-from openai._constants import RAW_RESPONSE_HEADER
 
 from steprag.bounded_http import BoundedClient
 from steprag.engines.models import resolve_model, sha256_of, weights_hash
 from steprag.engines.server import EngineSpec, serving_us
-from steprag.errors import PolicyError, PolicyUnavailable, quoted
-from steprag.policy.endpoint import api_key, reason, translated
+from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavailable, StepragError, quoted
 from steprag.policy.gate import Gate
-from steprag.policy.replicas import Replicas
-from steprag.policy.replies import sample_of, served_models
+from steprag.policy.protocols import Listener, Policy
+from steprag.policy.replies import sample_of, served_models, whole_reply
 from steprag.policy.requests import OutputFormat, begun, request_body
 from steprag.policy.scoring import EndpointScorer
-from steprag.policy.streaming import Listener, whole_reply
 from steprag.sections import PolicyConfig
 from steprag.types import Message, Sample
 
@@ -37,39 +35,6 @@ class _AioClient(BoundedClient, openai.DefaultAioHttpClient):
     """Over aiohttp: httpx2's own pool looks at every connection on every request, half as much work again at 64 at
     once.
     """
-
-
-class Policy(Protocol):
-    """Something that writes steps."""
-
-    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-        """`n` completions of one prompt. `allowed` names the actions that constrained output may take.
-
-        The same arguments give the same completions as far as the engine can promise it. Raises PolicyError.
-        """
-        ...
-
-
-@runtime_checkable
-class Scorer(Protocol):
-    """Something that says how likely it would have been to write a given text."""
-
-    async def score(self, messages: tuple[Message, ...], text: str) -> Sample:
-        """One completion, `text`, with the log-probability of each of its tokens after `messages`.
-
-        The same arguments give the same numbers as far as the engine can promise it. Raises PolicyError, and
-        ConfigError where the endpoint cannot score.
-        """
-        ...
-
-
-@runtime_checkable
-class Sessions(Protocol):
-    """A policy that can tell its endpoint which requests belong together."""
-
-    def in_session(self, name: str) -> Policy:
-        """The same policy, whose requests are of that session."""
-        ...
 
 
 class OpenAIPolicy:
@@ -88,17 +53,15 @@ class OpenAIPolicy:
         self.served: dict[str, str] = {}
         """What the endpoint says of a model that it was not told by us to serve: vLLM its files (`root`, `parent`)."""
         self._key = key = key or api_key(config.api_key_env, base_url)
+        asked = base_url or os.environ.get("OPENAI_BASE_URL", "")  # where the package asks, too
         self._client = openai.AsyncOpenAI(
             api_key=key,
             base_url=base_url,
             timeout=config.timeout,
             max_retries=config.retries,
-            http_client=_AioClient(seconds=config.timeout, secret=key),
+            http_client=_AioClient(asked, seconds=config.timeout, secret=key),
         )
         self._headers: dict[str, str] = {}
-        self._session: set[str] = set()
-        self.replicas = Replicas()
-        """What stood behind the address, by `policy.replica_header`; shared by all sessions."""
         self._scorers: list[EndpointScorer] = []
         self._where = f"{model} at {self._client.base_url}"
 
@@ -113,7 +76,7 @@ class OpenAIPolicy:
     def beside(self, config: PolicyConfig, grammar: OutputFormat) -> OpenAIPolicy:
         """Another policy of the same model at the same endpoint, with its own sampling and format."""
         other = OpenAIPolicy(config, self._base_url, self._model, grammar, self._key)
-        other.served, other.replicas = self.served, self.replicas
+        other.served = self.served
         return other
 
     def in_session(self, name: str) -> OpenAIPolicy:
@@ -123,9 +86,12 @@ class OpenAIPolicy:
         if self._config.session_header is None:
             return self
         other = copy.copy(self)
-        other._session = set()
         other._headers = {self._config.session_header: quote(name, safe="/")}
         return other
+
+    def repeats(self, messages: tuple[Message, ...], allowed: tuple[str, ...]) -> bool:
+        """As `Repeating.repeats`: where it is greedy."""
+        return self._config.temperature == 0
 
     async def check(self) -> None:
         """Asks the endpoint which models it serves. Raises PolicyUnavailable or PolicyRefused before any work is
@@ -157,22 +123,10 @@ class OpenAIPolicy:
 
         async def ask() -> Sample | None:
             # as `chat.completions.create`, whose walk through every field takes a fifth of the time
-            reply, replica = await self._asked("/chat/completions", request)
-            sample = sample_of(reply, stop, begun(messages), self._config.engine)
-            if sample is not None and self._config.replica_header:
-                self.replicas.met(replica, sample.usage, self._session)
-            return sample
+            reply = await self._client.post("/chat/completions", cast_to=object, body=request, options=self._options)
+            return sample_of(reply, stop, begun(messages), self._config.engine)
 
         return await self._until_sane(ask)
-
-    async def _asked(self, path: str, body: dict[str, Any]) -> tuple[object, str | None]:
-        """A reply, and the replica that it names."""
-        header = self._config.replica_header
-        if header is None:
-            return await self._client.post(path, cast_to=object, body=body, options=self._options), None
-        raw: Any = {"headers": {**self._headers, RAW_RESPONSE_HEADER: "true"}}
-        reply: Any = await self._client.post(path, cast_to=object, body=body, options=raw)
-        return reply.parse(), reply.headers.get(header)
 
     async def stream(
         self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, seed: int, listener: Listener
@@ -278,3 +232,45 @@ def model_identity(config: PolicyConfig) -> dict[str, str]:
         weights = files.adapter if files.adapter.is_file() else files.adapter / "adapter_model.safetensors"
         identity["adapter"] = sha256_of(weights)[:16]
     return identity
+
+
+def api_key(variable: str, base_url: str | None) -> str:
+    """The key in the environment; "none" for a local server without one. Raises ConfigError."""
+    key = os.environ.get(variable, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"the key in ${variable} holds what cannot be sent, such as a line break; set it anew")
+    if key:
+        return key
+    if base_url is None:
+        raise ConfigError(f"no key: set ${variable}, or policy.base_url for a local server that needs none")
+    return "none"
+
+
+def translated(error: openai.APIError, where: str, api_key_env: str) -> StepragError:
+    """Our error for theirs: refused, unavailable, or this one request failed. `where`: the model and its endpoint."""
+    if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
+        return PolicyRefused(f"{where}: the key in ${api_key_env} is refused")
+    if isinstance(error, openai.RateLimitError) and error.code == "insufficient_quota":
+        return PolicyRefused(f"{where}: the quota is used up")
+    if isinstance(error, openai.NotFoundError):
+        return PolicyUnavailable(f"{where}: not found ({reason(error)})")
+    if isinstance(error, openai.APIStatusError) and 300 <= error.status_code < 400:
+        status = error.status_code
+        return PolicyUnavailable(
+            f"{where}: redirects ({status}), which is not followed; give the final URL as base_url"
+        )
+    if any(isinstance(cause, aiohttp.ClientConnectorError) for cause in causes_of(error)):
+        # a lost connection is one request's bad luck; no listener is not
+        return PolicyUnavailable(f"{where}: nothing answers ({reason(error)})")
+    return PolicyError(f"{where}: {reason(error)}")
+
+
+def causes_of(error: BaseException) -> list[BaseException]:
+    """The error and all that it was raised from, the outermost first: openai's own, the transport's, aiohttp's."""
+    return [error, *(causes_of(error.__cause__) if error.__cause__ else ())]
+
+
+def reason(error: Exception) -> str:
+    """In one line what was said nearest to the wire: openai calls every lost connection a time-out."""
+    said = str(error.__cause__ or "") or str(getattr(error, "message", error))
+    return " ".join(said.split())[:300]

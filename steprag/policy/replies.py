@@ -1,6 +1,13 @@
-"""What an endpoint's reply says: completions with the tags that their engine cut off, and the tokens used."""
+"""What an endpoint's reply says: completions with the tags that their engine cut off, and the tokens used.
+
+A reply that is heard while it is written is, as a whole, the reply that the same request brings without streaming.
+"""
 
 from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice
@@ -10,6 +17,9 @@ from steprag.errors import PolicyUnavailable
 from steprag.files import as_utf8
 from steprag.json_text import NotJson, decoded
 from steprag.types import COUNTABLE, Completion, Sample, Usage
+from steprag.policy.protocols import Listener, Policy, Streaming
+from steprag.types import COUNTABLE
+from steprag.types import Completion, Message, Sample, Usage
 
 LONGEST = 1 << 20
 """Characters of a completion: a longer one is no answer to a request that bounds its tokens."""
@@ -59,8 +69,8 @@ def _completion(choice: Choice, stop: tuple[str, ...], begun: str, engine: str) 
 
 
 def _unclosed(text: str, stop: tuple[str, ...]) -> str:
-    """The closing tag of the last one opened, where it is missing: an engine that does not say what ended a text ends
-    one that the model itself left open in the same way.
+    """The closing tag of the last one opened, where it is missing. Without a stop reason, a matched stop string and an
+    early end look alike; the tag is added in both cases.
     """
     opened = {tag: text.rfind(tag.replace("/", "")) for tag in stop}
     last = max(stop, key=opened.__getitem__)
@@ -94,3 +104,75 @@ def served_models(text: str, url: str) -> dict[str, dict[str, str]]:
         raise PolicyUnavailable(
             f"{url} answers, but not as an OpenAI-compatible endpoint, whose URL usually ends in /v1"
         ) from None
+
+
+@dataclass(frozen=True)
+class HeardPolicy:
+    """A policy that tells a listener what it writes, where it can; else its completions come in one piece."""
+
+    policy: Policy
+    listener: Listener
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        """As `Policy.sample`. Of several completions none is heard: they are written at once."""
+        if n == 1 and isinstance(self.policy, Streaming):
+            return await self.policy.stream(messages, allowed, seed=seed, listener=self.listener)
+        return await self.policy.sample(messages, allowed, n=n, seed=seed)
+
+
+async def whole_reply(chunks: AsyncIterator[object], begun: str, listener: Listener) -> dict[str, Any]:
+    """The chunks of a streamed chat completion as one reply; its text is told to `listener` as it comes.
+
+    `begun`: the assistant's message that the completion writes on. An echo of `begun` is not passed to the
+    listener. Raises ValueError where a chunk is none, or where the text is longer than a completion can be.
+    """
+    heard = _Heard(begun, listener)
+    choice: dict[str, Any] = {}
+    usage: Any = None
+    async for chunk in chunks:
+        if not isinstance(chunk, Mapping):
+            raise ValueError("a chunk is no object")
+        usage = chunk.get("usage") or usage
+        if piece := _first_choice(chunk):
+            delta = piece.pop("delta", None)
+            choice |= {key: value for key, value in piece.items() if value is not None}
+            heard.add(delta.get("content") if isinstance(delta, Mapping) else None)
+    message = {"role": "assistant", "content": "".join(heard.pieces)}
+    choices = [{"index": 0, "finish_reason": None, **choice, "message": message, "logprobs": None}]
+    head = {"id": "streamed", "object": "chat.completion", "created": 0, "model": ""}
+    return {**head, "choices": choices if choice else [], **({"usage": usage} if usage else {})}
+
+
+def _first_choice(chunk: Mapping[str, Any]) -> dict[str, Any] | None:
+    choices = chunk.get("choices")
+    if not choices:  # the last chunk holds the usage alone
+        return None
+    if not isinstance(choices, list) or not isinstance(choices[0], Mapping):
+        raise ValueError("a chunk without choices")
+    return dict(choices[0])
+
+
+@dataclass
+class _Heard:
+    """The text so far; what stands behind `begun` is told."""
+
+    begun: str
+    listener: Listener
+    pieces: list[str] = field(default_factory=list)
+    length: int = 0
+    held: str = ""
+
+    def add(self, piece: object) -> None:
+        if not isinstance(piece, str) or not piece:
+            return
+        self.length += len(piece)
+        if self.length > LONGEST:
+            raise ValueError("the text has no end")
+        self.pieces.append(piece)
+        if self.begun:
+            self.held += piece
+            if self.begun.startswith(self.held):
+                return
+            piece, self.begun, self.held = self.held.removeprefix(self.begun), "", ""
+        if piece:
+            self.listener(as_utf8(piece))

@@ -131,7 +131,7 @@ class EndpointScorer:
         return other
 
     async def score(self, messages: tuple[Message, ...], text: str) -> Sample | None:
-        """As `steprag.policy.client.Scorer.score`; None where the endpoint's reply makes no sense."""
+        """As `steprag.policy.protocols.Scorer.score`; None where the endpoint's reply makes no sense."""
         ask = {
             "llamacpp": self._llamacpp, "vllm": self._vllm, "sglang": self._sglang, "transformers": self._transformers,
         }[self._engine]  # fmt: skip

@@ -23,7 +23,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
-from steprag.engines.cpu import return_freed_memory
+from steprag.engines.threads import return_freed_memory
 from steprag.errors import TrainingError
 from steprag.progress import Progress
 from steprag.runs import Run

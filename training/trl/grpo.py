@@ -241,8 +241,11 @@ def _lines(step: int, group: Group) -> Iterator[dict[str, Any]]:
 
 def _journal_name() -> str:
     """Each process that plays has a journal of its own."""
-    process = int(os.environ.get("RANK", "0"))
-    return f"{process}-{JOURNAL}" if process else JOURNAL
+    return f"{_rank()}-{JOURNAL}" if _rank() else JOURNAL
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))
 
 
 @contextmanager
@@ -261,7 +264,7 @@ def staged(job: Job) -> Iterator[GrpoStage]:
                 model = runner.run(stack.enter_async_context(open_model(asked, VerdictFormat())))
                 greedy = config.judge.temperature == 0
                 judge = episode_judge(model, terms, gold=config.grpo.judge_gold, greedy=greedy).read
-            spending = Spending(config.budget.share(config.workers), {"judge": config.judge.price})
+            spending = Spending(config.budget.share(_rank(), config.workers), {"judge": config.judge.price})
             journal = runner.run(stack.enter_async_context(Journal(job.run.path / _journal_name(), spending)))
             try:
                 yield GrpoStage(job, world, runner, journal, judge)

@@ -1,4 +1,4 @@
-"""The key-values at the head of a GGUF file, read within its bounds: files come from strangers.
+"""What the heads of GGUF and safetensors files say, read within their bounds: files come from strangers.
 
 The package `gguf` believes every count that a file names, and reads on beyond its end.
 """
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from steprag.errors import DataError
+from steprag.json_text import NotJson, decoded
 
 _SIZES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Numbers by GGUF's type; 8 is a string, 9 an array."""
 _STRING, _ARRAY = 8, 9
-_REMEDY = "fetch or convert it again"
 
 
 class _Cut(ValueError):
@@ -80,4 +80,36 @@ def gguf_values(path: Path, wanted: Callable[[str], bool]) -> dict[str, Any]:
                     found[key] = value
             return found
     except ValueError:  # an empty file too, which cannot be mapped
-        raise DataError(path, "is no whole GGUF file of version 2 or 3", remedy=_REMEDY) from None
+        raise DataError(path, "is no whole GGUF file of version 2 or 3", remedy="fetch or convert it again") from None
+
+
+_LONGEST = 100_000_000
+"""Bytes of a header; safetensors' own bound."""
+_DAMAGED = "the file is damaged or no safetensors file: fetch or save it again"
+
+
+def check_tensors(path: Path) -> None:
+    """Raises DataError where a file is no safetensors file, ends early, or holds no tensor."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if size < 8 or length > min(size - 8, _LONGEST):
+            raise DataError(path, "its header is longer than the file", remedy=_DAMAGED)
+        try:
+            header: Any = decoded(stream.read(length))
+        except NotJson as error:
+            raise DataError(path, f"its header: {error}", remedy=_DAMAGED) from None
+    tensors = [one for name, one in header.items() if name != "__metadata__"] if isinstance(header, dict) else []
+    ends = [end for one in tensors if (end := _end(one)) is not None]
+    if len(ends) < len(tensors) or max(ends, default=0) != size - 8 - length:
+        raise DataError(path, "its header does not fit its size", remedy=_DAMAGED)
+    if not tensors:
+        raise DataError(path, "it holds no tensors", remedy=_DAMAGED)
+
+
+def _end(tensor: Any) -> int | None:
+    """The byte behind a tensor; None where its entry makes no sense."""
+    offsets = tensor.get("data_offsets") if isinstance(tensor, dict) else None
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(one) is int for one in offsets):
+        return None
+    return offsets[1] if 0 <= offsets[0] <= offsets[1] else None

@@ -1,0 +1,66 @@
+"""What a policy is to whoever asks it, and what some policies can do besides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from steprag.types import Message, Sample
+
+Listener = Callable[[str], None]
+"""Told each piece of a completion as it comes. Joined, the pieces begin the completion: its closing tag may be
+missing, where the engine stops at it.
+"""
+
+
+class Policy(Protocol):
+    """Something that writes steps."""
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        """`n` completions of one prompt. `allowed` names the actions that constrained output may take.
+
+        The same arguments give the same completions as far as the engine can promise it. Raises PolicyError.
+        """
+        ...
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """Something that says how likely it would have been to write a given text."""
+
+    async def score(self, messages: tuple[Message, ...], text: str) -> Sample:
+        """One completion, `text`, with the log-probability of each of its tokens after `messages`.
+
+        The same arguments give the same numbers as far as the engine can promise it. Raises PolicyError, and
+        ConfigError where the endpoint cannot score.
+        """
+        ...
+
+
+@runtime_checkable
+class Sessions(Protocol):
+    """A policy that can tell its endpoint which requests belong together."""
+
+    def in_session(self, name: str) -> Policy:
+        """The same policy, whose requests are of that session."""
+        ...
+
+
+@runtime_checkable
+class Repeating(Protocol):
+    """A policy that knows when it would only repeat itself."""
+
+    def repeats(self, messages: tuple[Message, ...], allowed: tuple[str, ...]) -> bool:
+        """Whether another request for the same gives the reply that was given, whatever its seed."""
+        ...
+
+
+@runtime_checkable
+class Streaming(Protocol):
+    """A policy whose completions can be heard while they are written."""
+
+    async def stream(
+        self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, seed: int, listener: Listener
+    ) -> Sample:
+        """One completion, as `Policy.sample` gives it. Cancelling closes the request. Raises PolicyError."""
+        ...
