@@ -31,9 +31,9 @@ from pathlib import Path
 import numpy as np
 
 from preference.build import read_trees
-from preference.config import FilterConfig, PairsConfig, TreeRewardConfig
+from preference.config import FilterConfig, LabelConfig, PairsConfig
 from preference.filters import content_reader, step_checks
-from preference.grounds import grounded
+from preference.kept import grounded
 from preference.pairs import build_pairs
 from preference.rewards import rewards
 from steprag import atlas
@@ -126,7 +126,7 @@ def is_guessable(tree: Tree) -> bool:
     return guessable(tree.question.question, tree.question.golden_answers)
 
 
-def judged(tree: Tree, reward: TreeRewardConfig) -> Iterator[tuple[str, int, int]]:
+def judged(tree: Tree, reward: LabelConfig) -> Iterator[tuple[str, int, int]]:
     """For every pair that the reward makes: what the steps do, the truth, and the node that they go on from."""
     content = content_reader(TRANSCRIPT)
     checks = step_checks(FilterConfig(repeating=True, unread=True), TRANSCRIPT, content)
@@ -145,7 +145,7 @@ def judged(tree: Tree, reward: TreeRewardConfig) -> Iterator[tuple[str, int, int
 def measure(name: str, trees: list[Tree]) -> Row:
     """All trees' pairs by one reward."""
     bare, _, grounds = name.partition("+")
-    reward = TreeRewardConfig.model_validate({"name": bare, "alpha": 1.0, "grounded": grounds == "grounded"})
+    reward = LabelConfig.model_validate({"name": bare, "alpha": 1.0, "grounded": grounds == "grounded"})
     total, decided, right, covered, expanded = 0, Counter[str](), Counter[str](), 0, 0
     by_tree: dict[str, list[tuple[int, int]]] = defaultdict(list)  # kind → (right, decided) of each tree
     for tree in trees:

@@ -2,7 +2,7 @@
 
     python benchmarks/luck.py [--trees FILE …]
 
-A right answer is lucky where the episode does not hold the facts that it needs (`preference.grounds.supported`).
+A right answer is lucky where the episode does not hold the facts that it needs (`preference.kept.supported`).
 `reward.grounded` leaves out exactly these. The other rules ask the mirror image too ("Which is smaller?" for "Which is
 larger?"), whose golden answer is the other one. No tree of a mirror image was searched. So other trees of the same kind
 stand for it, those whose golden answer is the other one too: "no" for "yes", the second name for the first. The rules
@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import fmean
 
 from preference.build import read_trees
-from preference.grounds import supported
+from preference.kept import supported
 from steprag import atlas
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.metrics import exact_match, guessable, normalise

@@ -25,7 +25,7 @@ from statistics import fmean, stdev
 from data_generation.config import GenerateConfig
 from data_generation.generate import generate
 from indexes import open_retriever
-from preference.config import PairsConfig, TreeRewardConfig
+from preference.config import LabelConfig, PairsConfig
 from preference.pairs import build_pairs
 from preference.rewards import rewards
 from steprag import atlas
@@ -86,7 +86,7 @@ def pairs_of(trees: list[Tree], rules: PairsConfig) -> list[tuple[Tree, Node, No
     return [
         (tree, tree.nodes[pair.chosen_node], tree.nodes[pair.rejected_node])
         for tree in trees
-        for pair in build_pairs(tree, "", rewards(tree, TreeRewardConfig(alpha=0.9), TRANSCRIPT), rules)
+        for pair in build_pairs(tree, "", rewards(tree, LabelConfig(alpha=0.9), TRANSCRIPT), rules)
     ]
 
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from data_generation.config import GenerateConfig
-from data_generation.flights import make_searcher
-from data_generation.growth import plant
+from data_generation.expand import make_searcher
+from data_generation.growth import root_only
 from data_generation.search import grow
-from preference.config import PairsConfig, TreeRewardConfig
+from preference.config import LabelConfig, PairsConfig
 from preference.pairs import build_pairs
 from preference.rewards import rewards
 from steprag.agent.environment import Environment
@@ -31,7 +31,7 @@ from steprag.agent.judge import Judge
 from steprag.agent.profiles import load_profile
 from steprag.config import load_config
 from steprag.tree import path_to
-from steprag.types import Completion, Message, Node, Passage, Question, Sample, State, Tree, Usage
+from steprag.types import Completion, Message, Node, Passage, Question, Sample, Tree, Usage
 
 DEPTH = 7
 ANSWERS = (0.15, 0.4, 0.85)  # chance to answer rather than ask, by facts at hand
@@ -113,7 +113,7 @@ async def searched(preset: str, number: int) -> Tree:
     judge = Judge(NoisyJudge(), gold=False) if config.reward.judged else None
     searcher = make_searcher(Environment(load_profile("transcript"), Nothing(), 1, DEPTH), Skilled(), judge, config)
     question = Question(f"q{number}", f"Question {number}?", ("gold",))
-    return await grow(plant(question, State(question.question)), searcher)
+    return await grow(root_only(question, searcher.environment), searcher)
 
 
 def measured(preset: str, questions: int) -> dict[str, float]:
@@ -121,7 +121,7 @@ def measured(preset: str, questions: int) -> dict[str, float]:
     rules = PairsConfig(margin=0.01, errors=0, per_node=None)
     right, pairs = 0.0, 0
     for tree in trees:
-        for pair in build_pairs(tree, "", rewards(tree, TreeRewardConfig(alpha=0.9), TRANSCRIPT), rules):
+        for pair in build_pairs(tree, "", rewards(tree, LabelConfig(alpha=0.9), TRANSCRIPT), rules):
             better, worse = (_worth(tree, tree.nodes[node or 0]) for node in (pair.chosen_node, pair.rejected_node))
             pairs += 1
             right += 1.0 if better > worse else 0.5 if better == worse else 0.0

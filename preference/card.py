@@ -130,7 +130,7 @@ def _generation(run: dict[str, Any], which: str) -> list[str]:
 def _rules(report: dict[str, Any]) -> str:
     rows = [(row["rule"], row["before"], row["after"], row["before"] - row["after"]) for row in report["rules"]]
     table = _table(("rule or filter, in order", "before", "after", "dropped"), rows)
-    reward = report["config"].get("reward")
+    reward = report["config"].get("label") or report["config"].get("reward")
     if reward is None:
         return "The source decided which steps are pairs; these filters came after it.\n\n" + table
     intro = f"Reward `{reward['name']}`, metric `{reward['metric']}`, alpha {reward['alpha']}" + (

@@ -59,7 +59,6 @@ COMMANDS = (
         "preference.exchange.export",
         "pairs in other tools' formats: LLaMA-Factory, OpenAI, verl",
     ),
-    Command("pairs sensitivity", "preference.sensitivity", "which pairs another discount would flip or lose"),
     Command("pairs leakage", "preference.leakage", "looks for evaluation questions in a pairs folder"),
     Command("pairs", "preference.build", "trees to preference pairs and supervised steps"),
     Command("train", "training.train", "pairs, or the agent's own episodes, to a checkpoint"),

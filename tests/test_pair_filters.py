@@ -18,14 +18,14 @@ import pytest
 from data_generation.search import grow
 from preference.build import main
 from preference.candidates import in_circles
-from preference.config import FilterConfig, TreeRewardConfig
+from preference.config import FilterConfig, LabelConfig
 from preference.exchange.push import push
 from preference.filters import checks, content_reader
-from preference.reward_diagnostics import Credit, half_means
+from preference.reward_diagnostics import RewardDiagnostics, half_means
 from preference.rewards import spre
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.cli import main as steprag
-from steprag.errors import ConfigError, DataError
+from steprag.errors import DataError
 from steprag.files import dump_line, read_records, to_dict, write_records
 from steprag.runs import read_manifest
 from steprag.training_rows import Pair, Ranking, StepLabel, Trajectory
@@ -348,7 +348,7 @@ def test_an_interrupted_build_leaves_the_old_files(tmp_path: Path, monkeypatch: 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("preference.build.write_report", interrupted)
+    monkeypatch.setattr("preference.pairs_folder.report_files", interrupted)
     with pytest.raises(KeyboardInterrupt):
         main(["--trees", str(trees), "--out", str(tmp_path / "out"), "--validation", "0"])
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.jsonl")} == before
@@ -358,11 +358,11 @@ def test_an_interrupted_build_leaves_the_old_files(tmp_path: Path, monkeypatch: 
 
 def test_credit_counts_agreement_and_contrast() -> None:
     """A judge who scores answers by their F1 agrees with the rollouts on every two answers."""
-    credit = Credit(TreeRewardConfig(), TRANSCRIPT)
+    credit = RewardDiagnostics(LabelConfig(), TRANSCRIPT)
     wrong = asyncio.run(grow(planted(), searcher(ScriptedPolicy(lambda prompt, draw: answer("no")), rollouts=2)))
     trees = [*map(judged_by_f1, varied(12)), wrong]
     for tree in trees:
-        credit.add(tree, spre(tree, TreeRewardConfig()))
+        credit.add(tree, spre(tree, LabelConfig()))
     report = credit.report()
     assert report["trees"]["without_contrast"]["count"] == 13
     assert report["trees"]["all wrong"] >= 1
@@ -370,7 +370,7 @@ def test_credit_counts_agreement_and_contrast() -> None:
     answers = [row for row in report["agreement"] if row["signals"] == "rollouts, judge" and row["action"] == "answer"]
     assert answers
     assert all(row["share"] == 1.0 for row in answers)
-    rewarded = [e for tree in trees for e in spre(tree, TreeRewardConfig())[1:] if e is not None]
+    rewarded = [e for tree in trees for e in spre(tree, LabelConfig())[1:] if e is not None]
     assert sum(row["steps"] for row in report["steps"]) == len(rewarded)
     assert sum(map(sum, report["reward_against_judge"])) > 0
 
@@ -390,52 +390,6 @@ def test_the_halves_of_the_rollouts_share_none_and_miss_none() -> None:
     assert [n.id for n in grown.nodes if n.prediction_f1 is not None] == [
         i for i, n in enumerate(grown.nodes) if n.terminal and (first[i] is None) != (second[i] is None)
     ]
-
-
-def test_sensitivity_says_which_pairs_flip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A sure answer of F1 0.5 at once against one of F1 1 five steps later: a discount below 0.87 turns them round."""
-    deep = search(ScriptedPolicy(lambda prompt, draw: answer("lek")), rollouts=1)
-    root, found = deep.nodes[0], deep.nodes[1]
-    way = replace(found, action="query", prediction_f1=None, terminal=False)
-    nodes = (
-        root,
-        replace(found, prediction_f1=0.5, content="old lek"),
-        replace(way, id=2),
-        *(replace(way, id=2 + step, parent=1 + step, depth=1 + step) for step in range(1, 5)),
-        replace(found, id=7, parent=6, depth=6, prediction_f1=1.0),
-    )
-    trees = trees_file(tmp_path / "run", [replace(deep, nodes=nodes)])
-    options = [
-        "--trees",
-        str(trees),
-        "--alphas",
-        "0.7",
-        "1.0",
-        "--reward.alpha",
-        "0.8",
-        "--json",
-        "--pairs.errors",
-        "0",
-    ]
-    assert steprag(["pairs", "sensitivity", *options]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert [(row["alpha"], row["kept"], row["flipped"]) for row in report["alphas"]] == [
-        (0.7, 1, 0),
-        (0.8, 1, 0),
-        (1.0, 0, 1),
-    ]
-    assert report["flip_at_some_alpha"]["share"] == 1.0
-    change = json.loads((tmp_path / "run/sensitivity/changes.jsonl").read_text())
-    assert change["nodes"] == [1, 2]
-    assert change["margins"]["1.0"] == -0.5
-    again = trees_file(tmp_path / "again", [replace(deep, nodes=nodes)])
-    both = ["--trees", str(trees), str(again), "--out", str(tmp_path / "both")]
-    assert steprag(["pairs", "sensitivity", *options, *both]) == 0
-    assert json.loads(capsys.readouterr().out)["pairs"] == 2 * report["pairs"] == 2
-    with pytest.raises(ConfigError, match="alphas"):
-        from preference.sensitivity import main as sensitivity
-
-        sensitivity(["--trees", str(trees), "--alphas", "1.5"])
 
 
 class Hub:

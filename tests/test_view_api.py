@@ -135,11 +135,11 @@ def test_a_damaged_journal_is_told_and_the_node_is_shown(tmp_path: Path) -> None
 def test_rewards_and_fates_are_those_of_the_pairs(tmp_path: Path, rule: str) -> None:
     """A pair that no rule dropped is a pair that the rules make, and the other way round."""
     run = shipped_run(tmp_path / "run", 8)
-    config = PairsStageConfig.model_validate({"reward": {"name": rule}})
+    config = PairsStageConfig.model_validate({"label": {"name": rule}})
     for number, line in enumerate(shipped_lines(8), 1):
         tree = from_dict(Tree, json.loads(line), SHIPPED, number)
         told = got(f"/api/rewards?run=run&line={number}&rule={rule}", run)
-        estimates = rewards(tree, config.reward, TRANSCRIPT)
+        estimates = rewards(tree, config.label, TRANSCRIPT)
         assert told["values"] == [None if one is None else one.value for one in estimates]
         made = {(pair.chosen_node, pair.rejected_node) for pair in build_pairs(tree, "x", estimates, config.pairs)}
         names = {"margin", "standard error", "same action", "different content", "cap", "well formed",
