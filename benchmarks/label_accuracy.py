@@ -210,7 +210,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--trees", nargs="+", type=Path, default=[atlas.DATA / "trees.jsonl.gz"], metavar="FILE")
     parser.add_argument(
         "--rewards", nargs="+", default=["spre", "spre+grounded", "best_leaf", "first_answer", "cover", "gold", "gain"],
-        help="names as of reward.name; +grounded behind one leaves lucky answers out",
+        help="names as of label.name; +grounded behind one leaves lucky answers out",
     )  # fmt: skip
     parser.add_argument("--share", type=float, default=1.0, help="of each search's calls, the first ones")
     parser.add_argument("--json", action="store_true")

@@ -3,7 +3,7 @@
     python benchmarks/luck.py [--trees FILE …]
 
 A right answer is lucky where the episode does not hold the facts that it needs (`preference.kept.supported`).
-`reward.grounded` leaves out exactly these. The other rules ask the mirror image too ("Which is smaller?" for "Which is
+`label.grounded` leaves out exactly these. The other rules ask the mirror image too ("Which is smaller?" for "Which is
 larger?"), whose golden answer is the other one. No tree of a mirror image was searched. So other trees of the same kind
 stand for it, those whose golden answer is the other one too: "no" for "yes", the second name for the first. The rules
 then leave so many right answers on average:
@@ -76,7 +76,7 @@ def by_state(one: Guessed, held: bool, mirror: Guessed) -> float | None:
 Rule = Callable[[Guessed, bool, Guessed], float | None]
 RULES: dict[str, Rule] = {
     "every right answer counts": lambda one, held, mirror: 1.0,
-    "`reward.grounded`": lambda one, held, mirror: float(held),
+    "`label.grounded`": lambda one, held, mirror: float(held),
     "mirror, by tree": by_tree,
     "mirror, more often than by guessing": by_often,
     "mirror, from a state that holds as much": by_state,

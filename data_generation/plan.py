@@ -61,19 +61,18 @@ def main(argv: list[str]) -> int:
 
 
 def most_calls(config: GenerateConfig) -> int:
-    """The calls that no tree exceeds: every iteration as deep as can be, the judge's second tries, and the beliefs of
-    all states.
+    """The calls that no tree exceeds: every iteration as deep as can be, an endpoint that gives one completion a
+    request, the judge's second tries, and the beliefs of all states.
     """
-    search, depth = config.search, config.episode.depth
+    search = config.search
     width = min(search.siblings or search.children, search.children)
-    steps = depth if search.play else 1
-    samples = (search.rollouts + search.extra) * steps
-    most = samples + _judged(config, samples * width)
+    steps = config.episode.depth if search.play else 1
+    samples = (search.rollouts + search.extra) * steps * width
+    most = samples + _judged(config, samples)
     if config.tree.calls:
-        wave = search.wave * steps
-        most = min(most, config.tree.calls + wave + _judged(config, wave * width))
-    states = 1 + samples * width
-    return most + (MOST_ANSWERS * states if search.score else 0)
+        wave = search.wave * steps * width
+        most = min(most, config.tree.calls + wave + _judged(config, wave))
+    return most + (MOST_ANSWERS * (1 + samples) if search.score else 0)
 
 
 def _judged(config: GenerateConfig, answers: int) -> int:

@@ -28,7 +28,7 @@ from steprag.files import to_dict
 from steprag.gain import probability
 from steprag.policy.client import Policy
 from steprag.tree import children_of, discounted
-from steprag.types import Message, Node, Question, Sample, Tree
+from steprag.types import Message, Node, Question, Sample, Tree, Usage
 from tests.fakes import QUESTION, BelievingPolicy, DictRetriever, ScriptedPolicy, answer, evidence, query
 
 GOLDEN = Path(__file__).parent / "golden_tree.json"
@@ -312,16 +312,28 @@ def test_a_tree_is_not_hopeless_where_a_step_gained() -> None:
     assert unmoved.status == "hopeless"
 
 
+class OneARequest(ScriptedPolicy):
+    """An endpoint that gives one completion a request, and is asked again for the others."""
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        parts = [await super(OneARequest, self).sample(messages, allowed, n=1, seed=seed + place) for place in range(n)]
+        whole = tuple(completion for part in parts for completion in part.completions)
+        return Sample(whole, sum((part.usage for part in parts), Usage()))
+
+
+@pytest.mark.parametrize("policy", [ScriptedPolicy, OneARequest])
 @pytest.mark.parametrize(("rollouts", "wave"), [(1, 4), (2, 8), (3, 2), (5, 4), (16, 2), (7, 3)])
 @pytest.mark.parametrize("extra", [0, 3])
-def test_waves_never_overshoot_the_rollouts_nor_the_calls_that_plan_names(rollouts: int, wave: int, extra: int) -> None:
-    policy, keys = ScriptedPolicy(), {"rollouts": rollouts, "wave": wave, "extra": extra}
-    world = searcher(policy, **keys, contrast=None, hopeless=None)
+def test_waves_never_overshoot_the_rollouts_nor_the_calls_that_plan_names(
+    policy: type[ScriptedPolicy], rollouts: int, wave: int, extra: int
+) -> None:
+    asked, keys = policy(), {"rollouts": rollouts, "wave": wave, "extra": extra}
+    world = searcher(asked, **keys, contrast=None, hopeless=None)
     tree = asyncio.run(grow(root_only(ASKED, world.environment), world))
     assert tree.iterations is not None
     assert tree.iterations <= rollouts + extra
     assert tree.status == "closed" or tree.iterations in (rollouts, rollouts + extra)
-    assert len(policy.prompts) == tree.usage.calls <= most_calls(world.config)
+    assert len(asked.prompts) == tree.usage.calls <= most_calls(world.config)
 
 
 if __name__ == "__main__":
