@@ -50,6 +50,10 @@ def _named(name: str, tree: Tree, config: LabelConfig, grammar: Grammar) -> Rewa
     return cover(tree, config, grammar) if name == "cover" else REWARDS[name](tree, config)
 
 
+def _estimates(values: list[float | None], error: float | None, basis: str) -> Rewards:
+    return [None if value is None else Estimate(value, error, basis) for value in values]
+
+
 def outcomes(tree: Tree, config: LabelConfig) -> list[float | None]:
     """For every answer the search scored, metric × alpha^steps; None for every other node.
 
@@ -143,7 +147,7 @@ def reasonrag(tree: Tree, config: LabelConfig) -> Rewards:
             values[node.id] = leaves[node.id]
         elif visits:
             values[node.id] = sum(value * count for value, count in rated) / visits
-    return [None if value is None else Estimate(value, None, "reasonrag") for value in values]
+    return _estimates(values, None, "reasonrag")
 
 
 def best_leaf(tree: Tree, config: LabelConfig) -> Rewards:
@@ -153,7 +157,7 @@ def best_leaf(tree: Tree, config: LabelConfig) -> Rewards:
         value = best[node.id]
         if value is not None and node.parent is not None:
             best[node.parent] = max(value, best[node.parent] or 0.0)
-    return [None if value is None else Estimate(value, None, "best_leaf") for value in best]
+    return _estimates(best, None, "best_leaf")
 
 
 def first_answer(tree: Tree, config: LabelConfig) -> Rewards:
@@ -168,7 +172,7 @@ def first_answer(tree: Tree, config: LabelConfig) -> Rewards:
         if found is not None and node.parent is not None:
             first[node.parent] = min(found, first[node.parent] or found)
     values = [None if found is None else leaves[found] for found in first]
-    return [None if value is None else Estimate(value, None, "first_answer") for value in values]
+    return _estimates(values, None, "first_answer")
 
 
 def judge(tree: Tree, config: LabelConfig) -> Rewards:
@@ -183,8 +187,7 @@ def judge(tree: Tree, config: LabelConfig) -> Rewards:
 
 def gold(tree: Tree, grammar: Grammar) -> Rewards:
     """Gold-evidence recall of the steps that search or keep (`preference.kept.gold_recall`)."""
-    recall = gold_recall(tree, gold_of(tree.question), grammar)
-    return [None if share is None else Estimate(share, 0.0, "gold") for share in recall]
+    return _estimates(gold_recall(tree, gold_of(tree.question), grammar), 0.0, "gold")
 
 
 def cover(tree: Tree, config: LabelConfig, grammar: Grammar) -> Rewards:
@@ -197,14 +200,14 @@ def cover(tree: Tree, config: LabelConfig, grammar: Grammar) -> Rewards:
     if any(value is not None for value in values):
         answers = outcomes(tree, config)
         values = [answer if value is None else value for value, answer in zip(values, answers, strict=True)]
-    return [None if value is None else Estimate(value, 0.0, "cover") for value in values]
+    return _estimates(values, 0.0, "cover")
 
 
 def gain(tree: Tree, grammar: Grammar) -> Rewards:
     """What a step adds to the policy's belief in the golden answer (`preference.gain`). Not discounted: siblings are as
     deep as each other.
     """
-    return [None if value is None else Estimate(value, 0.0, "gain") for value in gain_values(tree, grammar)]
+    return _estimates(gain_values(tree, grammar), 0.0, "gain")
 
 
 def mixed(tree: Tree, config: LabelConfig, grammar: Grammar) -> Rewards:

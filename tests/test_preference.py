@@ -498,14 +498,6 @@ def test_a_missing_evaluation_file_is_noticed_before_anything_is_built(tmp_path:
     assert not (trees / "pairs").exists()
 
 
-def test_same_input_same_bytes(tmp_path: Path) -> None:
-    trees = run_folder(tmp_path)
-    for name in ("one", "two"):
-        main(["--trees", str(trees), "--out", str(tmp_path / name), *PLAIN])
-    for file in ("pairs.train.jsonl", "pairs.val.jsonl", "sft.train.jsonl", "sft.val.jsonl"):
-        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
-
-
 def _broken(change: str) -> str:
     """A tree's line with one thing wrong."""
     row = to_dict(tree())

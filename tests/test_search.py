@@ -23,7 +23,7 @@ from data_generation.values import VALUES
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.config import load_config
-from steprag.errors import PolicyError
+from steprag.errors import ConfigError, PolicyError
 from steprag.files import to_dict
 from steprag.gain import probability
 from steprag.policy.client import Policy
@@ -310,6 +310,13 @@ def test_a_tree_is_not_hopeless_where_a_step_gained() -> None:
     assert believing(BelievingPolicy(script), rollouts=9, hopeless=3, score_found=False).status == "rollouts"
     unmoved = believing(BelievingPolicy(script), replace(ASKED, golden_answers=("dinar",)), rollouts=9, hopeless=3)
     assert unmoved.status == "hopeless"
+
+
+def test_drills_are_refused_in_a_line_and_keys_of_runs_without_them_are_read() -> None:
+    made = load_config(GenerateConfig, None, {}, {"search": {"drill": None, "children": 2}})
+    assert made.search.children == 2
+    with pytest.raises(ConfigError, match=r"search\.drill is gone"):
+        load_config(GenerateConfig, None, {}, {"search": {"drill": 8}})
 
 
 class OneARequest(ScriptedPolicy):
