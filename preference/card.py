@@ -49,7 +49,7 @@ def card(report: dict[str, Any], plots: list[str], leakage: dict[str, Any] | Non
     }  # fmt: skip
     try:
         return world.from_string(TEMPLATE.read_text(encoding="utf-8")).render(told)
-    except jinja2.UndefinedError as error:
+    except jinja2.TemplateRuntimeError as error:
         raise ValueError(str(error)) from None
 
 

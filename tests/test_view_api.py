@@ -23,8 +23,8 @@ from steprag.agent.grammars import TRANSCRIPT
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.tree_results import tree_counts
 from steprag.cli import main
-from steprag.files import dump_line, from_dict, line_hash, read_records
-from steprag.runs import open_run
+from steprag.files import dump_line, from_dict, line_hash, read_records, write_json
+from steprag.runs import open_run, read_manifest
 from steprag.training_rows import Pair
 from steprag.types import Passage, Tree
 from steprag.view import api
@@ -160,6 +160,10 @@ def test_the_fates_follow_the_configuration_of_a_pairs_folder(tmp_path: Path) ->
     made = {(pair.chosen_node, pair.rejected_node) for pair in strict if pair.question_id == "atlas-train-0001"}
     assert made <= kept  # what is missing fell to filters across trees
     assert kept < {(one["chosen"], one["rejected"]) for one in got("/api/rewards?run=run&line=1", run)["pairs"]}
+    manifest = read_manifest(tmp_path / "strict")
+    manifest["config"]["reward"] = manifest["config"].pop("label")  # a folder of an earlier version
+    write_json(tmp_path / "strict/manifest.json", manifest)
+    assert got(like, run, tmp_path / "strict") == told
 
 
 def test_a_pair_leads_to_its_tree_and_kind(tmp_path: Path) -> None:
