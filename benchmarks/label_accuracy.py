@@ -31,9 +31,9 @@ from pathlib import Path
 import numpy as np
 
 from preference.build import read_trees
-from preference.config import FilterConfig, PairsConfig, TreeRewardConfig
+from preference.config import FilterConfig, LabelConfig, PairsConfig
 from preference.filters import content_reader, step_checks
-from preference.grounds import grounded
+from preference.kept import grounded
 from preference.pairs import build_pairs
 from preference.rewards import rewards
 from steprag import atlas
@@ -125,7 +125,7 @@ def is_guessable(tree: Tree) -> bool:
     return guessable(tree.question.question, tree.question.golden_answers)
 
 
-def judged(tree: Tree, reward: TreeRewardConfig) -> Iterator[tuple[str, int, int]]:
+def judged(tree: Tree, reward: LabelConfig) -> Iterator[tuple[str, int, int]]:
     """For every pair that the reward makes: what the steps do, the truth, and the node that they go on from."""
     content = content_reader(TRANSCRIPT)
     checks = step_checks(FilterConfig(repeating=True, unread=True), TRANSCRIPT, content)
@@ -144,7 +144,7 @@ def judged(tree: Tree, reward: TreeRewardConfig) -> Iterator[tuple[str, int, int
 def measure(name: str, trees: list[Tree]) -> Row:
     """All trees' pairs by one reward."""
     bare, _, grounds = name.partition("+")
-    reward = TreeRewardConfig.model_validate({"name": bare, "alpha": 1.0, "grounded": grounds == "grounded"})
+    reward = LabelConfig.model_validate({"name": bare, "alpha": 1.0, "grounded": grounds == "grounded"})
     total, decided, right, covered, expanded = 0, Counter[str](), Counter[str](), 0, 0
     by_tree: dict[str, list[tuple[int, int]]] = defaultdict(list)  # kind → (right, decided) of each tree
     for tree in trees:
@@ -209,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--trees", nargs="+", type=Path, default=[atlas.DATA / "trees.jsonl.gz"], metavar="FILE")
     parser.add_argument(
         "--rewards", nargs="+", default=["spre", "spre+grounded", "best_leaf", "first_answer", "cover", "gold", "gain"],
-        help="names as of reward.name; +grounded behind one leaves lucky answers out",
+        help="names as of label.name; +grounded behind one leaves lucky answers out",
     )  # fmt: skip
     parser.add_argument("--share", type=float, default=1.0, help="of each search's calls, the first ones")
     parser.add_argument("--json", action="store_true")

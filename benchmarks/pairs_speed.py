@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data_generation.config import GenerateConfig
-from data_generation.flights import make_searcher
-from data_generation.growth import finished, plant
+from data_generation.expand import make_searcher
+from data_generation.growth import finished, root_only
 from data_generation.search import run_wave
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
@@ -31,6 +31,15 @@ from steprag.config import load_config
 from steprag.files import dump_line
 from steprag.tree import Tree
 from steprag.types import Completion, Message, Passage, Question, Sample, State, Usage
+from steprag.types import (
+    Completion,
+    Message,
+    Passage,
+    Question,
+    Sample,
+    Usage,
+)
+from steprag.tree import Tree
 
 WORDS = [f"word{i}" for i in range(3000)]
 GOLDEN = "word7 word11 word13"
@@ -85,8 +94,8 @@ async def grown(number: int, nodes: int) -> Tree:
         Environment(load_profile("transcript"), Shelf(), 3, config.episode.depth), Writer(), None, config
     )
     asked = Question(f"q{number}", f"What is {_text(random.Random(number), 12)}?", (GOLDEN,), {"supporting_ids": ["7"]})
-    growth = plant(asked, State(asked.question))
-    while len(growth.branches) < nodes and not growth.root.closed:
+    growth = root_only(asked, searcher.environment)
+    while len(growth.nodes) < nodes and not growth.root.closed:
         await run_wave(growth, searcher)
     tree = finished(growth, "rollouts")
     return replace(tree, nodes=tree.nodes[:nodes])

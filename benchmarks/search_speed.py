@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from data_generation.config import GenerateConfig
-from data_generation.flights import make_searcher
+from data_generation.expand import make_searcher
 from data_generation.generate import search_all
-from data_generation.growth import plant
+from data_generation.growth import root_only
 from data_generation.search import run_wave
 from steprag.agent.environment import Environment
 from steprag.agent.open import Agent, make_environment
@@ -34,7 +34,7 @@ from steprag.config import load_config
 from steprag.policy.client import Model
 from steprag.policy.gate import Gate
 from steprag.runs import open_run
-from steprag.types import Completion, Message, Passage, Question, Sample, State, Usage
+from steprag.types import Completion, Message, Passage, Question, Sample, Usage
 
 FACTS = tuple(Passage(str(i), f"Thing {i}", f"Thing {i} is next to thing {i + 1}.", 1.0) for i in range(100))
 
@@ -123,11 +123,11 @@ async def grown(nodes: int) -> tuple[int, float]:
     }
     config = load_config(GenerateConfig, None, keys)
     searcher = make_searcher(Environment(load_profile("transcript"), Shelf(), 3, 25), Latent(), None, config)
-    growth = plant(questions(1)[0], State("What is thing 0 next to?"))
+    growth = root_only(questions(1)[0], searcher.environment)
     start = time.perf_counter()
-    while len(growth.branches) < nodes and not growth.root.closed:
+    while len(growth.nodes) < nodes and not growth.root.closed:
         await run_wave(growth, searcher)
-    return len(growth.branches), time.perf_counter() - start
+    return len(growth.nodes), time.perf_counter() - start
 
 
 def expansions(trees: int) -> str:

@@ -25,18 +25,18 @@ from steprag.agent.belief import believe, check_scoring
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
 from steprag.agent.open import Agent, make_environment, open_agent
-from steprag.agent.profiles import check_made_by
+from steprag.agent.profiles import check_follows, check_made_by
 from steprag.agent.retriever import Retriever
 from steprag.agent.tools import specs_in
 from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
 from steprag.batch.journalled import SCORE, scorer_of
 from steprag.batch.results import Place, Results, places_of, read_at
-from steprag.batch.tree_results import TREES
+from steprag.batch.tree_results import TREES, trees_file
 from steprag.batch.worklist import note_failures, same_model, unfinished, work_off
 from steprag.cli import guarded
 from steprag.config import StageConfig, add_options, load_config, options_from, parse_arguments
 from steprag.errors import PART_DONE, ConfigError, RequestError, quoted
-from steprag.files import existing, file_hash, read_records
+from steprag.files import file_hash, read_records
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.client import model_identity
 from steprag.policy.scoring import refusal
@@ -75,8 +75,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", required=True, metavar="RUN", help="new run folder: the trees with beliefs, journal")
     add_options(parser, BeliefConfig)
     given = parse_arguments(parser, argv)
-    trees = existing(given.trees, "trees")
-    file = existing(trees / "trees.jsonl", "trees of the run") if trees.is_dir() else trees
+    file = trees_file(given.trees)
     made_by = run_of(file, "config")
     kept = {section: made_by["config"][section] for section in ("prompt", "episode") if made_by}
     config = load_config(BeliefConfig, given.config, options_from(given), kept)
@@ -109,7 +108,7 @@ async def add_beliefs(
         retriever = passages_of(trees.questions[0].id)
         environment = make_environment(profile, retriever, config.episode)
         with open_run(out, "belief", identity=identity, config=config.model_dump()) as run:
-            run.save(grammar=profile.grammar.name, **tools_told(environment))
+            run.save(grammar=profile.grammar.name, **tools_told(profile))
             believed = Results(run.path / "trees.jsonl", TREES)
             spending = Spending(config.budget, {SCORE: config.policy.price})
             todo = unfinished(trees.questions, believed)
@@ -131,7 +130,7 @@ async def add_beliefs(
             finally:
                 believed.put_in_order(question.id for question in trees.questions)
                 run.set(spent=spending.summary())
-            say(f"belief: {len(believed)} trees; next: steprag pairs --trees {run.path} --reward.name gain")
+            say(f"belief: {len(believed)} trees; next: steprag pairs --trees {run.path} --label.name gain")
             return note_failures(run, believed)
 
 
@@ -145,12 +144,13 @@ async def with_beliefs(tree: Tree, calls: QuestionCalls, agent: Agent, passages:
             return node
         return replace(node, belief=await believe(environment, scorer, tree.question, state))
 
+    check_follows(tree, environment.profile.grammar)
     try:
         states = await states_of(tree, environment)
         nodes = await asyncio.gather(*map(believed, tree.nodes, states))
     except RequestError as error:
         return Failure(tree.question.id, type(error).__name__, str(error))
-    return replace(tree, nodes=tuple(nodes))
+    return replace(tree, nodes=tuple(nodes), grammar=environment.profile.grammar.name)
 
 
 async def states_of(tree: Tree, environment: Environment) -> list[State | None]:

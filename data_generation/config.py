@@ -57,11 +57,6 @@ class SearchConfig(Section):
     revisit: bool = Field(default=False, description="visit finished leaves again (what the published loop does)")
     exploration: float = Field(default=1.414, ge=0, description="UCT's constant c; greater visits the less known more")
     wave: Positive = Field(default=2, description="leaves of one tree in flight at once")
-    drill: Positive | None = Field(
-        default=None,
-        description="after the search, samples of each state that found or kept the golden answer, so that reading and "
-        "answering are learnt too; none: not done",
-    )
     score: bool = Field(
         default=False,
         description="ask at every state what the policy believes of the golden answer; not engine openai",
@@ -71,6 +66,16 @@ class SearchConfig(Section):
         description="ask it also at states that show passages, whose prompts are long; without, a search is judged by "
         "whether it found the golden answer",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_drills(cls, given: Any) -> Any:
+        """Manifests of earlier runs name `drill`; where it was not set, it says nothing."""
+        if not isinstance(given, dict) or "drill" not in given:
+            return given
+        if given["drill"] not in (None, "none"):
+            raise ValueError("search.drill is gone: take it out, and search more rollouts or children instead")
+        return {key: value for key, value in given.items() if key != "drill"}
 
 
 class RewardConfig(Section):

@@ -17,17 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from data_generation.config import GenerateConfig
-from data_generation.flights import Searcher, make_searcher
-from data_generation.growth import finished, plant
-from data_generation.rounds import Earlier
+from data_generation.expand import Searcher, make_searcher
+from data_generation.growth import finished, root_only
 from data_generation.search import grow
-from data_generation.tally import summarise
+from data_generation.tally import Earlier, summarise
 from indexes import open_retriever
 from steprag.agent.belief import check_scoring
 from steprag.agent.checkpoints import checked_profile
-from steprag.agent.environment import Environment
 from steprag.agent.judge import Judge, prompt_hash
 from steprag.agent.open import Agent, make_environment, open_agent
+from steprag.agent.profiles import PromptProfile
 from steprag.agent.retriever import PLACES
 from steprag.batch.absorb import absorb_slots
 from steprag.batch.journal import Journal, QuestionCalls
@@ -111,7 +110,7 @@ async def generate(
         if share is not None:
             identity |= share.identity
         with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
-            run.save(grammar=profile.grammar.name, **tools_told(environment))
+            run.save(grammar=profile.grammar.name, **tools_told(environment.profile))
             judge = mine.judge if config.reward.judged else None
             agent = open_agent(mine, retriever, environment=environment, judge=judge)
             order = [question.id for question in questions]
@@ -184,18 +183,18 @@ async def open_search(
             yield agent, searching
 
 
-def tools_told(environment: Environment) -> dict[str, Any]:
+def tools_told(profile: PromptProfile) -> dict[str, Any]:
     """What the manifest keeps for replays: the tools that the prompts name, and the special tokens kept out of them;
     nothing where there are none.
     """
-    tools, reserved = environment.profile.grammar.tools, environment.profile.reserved
-    told: dict[str, Any] = {"tools": [asdict(tool) for tool in tools]} if tools else {}
-    return told | ({"reserved": list(reserved)} if reserved else {})
+    told: dict[str, Any] = {"tools": [asdict(tool) for tool in profile.grammar.tools]} if profile.grammar.tools else {}
+    return told | ({"reserved": list(profile.reserved)} if profile.reserved else {})
 
 
 def search_identity(config: GenerateConfig) -> dict[str, Any]:
     """What decides the trees beyond the agent: search, reward, limits, seed, and the judge where there is one."""
     identity = config.model_dump(include={"search", "reward", "tree", "seed"})
+    identity["search"]["drill"] = None  # as in runs that were begun while there was such a key
     if not config.search.score:  # as in runs that were begun before there was such a key
         del identity["search"]["score"]
     if config.reward.judged:
@@ -214,13 +213,13 @@ def searcher_for(calls: QuestionCalls, config: GenerateConfig, agent: Agent) -> 
 
 async def search_one(question: Question, searcher: Searcher) -> Tree | Failure:
     """The question's tree, or why it failed, with the tree as far as it grew."""
-    growth = plant(question, searcher.environment.start(question.question))
+    tree = root_only(question, searcher.environment)
     try:
-        return await grow(growth, searcher)
+        return await grow(tree, searcher)
     except RequestError as error:
-        return Failure(question.id, type(error).__name__, str(error), finished(growth, "failed"))
+        return Failure(question.id, type(error).__name__, str(error), finished(tree, "failed"))
     finally:
-        growth.take_apart()
+        tree.take_apart()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from data_generation.config import GenerateConfig
-from data_generation.drill import MOST
 from steprag.agent.belief import MOST_ANSWERS
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.journalled import SCORE
@@ -62,21 +61,18 @@ def main(argv: list[str]) -> int:
 
 
 def most_calls(config: GenerateConfig) -> int:
-    """The calls that no tree exceeds: every iteration as deep as can be, the judge's second tries, drills of as many
-    states as there may be at each depth, and the beliefs of all states.
+    """The calls that no tree exceeds: every iteration as deep as can be, an endpoint that gives one completion a
+    request, the judge's second tries, and the beliefs of all states.
     """
-    search, depth = config.search, config.episode.depth
+    search = config.search
     width = min(search.siblings or search.children, search.children)
-    steps = depth if search.play else 1
-    samples = (search.rollouts + search.extra) * steps
-    drills, drilled = (2 * MOST * depth, search.drill) if search.drill else (0, 0)
-    most = samples + _judged(config, samples * width)
+    steps = config.episode.depth if search.play else 1
+    samples = (search.rollouts + search.extra) * steps * width
+    most = samples + _judged(config, samples)
     if config.tree.calls:
-        wave = search.wave * steps
-        most = min(most, config.tree.calls + wave + _judged(config, wave * width))
-    most += drills + _judged(config, drills * drilled)
-    states = 1 + samples * width + drills * drilled
-    return most + (MOST_ANSWERS * states if search.score else 0)
+        wave = search.wave * steps * width
+        most = min(most, config.tree.calls + wave + _judged(config, wave))
+    return most + (MOST_ANSWERS * (1 + samples) if search.score else 0)
 
 
 def _judged(config: GenerateConfig, answers: int) -> int:
@@ -99,7 +95,8 @@ def amounts_of(run: Path, config: GenerateConfig) -> dict[str, list[float]]:
     """
     manifest = read_manifest(run, "config")
     for section in ("episode", "search", "reward"):
-        if manifest["config"].get(section) != getattr(config, section).model_dump():
+        made = manifest["config"].get(section) or {}
+        if {**made, "drill": None} != {**getattr(config, section).model_dump(), "drill": None}:
             raise ConfigError(f"{run} was made with another {section}.* configuration; a forecast needs the same")
     if not (run / JOURNAL).is_file():
         raise ConfigError(f"{run} has no journal ({JOURNAL}); what it cost is not known")

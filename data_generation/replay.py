@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from data_generation.config import PRESETS, GenerateConfig
-from data_generation.flights import make_searcher
-from data_generation.generate import reserved_in, search_identity, search_one
-from data_generation.rounds import Earlier
-from data_generation.tally import summarise
+from data_generation.expand import make_searcher
+from data_generation.generate import reserved_in, search_identity, search_one, tools_told
+from data_generation.tally import Earlier, summarise
 from steprag.agent.judge import Judge
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import check_made_by, load_profile
@@ -88,14 +87,15 @@ async def replay(
     profile = load_profile(config.prompt.profile, config.prompt.examples).with_tools(tools)
     profile = dataclasses.replace(profile, reserved=reserved_in(read_manifest(folder)))
     check_made_by(profile, of, folder)
-    identity = {**of, **search_identity(config), "replay_of": of}
-    with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
-        run.save(grammar=profile.grammar.name)
-        async with Journal(folder / JOURNAL, reading=True) as journal:
-            if config.reward.judged and "judge" not in journal.roles:
-                raise ConfigError(f"reward.name {config.reward.name}: the journal of {folder} has no call of a judge")
-            if config.search.score and SCORE not in journal.roles:
-                raise ConfigError(f"search.score: the journal of {folder} has no scores; steprag belief adds them")
+    async with Journal(folder / JOURNAL, reading=True) as journal:
+        if config.reward.judged and "judge" not in journal.roles:
+            raise ConfigError(f"reward.name {config.reward.name}: the journal of {folder} has no call of a judge")
+        if config.search.score and SCORE not in journal.roles:
+            raise ConfigError(f"search.score: the journal of {folder} has no scores; steprag belief adds them")
+        decides = {"episode": config.episode.identity, "limit": config.limit, "calls": journal.spending.usage.calls}
+        identity = {**of, **search_identity(config), **decides, "replay_of": of}
+        with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
+            run.save(grammar=profile.grammar.name, **tools_told(profile))
 
             async def rebuilt(question: Question) -> Tree | Failure:
                 source = Replay(journal, question.id, str(of["index"]))

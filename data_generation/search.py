@@ -1,88 +1,205 @@
-"""Monte Carlo tree search for one question, in waves.
+"""Monte Carlo tree search for one question, in waves: select, simulate, backup.
 
-A wave (`grow` shows the loop) selects up to `search.wave` leaves by its rule (UCT), counting those in flight, lets
-each flight (`data_generation.flights`) explore its leaf at the same time as the others, and lands them in the order of
-selection.
+A wave selects up to `search.wave` leaves by its rule (UCT), counting simulations under way, simulates them at the same
+time, and backs them up in the order of selection. A simulation touches only what is below its own leaf. So neither the
+tree nor its node ids depend on which reply comes first.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
-from itertools import islice
 
 from data_generation.config import SearchConfig, TreeLimits
 from data_generation.drill import at_hand
-from data_generation.flights import Flight, Searcher, fly
-from data_generation.growth import Growth, finished, mark_pending, select
+from data_generation.flights import Flight, fly
+from data_generation.expand import Searcher
+from data_generation.growth import Growth, finished, mark_pending
+from data_generation.search import select
+from steprag.tree import Tree
+from data_generation.expand import Searcher, expand
+from data_generation.growth import (
+    Rule,
+    SearchNode,
+    SearchTree,
+    Simulation,
+    add_reward,
+    close_explored,
+    finished,
+    mark_pending,
+    upwards,
+)
+from data_generation.values import Fresh, outcomes
+from steprag.agent.belief import believe
+from steprag.errors import NotJournalled
+from steprag.gain import gains
+from steprag.metrics import f1, guessable
 from steprag.tree import Tree
 
+RIGHT = 0.5
+"""F1 from which an answer counts as right, where a tree is stopped or prolonged."""
 
-async def grow(growth: Growth, searcher: Searcher) -> Tree:
+
+async def grow(tree: SearchTree, searcher: Searcher) -> Tree:
     """Grows the tree in place and returns it finished; its status says why it ended (`verdict`).
 
-    Raises RequestError; `growth` keeps what was sampled until then.
+    Raises RequestError; `tree` keeps what was sampled until then.
     """
-    search, limits = searcher.config.search, searcher.config.tree
-    while not (ended := verdict(growth, search, limits)):
-        await run_wave(growth, searcher)
-    if search.drill is not None:
-        await drill(growth, searcher, search.drill)
-    return finished(growth, ended)
+    while not (ended := verdict(tree, searcher.config.search, searcher.config.tree)):
+        await run_wave(tree, searcher)
+    return finished(tree, ended)
 
 
-async def drill(growth: Growth, searcher: Searcher, samples: int) -> None:
-    """Samples the states that `at_hand` names until each has that many, and what comes of it is not played on."""
-    config, grammar = searcher.config, searcher.environment.profile.grammar
-    search = config.search.model_copy(update={"children": samples, "siblings": None, "play": False})
-    drilling = replace(searcher, config=config.model_copy(update={"search": search}))
-    while not limited(growth, config.tree):
-        states = list(islice(at_hand(growth, grammar, samples), search.wave))
-        if not states or growth.short:
-            return
-        for branch in states:
-            branch.full = False
-            mark_pending(branch, 1)
-        await fly([Flight(branch) for branch in states], growth, drilling)
-
-
-def verdict(growth: Growth, search: SearchConfig, limits: TreeLimits) -> str | None:
+def verdict(tree: SearchTree, search: SearchConfig, limits: TreeLimits) -> str | None:
     """Why the tree ends here, or None.
 
     closed: nothing is left to explore. journal: nothing that a replay's journal has. limit: it used up its calls or
     tokens. enough: it has `contrast` right and wrong answers. hopeless: no right answer, and no step that gained, in
-    `hopeless` iterations. rollouts: it had its iterations, and `extra` ones more if its answers differ, since there the
-    next one teaches most.
+    `hopeless` iterations. rollouts: it had all its iterations.
     """
-    mixed = growth.right > 0 and growth.wrong > 0
-    if growth.root.closed:
-        return "journal" if growth.short else "closed"
-    if limited(growth, limits):
+    if tree.root.closed:
+        return "journal" if tree.short else "closed"
+    if limited(tree, limits):
         return "limit"
-    if search.contrast is not None and min(growth.right, growth.wrong) >= search.contrast:
+    if search.contrast is not None and min(tree.right, tree.wrong) >= search.contrast:
         return "enough"
-    lost = growth.right == 0 and not growth.gained
-    if search.hopeless is not None and lost and growth.iterations >= search.hopeless:
+    lost = tree.right == 0 and not tree.gained
+    if search.hopeless is not None and lost and tree.iterations >= search.hopeless:
         return "hopeless"
-    return "rollouts" if growth.iterations >= search.rollouts + (search.extra if mixed else 0) else None
+    return None if left(tree, search) > 0 else "rollouts"
 
 
-def limited(growth: Growth, limits: TreeLimits) -> bool:
+def limited(tree: SearchTree, limits: TreeLimits) -> bool:
     """Whether the tree has used up its calls or tokens."""
-    used = growth.usage
+    used = tree.usage
     if limits.calls is not None and used.calls >= limits.calls:
         return True
     return limits.tokens is not None and used.prompt_tokens + used.completion_tokens >= limits.tokens
 
 
-async def run_wave(growth: Growth, searcher: Searcher) -> None:
-    """Selects leaves, explores them at the same time, and lands them in order."""
-    search = searcher.config.search
-    jobs: list[Flight] = []
-    for _ in range(search.wave):
-        leaf = select(growth, searcher.rule)
+def left(tree: SearchTree, search: SearchConfig) -> int:
+    """How many iterations the tree may still have: `rollouts` in all, and `extra` more if its answers differ, since
+    there the next one teaches most.
+    """
+    mixed = tree.right > 0 and tree.wrong > 0
+    return search.rollouts + (search.extra if mixed else 0) - tree.iterations
+
+
+async def run_wave(tree: SearchTree, searcher: Searcher) -> None:
+    """Selects leaves, simulates them at the same time, and backs them up in order.
+
+    Raises what a simulation raised, once all are backed up.
+    """
+    simulations: list[Simulation] = []
+    for _ in range(min(searcher.config.search.wave, left(tree, searcher.config.search))):
+        leaf = select(tree, searcher.rule)
         if leaf is None:
             break
         leaf.busy = True
         mark_pending(leaf, 1)
-        jobs.append(Flight(leaf))
-    await fly(jobs, growth, searcher)
+        simulations.append(Simulation(leaf))
+    ended = await asyncio.gather(*(simulate(one, tree, searcher) for one in simulations), return_exceptions=True)
+    for simulation in simulations:
+        backup(simulation, tree)
+    for node in (node for simulation in simulations for node in upwards(simulation.leaf)):
+        node.busy = False
+    for error in ended:
+        if error is not None:
+            raise error
+
+
+def select(tree: SearchTree, rule: Rule) -> SearchNode | None:
+    """The node to expand next: from the root, down the free child that `rule` prefers, to the first that is not full.
+
+    None where everything is closed, or busy in this wave.
+    """
+    node = tree.root
+    while not (node.closed or node.busy):
+        if not node.full:
+            return node
+        free = [child for child in node.children if not (child.closed or child.busy)]
+        if free:
+            node = max(free, key=rule)  # the first of equals
+        elif node.record.terminal:  # only where finished leaves are visited again
+            return node
+        else:
+            node.busy = True
+            node = tree.root
+    return None
+
+
+async def simulate(simulation: Simulation, tree: SearchTree, searcher: Searcher) -> None:
+    """Samples the leaf's children, plays the first open one on to an answer, a request a step, and values what came
+    out. Everything that was sampled stays in the tree.
+
+    Where a replay's journal has no more calls, the simulation ends there; the answers that it came to count.
+    """
+    leaf = simulation.leaf
+    try:
+        fresh = [leaf] if leaf.record.terminal else await expand(simulation, leaf, tree, searcher)
+        first = list(fresh)
+        while searcher.config.search.play and (open_ := next((b for b in fresh if not b.record.terminal), None)):
+            fresh = await expand(simulation, open_, tree, searcher)
+        await _believe(simulation, tree, searcher)
+        children = [node for node in first if node.record.failure is None]
+        kept = [b for b in simulation.created if b.record.action and searcher.grammar.action(b.record.action).keeps]
+        new = Fresh(children, _answers(simulation, tree), kept)
+        simulation.valued, usage = await searcher.value(tree.question, new)
+        simulation.usage += usage
+    except NotJournalled:
+        leaf.full = tree.short = True
+        answers = _answers(simulation, tree)
+        if not searcher.config.reward.judged:
+            simulation.valued = outcomes(answers, searcher.config.reward.alpha)
+
+
+async def _believe(simulation: Simulation, tree: SearchTree, searcher: Searcher) -> None:
+    """Asks what the policy believes at the states that the simulation came to, and at the leaf where nobody asked yet.
+
+    Not on questions that can be guessed: there belief tells nothing, and each asking costs a prompt.
+    """
+    scorer, asked = searcher.scorer, tree.question
+    if scorer is None or guessable(asked.question, asked.golden_answers):
+        return
+    everywhere = searcher.config.search.score_found
+    open_ = [
+        node
+        for node in (simulation.leaf, *simulation.created)
+        if not node.record.terminal and node.record.belief is None and (everywhere or not node.state.passages)
+    ]
+    believed = await asyncio.gather(*(believe(searcher.environment, scorer, asked, node.state) for node in open_))
+    for node, belief in zip(open_, believed, strict=True):
+        node.record = replace(node.record, belief=belief)
+
+
+def _answers(simulation: Simulation, tree: SearchTree) -> list[SearchNode]:
+    """The answers among what the simulation created, scored."""
+    answers = [node for node in simulation.created if node.record.terminal and node.record.failure is None]
+    for node in answers:
+        score = f1(node.record.content, tree.question.golden_answers)
+        node.record = replace(node.record, prediction_f1=score)
+    return answers
+
+
+def backup(simulation: Simulation, tree: SearchTree) -> None:
+    """Numbers what the simulation created, backs its rewards up, and closes what is explored."""
+    mark_pending(simulation.leaf, -1)
+    tree.iterations += 1
+    tree.usage += simulation.usage
+    for node in simulation.created:
+        tree.number(node)
+        if node.record.prediction_f1 is not None:
+            right = node.record.prediction_f1 >= RIGHT
+            tree.right, tree.wrong = tree.right + right, tree.wrong + (not right)
+        tree.gained = tree.gained or _gained(node)
+    for node, reward in simulation.valued:
+        add_reward(node, reward)
+    for node in (*reversed(simulation.created), simulation.leaf):
+        if not node.record.terminal:
+            close_explored(node)
+
+
+def _gained(node: SearchNode) -> bool:
+    """Whether the belief rose since somebody last asked."""
+    before = next((above.record.belief for above in upwards(node.parent) if above.record.belief), None)
+    return node.record.belief is not None and before is not None and gains(node.record.belief, before)

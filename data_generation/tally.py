@@ -1,19 +1,27 @@
-"""What the trees of a run hold, counted without reading them again."""
+"""What the trees of a run hold: counted without reading them again, and which steps earlier runs hold already."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from steprag.batch.merge import Merging
-from steprag.batch.results import Results
+from steprag.batch.results import Place, Results, places_of, read_at
 from steprag.batch.tree_results import TREES
+from steprag.errors import ConfigError
+from steprag.files import existing, file_hash
+from steprag.metrics import normalise
 from steprag.policy.budget import Spending
 from steprag.progress import say
 from steprag.runs import Run
 from steprag.tree import Tree
 from steprag.types import Usage
+from steprag.tree import Node, Tree
+from steprag.types import Question, Usage
 
 COUNTED = ("nodes", "known", "refused_steps", "solved", "mixed")
 
@@ -47,3 +55,49 @@ def _finish(run: Run, trees: Results[Tree], spending: Spending) -> None:
 
 
 MERGING = Merging("trees.jsonl", TREES, _finish)
+
+
+class Earlier:
+    """The trees of earlier runs, found by question; they stay on disk. Raises ConfigError where a run has none."""
+
+    def __init__(self, runs: Sequence[Path]) -> None:
+        self._files = [existing(run, "earlier run") / "trees.jsonl" for run in runs]
+        self._places: dict[str, list[tuple[Path, Place]]] = defaultdict(list)
+        for file in self._files:
+            if not file.is_file():
+                raise ConfigError(f"{file.parent} has no trees.jsonl; --after takes run folders of steprag generate")
+            for place in places_of(file, TREES):
+                self._places[place.id].append((file, place))
+
+    @property
+    def identity(self) -> list[str]:
+        """Hashes of the files: what decides which steps are known."""
+        return [file_hash(file) for file in self._files]
+
+    def mark(self, tree: Tree) -> Tree:
+        """The tree with `known`: the ids of the nodes that an earlier tree of its question has too.
+
+        A node is the same where the steps from the root to it are: same actions, same normalised contents.
+        """
+        known = {path for earlier in self._trees(tree.question) for path in paths_of(earlier) if path}
+        ids = [node.id for node, path in zip(tree.nodes, paths_of(tree), strict=True) if path in known]
+        return replace(tree, known=tuple(ids))
+
+    def _trees(self, question: Question) -> list[Tree]:
+        """The question's trees; runs of earlier versions have its id without the data set."""
+        names = dict.fromkeys((question.id, question.id.removeprefix(f"{question.dataset}/")))
+        trees = [read_at(place, file, Tree) for name in names for file, place in self._places.get(name, ())]
+        return [tree for tree in trees if tree.question.question == question.question]
+
+
+def paths_of(tree: Tree) -> list[str]:
+    """For every node id a name of the steps that lead to it; empty for the root."""
+    paths: list[str] = []
+    for node in tree.nodes:
+        paths.append("" if node.parent is None else _longer(paths[node.parent], node))
+    return paths
+
+
+def _longer(path: str, node: Node) -> str:
+    content = node.text if node.content is None else normalise(node.content)
+    return hashlib.sha256(f"{path}\0{node.action}\0{content}".encode()).hexdigest()[:32]

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from data_generation.config import GenerateConfig
-from data_generation.growth import Branch, seed_of
+from data_generation.growth import SearchNode, seed_of
 from steprag.agent.judge import Judge, Judgement
 from steprag.gain import probability
 from steprag.tree import discounted
@@ -23,25 +23,25 @@ class Fresh:
     new steps that keep evidence.
     """
 
-    children: Sequence[Branch]
-    answers: Sequence[Branch]
-    kept: Sequence[Branch] = ()
+    children: Sequence[SearchNode]
+    answers: Sequence[SearchNode]
+    kept: Sequence[SearchNode] = ()
 
 
-Valued = tuple[list[tuple[Branch, float]], Usage]
+Valued = tuple[list[tuple[SearchNode, float]], Usage]
 """Branches with the rewards to back up from them, in that order, and what the judge cost."""
 Value = Callable[[Question, Fresh], Awaitable[Valued]]
 """What an iteration's new nodes are worth. Raises RequestError."""
 
 
-def outcome(answer: Branch, alpha: float) -> float:
+def outcome(answer: SearchNode, alpha: float) -> float:
     """An answer's F1, discounted by `alpha` a step: 0 to 1."""
-    return discounted(answer.node.prediction_f1 or 0.0, answer.node.depth, alpha)
+    return discounted(answer.record.prediction_f1 or 0.0, answer.record.depth, alpha)
 
 
-def outcomes(answers: Sequence[Branch], alpha: float) -> list[tuple[Branch, float]]:
+def outcomes(answers: Sequence[SearchNode], alpha: float) -> list[tuple[SearchNode, float]]:
     """Every answer with its outcome."""
-    return [(branch, outcome(branch, alpha)) for branch in answers]
+    return [(node, outcome(node, alpha)) for node in answers]
 
 
 def spre_value(config: GenerateConfig, judge: Judge | None) -> Value:
@@ -56,12 +56,12 @@ def spre_value(config: GenerateConfig, judge: Judge | None) -> Value:
 
 
 def judge_value(config: GenerateConfig, judge: Judge | None) -> Value:
-    """The judge's scores. A reply without a score is not a score of zero: that branch backs nothing up."""
+    """The judge's scores. A reply without a score is not a score of zero: nothing is backed up from that node."""
 
     async def value(question: Question, fresh: Fresh) -> Valued:
         judged = await _judged(question, fresh, config, judge)
         usage = sum((said.usage for _, said in judged), Usage())
-        return [(branch, said.score) for branch, said in judged if said.score is not None], usage
+        return [(node, said.score) for node, said in judged if said.score is not None], usage
 
     return value
 
@@ -70,14 +70,14 @@ def mixed_value(config: GenerateConfig, judge: Judge | None) -> Value:
     """The judge's scores, and for answers a mean of score and outcome that `reward.weight` weighs."""
     scored, reward = judge_value(config, judge), config.reward
 
-    def mixed(branch: Branch, score: float) -> float:
-        if branch.node.prediction_f1 is None:
+    def mixed(node: SearchNode, score: float) -> float:
+        if node.record.prediction_f1 is None:
             return score
-        return (1 - reward.weight) * outcome(branch, reward.alpha) + reward.weight * score
+        return (1 - reward.weight) * outcome(node, reward.alpha) + reward.weight * score
 
     async def value(question: Question, fresh: Fresh) -> Valued:
         valued, usage = await scored(question, fresh)
-        return [(branch, mixed(branch, score)) for branch, score in valued], usage
+        return [(node, mixed(node, score)) for node, score in valued], usage
 
     return value
 
@@ -91,7 +91,7 @@ def belief_value(config: GenerateConfig, judge: Judge | None) -> Value:
 
     async def value(question: Question, fresh: Fresh) -> Valued:
         del question
-        believed = [(branch, probability(branch.node.belief)) for branch in fresh.kept if branch.node.belief]
+        believed = [(node, probability(node.record.belief)) for node in fresh.kept if node.record.belief]
         return outcomes(fresh.answers, config.reward.alpha) + believed, Usage()
 
     return value
@@ -108,7 +108,7 @@ VALUES: dict[str, Callable[[GenerateConfig, Judge | None], Value]] = {
 
 async def _judged(
     question: Question, fresh: Fresh, config: GenerateConfig, judge: Judge | None
-) -> list[tuple[Branch, Judgement[float]]]:
+) -> list[tuple[SearchNode, Judgement]]:
     """What the judge says, asked all at once and noted in the nodes: of the answers, or, where nothing is played to its
     end, of the leaf's new children (the published rule).
     """
@@ -117,10 +117,10 @@ async def _judged(
     asked = fresh.answers if config.search.play else fresh.children
     said = await asyncio.gather(
         *(
-            judge.score(question, branch.state, seed=seed_of(config.seed, question.id, branch) + branch.visits)
-            for branch in asked
+            judge.score(question, node.state, seed=seed_of(config.seed, question.id, node) + node.visits)
+            for node in asked
         )
     )
-    for branch, judgement in zip(asked, said, strict=True):
-        branch.node = replace(branch.node, judge={"score": judgement.score, "text": judgement.text})
+    for node, judgement in zip(asked, said, strict=True):
+        node.record = replace(node.record, judge={"score": judgement.score, "text": judgement.text})
     return list(zip(asked, said, strict=True))

@@ -13,16 +13,18 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from data_generation.worked import WorkedEpisode, WorkedStep
 from steprag.agent.grammar import Grammar
 from steprag.agent.grammars import STACK
-from steprag.agent.profiles import grammar_of
+from steprag.agent.profiles import grammar_of_tree
 from steprag.agent.stack import popped
+from steprag.batch.tree_results import trees_file
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import existing, read_records, write_records
+from steprag.files import read_records, write_records
 from steprag.gold import gold_of
 from steprag.progress import say
 from steprag.runs import run_of
@@ -45,15 +47,8 @@ def main(argv: list[str]) -> int:
         "--straight", action="store_true", help="also right episodes without a detour, one a tree at most"
     )
     given = parse_arguments(parser, argv)
-    trees = existing(given.trees, "trees")
-    file = existing(trees / "trees.jsonl", "trees of the run") if trees.is_dir() else trees
-    grammar = grammar_of(run_of(file))
-    if "push" not in grammar.effects.values():
-        raise ConfigError(
-            f"{file}: its agent ({grammar.name}) searches twice in a row, which the stack agent may not; weave trees "
-            "of the profile transcript, stack or flat"
-        )
-    episodes = list(weave_all(file, grammar, straight=given.straight))
+    file = trees_file(given.trees)
+    episodes = list(weave_all(file, run_of(file), straight=given.straight))
     if not episodes:
         raise ConfigError(f"{file} has no right episode beside a search that failed; search more questions")
     write_records(Path(given.out), episodes)
@@ -62,12 +57,19 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def weave_all(file: Path, grammar: Grammar, *, straight: bool) -> Iterator[WorkedEpisode]:
-    """The episodes of a file of trees, of each tree at most one with a detour and one without.
+def weave_all(file: Path, made_by: dict[str, Any], *, straight: bool) -> Iterator[WorkedEpisode]:
+    """The episodes of a file of trees, of each tree at most one with a detour and one without. `made_by`: the manifest
+    of the run, for trees that do not name their grammar; empty where the file lies in none.
 
     A detour is a failed sibling that is woven in, or one that the right episode went and took back itself.
     """
     for tree in read_records(file, Tree):
+        grammar = grammar_of_tree(tree, made_by)
+        if "push" not in grammar.effects.values():
+            raise ConfigError(
+                f"{file}: its agent ({grammar.name}) searches twice in a row, which the stack agent may not; weave "
+                "trees of the profile transcript, stack or flat"
+            )
         path = _right_path(tree)
         if path is None:
             continue

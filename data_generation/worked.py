@@ -119,9 +119,11 @@ async def replay_all(
 
     Raises DataError where the grammar refuses a step.
     """
-    passages = {passage.id: passage for passage in read_passages(corpus)}
+    episodes = list(islice(read_records(file, WorkedEpisode), limit))
+    golds = {gold for episode in episodes for step in episode.steps for gold in step.gold}
+    passages = {passage.id: passage for passage in read_passages(corpus) if passage.id in golds}
     rows: list[Trajectory] = []
-    for number, episode in enumerate(islice(read_records(file, WorkedEpisode), limit), 1):
+    for number, episode in enumerate(episodes, 1):
         try:
             rows += await replay(episode, passages, environment, random.Random(f"{seed}/{episode.id}"))
         except StepFormatError as error:

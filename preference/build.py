@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from preference.calibration import Calibration
-from preference.config import PairsStageConfig
-from preference.ends import ends
+from preference.config import NO_REWARD, PairsStageConfig
 from preference.exchange.push import add_push_option, push_if_asked
-from preference.grounds import grounded
-from preference.labels import build_labels, build_rankings
-from preference.leakage import check_folder
+from preference.kept import grounded
 from preference.pairs import build_pairs
-from preference.pairs_folder import PairsFolder
-from preference.report import generation_facts, summary, write_report
-from preference.reward_diagnostics import Credit
-from preference.rewards import Rewards, outcomes, rewards, spre
-from preference.rule_counts import Funnel
-from preference.supervised import build_trajectories
+from preference.pairs_folder import PairsFolder, made_folder
+from preference.report import generation_facts
+from preference.reward_diagnostics import Calibration, RewardDiagnostics
+from preference.rewards import outcomes, rewards, spre
+from preference.supervised import build_labels, build_rankings, build_trajectories, ends
 from steprag.agent.grammar import Grammar
-from steprag.agent.profiles import grammar_of
+from steprag.agent.profiles import check_follows, grammar_of
+from steprag.batch.tree_results import trees_file
 from steprag.cli import guarded
-from steprag.config import add_options, config_from, parse_arguments
+from steprag.config import PREFIX, add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import existing, file_hash, from_dict, line_hash, parse_line, read_lines
+from steprag.files import file_hash, from_dict, line_hash, parse_line, read_lines
 from steprag.metrics import guessable
 from steprag.progress import say
 from steprag.runs import open_run, run_of
@@ -50,6 +46,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", metavar="DIR", help="where the pairs go [RUN/pairs, of the first]")
     add_push_option(parser)
     add_options(parser, PairsStageConfig)
+    _tell_of_reward(argv)
     arguments = parse_arguments(parser, argv)
     config = config_from(PairsStageConfig, arguments)
     trees = [trees_file(given) for given in arguments.trees]
@@ -59,10 +56,12 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def trees_file(given: str) -> Path:
-    """The trees of a run folder, or the file itself. Raises ConfigError."""
-    found = existing(given, "trees")
-    return existing(found / "trees.jsonl", "trees of the run") if found.is_dir() else found
+def _tell_of_reward(argv: list[str]) -> None:
+    """`reward` was the name of `label` here. Options are refused; a variable may be meant for the search."""
+    if any(argument.startswith("--reward.") for argument in argv):
+        raise ConfigError(NO_REWARD)
+    if named := [name for name in os.environ if name.startswith(f"{PREFIX}REWARD__")]:
+        say(f"pairs: ${named[0]} is not read: {NO_REWARD}")
 
 
 def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
@@ -70,68 +69,42 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
 
     Raises ConfigError where the trees were made by different prompts, or where there are none.
     """
-    sources = manifests_of(trees)
+    sources = [run_of(file) for file in trees]
     prompt, grammar = one_prompt(trees, sources)
     identity = {"trees": [file_hash(file) for file in trees], **config.identity}
-    with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
-        funnel, credit, calibration = Funnel(), Credit(config.reward, grammar), Calibration()
-        totals: Counter[str] = Counter()
-        usage = Usage()
-        with PairsFolder(out, config, config.products, grammar, funnel) as folder:
-            for tree, tree_hash in read_trees(*trees):
-                totals["trees"] += 1
-                totals["nodes"] += len(tree.nodes)
-                usage += tree.usage
-                calibration.add(tree)
-                if config.reward.grounded:
-                    tree = grounded(tree, grammar)
-                estimates = rewards(tree, config.reward, grammar)
-                credit.add(tree, estimates if config.reward.name == "spre" else spre(tree, config.reward))
-                lucky = guessable(tree.question.question, tree.question.golden_answers)
-                totals["guessable"] += lucky
-                if config.guessable == "keep" or not lucky:
-                    _add(folder, tree, tree_hash, estimates, config, grammar, funnel)
-            if not totals["trees"]:
-                raise ConfigError(f"{', '.join(map(str, trees))} holds no trees; run steprag generate first")
-            stats = folder.finish()
-            counts = {**totals, **folder.counts, **{f"pairs.action.{k}": n for k, n in stats["actions"].items()}}
-            write_report(
-                folder,
-                config,
-                {
-                    "counts": dict(counts),
-                    "source": {
-                        "runs": [generation_facts(source) for source in sources],
-                        "usage": asdict(usage),
-                        "question_sources": dict(folder.sources.most_common()),
-                    },
-                    "prompt": prompt,
-                    "rules": funnel.rows(),
-                    "pairs": stats,
-                    "credit": credit.report(),
-                    "calibration": calibration.report(),
-                },
-            )
-        run.set(counts=dict(counts), prompt=prompt)
-        if config.leakage.against:
-            check_folder(out, config.leakage)
-    say(summary("pairs", out))
+    with (
+        open_run(out, "pairs", identity=identity, config=config.model_dump()) as run,
+        made_folder("pairs", run, config, config.products, grammar, prompt) as folder,
+    ):
+        diagnostics, calibration, usage = RewardDiagnostics(config.label, grammar), Calibration(), Usage()
+        for tree, tree_hash in read_trees(*trees):
+            check_follows(tree, grammar)
+            usage += tree.usage
+            calibration.add(tree)
+            _add(folder, tree, tree_hash, config, grammar, diagnostics)
+        if not folder.counts["trees"]:
+            raise ConfigError(f"{', '.join(map(str, trees))} holds no trees; run steprag generate first")
+        folder.facts |= {
+            "source": {
+                "runs": [generation_facts(source) for source in sources],
+                "usage": asdict(usage),
+                "question_sources": dict(folder.sources.most_common()),
+            },
+            "credit": diagnostics.report(),
+            "calibration": calibration.report(),
+        }
     if "pairs" in config.products and not folder.counts["pairs.train"]:
         say("pairs: no pair to train on; the rules and filters above say why: search more, hotter, or ask for less")
 
 
-def manifests_of(trees: list[Path]) -> list[dict[str, Any]]:
-    """The manifest of the run that each file of trees lies in; empty where it lies in none."""
-    return [run_of(file) for file in trees]
-
-
 def one_prompt(trees: list[Path], sources: list[dict[str, Any]]) -> tuple[Any, Grammar]:
-    """The identity of the prompts that trees were made by, None where no manifest tells, and their grammar, by default
-    the base grammar. `sources`: as `manifests_of`. Raises ConfigError where two manifests tell different ones.
+    """The identity of the prompts that trees were made by, None where no manifest tells, and their grammar: the one
+    that they name, or the manifests of their runs (`sources`; empty where a file lies in none), by default the base
+    grammar. Raises ConfigError where two files tell different ones.
     """
-    told = [(file, source) for file, source in zip(trees, sources, strict=True) if source]
+    told = list(zip(trees, sources, strict=True))
     prompts = [(file, prompt) for file, source in told if (prompt := source.get("identity", {}).get("prompt"))]
-    grammars = [(file, grammar_of(source)) for file, source in told]
+    grammars = [(file, grammar) for file, source in told if (grammar := _told_grammar(file, source))]
     for known in (prompts, grammars):
         for file, of in known:
             if of != known[0][1]:
@@ -139,6 +112,13 @@ def one_prompt(trees: list[Path], sources: list[dict[str, Any]]) -> tuple[Any, G
                     f"{known[0][0]} and {file} were made by different prompts; give each a pairs folder of its own"
                 )
     return prompts[0][1] if prompts else None, grammars[0][1] if grammars else grammar_of({})
+
+
+def _told_grammar(file: Path, source: dict[str, Any]) -> Grammar | None:
+    """What the first tree of a file, or else the manifest beside it, says of the grammar; None where neither does."""
+    first = next(read_trees(file), None)
+    named = {"grammar": first[0].grammar} if first and first[0].grammar else source
+    return grammar_of(named) if named else None
 
 
 def read_trees(*files: Path) -> Iterator[tuple[Tree, str]]:
@@ -152,18 +132,25 @@ def _add(
     folder: PairsFolder,
     tree: Tree,
     tree_hash: str,
-    estimates: Rewards,
     config: PairsStageConfig,
     grammar: Grammar,
-    funnel: Funnel,
+    diagnostics: RewardDiagnostics,
 ) -> None:
     """Every product that is asked for."""
+    if config.label.grounded:
+        tree = grounded(tree, grammar)
+    estimates = rewards(tree, config.label, grammar)
+    diagnostics.add(tree, estimates if config.label.name == "spre" else spre(tree, config.label))
+    lucky = guessable(tree.question.question, tree.question.golden_answers)
+    folder.counts.update(trees=1, nodes=len(tree.nodes), guessable=int(lucky))
+    if lucky and config.guessable == "drop":
+        return
     made: dict[str, Any] = {
-        "pairs": lambda: build_pairs(tree, tree_hash, estimates, config.pairs, funnel),
+        "pairs": lambda: build_pairs(tree, tree_hash, estimates, config.pairs, folder.rules),
         "sft": lambda: build_trajectories(
             tree,
             tree_hash,
-            outcomes(tree, config.reward),
+            outcomes(tree, config.label),
             estimates,
             config.sft,
             partial(folder.exemplary, tree),

@@ -1,4 +1,5 @@
-"""Candidates: pairs that passed every rule of their own, waiting for the filters that must see all of them.
+"""Candidates: pairs that passed every rule of their own, waiting for the filters that must see all of them; and what a
+report says of those that were kept: counts by action, depth, margin and length.
 
 Their lines go to a temporary file; what the filters and the report need of each stays in memory, 41 bytes a pair.
 """
@@ -15,8 +16,7 @@ import numpy as np
 
 from preference.config import BalanceConfig, FilterConfig
 from preference.filters import content_reader
-from preference.pairs import same_words
-from preference.rule_counts import Funnel
+from preference.pairs import RuleCounts, same_words
 from steprag.agent.grammar import Grammar
 from steprag.files import PARTIAL, dump_line
 from steprag.training_rows import Pair
@@ -25,6 +25,8 @@ from steprag.types import Message
 COLUMNS = {"chosen": "Q", "rejected": "Q", "cell": "I", "split": "B", "margin": "d", "tokens": "I",
            "chosen_length": "I", "rejected_length": "I"}  # fmt: skip
 """What is kept of a pair and its type code in `array`; `chosen` and `rejected` are hashes, `cell` a row of `cells`."""
+MARGIN_EDGES = [round(0.05 * i, 2) for i in range(21)]
+LENGTH_BINS = 24
 
 
 class Candidates:
@@ -33,9 +35,9 @@ class Candidates:
     `cells` lists the different (action, rejected action, depth) in order of first use.
     """
 
-    def __init__(self, folder: Path, seed: int, funnel: Funnel, grammar: Grammar) -> None:
+    def __init__(self, folder: Path, seed: int, rules: RuleCounts, grammar: Grammar) -> None:
         self._path = folder / f".candidates{PARTIAL}"
-        self._seed, self._funnel, self._grammar, self._content = seed, funnel, grammar, content_reader(grammar)
+        self._seed, self._rules, self._grammar, self._content = seed, rules, grammar, content_reader(grammar)
         self._columns = {name: array(code) for name, code in COLUMNS.items()}
         self._prompt: tuple[Message, ...] | None = None
         self._state = b""
@@ -98,7 +100,7 @@ class Candidates:
 
     def _narrow(self, name: str, before: np.ndarray, stays: np.ndarray) -> np.ndarray:
         after = before & stays
-        self._funnel.note(name, int(before.sum()), int(after.sum()))
+        self._rules.note(name, int(before.sum()), int(after.sum()))
         return after
 
     def _groups(self, by: tuple[str, ...]) -> np.ndarray:
@@ -153,6 +155,53 @@ class Candidates:
         for stays, split, line in zip(kept, self._columns["split"], self._stream, strict=True):
             if stays:
                 yield line.decode(), split
+
+
+def pair_stats(candidates: Candidates, kept: np.ndarray, cutoff: int | None) -> dict[str, Any]:
+    """Counts and histograms as JSON-ready values. Lengths are in characters; tokens only where they were counted."""
+    numbers = np.bincount(candidates.column("cell")[kept], minlength=len(candidates.cells))
+    actions: dict[str, int] = {}
+    depths: dict[str, dict[str, int]] = {}
+    for (action, rejected, depth), count in zip(candidates.cells, numbers.tolist(), strict=True):
+        if count:
+            name = action if action == rejected else f"{action} over {rejected}"
+            actions[name] = actions.get(name, 0) + count
+            row = depths.setdefault(str(depth), {})
+            row[name] = row.get(name, 0) + count
+    margins = candidates.column("margin")[kept]
+    margins = margins[~np.isnan(margins)]
+    chosen, rejected_ = (candidates.column(f"{side}_length")[kept].astype(int) for side in ("chosen", "rejected"))
+    tokens = candidates.column("tokens")[kept]
+    return {
+        "pairs": int(kept.sum()),
+        "actions": dict(sorted(actions.items())),
+        "depths": {depth: dict(sorted(row.items())) for depth, row in sorted(depths.items(), key=lambda d: int(d[0]))},
+        "margins": {**_summary(margins), "edges": MARGIN_EDGES,
+                    "counts": np.histogram(margins, MARGIN_EDGES)[0].tolist()},
+        "lengths": {
+            "chosen": _summary(chosen),
+            "rejected": _summary(rejected_),
+            "chosen_is_shorter": int((chosen < rejected_).sum()),
+            "chosen_is_longer": int((chosen > rejected_).sum()),
+            **_histograms({"chosen": chosen, "rejected": rejected_}),
+        },
+        "tokens": {**_summary(tokens), "cutoff": cutoff, **_histograms({"pair": tokens})} if cutoff else None,
+    }  # fmt: skip
+
+
+def _summary(values: np.ndarray) -> dict[str, float | None]:
+    if not len(values):
+        return dict.fromkeys(("mean", "median", "p99", "greatest"))
+    p50, p99 = np.percentile(values, [50, 99])
+    return {"mean": float(values.mean()), "median": float(p50), "p99": float(p99), "greatest": float(values.max())}
+
+
+def _histograms(columns: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Histograms over common edges, whole numbers."""
+    greatest = max((int(values.max()) for values in columns.values() if len(values)), default=1)
+    width = max(1, -(-greatest // LENGTH_BINS))
+    edges = [width * i for i in range(LENGTH_BINS + 1)]
+    return {"edges": edges, "counts": {name: np.histogram(v, edges)[0].tolist() for name, v in columns.items()}}
 
 
 def first_of_equals(chosen: np.ndarray, rejected: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
     # The published builder (arXiv 2505.14069 and its code): any two rewarded siblings with a gap of 0.01, nothing else.
     "reasonrag": {
-        "reward": {"name": "reasonrag", "metric": "f1_with_articles", "alpha": 0.9},
+        "label": {"name": "reasonrag", "metric": "f1_with_articles", "alpha": 0.9},
         "pairs": {
             "margin": 0.01, "errors": 0.0, "match": "all", "cross_action": True, "different": "exact",
             "unbroken": True, "per_node": None,
@@ -25,11 +25,15 @@ PRESETS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """What each preset sets; keys that the user gives win."""
 
+NO_REWARD = "steprag pairs calls this section label (label.name, label.alpha, …); reward is the search's"
+"""Said where somebody sets `reward`, the name of `label` in earlier versions."""
+
+
 Part = Literal["spre", "best_leaf", "first_answer", "judge", "gold", "cover", "gain", "reasonrag"]
 Product = Literal["pairs", "sft", "steps", "rankings"]
 
 
-class TreeRewardConfig(Section):
+class LabelConfig(Section):
     """What a step of a finished tree is worth (`preference.rewards`)."""
 
     name: Literal[Part, "mixed"] = Field(
@@ -195,8 +199,10 @@ class FolderConfig(StageConfig):
     @property
     def identity(self) -> dict[str, Any]:
         """What decides the folder's rows: of the marked pairs their file's hash, nothing where none are given, as in
-        folders of before there were any. Raises ConfigError where the file is missing.
+        folders of before there were any. Raises ConfigError where that file, or one of `leakage.against`, is missing.
         """
+        for file in self.leakage.against:
+            existing(file, "evaluation file")
         decides = self.model_dump(exclude={"card": True, "leakage": True, "filters": {"marked"}})
         if self.filters.marked is not None:
             decides["filters"]["marked"] = file_hash(existing(self.filters.marked, "file of pairs marked as wrong"))
@@ -212,7 +218,7 @@ class PairsStageConfig(FolderConfig):
     products: tuple[Product, ...] = Field(
         default=("pairs", "sft"), description="what to make: pairs, sft, steps (for a critic), rankings"
     )
-    reward: TreeRewardConfig = TreeRewardConfig()
+    label: LabelConfig = LabelConfig()
     pairs: PairsConfig = PairsConfig()
     sft: SftConfig = SftConfig()
     guessable: Literal["keep", "drop"] = Field(
@@ -224,4 +230,6 @@ class PairsStageConfig(FolderConfig):
     @model_validator(mode="before")
     @classmethod
     def _fill_in_preset(cls, given: dict[str, Any]) -> dict[str, Any]:
+        if "reward" in given:
+            raise ValueError(NO_REWARD)
         return with_preset(cls, given, PRESETS, given.get("preset"))

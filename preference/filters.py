@@ -188,7 +188,7 @@ def is_copied(kept: str, prompt: tuple[Message, ...]) -> bool:
 def holds_unread_answer(query: str, pair: Pair) -> bool:
     """Whether a query names a golden answer that neither the question nor the episode so far has.
 
-    Whole words, normalised; yes and no are in no query to be found.
+    Whole words, normalised; yes and no are not looked for.
     """
     asked = f" {normalise(query)} "
     named = {answer for answer in map(normalise, pair.golden_answers) if f" {answer} " in asked} - _CLOSED_ANSWERS

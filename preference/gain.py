@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from preference.cover import golden_kept, golden_seen
-from preference.gold import gold_seen
-from preference.grounds import supported
+from preference.kept import gold_seen, golden_kept, golden_seen, keeping, supported
 from steprag.agent.grammar import Grammar
 from steprag.errors import ConfigError, quoted
 from steprag.gain import CONVINCED, FLOOR, floored, probability
@@ -83,7 +81,7 @@ def _by_gold(tree: Tree, grammar: Grammar) -> list[float | None]:
     if gold is None:
         return [None] * len(tree.nodes)
     seen, known = gold_seen(tree, gold, grammar), supported(tree, grammar)
-    keeping = {action.name for action in grammar.actions if action.keeps}
+    keeps = keeping(grammar)
     values: list[float | None] = []
     for node, here in zip(tree.nodes, seen, strict=True):
         if node.failure is not None or node.parent is None:
@@ -91,5 +89,5 @@ def _by_gold(tree: Tree, grammar: Grammar) -> list[float | None]:
         elif node.terminal and known[node.parent]:
             values.append(None if node.prediction_f1 is None else GOLD + node.prediction_f1 * (1 - GOLD))
         else:
-            values.append(GOLD * gold.share(len(here.kept if node.action in keeping else here.found)))
+            values.append(GOLD * gold.share(len(here.kept if node.action in keeps else here.found)))
     return values

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import combinations
+from typing import TypeVar
 
 from preference.config import PairsConfig
 from preference.rewards import Estimate, Rewards
-from preference.rule_counts import Funnel
 from steprag.metrics import normalise
 from steprag.training_rows import Pair
 from steprag.tree import Node, Tree, as_reply, children_of
@@ -20,17 +20,48 @@ same_words = lru_cache(4096)(normalise)
 """`normalise`, remembered: every step is compared with each of its siblings."""
 
 Rated = tuple[Estimate, Node]
+Item = TypeVar("Item")
+
+
+class RuleCounts:
+    """What each rule or filter was asked about and what it let pass.
+
+    `stages`: by name of the rule, in order of first use, [candidates before it, candidates after it].
+    """
+
+    def __init__(self) -> None:
+        self.stages: dict[str, list[int]] = {}
+
+    def count(self, name: str, passes: bool) -> bool:
+        """Notes one candidate; returns `passes`."""
+        self.note(name, 1, int(passes))
+        return passes
+
+    def cut(self, name: str, candidates: list[Item], most: int) -> list[Item]:
+        """The first `most` candidates; the others are counted as dropped."""
+        self.note(name, len(candidates), min(most, len(candidates)))
+        return candidates[:most]
+
+    def note(self, name: str, before: int, after: int) -> None:
+        """Notes many candidates at once."""
+        stage = self.stages.setdefault(name, [0, 0])
+        stage[0] += before
+        stage[1] += after
+
+    def rows(self) -> list[dict[str, str | int]]:
+        """The stages as a report lists them."""
+        return [{"rule": name, "before": before, "after": after} for name, (before, after) in self.stages.items()]
 
 
 def build_pairs(
-    tree: Tree, tree_hash: str, rewards: Rewards, config: PairsConfig, funnel: Funnel | None = None
+    tree: Tree, tree_hash: str, rewards: Rewards, config: PairsConfig, rules: RuleCounts | None = None
 ) -> list[Pair]:
-    """Every pair of siblings that the rules of `config` let pass; `funnel` counts what each rule let pass.
+    """Every pair of siblings that the rules of `config` let pass; `rules` counts what each rule let pass.
 
     In order of the prompts from the root downwards, each before those below it; from one prompt in order of margin
     (widest first) where `per_node` caps them, else in order of the siblings.
     """
-    funnel = funnel or Funnel()
+    rules = rules or RuleCounts()
     pairs: list[Pair] = []
     known = frozenset(tree.known or ()) if config.new else frozenset()
     for parent, siblings in prompts(tree, rewards, config.unbroken):
@@ -38,16 +69,16 @@ def build_pairs(
             _ordered(one, other)
             for one, other in _compared(siblings, config)
             if one[0].basis == other[0].basis
-            and (not known or funnel.count("new in this round", not known >= {one[1].id, other[1].id}))
-            and _pass(one, other, config, funnel)
+            and (not known or rules.count("new in this round", not known >= {one[1].id, other[1].id}))
+            and _pass(one, other, config, rules)
         ]
         if config.per_node is not None and compared:
             compared.sort(key=_by_margin)
-            compared = funnel.cut("cap of a prompt", compared, config.per_node)
+            compared = rules.cut("cap of a prompt", compared, config.per_node)
         pairs += [_pair(tree, tree_hash, parent, better, worse, config) for better, worse in compared]
     if config.per_question is not None:
         widest = sorted(range(len(pairs)), key=lambda i: (-(pairs[i].margin or 0.0), i))
-        kept = set(funnel.cut("cap of a question", widest, config.per_question))
+        kept = set(rules.cut("cap of a question", widest, config.per_question))
         pairs = [pair for i, pair in enumerate(pairs) if i in kept]
     return pairs
 
@@ -72,10 +103,10 @@ def fates(tree: Tree, tree_hash: str, rewards: Rewards, config: PairsConfig) -> 
 
 
 def _objection(one: Rated, other: Rated, known: frozenset[int], config: PairsConfig) -> str:
-    """The name of the rule that dropped a pair, as `Funnel` counts it."""
+    """The name of the rule that dropped a pair, as `RuleCounts` counts it."""
     if known and known >= {one[1].id, other[1].id}:
         return "new in this round"
-    asked = Funnel()
+    asked = RuleCounts()
     if not _pass(one, other, config, asked):
         return next(name for name, (_, passed) in asked.stages.items() if not passed)
     return "match" if config.match == "best" else "cap"
@@ -107,16 +138,16 @@ def _compared(siblings: list[Rated], config: PairsConfig) -> Iterator[tuple[Rate
         yield from ((best, other) for other in siblings if other is not best)
 
 
-def _pass(one: Rated, other: Rated, config: PairsConfig, funnel: Funnel) -> bool:
+def _pass(one: Rated, other: Rated, config: PairsConfig, rules: RuleCounts) -> bool:
     (reward, node), (other_reward, other_node) = one, other
     gap, error = abs(reward.value - other_reward.value), margin_error(reward, other_reward)
     longer, shorter = sorted((len(node.text), len(other_node.text)), reverse=True)
     return (
-        funnel.count("margin", gap >= config.margin)
-        and funnel.count("standard error", not config.errors or gap > config.errors * (error or 0.0))
-        and funnel.count("same action", config.cross_action or node.action == other_node.action)
-        and funnel.count("different content", _differ(node, other_node, config))
-        and funnel.count("like length", config.length_ratio is None or longer <= config.length_ratio * shorter)
+        rules.count("margin", gap >= config.margin)
+        and rules.count("standard error", not config.errors or gap > config.errors * (error or 0.0))
+        and rules.count("same action", config.cross_action or node.action == other_node.action)
+        and rules.count("different content", _differ(node, other_node, config))
+        and rules.count("like length", config.length_ratio is None or longer <= config.length_ratio * shorter)
     )
 
 

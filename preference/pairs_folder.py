@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from preference.candidates import Candidates
+from preference.candidates import Candidates, pair_stats
 from preference.config import FolderConfig
 from preference.filters import checks, content_reader, open_counter, step_checks
-from preference.rule_counts import Funnel
-from preference.stats import pair_stats
+from preference.leakage import check_folder
+from preference.pairs import RuleCounts
+from preference.report import report_files, summary
 from steprag.agent.grammar import Grammar
 from steprag.errors import ConfigError, quoted
 from steprag.files import dump_line, written_whole
 from steprag.inputs import dataset_of
+from steprag.progress import say
+from steprag.runs import Run
 from steprag.training_rows import Pair, Ranking, StepLabel, Trajectory
 from steprag.tree import Node, Tree
 from steprag.types import Question
@@ -27,17 +31,18 @@ KINDS = {Trajectory: "sft", StepLabel: "steps", Ranking: "rankings"}
 
 class PairsFolder:
     """Takes questions and records, filters the pairs, and writes the files. Use as a context manager, and call `finish`
-    once everything is in: only then are the pairs selected and written.
+    once everything is in: only then are the pairs selected and written. `counts`, `rules` and `facts` are what its
+    report says; the caller adds to them.
     """
 
-    def __init__(
-        self, out: Path, config: FolderConfig, products: tuple[str, ...], grammar: Grammar, funnel: Funnel
-    ) -> None:
-        self.out, self.products, self._config, self._funnel = out, products, config, funnel
+    def __init__(self, out: Path, config: FolderConfig, products: tuple[str, ...], grammar: Grammar) -> None:
+        self.out, self.products, self._config = out, products, config
+        self.rules = RuleCounts()
+        self.facts: dict[str, Any] = {}
         content = content_reader(grammar)
         self._checks, self._counter = checks(config.filters, grammar, content), open_counter(config.filters)
         self._step_checks = step_checks(config.filters, grammar, content)
-        self._candidates = Candidates(out, config.seed, funnel, grammar)
+        self._candidates = Candidates(out, config.seed, self.rules, grammar)
         self._stack = ExitStack()
         self._streams: dict[str, Any] = {}
         self._questions: dict[str, str] = {}
@@ -79,7 +84,7 @@ class PairsFolder:
     def exemplary(self, tree: Tree, steps: list[Node]) -> bool:
         """Whether every step of an episode passes the filters that ask what training may imitate; counted."""
         return all(
-            self._funnel.count(
+            self.rules.count(
                 f"episode: {check.name}",
                 all(
                     check.passes(tree.nodes[step.parent or 0].messages or (), step.text, step.action or "")
@@ -90,11 +95,11 @@ class PairsFolder:
         )
 
     def _offer(self, pair: Pair, split: int) -> None:
-        if not all(self._funnel.count(check.name, check.passes(pair)) for check in self._checks):
+        if not all(self.rules.count(check.name, check.passes(pair)) for check in self._checks):
             return
         tokens = self._counter(pair) if self._counter else 0
         most = self._config.filters.max_tokens
-        if most is None or self._funnel.count("within the cut-off", tokens <= most):
+        if most is None or self.rules.count("within the cut-off", tokens <= most):
             self._candidates.add(pair, split, tokens)
 
     def _write(self, name: str, record: object) -> None:
@@ -108,6 +113,27 @@ class PairsFolder:
             self._streams[f"pairs.{SPLITS[split]}"].write(line)
             self.counts[f"pairs.{SPLITS[split]}"] += 1
         return pair_stats(self._candidates, kept, self._config.filters.max_tokens)
+
+
+@contextmanager
+def made_folder(
+    command: str, run: Run, config: FolderConfig, products: tuple[str, ...], grammar: Grammar, prompt: object
+) -> Iterator[PairsFolder]:
+    """A pairs folder in the run's own, for the block to fill; then come report, card, plots, the check for leakage and
+    the lines that a person reads. `prompt`: the identity of the prompts, None where it is not known.
+    """
+    with PairsFolder(run.path, config, products, grammar) as folder:
+        yield folder
+        pairs = folder.finish()
+        counts = {**folder.counts, **{f"pairs.action.{name}": count for name, count in pairs["actions"].items()}}
+        report = {"config": config.model_dump(mode="json", exclude={"leakage"}), "products": products, "counts": counts,
+                  "prompt": prompt, "rules": folder.rules.rows(), "pairs": pairs, **folder.facts}  # fmt: skip
+        for name, content in report_files(report, run.path):
+            folder.file(name, "w" if isinstance(content, str) else "wb").write(content)
+    run.set(counts=counts, prompt=prompt)
+    if config.leakage.against:
+        check_folder(run.path, config.leakage)
+    say(summary(command, run.path))
 
 
 def split_of(question_id: str, config: FolderConfig) -> int:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from preference.card import card
-from preference.config import FolderConfig
-from preference.pairs_folder import PairsFolder
 from preference.plots import draw
 from steprag.errors import ConfigError, quoted
 from steprag.figures import can_draw, png
@@ -35,16 +34,15 @@ def generation_facts(manifest: dict[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def write_report(folder: PairsFolder, config: FolderConfig, facts: dict[str, Any]) -> None:
-    """Adds report.json, the plots and the card to a folder that is being made."""
-    shown = config.model_dump(mode="json", exclude={"leakage"})
-    report = {"format": FORMAT, "config": shown, "products": folder.products, **facts}
-    json.dump(report, folder.file("report.json"), ensure_ascii=False, indent=1)
+def report_files(report: dict[str, Any], folder: Path) -> Iterator[tuple[str, str | bytes]]:
+    """Name and content of report.json, the plots and the card, which tells what an earlier check in `folder` found."""
+    report = {"format": FORMAT, **report}
+    yield "report.json", json.dumps(report, ensure_ascii=False, indent=1)
     names = []
-    for name, picture in draw(report) if config.card.plots and can_draw() else ():
-        folder.file(f"plot_{name}.png", "wb").write(png(picture, dpi=150))
+    for name, picture in draw(report) if report["config"]["card"]["plots"] and can_draw() else ():
+        yield f"plot_{name}.png", png(picture, dpi=150)
         names.append(name)
-    folder.file("README.md").write(card(report, names, _leakage(folder.out)))
+    yield "README.md", card(report, names, _leakage(folder))
 
 
 def note_leakage(folder: Path, found: dict[str, Any]) -> None:

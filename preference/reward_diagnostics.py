@@ -1,4 +1,4 @@
-"""Credit diagnostics: how far the rewards of a run's trees can be trusted, gathered tree by tree.
+"""Diagnostics: how far the rewards of a run's trees, and the policy's beliefs, can be trusted, gathered tree by tree.
 
 Everything compares siblings, since that is what a pair does: two signals agree on two siblings where they put them in
 the same order. Comparisons on which a signal is level tell nothing and are not counted.
@@ -12,15 +12,19 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from preference.config import TreeRewardConfig
+from preference.config import LabelConfig
 from preference.pairs import margin_error
 from preference.rewards import Estimate, Rewards, gold, judge, outcomes
 from steprag.agent.grammar import Grammar
+from steprag.gain import probability
+from steprag.metrics import exact_match, guessable
 from steprag.stats import share_interval
 from steprag.tree import Node, Tree, children_of
 
 GRID = 20
 """Cells a side of the picture of reward against judge."""
+EDGES = (0.0, 0.01, 0.05, 0.2, 0.4, 0.6, 0.8, 1.0)
+"""Bounds of the curve's bins: narrow where most beliefs are."""
 
 
 @dataclass
@@ -37,10 +41,10 @@ class Depth:
     first: list[int] = field(default_factory=lambda: [0, 0])
 
 
-class Credit:
+class RewardDiagnostics:
     """Sums of all trees so far; `report` turns them into shares and intervals."""
 
-    def __init__(self, config: TreeRewardConfig, grammar: Grammar) -> None:
+    def __init__(self, config: LabelConfig, grammar: Grammar) -> None:
         self._config, self._grammar = config, grammar
         self._depths: dict[tuple[str, int], Depth] = defaultdict(Depth)
         self._agreement: dict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0])
@@ -210,3 +214,49 @@ def _gap(one: Estimate | None, other: Estimate | None) -> float | None:
 
 def _cell(value: float) -> int:
     return min(GRID - 1, max(0, int(value * GRID)))
+
+
+class Calibration:
+    """Whether the policy's belief can be trusted: how often answers are right at the states that they were given from.
+
+    Sums of all trees so far, questions that can be guessed apart. Read before labels by `gain` are paid for: a policy
+    that is as often right as it believes labels well; one that believes nothing, or all, does not.
+    """
+
+    def __init__(self) -> None:
+        self._answers: dict[str, list[tuple[float, bool]]] = defaultdict(list)
+
+    def add(self, tree: Tree) -> None:
+        """Takes every answer that the search scored, and whose state has a belief, into account."""
+        golden = tree.question.golden_answers
+        kind = "guessable" if guessable(tree.question.question, golden) else "open"
+        for node in tree.nodes:
+            if node.prediction_f1 is not None and (belief := tree.nodes[node.parent or 0].belief):
+                self._answers[kind].append((probability(belief), exact_match(node.content, golden) == 1.0))
+
+    def report(self) -> dict[str, Any]:
+        """By kind of question: answers, Brier score, that of always saying the mean, and the curve; empty without
+        beliefs.
+        """
+        return {kind: _kind(answers) for kind, answers in sorted(self._answers.items())}
+
+
+def _kind(answers: list[tuple[float, bool]]) -> dict[str, Any]:
+    count, mean = len(answers), sum(right for _, right in answers) / len(answers)
+    return {
+        "answers": count,
+        "right": mean,
+        "believed": sum(p for p, _ in answers) / count,
+        "brier": sum((p - right) ** 2 for p, right in answers) / count,
+        "brier_of_the_mean": mean * (1 - mean),
+        "curve": [row for low, high in zip(EDGES, EDGES[1:], strict=False) if (row := _bin(answers, low, high))],
+    }
+
+
+def _bin(answers: list[tuple[float, bool]], low: float, high: float) -> dict[str, Any] | None:
+    """The answers at beliefs from `low` up to `high`, which the last bin includes; None where there are none."""
+    inside = [(p, right) for p, right in answers if low <= p < high or p == high == EDGES[-1]]
+    if not inside:
+        return None
+    mean = sum(p for p, _ in inside) / len(inside)
+    return {"from": low, "to": high, "believed": mean, **share(sum(right for _, right in inside), len(inside))}

@@ -1,6 +1,6 @@
 """Rewards of a finished tree: for every node, how good it was to go there. Nothing is written into the tree.
 
-A reward is a function of a tree and a `TreeRewardConfig`, listed by name in `REWARDS`; `gold`, `cover`, `gain` and
+A reward is a function of a tree and a `LabelConfig`, listed by name in `REWARDS`; `gold`, `cover`, `gain` and
 `mixed` also take the grammar. It gives an `Estimate` for every node by id, None where it says nothing (a refused
 completion is not a wrong answer).
 """
@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from preference.config import TreeRewardConfig
-from preference.cover import golden_met
+from preference.config import LabelConfig
 from preference.gain import gain_values
-from preference.gold import gold_recall
+from preference.kept import gold_recall, golden_met
 from steprag.agent.grammar import Grammar
 from steprag.gold import gold_of
 from steprag.metrics import exact_match, f1_with_articles
@@ -37,12 +36,12 @@ class Estimate:
 Rewards = list[Estimate | None]
 
 
-def rewards(tree: Tree, config: TreeRewardConfig, grammar: Grammar) -> Rewards:
+def rewards(tree: Tree, config: LabelConfig, grammar: Grammar) -> Rewards:
     """The reward that `config` names, for every node by id. `grammar` is the one that the tree was made with."""
     return mixed(tree, config, grammar) if config.name == "mixed" else _named(config.name, tree, config, grammar)
 
 
-def _named(name: str, tree: Tree, config: TreeRewardConfig, grammar: Grammar) -> Rewards:
+def _named(name: str, tree: Tree, config: LabelConfig, grammar: Grammar) -> Rewards:
     if name == "gold":
         return gold(tree, grammar)
     if name == "gain":
@@ -50,7 +49,11 @@ def _named(name: str, tree: Tree, config: TreeRewardConfig, grammar: Grammar) ->
     return cover(tree, config, grammar) if name == "cover" else REWARDS[name](tree, config)
 
 
-def outcomes(tree: Tree, config: TreeRewardConfig) -> list[float | None]:
+def _estimates(values: list[float | None], error: float | None, basis: str) -> Rewards:
+    return [None if value is None else Estimate(value, error, basis) for value in values]
+
+
+def outcomes(tree: Tree, config: LabelConfig) -> list[float | None]:
     """For every answer the search scored, metric × alpha^steps; None for every other node.
 
     The metric `f1` is the one that the tree holds; the others are computed from the answer's text.
@@ -67,7 +70,7 @@ def outcomes(tree: Tree, config: TreeRewardConfig) -> list[float | None]:
     return worth
 
 
-def spre(tree: Tree, config: TreeRewardConfig) -> Rewards:
+def spre(tree: Tree, config: LabelConfig) -> Rewards:
     """SPRE of arXiv 2505.14069: the mean over the answers at or below a node of F1 × alpha^steps, weighted by visits.
 
     Played episodes stay in the tree, so every answer below is one rollout.
@@ -127,7 +130,7 @@ def _spread(weight: float, squares: float, total: float, total_squares: float) -
     return max(0.0, total_squares / weight - mean * mean) * rollouts / (rollouts - 1)
 
 
-def reasonrag(tree: Tree, config: TreeRewardConfig) -> Rewards:
+def reasonrag(tree: Tree, config: LabelConfig) -> Rewards:
     """The published pair builder's reward: leaves as `outcomes`, inner nodes the mean of their rewarded children, each
     weighted by its visits.
 
@@ -143,20 +146,20 @@ def reasonrag(tree: Tree, config: TreeRewardConfig) -> Rewards:
             values[node.id] = leaves[node.id]
         elif visits:
             values[node.id] = sum(value * count for value, count in rated) / visits
-    return [None if value is None else Estimate(value, None, "reasonrag") for value in values]
+    return _estimates(values, None, "reasonrag")
 
 
-def best_leaf(tree: Tree, config: TreeRewardConfig) -> Rewards:
+def best_leaf(tree: Tree, config: LabelConfig) -> Rewards:
     """The best answer at or below a node, F1 × alpha^steps: what the step can lead to. It has no standard error."""
     best = outcomes(tree, config)
     for node in reversed(tree.nodes):
         value = best[node.id]
         if value is not None and node.parent is not None:
             best[node.parent] = max(value, best[node.parent] or 0.0)
-    return [None if value is None else Estimate(value, None, "best_leaf") for value in best]
+    return _estimates(best, None, "best_leaf")
 
 
-def first_answer(tree: Tree, config: TreeRewardConfig) -> Rewards:
+def first_answer(tree: Tree, config: LabelConfig) -> Rewards:
     """What the first answer found at or below a node was worth: credit from one whole episode, as without a search.
 
     Siblings of different value are then where a right episode parts from a wrong one. It has no standard error.
@@ -168,10 +171,10 @@ def first_answer(tree: Tree, config: TreeRewardConfig) -> Rewards:
         if found is not None and node.parent is not None:
             first[node.parent] = min(found, first[node.parent] or found)
     values = [None if found is None else leaves[found] for found in first]
-    return [None if value is None else Estimate(value, None, "first_answer") for value in values]
+    return _estimates(values, None, "first_answer")
 
 
-def judge(tree: Tree, config: TreeRewardConfig) -> Rewards:
+def judge(tree: Tree, config: LabelConfig) -> Rewards:
     """The judge's score of the step, 0 to 1; where only steps below were judged, their mean, as in `spre`."""
     del config
     scores = [None if node.judge is None else node.judge.get("score") for node in tree.nodes]
@@ -182,13 +185,12 @@ def judge(tree: Tree, config: TreeRewardConfig) -> Rewards:
 
 
 def gold(tree: Tree, grammar: Grammar) -> Rewards:
-    """Gold-evidence recall of the steps that search or keep (`preference.gold`)."""
-    recall = gold_recall(tree, gold_of(tree.question), grammar)
-    return [None if share is None else Estimate(share, 0.0, "gold") for share in recall]
+    """Gold-evidence recall of the steps that search or keep (`preference.kept.gold_recall`)."""
+    return _estimates(gold_recall(tree, gold_of(tree.question), grammar), 0.0, "gold")
 
 
-def cover(tree: Tree, config: TreeRewardConfig, grammar: Grammar) -> Rewards:
-    """Whether the golden answer was met (`preference.cover`), 1 or 0, and for answers the outcome; × alpha^steps.
+def cover(tree: Tree, config: LabelConfig, grammar: Grammar) -> Rewards:
+    """Whether the golden answer was met (`golden_met`), 1 or 0, and for answers the outcome; × alpha^steps.
 
     None everywhere on questions that can be guessed from their own words.
     """
@@ -197,17 +199,17 @@ def cover(tree: Tree, config: TreeRewardConfig, grammar: Grammar) -> Rewards:
     if any(value is not None for value in values):
         answers = outcomes(tree, config)
         values = [answer if value is None else value for value, answer in zip(values, answers, strict=True)]
-    return [None if value is None else Estimate(value, 0.0, "cover") for value in values]
+    return _estimates(values, 0.0, "cover")
 
 
 def gain(tree: Tree, grammar: Grammar) -> Rewards:
     """What a step adds to the policy's belief in the golden answer (`preference.gain`). Not discounted: siblings are as
     deep as each other.
     """
-    return [None if value is None else Estimate(value, 0.0, "gain") for value in gain_values(tree, grammar)]
+    return _estimates(gain_values(tree, grammar), 0.0, "gain")
 
 
-def mixed(tree: Tree, config: TreeRewardConfig, grammar: Grammar) -> Rewards:
+def mixed(tree: Tree, config: LabelConfig, grammar: Grammar) -> Rewards:
     """The weighted mean (`config.mix`) of those rewards that a node has; `basis` names them.
 
     The parts are taken as independent for the standard error; a part without one adds none.
@@ -226,7 +228,7 @@ def _mean(parts: dict[str, Estimate | None], weights: Mapping[Any, float]) -> Es
     return Estimate(value, math.hypot(*errors) if errors else None, "+".join(there))
 
 
-REWARDS: dict[str, Callable[[Tree, TreeRewardConfig], Rewards]] = {
+REWARDS: dict[str, Callable[[Tree, LabelConfig], Rewards]] = {
     "spre": spre,
     "best_leaf": best_leaf,
     "first_answer": first_answer,

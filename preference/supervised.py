@@ -1,11 +1,15 @@
-"""Supervised steps: what the right episodes of a tree teach, and the ways to where the answer can be given."""
+"""What is learnt step by step: the steps of right episodes, and the ways to where the answer can be given; step labels
+for a critic, and rankings of siblings.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from preference.config import SftConfig
-from preference.pairs import SOURCE
+from preference.kept import golden_kept
+from preference.pairs import SOURCE, prompts
 from preference.rewards import Rewards
 from steprag.agent.grammar import Grammar
 from steprag.agent.grammars import TRANSCRIPT
@@ -13,6 +17,12 @@ from steprag.agent.stack import popped
 from steprag.gain import probability
 from steprag.training_rows import Trajectory
 from steprag.tree import Node, Tree, as_reply, path_to
+from steprag.types import Step
+from steprag.gain import CONVINCED, gains, probability
+from steprag.metrics import guessable
+from steprag.training_rows import Ranking, StepLabel, Trajectory
+from steprag.tree import as_reply, path_to
+from steprag.tree import Node, Tree
 from steprag.types import Step
 
 
@@ -35,7 +45,7 @@ def build_trajectories(
     (of equals, those found first); "all" keeps every right one. A step that two episodes share is given once, with the
     better outcome. `exemplary` says whether the steps of an episode may be imitated; the others are passed over.
 
-    A tree with fewer right episodes than `per_tree` gives the shortest ways to `ends` too (`preference.ends`), one for
+    A tree with fewer right episodes than `per_tree` gives the shortest ways to `ends` too (`ends`), one for
     every right episode that it lacks; their outcome is the belief there, 0 where nobody asked.
 
     A step that the episode itself took back (`steprag.agent.stack.popped`) is not among them, the step back is.
@@ -101,3 +111,99 @@ def _trajectory(tree: Tree, tree_hash: str, node: Node, outcome: float) -> Traje
         outcome=outcome,
         golden_answers=tree.question.golden_answers,
     )
+
+
+Kind = Literal["none", "believed", "kept"]
+
+
+def ends(tree: Tree, kind: Kind, grammar: Grammar) -> list[Node]:
+    """States from which the right answer can be given, of one path the first, in order of the node ids.
+
+    Supervised steps may end there in trees that never gave the answer. None on questions that can be guessed: there
+    neither belief nor words prove anything.
+    """
+    if kind == "none" or guessable(tree.question.question, tree.question.golden_answers):
+        return []
+    if kind == "believed":
+        return _first(tree, _believing(tree))
+    kept = golden_kept(tree, grammar)
+    return _first(tree, lambda node: kept[node.id])
+
+
+def _believing(tree: Tree) -> Callable[[Node], bool]:
+    """Whether a state believes in the golden answer by what was kept: with a probability of `CONVINCED` or more, and
+    clearly more than the question alone does. A state that shows passages does not count: they do not tell what will
+    be kept.
+    """
+    start = tree.nodes[0].belief
+
+    def believes(node: Node) -> bool:
+        here = node.belief
+        return (
+            start is not None
+            and here is not None
+            and not node.passages
+            and probability(here) >= CONVINCED
+            and gains(here, start)
+        )
+
+    return believes
+
+
+def _first(tree: Tree, reached: Callable[[Node], bool]) -> list[Node]:
+    found, past = [], [False] * len(tree.nodes)
+    for node in tree.nodes[1:]:  # parents come before their children
+        past[node.id] = past[node.parent or 0]
+        if not past[node.id] and not node.terminal and reached(node):
+            found.append(node)
+            past[node.id] = True
+    return found
+
+
+def build_labels(tree: Tree, tree_hash: str, rewards: Rewards) -> list[StepLabel]:
+    """Every rewarded step with its value, in the order of `preference.pairs.prompts`."""
+    return [
+        StepLabel(
+            prompt=parent.messages or (),
+            completion=as_reply(node),
+            value=reward.value,
+            error=reward.error,
+            question_id=tree.question.id,
+            tree=tree_hash,
+            node=node.id,
+            action=node.action or "",
+            depth=node.depth,
+            visits=node.visits,
+            source=SOURCE,
+            golden_answers=tree.question.golden_answers,
+        )
+        for parent, siblings in prompts(tree, rewards)
+        for reward, node in siblings
+    ]
+
+
+def build_rankings(tree: Tree, tree_hash: str, rewards: Rewards) -> list[Ranking]:
+    """For every prompt with two or more rewarded siblings, these from best to worst; equals in order of their ids."""
+    rankings: list[Ranking] = []
+    for parent, siblings in prompts(tree, rewards):
+        if len(siblings) < 2 or len({reward.basis for reward, _ in siblings}) > 1:
+            continue
+        siblings.sort(key=lambda rated: (-rated[0].value, rated[1].id))
+        nodes = [node for _, node in siblings]
+        rankings.append(
+            Ranking(
+                prompt=parent.messages or (),
+                completions=tuple(as_reply(node) for node in nodes),
+                rewards=tuple(reward.value for reward, _ in siblings),
+                errors=tuple(reward.error for reward, _ in siblings),
+                question_id=tree.question.id,
+                tree=tree_hash,
+                nodes=tuple(node.id for node in nodes),
+                actions=tuple(node.action or "" for node in nodes),
+                depth=nodes[0].depth,
+                visits=tuple(node.visits for node in nodes),
+                source=SOURCE,
+                golden_answers=tree.question.golden_answers,
+            )
+        )
+    return rankings

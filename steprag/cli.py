@@ -53,7 +53,6 @@ COMMANDS = (
     Command("pairs import", "preference.exchange.importing", "a published RAG_ProGuide.json to pairs and its prompts"),
     Command("pairs people", "preference.exchange.people", "what people changed and corrected in conversations"),
     Command("pairs export", "preference.exchange.export", "pairs for other tools: LLaMA-Factory, OpenAI, verl"),
-    Command("pairs sensitivity", "preference.sensitivity", "which pairs another discount would flip or lose"),
     Command("pairs leakage", "preference.leakage", "looks for evaluation questions in a pairs folder"),
     Command("pairs", "preference.build", "trees to preference pairs and supervised steps"),
     Command("train", "training.train", "pairs, or the agent's own episodes, to a checkpoint"),

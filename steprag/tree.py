@@ -69,7 +69,8 @@ class Tree:
     """A finished search: nodes in order of creation, so `nodes[i].id == i` and a parent stands before its children.
 
     `iterations`: how many the search took. `known`: ids of the nodes that an earlier round's tree has too, None where
-    no earlier round was given. Raises ValueError where the nodes make no sense.
+    no earlier round was given. `grammar`: the name of the grammar that its steps follow; older trees have none
+    (`steprag.agent.profiles.grammar_of_tree`). Raises ValueError where the nodes make no sense.
     """
 
     format: int
@@ -79,6 +80,7 @@ class Tree:
     nodes: tuple[Node, ...]
     iterations: int | None = omitted()
     known: tuple[int, ...] | None = omitted()
+    grammar: str | None = omitted()
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -10,16 +10,13 @@ from pathlib import Path
 import pytest
 
 from preference.build import build
-from preference.calibration import Calibration
-from preference.config import PairsConfig, PairsStageConfig, SftConfig, TreeRewardConfig
-from preference.cover import golden_kept
-from preference.ends import ends
+from preference.config import LabelConfig, PairsConfig, PairsStageConfig, SftConfig
 from preference.gain import NATS
-from preference.gold import gold_recall
-from preference.grounds import grounded, supported
+from preference.kept import gold_recall, golden_kept, grounded, supported
 from preference.pairs import build_pairs
+from preference.reward_diagnostics import Calibration
 from preference.rewards import Rewards, outcomes, rewards
-from preference.supervised import build_trajectories
+from preference.supervised import build_trajectories, ends
 from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.config import load_config
 from steprag.errors import ConfigError, DataError
@@ -52,7 +49,7 @@ def fan(question: Question, root: Node, *below: Node) -> Tree:
 
 
 def gain(tree: Tree) -> Rewards:
-    return rewards(tree, TreeRewardConfig(name="gain"), TRANSCRIPT)
+    return rewards(tree, LabelConfig(name="gain"), TRANSCRIPT)
 
 
 def preferred(tree: Tree) -> set[tuple[int, int]]:
@@ -193,7 +190,7 @@ def test_what_a_step_back_took_is_not_kept() -> None:
 def pairs_of(tmp_path: Path, trees: list[Tree], **keys: object) -> list[Pair]:
     file = tmp_path / "trees.jsonl"
     write_records(file, trees)
-    config = load_config(PairsStageConfig, None, {"validation": 0, "card.plots": False, "reward.name": "gain", **keys})
+    config = load_config(PairsStageConfig, None, {"validation": 0, "card.plots": False, "label.name": "gain", **keys})
     build(config, [file], tmp_path / "pairs")
     return list(read_records(tmp_path / "pairs/pairs.train.jsonl", Pair))
 
@@ -219,8 +216,8 @@ def test_grounded_pairs_leave_lucky_answers_out(tmp_path: Path) -> None:
     answers = [replace(said(1, 1.0, "it"), text="So the answer is <answer> it </answer>"),
                replace(said(2, 0.0, "no"), text="So the answer is <answer> no </answer>")]  # fmt: skip
     tree = fan(CURRENCY, step(0, None, None), *answers)
-    assert len(pairs_of(tmp_path, [tree], **{"reward.name": "spre"})) == 1
-    assert pairs_of(tmp_path / "g", [tree], **{"reward.name": "spre", "reward.grounded": True}) == []
+    assert len(pairs_of(tmp_path, [tree], **{"label.name": "spre"})) == 1
+    assert pairs_of(tmp_path / "g", [tree], **{"label.name": "spre", "label.grounded": True}) == []
 
 
 def test_calibration_tells_how_often_answers_are_right_at_a_belief() -> None:
@@ -257,7 +254,7 @@ def test_a_belief_that_is_no_probability_is_refused(tmp_path: Path) -> None:
 def learnt(tree: Tree, **sft: object) -> list[int | None]:
     """The nodes whose steps become supervised rows."""
     config = SftConfig.model_validate({"paths": "shortest", **sft})
-    worth = outcomes(tree, TreeRewardConfig(alpha=1.0))
+    worth = outcomes(tree, LabelConfig(alpha=1.0))
     found = ends(tree, config.partial, TRANSCRIPT)
     return [row.node for row in build_trajectories(tree, "h", worth, gain(tree), config, ends=found)]
 

@@ -15,14 +15,14 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from data_generation.config import GenerateConfig
 from data_generation.generate import search_all, search_identity
-from data_generation.rounds import Earlier
+from data_generation.tally import Earlier
 from steprag.agent.open import Agent, make_environment
 from steprag.agent.profiles import load_profile
 from steprag.batch.journal import JOURNAL, Journal
@@ -439,6 +439,31 @@ def test_a_replay_of_a_run_whose_configuration_is_damaged_is_a_line(
     command = ["replay", "--trees", str(tmp_path / "run"), "--out", str(tmp_path / "again"), "--search.preset", preset]
     assert main(command) == code
     assert ("manifest.json: config.search: expected an object" in capsys.readouterr().err) == (code == 2)
+
+
+@pytest.mark.parametrize(("key", "value"), [("episode.depth", "3"), ("episode.top_k", "2"), ("limit", "1")])
+def test_what_decides_a_replay_is_its_identity(
+    key: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another depth into the same folder once overwrote its trees."""
+    generate(tmp_path / "run", ScriptedPolicy())
+    command = ["replay", "--trees", str(tmp_path / "run"), "--out", str(tmp_path / "again")]
+    assert main(command) == 0
+    before = (tmp_path / "again/trees.jsonl").read_bytes()
+    assert main([*command, f"--{key}", value]) == 2
+    assert f"was made with {key} = " in capsys.readouterr().err
+    assert (tmp_path / "again/trees.jsonl").read_bytes() == before
+    generate(tmp_path / "run", ScriptedPolicy(), questions=[*QUESTIONS, replace(QUESTIONS[0], id="one more")])
+    assert main(command) == 2
+    assert "was made with calls = " in capsys.readouterr().err, "the run went on"
+
+
+def test_a_replay_keeps_the_tools_and_special_tokens_of_the_run_for_those_that_read_it(tmp_path: Path) -> None:
+    generate(tmp_path / "run", ScriptedPolicy())
+    manifest = read_manifest(tmp_path / "run")
+    write_json(tmp_path / "run/manifest.json", {**manifest, "reserved": ["<tool_call>"]})
+    assert main(["replay", "--trees", str(tmp_path / "run"), "--out", str(tmp_path / "again")]) == 0
+    assert read_manifest(tmp_path / "again")["reserved"] == ["<tool_call>"]
 
 
 def test_a_replay_counts_every_answer_that_was_paid_for(tmp_path: Path) -> None:

@@ -11,20 +11,23 @@ from typing import Any
 
 import pytest
 
+from data_generation.config import GenerateConfig
 from preference.build import main, one_prompt
-from preference.config import PairsConfig, SftConfig, TreeRewardConfig
-from preference.labels import build_labels, build_rankings
-from preference.pairs import build_pairs
+from preference.config import LabelConfig, PairsConfig, SftConfig
+from preference.pairs import RuleCounts, build_pairs
 from preference.rewards import Estimate, Rewards, outcomes, rewards
 from preference.rule_counts import Funnel
 from preference.supervised import build_trajectories
 from steprag.agent.actions import Action
 from steprag.agent.grammar import START, Grammar
+from preference.supervised import build_labels, build_rankings, build_trajectories
+from steprag.agent.grammar import START, Action, Grammar
 from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.agent.profiles import grammar_of
 from steprag.cli import main as steprag
+from steprag.config import load_config
 from steprag.errors import ConfigError, DataError
-from steprag.files import dump_line, from_dict, read_records, to_dict
+from steprag.files import dump_line, from_dict, read_records, to_dict, write_records
 from steprag.runs import read_manifest
 from steprag.training_rows import Pair, Trajectory
 from steprag.tree import Node, Tree
@@ -58,7 +61,7 @@ def tree() -> Tree:
 
 
 def spre(grown: Tree, alpha: float) -> Rewards:
-    return rewards(grown, TreeRewardConfig(alpha=alpha), TRANSCRIPT)
+    return rewards(grown, LabelConfig(alpha=alpha), TRANSCRIPT)
 
 
 def values(found: Rewards) -> list[float | None]:
@@ -72,7 +75,7 @@ def given(*numbers: float | None) -> Rewards:
 
 def steps_of(grown: Tree, config: SftConfig) -> list[Trajectory]:
     return build_trajectories(
-        grown, "h", outcomes(grown, TreeRewardConfig()), rewards(grown, TreeRewardConfig(), TRANSCRIPT), config
+        grown, "h", outcomes(grown, LabelConfig()), rewards(grown, LabelConfig(), TRANSCRIPT), config
     )
 
 
@@ -84,8 +87,8 @@ def test_a_step_that_its_own_episode_took_back_is_not_imitated_and_the_step_back
         nodes.append(Node(place, place - 1, place, action, f"<{action}> x </{action}>", "x", terminal=last,
                           prediction_f1=1.0 if last else None))  # fmt: skip
     grown = Tree(1, Question("q", "?", ("x",)), "done", Usage(), tuple(nodes))
-    estimates = rewards(grown, TreeRewardConfig(), STACK)
-    rows = build_trajectories(grown, "h", outcomes(grown, TreeRewardConfig()), estimates, SftConfig(), grammar=STACK)
+    estimates = rewards(grown, LabelConfig(), STACK)
+    rows = build_trajectories(grown, "h", outcomes(grown, LabelConfig()), estimates, SftConfig(), grammar=STACK)
     assert [row.node for row in rows] == [2, 3, 4, 5], "what a summary stands for is learnt, what was popped is not"
 
 
@@ -118,12 +121,12 @@ def test_other_rewards_by_name() -> None:
     judged[4] = replace(judged[4], judge={"score": 0.2, "text": ""})
     judged[6] = replace(judged[6], judge={"score": None, "text": "?"})
     grown = replace(tree(), nodes=tuple(judged))
-    assert values(rewards(grown, TreeRewardConfig(name="best_leaf"), TRANSCRIPT)) == pytest.approx(
+    assert values(rewards(grown, LabelConfig(name="best_leaf"), TRANSCRIPT)) == pytest.approx(
         [0.81, 0.81, 0.405, None, 0.81, 0, 0.405], nan_ok=True
     )
-    scores = values(rewards(grown, TreeRewardConfig(name="judge"), TRANSCRIPT))
+    scores = values(rewards(grown, LabelConfig(name="judge"), TRANSCRIPT))
     assert scores == [pytest.approx((2 * 0.9 + 0.2) / 3), 0.9, None, None, 0.2, None, None]
-    mixed = rewards(grown, TreeRewardConfig(name="mixed", mix={"spre": 3, "judge": 1}, alpha=1.0), TRANSCRIPT)
+    mixed = rewards(grown, LabelConfig(name="mixed", mix={"spre": 3, "judge": 1}, alpha=1.0), TRANSCRIPT)
     assert values(mixed)[1] == pytest.approx((3 * 0.5 + 0.9) / 4)
     assert values(mixed)[2] == pytest.approx(0.5)  # not judged: of the other part alone
     assert [estimate and estimate.basis for estimate in mixed][1:3] == ["judge+spre", "spre"]
@@ -135,19 +138,19 @@ def test_credit_from_whole_episodes() -> None:
     nodes = list(tree().nodes)
     nodes[4], nodes[5] = replace(nodes[4], prediction_f1=0.0), replace(nodes[5], prediction_f1=1.0)
     grown = replace(tree(), nodes=tuple(nodes))
-    first = values(rewards(grown, TreeRewardConfig(name="first_answer", alpha=1), TRANSCRIPT))
+    first = values(rewards(grown, LabelConfig(name="first_answer", alpha=1), TRANSCRIPT))
     assert first == pytest.approx([0.0, 0.0, 0.5, None, 0.0, 1.0, 0.5], nan_ok=True)
-    assert values(rewards(grown, TreeRewardConfig(name="best_leaf", alpha=1), TRANSCRIPT))[:2] == [1.0, 1.0]
+    assert values(rewards(grown, LabelConfig(name="best_leaf", alpha=1), TRANSCRIPT))[:2] == [1.0, 1.0]
 
 
 def test_metrics_are_chosen_without_touching_the_tree() -> None:
     nodes = list(tree().nodes)
     nodes[4] = replace(nodes[4], content="the b", prediction_f1=0.4)
     grown = replace(tree(), nodes=tuple(nodes), question=Question("q", "?", ("a b c",)))
-    assert outcomes(grown, TreeRewardConfig(alpha=1))[4] == 0.4  # as the search saw it
-    assert outcomes(grown, TreeRewardConfig(alpha=1, metric="em"))[4] == 0.0
-    assert outcomes(grown, TreeRewardConfig(alpha=1, metric="f1_with_articles"))[4] == pytest.approx(2 / 5)
-    assert outcomes(grown, TreeRewardConfig(alpha=1, metric="em"))[:4] == [None] * 4
+    assert outcomes(grown, LabelConfig(alpha=1))[4] == 0.4  # as the search saw it
+    assert outcomes(grown, LabelConfig(alpha=1, metric="em"))[4] == 0.0
+    assert outcomes(grown, LabelConfig(alpha=1, metric="f1_with_articles"))[4] == pytest.approx(2 / 5)
+    assert outcomes(grown, LabelConfig(alpha=1, metric="em"))[:4] == [None] * 4
 
 
 OTHER_NAMES = Grammar(
@@ -181,8 +184,8 @@ def test_gold_recall_follows_the_episode(metadata: dict[str, object], recall: li
         replace(node(3, 0, "evidence", content="Tirana is a capital."), parent=2, depth=3),
     )
     grown = replace(tree(), nodes=nodes, question=Question("q", "?", ("a",), metadata))
-    assert values(rewards(grown, TreeRewardConfig(name="gold"), TRANSCRIPT)) == recall
-    assert values(rewards(_renamed(grown), TreeRewardConfig(name="gold"), OTHER_NAMES)) == recall
+    assert values(rewards(grown, LabelConfig(name="gold"), TRANSCRIPT)) == recall
+    assert values(rewards(_renamed(grown), LabelConfig(name="gold"), OTHER_NAMES)) == recall
 
 
 def shown(text: str) -> tuple[Message, ...]:
@@ -216,7 +219,7 @@ def covered(question: str, *golden: str) -> Tree:
 
 def test_cover_says_where_the_golden_answer_was_met() -> None:
     grown = covered("Which currency?", "Albanian lek", "lek")
-    cover = TreeRewardConfig(name="cover", alpha=1.0)
+    cover = LabelConfig(name="cover", alpha=1.0)
     assert values(rewards(grown, cover, TRANSCRIPT)) == [None, 1.0, 0.0, None, 0.0, 1.0, 1.0, 0.0, None]
     assert values(rewards(_renamed(grown), cover, OTHER_NAMES)) == values(rewards(grown, cover, TRANSCRIPT))
     pairs = build_pairs(grown, "h", rewards(grown, cover, TRANSCRIPT), PairsConfig())
@@ -226,7 +229,7 @@ def test_cover_says_where_the_golden_answer_was_met() -> None:
 
 @pytest.mark.parametrize(("question", "golden"), [("Is it the sol or the lek?", "lek"), ("Is it in Peru?", "no")])
 def test_cover_is_silent_where_the_answer_can_be_guessed(question: str, golden: str) -> None:
-    found = rewards(covered(question, golden), TreeRewardConfig(name="cover"), TRANSCRIPT)
+    found = rewards(covered(question, golden), LabelConfig(name="cover"), TRANSCRIPT)
     assert found == [None] * 9
 
 
@@ -249,7 +252,7 @@ def test_refused_steps_and_narrow_margins_make_no_pair() -> None:
 def test_a_margin_must_exceed_its_own_standard_error() -> None:
     found = given(0.5, 0.9, 0.5, None, 0.5, 0.5, 0.5)
     found[1], found[2] = Estimate(0.9, 0.3, "given"), Estimate(0.5, 0.4, "given")  # a gap of 0.4, known to 0.5
-    funnel = Funnel()
+    funnel = RuleCounts()
     assert build_pairs(tree(), "h", found, PairsConfig(), funnel) == []
     assert funnel.stages["margin"] == [2, 1]  # the two queries, and two answers that are level
     assert funnel.stages["standard error"] == [1, 0]
@@ -342,7 +345,7 @@ def test_the_root_does_not_make_an_episode_surer() -> None:
         nodes.append(replace(node(2 + depth, 0, action, f1), parent=0 if depth == 1 else 1 + depth, depth=depth))
     grown = Tree(1, Question("q", "?", ("a",)), "done", Usage(), tuple(nodes))
     worth = given(0.1, 0.5, 1.0, 0.4, 0.4, 0.4, 1.0)
-    found = build_trajectories(grown, "h", outcomes(grown, TreeRewardConfig()), worth, SftConfig(paths="surest"))
+    found = build_trajectories(grown, "h", outcomes(grown, LabelConfig()), worth, SftConfig(paths="surest"))
     assert [row.node for row in found] == [1, 2]
 
 
@@ -409,11 +412,17 @@ def test_runs_together_are_one_data_set(tmp_path: Path) -> None:
 
 def test_trees_of_different_prompts_are_no_data_set(tmp_path: Path) -> None:
     runs = [run_folder(tmp_path / name, 1) for name in ("bare", "first", "second")]  # bare trees have no manifest
-    assert one_prompt(runs, [{}, {"grammar": "stack"}, {"grammar": "stack"}]) == (None, STACK), (
-        "bare trees tell nothing"
-    )
-    with pytest.raises(ConfigError, match="bare and .*second were made by different prompts"):
-        one_prompt(runs, [{"grammar": "transcript"}, {}, {"grammar": "stack"}])
+    files = [run / "trees.jsonl" for run in runs]
+    named = files[0].read_text()
+    for file in files:
+        write_records(file, [replace(tree, grammar=None) for tree in list(read_records(file, Tree))])
+    told = one_prompt(files, [{}, {"grammar": "stack"}, {"grammar": "stack"}])
+    assert told == (None, STACK), "bare trees tell nothing"
+    with pytest.raises(ConfigError, match="bare.* and .*second.* were made by different prompts"):
+        one_prompt(files, [{"grammar": "transcript"}, {}, {"grammar": "stack"}])
+    files[0].write_text(named)
+    with pytest.raises(ConfigError, match="bare.* and .*first.* were made by different prompts"):
+        one_prompt(files, [{"grammar": "stack"}, {"grammar": "stack"}, {}])
     for run in runs[1:]:
         (run / "manifest.json").write_text(json.dumps({"identity": {"prompt": {"hash": run.name}}}), encoding="utf-8")
     with pytest.raises(ConfigError, match="first.*and .*second.*made by different prompts"):
@@ -422,12 +431,76 @@ def test_trees_of_different_prompts_are_no_data_set(tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "out")["prompt"] == {"hash": "first"}
 
 
-def test_same_input_same_bytes(tmp_path: Path) -> None:
-    trees = run_folder(tmp_path)
-    for name in ("one", "two"):
-        main(["--trees", str(trees), "--out", str(tmp_path / name), *PLAIN])
-    for file in ("pairs.train.jsonl", "pairs.val.jsonl", "sft.train.jsonl", "sft.val.jsonl"):
-        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+def stacked(**named: Any) -> Tree:
+    """A tree of the stack agent: two searches, and below the first a step back and a right answer."""
+    texts = {"search": "<search> a </search>", "backtrack": "<backtrack> no </backtrack>"}
+    nodes = (
+        node(0, None, None, messages=PROMPT),
+        node(1, 0, "search", messages=PROMPT, text=texts["search"], content="a"),
+        node(2, 0, "search", text="<search> b </search>", content="b"),
+        node(3, 1, "backtrack", text=texts["backtrack"], content="no"),
+        node(4, 1, "answer", 1.0, text="<answer> x </answer>", content="x"),
+        node(5, 1, "answer", 0.0, text="<answer> y </answer>", content="y"),
+    )
+    return Tree(1, Question("q", "?", ("x",)), "done", Usage(), nodes, **named)
+
+
+@pytest.mark.parametrize("malformed", ["true", "false"])
+def test_a_tree_names_its_grammar_and_one_without_it_is_refused_with_tree_action_and_remedy(
+    malformed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Trees of a stack agent without their manifest once made no pair, or a traceback."""
+    keys = ("--validation", "0", "--filters.malformed", malformed, *PLAIN)
+    made = {}
+    for name, tree in (("named", stacked(grammar="stack")), ("bare", stacked())):
+        (tmp_path / name).mkdir()
+        write_records(tmp_path / name / "trees.jsonl", [tree])
+        made[name] = steprag(["pairs", "--trees", str(tmp_path / name), "--out", str(tmp_path / name / "out"), *keys])
+    assert made == {"named": 0, "bare": 2}
+    assert [pair.action for pair in read_records(tmp_path / "named/out/pairs.train.jsonl", Pair)] == ["answer"]
+    said = capsys.readouterr().err
+    assert (
+        "the tree of question 'q' has the action 'search', which grammar transcript lacks: give the whole run" in said
+    )
+    (tmp_path / "bare/manifest.json").write_text(json.dumps({"grammar": "stack"}))
+    assert steprag(["pairs", "--trees", str(tmp_path / "bare"), "--out", str(tmp_path / "b2"), *keys]) == 0
+
+
+def test_trees_of_two_grammars_in_one_file_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = replace(tree(), grammar="transcript", question=Question("r", "?", ("a",)))
+    write_records(tmp_path / "trees.jsonl", [stacked(grammar="stack"), other])
+    assert steprag(["pairs", "--trees", str(tmp_path / "trees.jsonl"), "--out", str(tmp_path / "out")]) == 2
+    assert "the tree of question 'r' follows grammar 'transcript', not stack" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("options", "recipe"), [(["--reward.name", "cover"], ""), ([], "reward: {name: cover}\n")])
+def test_reward_is_refused_with_the_section_that_pairs_read(
+    options: list[str], recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.yaml").write_text(recipe)
+    trees = str(run_folder(tmp_path / "run", 1))
+    assert steprag(["pairs", "--trees", trees, "--config", str(tmp_path / "recipe.yaml"), *options]) == 2
+    assert "calls this section label (label.name" in capsys.readouterr().err
+
+
+def test_a_variable_for_the_search_does_not_change_pairs_nor_one_for_pairs_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`STEPRAG_REWARD__NAME=cover`, meant for pairs, once made steprag generate fail."""
+    monkeypatch.setenv("STEPRAG_REWARD__NAME", "judge")
+    monkeypatch.setenv("STEPRAG_LABEL__NAME", "best_leaf")
+    trees = run_folder(tmp_path / "run", 1)
+    assert steprag(["pairs", "--trees", str(trees), *PLAIN]) == 0
+    assert "$STEPRAG_REWARD__NAME is not read: steprag pairs calls this section label" in capsys.readouterr().err
+    assert read_manifest(trees / "pairs")["config"]["label"]["name"] == "best_leaf"
+    assert load_config(GenerateConfig).reward.name == "judge"
+
+
+def test_a_missing_evaluation_file_is_noticed_before_anything_is_built(tmp_path: Path) -> None:
+    trees = run_folder(tmp_path / "run", 1)
+    with pytest.raises(ConfigError, match="evaluation file"):
+        main(["--trees", str(trees), "--leakage.against", f"[{tmp_path}/none.jsonl]", *PLAIN])
+    assert not (trees / "pairs").exists()
 
 
 def _broken(change: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from data_generation.rounds import Earlier
+from data_generation.tally import Earlier
 from steprag.batch.results import Place, Results, index_of, places_of, read_at
 from steprag.batch.tree_results import TREES
 from steprag.cli import main

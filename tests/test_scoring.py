@@ -281,7 +281,7 @@ def test_beliefs_added_to_finished_trees_are_those_that_the_search_would_have_as
         assert all((node.belief is None) == node.terminal for node in tree.nodes)
     spent = sum(node.belief.usage.calls for tree in trees for node in tree.nodes if node.belief)
     assert read_manifest(added)["spent"]["calls"] <= spent == within - 1  # one more was the probe
-    assert main(["pairs", "--trees", str(added), "--reward.name", "gain", "--pairs.errors", "0"]) == 0
+    assert main(["pairs", "--trees", str(added), "--label.name", "gain", "--pairs.errors", "0"]) == 0
     assert json.loads((added / "pairs/report.json").read_text())["calibration"]["open"]["answers"] > 0
 
     requests = len(endpoint.requests)
@@ -347,5 +347,5 @@ def test_a_search_by_belief_needs_scores_and_an_engine_that_tells_them(
     with serve(chat_reply()) as mute:
         generate = ["generate", *options(mute, questions, world_index, tmp_path / "run"), *llamacpp(mute)]
         assert main([*generate, "--search.score", "true", "--policy.retries", "0"]) == 2
-    assert "label without a model (reward.name=cover)" in capsys.readouterr().err
+    assert "label without a model (label.name=cover)" in capsys.readouterr().err
     assert not [request for request in mute.requests if "seed" in request], "no step was sampled"

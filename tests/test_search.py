@@ -14,15 +14,16 @@ from pathlib import Path
 import pytest
 
 from data_generation.config import GenerateConfig
-from data_generation.flights import Searcher, make_searcher
+from data_generation.expand import Searcher, make_searcher
 from data_generation.generate import search_one
-from data_generation.growth import Branch, Growth, backup, mark_pending, plant, select, uct
-from data_generation.search import grow
+from data_generation.growth import SearchNode, SearchTree, add_reward, mark_pending, root_only, uct
+from data_generation.plan import most_calls
+from data_generation.search import grow, select
 from data_generation.values import VALUES
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.config import load_config
-from steprag.errors import PolicyError
+from steprag.errors import ConfigError, PolicyError
 from steprag.files import to_dict
 from steprag.gain import probability
 from steprag.policy.client import Policy
@@ -38,6 +39,14 @@ from steprag.types import (
 )
 from steprag.tree import Node, Tree
 from tests.fakes import QUESTION, BelievingPolicy, DictRetriever, ScriptedPolicy, answer, beginner, evidence, query
+from steprag.types import (
+    Message,
+    Question,
+    Sample,
+    Usage,
+)
+from steprag.tree import Node, Tree
+from tests.fakes import QUESTION, BelievingPolicy, DictRetriever, ScriptedPolicy, answer, evidence, query
 
 GOLDEN = Path(__file__).parent / "golden_tree.json"
 SEARCH = {"rollouts": 6, "extra": 0, "children": 3}
@@ -56,8 +65,8 @@ def searcher(policy: Policy, seed: int = 3, **keys: object) -> Searcher:
     return make_searcher(world, policy, None, config)
 
 
-def planted() -> Growth:
-    return plant(ASKED, State(QUESTION))
+def planted() -> SearchTree:
+    return root_only(ASKED, searcher(ScriptedPolicy()).environment)
 
 
 def search(policy: Policy, seed: int = 3, **keys: object) -> Tree:
@@ -69,7 +78,7 @@ def test_the_golden_tree_is_rebuilt_whole() -> None:
 
     To accept one: STEPRAG_ACCEPT=1 python -m tests.test_search, and read the difference.
     """
-    assert to_dict(search(ScriptedPolicy())) == json.loads(GOLDEN.read_text(encoding="utf-8"))
+    assert to_dict(search(ScriptedPolicy(), rollouts=7)) == json.loads(GOLDEN.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -133,12 +142,12 @@ def test_uct_prefers_the_unvisited_then_value_then_the_less_known() -> None:
     root.full = True
     for child, rewards in ((first, (1.0, 0.5, 0.0)), (second, (0.5, 0.0, 0.0))):
         for reward in rewards:
-            backup(child, reward)
+            add_reward(child, reward)
     assert select(growth, partial(uct, exploration=1.414)) is third
     third.closed = True
     assert select(growth, partial(uct, exploration=1.414)) is first
     for _ in range(297):
-        backup(first, 0.5)
+        add_reward(first, 0.5)
     assert uct(second, 1.414) > uct(first, 1.414)
     root.closed = True
     assert select(growth, partial(uct, exploration=1.414)) is None
@@ -152,7 +161,7 @@ def test_a_leaf_in_flight_counts_as_visited() -> None:
     for child in (first, second):
         child.full = True
         _child(growth, child)
-        backup(child, 0.5)
+        add_reward(child, 0.5)
     leaf = select(growth, partial(uct, exploration=1.414))
     assert leaf is not None
     assert leaf.parent is first
@@ -196,12 +205,12 @@ def test_a_mixed_tree_gets_more_iterations() -> None:
     assert search(written("peso"), **keys).iterations == 3
 
 
-def _child(growth: Growth, parent: Branch | None = None) -> Branch:
+def _child(growth: SearchTree, parent: SearchNode | None = None) -> SearchNode:
     above = parent or growth.root
-    branch = Branch(Node(id=-1, parent=None, depth=above.node.depth + 1), growth.root.state, above)
-    above.children.append(branch)
-    growth.number(branch)
-    return branch
+    node = SearchNode(Node(id=-1, parent=None, depth=above.record.depth + 1), growth.root.state, above)
+    above.children.append(node)
+    growth.number(node)
+    return node
 
 
 def test_delays_change_nothing() -> None:
@@ -223,20 +232,20 @@ def test_an_endpoint_error_leaves_the_tree_as_far_as_it_grew() -> None:
     growth = planted()
     with pytest.raises(PolicyError):
         asyncio.run(grow(growth, searcher(Failing(), wave=1)))
-    assert len(growth.branches) > 1
+    assert len(growth.nodes) > 1
     assert growth.usage.calls == 4
 
 
 def test_a_finished_tree_is_freed_without_a_search_for_cycles() -> None:
     """Such a search stops all requests while it walks over every living object."""
-    found: list[weakref.ref[Branch]] = []
+    found: list[weakref.ref[SearchNode]] = []
 
     async def once() -> None:
         await search_one(ASKED, searcher(Watched()))
 
     class Watched(ScriptedPolicy):
         async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-            found.extend(weakref.ref(thing) for thing in gc.get_objects() if isinstance(thing, Branch))
+            found.extend(weakref.ref(thing) for thing in gc.get_objects() if isinstance(thing, SearchNode))
             return await super().sample(messages, allowed, n=n, seed=seed)
 
     gc.collect()
@@ -244,7 +253,7 @@ def test_a_finished_tree_is_freed_without_a_search_for_cycles() -> None:
     try:
         asyncio.run(once())
         assert len(found) > 20
-        assert not any(branch() for branch in found)
+        assert not any(node() for node in found)
     finally:
         gc.enable()
 
@@ -252,7 +261,7 @@ def test_a_finished_tree_is_freed_without_a_search_for_cycles() -> None:
 def believing(policy: BelievingPolicy, question: Question = ASKED, **keys: object) -> Tree:
     """The tree of a search that asks what the policy believes."""
     given = replace(searcher(policy, score=True, **keys), scorer=policy)
-    return asyncio.run(grow(plant(question, State(question.question)), given))
+    return asyncio.run(grow(root_only(question, given.environment), given))
 
 
 def test_every_state_has_a_belief_and_asking_changes_no_tree() -> None:
@@ -270,7 +279,7 @@ def test_evidence_is_valued_by_belief_and_answers_but_for_questions_that_can_be_
     policy = BelievingPolicy()
     given = searcher(policy, score=True)
     valued = replace(given, scorer=policy, value=VALUES["gain"](given.config, None))
-    tree = asyncio.run(grow(plant(question, State(QUESTION)), valued))
+    tree = asyncio.run(grow(root_only(question, valued.environment), valued))
     children = children_of(tree)
     kept = [node for node in tree.nodes if node.action == "evidence"]
     assert kept
@@ -285,7 +294,8 @@ def test_evidence_is_valued_by_belief_and_answers_but_for_questions_that_can_be_
 
 def test_a_search_says_whether_it_found_the_golden_answer_but_for_questions_that_can_be_guessed() -> None:
     def told(golden: str) -> set[bool | None]:
-        tree = asyncio.run(grow(plant(replace(ASKED, golden_answers=(golden,)), State(QUESTION)), searcher(policy)))
+        world = searcher(policy)
+        tree = asyncio.run(grow(root_only(replace(ASKED, golden_answers=(golden,)), world.environment), world))
         assert all(node.golden_found is None for node in tree.nodes if node.action != "query")
         return {node.golden_found for node in tree.nodes if node.action == "query" and node.passages}
 
@@ -319,53 +329,40 @@ def test_a_tree_is_not_hopeless_where_a_step_gained() -> None:
     assert unmoved.status == "hopeless"
 
 
+def test_drills_are_refused_in_a_line_and_keys_of_runs_without_them_are_read() -> None:
+    made = load_config(GenerateConfig, None, {}, {"search": {"drill": None, "children": 2}})
+    assert made.search.children == 2
+    with pytest.raises(ConfigError, match=r"search\.drill is gone"):
+        load_config(GenerateConfig, None, {}, {"search": {"drill": 8}})
+
+
+class OneARequest(ScriptedPolicy):
+    """An endpoint that gives one completion a request, and is asked again for the others."""
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        parts = [await super(OneARequest, self).sample(messages, allowed, n=1, seed=seed + place) for place in range(n)]
+        whole = tuple(completion for part in parts for completion in part.completions)
+        return Sample(whole, sum((part.usage for part in parts), Usage()))
+
+
+@pytest.mark.parametrize("policy", [ScriptedPolicy, OneARequest])
+@pytest.mark.parametrize(("rollouts", "wave"), [(1, 4), (2, 8), (3, 2), (5, 4), (16, 2), (7, 3)])
+@pytest.mark.parametrize("extra", [0, 3])
+def test_waves_never_overshoot_the_rollouts_nor_the_calls_that_plan_names(
+    policy: type[ScriptedPolicy], rollouts: int, wave: int, extra: int
+) -> None:
+    asked, keys = policy(), {"rollouts": rollouts, "wave": wave, "extra": extra}
+    world = searcher(asked, **keys, contrast=None, hopeless=None)
+    tree = asyncio.run(grow(root_only(ASKED, world.environment), world))
+    assert tree.iterations is not None
+    assert tree.iterations <= rollouts + extra
+    assert tree.status == "closed" or tree.iterations in (rollouts, rollouts + extra)
+    assert len(asked.prompts) == tree.usage.calls <= most_calls(world.config)
+
+
 if __name__ == "__main__":
     import os
 
     if os.environ.get("STEPRAG_ACCEPT"):
-        GOLDEN.write_text(
-            json.dumps(to_dict(search(ScriptedPolicy())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
-
-
-def words(tree: Tree) -> list[tuple[int | None, str]]:
-    return [(node.parent, node.text) for node in tree.nodes]
-
-
-def drilled(golden: str = "lek", **keys: object) -> tuple[Tree, Tree]:
-    """A search without drills, and the same with them, by a policy that now and then reads what it needs."""
-
-    def reader(prompt: str, draw: int) -> str:
-        reads = prompt.endswith("Read the passages.") and draw % 3 == 0
-        return evidence("Prices in Albania are quoted in the lek.") if reads else beginner(prompt, draw)
-
-    asked = replace(ASKED, golden_answers=(golden,))
-    plain, more = (
-        asyncio.run(grow(plant(asked, State(QUESTION)), searcher(ScriptedPolicy(reader), **keys, **also)))
-        for also in ({}, {"drill": 12})
-    )
-    return plain, more
-
-
-def test_after_a_search_what_found_or_kept_the_golden_answer_is_sampled_again() -> None:
-    plain, more = drilled()
-    assert words(more)[: len(plain.nodes)] == words(plain), "the search itself is the same"
-    assert more.status == plain.status
-    fresh = more.nodes[len(plain.nodes) :]
-    assert {node.action for node in fresh} == {"evidence", "answer", "query", None}
-    for node in fresh:
-        above = more.nodes[node.parent or 0]
-        assert above.golden_found or "lek" in (above.content or ""), "nothing else is sampled again"
-    scored = [node for node in fresh if node.action == "answer"]
-    assert scored
-    assert all(node.prediction_f1 is not None and node.visits == 1 for node in scored)
-    assert drilled()[1] == more
-
-
-def test_nothing_is_drilled_where_the_golden_answer_never_was_or_can_be_guessed_or_the_tree_is_at_its_limit() -> None:
-    for golden in ("dinar", "Tirana"):
-        plain, more = drilled(golden)
-        assert words(more) == words(plain)
-    with_limit = {"tree.calls": 4}
-    plain, more = drilled(**with_limit)
-    assert (plain.status, words(more)) == ("limit", words(plain))
+        tree = to_dict(search(ScriptedPolicy(), rollouts=7))
+        GOLDEN.write_text(json.dumps(tree, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

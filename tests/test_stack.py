@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_generation.config import GenerateConfig
-from data_generation.flights import make_searcher
-from data_generation.growth import plant
+from data_generation.expand import make_searcher
+from data_generation.growth import root_only
 from data_generation.search import grow
 from steprag.agent.environment import Environment
 from steprag.agent.grammars import GRAMMARS, STACK
@@ -171,8 +171,8 @@ def test_steps_back_from_one_state_are_twins_whatever_their_notes() -> None:
     config = load_config(GenerateConfig, None, {"search.rollouts": 6, "search.children": 4, "episode.depth": 9})
     environment = Environment(load_profile("stack"), WORLD, 1, 9)
     policy = ScriptedPolicy(script)
-    growth = plant(Question("q", ASKED, ("Tirana",)), environment.start(ASKED))
-    tree = asyncio.run(grow(growth, make_searcher(environment, policy, None, config)))
+    root = root_only(Question("q", ASKED, ("Tirana",)), environment)
+    tree = asyncio.run(grow(root, make_searcher(environment, policy, None, config)))
     backs = [node.parent for node in tree.nodes if node.action == "backtrack"]
     assert backs
     assert len(backs) == len(set(backs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,8 +37,8 @@ from steprag.gold import em_of, parts_of
 from steprag.inputs import read_passages, read_questions
 from steprag.metrics import parts_match
 from steprag.training_rows import Trajectory
-from steprag.types import Prediction, Question, Step, Usage
-from tests.fakes import DictRetriever, Endpoint, chat_reply, serve
+from steprag.types import Passage, Prediction, Question, Step, Usage
+from tests.fakes import DictRetriever, Endpoint, answer, chat_reply, evidence, query, serve
 
 CORPUS = {passage.id: passage for passage in read_passages(atlas.path("corpus"))}
 
@@ -90,6 +91,21 @@ def test_worked_episodes_replay_in_the_words_of_each_arm(arm: Arm, tmp_path: Pat
     rows = asyncio.run(replay_all(file, atlas.path("corpus"), environment, seed=0))
     readings = sum(len(one.readings) for one in read_records(atlas.task("worked.train"), TaskEpisode))
     assert len(rows) == 2 * readings + 300, "a search and what is made of it for each reading, and an answer each"
+
+
+def test_of_the_corpus_only_the_gold_passages_stay_in_memory(tmp_path: Path) -> None:
+    read = (WorkedStep("query", query("a")), WorkedStep("evidence", evidence("b"), ("gold",)))
+    episode = WorkedEpisode("e", "Who?", ("x",), (*read, WorkedStep("answer", answer("x"))))
+    write_records(tmp_path / "episodes.jsonl", [episode])
+    many = (Passage(f"p{number}", "t", f"{number} " * 2**17) for number in range(40))
+    write_records(tmp_path / "corpus.jsonl", [Passage("gold", "Gold", "It is b."), *many])
+    environment = Environment(load_profile("transcript"), DictRetriever(), 3, DEPTH)
+    tracemalloc.start()
+    rows = asyncio.run(replay_all(tmp_path / "episodes.jsonl", tmp_path / "corpus.jsonl", environment, seed=0))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "It is b." in rows[1].prompt[-1]["content"]
+    assert peak < (tmp_path / "corpus.jsonl").stat().st_size / 3
 
 
 def test_the_stack_sums_up_what_helps_and_takes_back_what_does_not() -> None:

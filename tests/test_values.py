@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from data_generation.config import GenerateConfig
-from data_generation.flights import Searcher, make_searcher
-from data_generation.growth import Branch, plant
+from data_generation.expand import Searcher, make_searcher
+from data_generation.growth import SearchNode, root_only
 from data_generation.search import grow
 from data_generation.values import Fresh, Valued
 from inference.answer_judge import parse
@@ -55,7 +55,7 @@ def search(judge: ScriptedJudge, policy: ScriptedPolicy | None = None, **keys: o
     config = load_config(GenerateConfig, None, {"seed": 3, **{k.replace("__", "."): v for k, v in keys.items()}})
     world = Environment(load_profile("transcript"), DictRetriever(), config.episode.top_k, config.episode.depth)
     searcher = make_searcher(world, policy or ScriptedPolicy(), Judge(judge, config.reward.gold), config)
-    return asyncio.run(grow(plant(ASKED, State(QUESTION)), searcher))
+    return asyncio.run(grow(root_only(ASKED, world), searcher))
 
 
 @pytest.mark.parametrize(("reply", "score"), [
@@ -152,16 +152,15 @@ def test_another_rule_and_another_value_need_no_branch_in_the_search() -> None:
     """mctx's way: both are functions that the search is given. Here: the last child first, every answer worth 1."""
     config = load_config(GenerateConfig, None, {"search.rollouts": 12, "search.contrast": None, "seed": 3})
     world = Environment(load_profile("transcript"), DictRetriever(), config.episode.top_k, config.episode.depth)
-    visited: list[Branch] = []
+    visited: list[SearchNode] = []
 
-    def newest(branch: Branch) -> float:
-        visited.append(branch)
-        return float(branch.id)
+    def newest(node: SearchNode) -> float:
+        visited.append(node)
+        return float(node.id)
 
     async def all_right(question: Question, fresh: Fresh) -> Valued:
-        return [(branch, 1.0) for branch in fresh.answers], Usage()
+        return [(node, 1.0) for node in fresh.answers], Usage()
 
-    growth = plant(ASKED, world.start(QUESTION))
-    tree = asyncio.run(grow(growth, Searcher(world, ScriptedPolicy(), newest, all_right, config)))
+    tree = asyncio.run(grow(root_only(ASKED, world), Searcher(world, ScriptedPolicy(), newest, all_right, config)))
     assert visited
     assert {node.value for node in tree.nodes if node.visits} == {1.0}

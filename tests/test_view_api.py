@@ -23,8 +23,8 @@ from steprag.agent.grammars import TRANSCRIPT
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.tree_results import tree_counts
 from steprag.cli import main
-from steprag.files import dump_line, from_dict, line_hash, read_records
-from steprag.runs import open_run
+from steprag.files import dump_line, from_dict, line_hash, read_records, write_json
+from steprag.runs import open_run, read_manifest
 from steprag.training_rows import Pair
 from steprag.tree import Tree
 from steprag.types import Passage
@@ -136,11 +136,11 @@ def test_a_damaged_journal_is_told_and_the_node_is_shown(tmp_path: Path) -> None
 def test_rewards_and_fates_are_those_of_the_pairs(tmp_path: Path, rule: str) -> None:
     """A pair that no rule dropped is a pair that the rules make, and the other way round."""
     run = shipped_run(tmp_path / "run", 8)
-    config = PairsStageConfig.model_validate({"reward": {"name": rule}})
+    config = PairsStageConfig.model_validate({"label": {"name": rule}})
     for number, line in enumerate(shipped_lines(8), 1):
         tree = from_dict(Tree, json.loads(line), SHIPPED, number)
         told = got(f"/api/rewards?run=run&line={number}&rule={rule}", run)
-        estimates = rewards(tree, config.reward, TRANSCRIPT)
+        estimates = rewards(tree, config.label, TRANSCRIPT)
         assert told["values"] == [None if one is None else one.value for one in estimates]
         made = {(pair.chosen_node, pair.rejected_node) for pair in build_pairs(tree, "x", estimates, config.pairs)}
         names = {"margin", "standard error", "same action", "different content", "cap", "well formed",
@@ -161,6 +161,10 @@ def test_the_fates_follow_the_configuration_of_a_pairs_folder(tmp_path: Path) ->
     made = {(pair.chosen_node, pair.rejected_node) for pair in strict if pair.question_id == "atlas-train-0001"}
     assert made <= kept  # what is missing fell to filters across trees
     assert kept < {(one["chosen"], one["rejected"]) for one in got("/api/rewards?run=run&line=1", run)["pairs"]}
+    manifest = read_manifest(tmp_path / "strict")
+    manifest["config"]["reward"] = manifest["config"].pop("label")  # a folder of an earlier version
+    write_json(tmp_path / "strict/manifest.json", manifest)
+    assert got(like, run, tmp_path / "strict") == told
 
 
 def test_a_pair_leads_to_its_tree_and_kind(tmp_path: Path) -> None:

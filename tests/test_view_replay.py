@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from data_generation.config import GenerateConfig
-from data_generation.flights import Searcher, make_searcher
-from data_generation.growth import Growth, finished, plant
+from data_generation.expand import Searcher, make_searcher
+from data_generation.growth import SearchTree, finished, root_only
 from data_generation.search import run_wave, verdict
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.config import load_config
 from steprag.tree import Tree
 from steprag.types import Question, State
+from steprag.types import Question
+from steprag.tree import Tree
 from tests.browser import browser, page_in
 from tests.fakes import QUESTION, BelievingPolicy, DictRetriever
 from tests.viewing import SHIPPED, made_run, viewer
@@ -43,20 +45,20 @@ def grown(name: str, **keys: Any) -> tuple[Tree, list[Moment]]:
     policy = BelievingPolicy()
     world = Environment(load_profile("transcript"), DictRetriever(), 3, config.episode.depth)
     searcher = make_searcher(world, policy, None, config, policy if config.search.score else None)
-    growth = plant(Question(name, QUESTION, ("lek", "Albanian lek")), State(QUESTION))
+    growth = root_only(Question(name, QUESTION, ("lek", "Albanian lek")), world)
     moments = list(asyncio.run(_iterated(growth, searcher)))
     ended = verdict(growth, config.search, config.tree)
     assert ended is not None
     return finished(growth, ended), moments
 
 
-async def _iterated(growth: Growth, searcher: Searcher) -> list[Moment]:
+async def _iterated(growth: SearchTree, searcher: Searcher) -> list[Moment]:
     moments = []
     while not verdict(growth, searcher.config.search, searcher.config.tree):
         await run_wave(growth, searcher)
-        known = growth.branches
-        means = [branch.total / branch.visits if branch.visits else None for branch in known]
-        moments.append((len(known), [branch.visits for branch in known], means))
+        known = growth.nodes
+        means = [node.total / node.visits if node.visits else None for node in known]
+        moments.append((len(known), [node.visits for node in known], means))
     return moments
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from data_generation.weave import NOTES, weave_all
 from data_generation.worked import WorkedEpisode
-from steprag.agent.grammars import TRANSCRIPT
 from steprag.cli import main
 from steprag.files import read_records, write_records
 from steprag.training_rows import Trajectory
@@ -44,7 +43,7 @@ def tree(*, below_the_failed: float = 0.0, question: Question = ASKED) -> Tree:
 
 def woven(tmp_path: Path, grown: Tree, *, straight: bool = False) -> list[WorkedEpisode]:
     write_records(tmp_path / "trees.jsonl", [grown])
-    return list(weave_all(tmp_path / "trees.jsonl", TRANSCRIPT, straight=straight))
+    return list(weave_all(tmp_path / "trees.jsonl", {}, straight=straight))
 
 
 def test_a_failed_search_the_way_back_and_the_better_one_are_an_episode(tmp_path: Path) -> None:
@@ -107,8 +106,7 @@ def test_woven_episodes_are_learnt_but_for_the_failed_step(
 def test_trees_of_agents_that_keep_no_facts_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], grammar: str
 ) -> None:
-    write_records(tmp_path / "trees.jsonl", [tree()])
-    (tmp_path / "manifest.json").write_text(json.dumps({"grammar": grammar}))
+    write_records(tmp_path / "trees.jsonl", [replace(tree(), nodes=tree().nodes[:1], grammar=grammar)])
     assert main(["weave", "--trees", str(tmp_path), "--out", str(tmp_path / "woven.jsonl")]) == 2
     assert f"its agent ({grammar}) searches twice in a row" in capsys.readouterr().err
     assert not (tmp_path / "woven.jsonl").exists()

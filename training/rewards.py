@@ -77,7 +77,7 @@ def evidence(played: Played) -> float | None:
     """The share of the gold passages that were found and whose subject the kept text names.
 
     Kept is what the steps on the stack say whose action keeps (`Action.keeps`). None without gold, and for a grammar
-    without such actions. A proxy, the same as in `preference.gold`: it asks for the title's words, not for the fact.
+    without such actions. A proxy, the same as in `preference.kept`: it asks for the title's words, not for the fact.
     """
     gold = gold_of(played.question)
     if gold is None or not any(action.keeps for action in played.grammar.actions):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,7 @@ from preference.exchange.proguide import (
     read_rows,
 )
 from preference.exchange.push import add_push_option, push_if_asked
-from preference.leakage import check_folder
-from preference.pairs_folder import PairsFolder
-from preference.report import summary, write_report
-from preference.rule_counts import Funnel
+from preference.pairs_folder import made_folder
 from steprag.agent.inert import CONTROL_TOKEN
 from steprag.agent.profiles import PromptProfile, load_profile
 from steprag.cli import guarded
@@ -64,36 +60,27 @@ def import_file(config: FolderConfig, path: Path, out: Path) -> None:
     identity = {"file": file_hash(path), **config.identity}
     with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
         profile = _extract(path, out / PROFILE)
-        prompt = profile.identity
-        funnel, tally = Funnel(), Counter[str]()
-        with PairsFolder(out, config, ("pairs",), profile.grammar, funnel) as folder:
-            refused = folder.file("refused.jsonl")
+        with made_folder("pairs import", run, config, ("pairs",), profile.grammar, profile.identity) as folder:
+            refused, counts = folder.file("refused.jsonl"), folder.counts
             for number, row in read_rows(path):
-                tally["rows"] += 1
+                counts["rows"] += 1
                 reason = problem(row)
                 if reason:
-                    tally["refused"] += 1
+                    counts["refused"] += 1
                     refused.write(dump_line({"row": number, "reason": reason, **row}) + "\n")
                 else:
                     question, pair = to_pair(row, profile)
-                    tally["prompts_byte_for_byte"] += _rendered_alike(pair, row)
+                    counts["prompts_byte_for_byte"] += _rendered_alike(pair, row)
                     folder.add(question, [pair])
-            stats = folder.finish()
-            counts = {**tally, **folder.counts}
-            source = {"file": {"name": path.name, "sha256": identity["file"]}, "lacks": list(LACKS),
-                      "question_sources": dict(folder.sources)}  # fmt: skip
-            write_report(folder, config, {"counts": counts, "source": source, "prompt": prompt,
-                                          "rules": funnel.rows(), "pairs": stats})  # fmt: skip
-        run.set(counts=counts, prompt=prompt)
-        if config.leakage.against:
-            check_folder(out, config.leakage)
+            folder.facts["source"] = {"file": {"name": path.name, "sha256": identity["file"]}, "lacks": list(LACKS),
+                                      "question_sources": dict(folder.sources)}  # fmt: skip
+    alike = counts["prompts_byte_for_byte"]
     say(
-        f"pairs import: {tally['rows'] - tally['refused']} of {tally['rows']} rows are pairs (others: refused.jsonl); "
-        f"{tally['prompts_byte_for_byte']} prompts are the file's byte for byte, the others as {PROFILE} renders them\n"
+        f"pairs import: {counts['rows'] - counts['refused']} of {counts['rows']} rows are pairs (others: "
+        f"refused.jsonl); {alike} prompts are the file's byte for byte, the others as {PROFILE} renders them\n"
         f"pairs import: the file lacks {', '.join(LACKS)}: it cannot be re-scored or cut by margin\n"
         f"pairs import: generate and infer with its prompts by --prompt.profile {out / PROFILE}"
     )
-    say(summary("pairs import", out))
 
 
 def _extract(path: Path, out: Path) -> PromptProfile:

@@ -6,15 +6,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from preference.config import FolderConfig
-from preference.leakage import check_folder
-from preference.pairs_folder import PairsFolder
-from preference.report import summary, write_report
-from preference.rule_counts import Funnel
+from preference.pairs_folder import made_folder
 from steprag.agent.profiles import grammar_of
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
@@ -51,28 +47,20 @@ def from_people(config: FolderConfig, run_folder: Path, out: Path, *, web: bool)
     sources = {file.name: file_hash(file) for file in (turns_file, preferred) if file.exists()}
     identity = {"turns": sources, "web": web, **config.identity}
     with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
-        funnel, tally, words = Funnel(), Counter[str](), dict[str, str]()
-        prompt = manifest["identity"].get("prompt")
-        with PairsFolder(out, config, ("pairs",), grammar_of(manifest), funnel) as folder:
+        words, prompt = dict[str, str](), manifest["identity"].get("prompt")
+        with made_folder("pairs people", run, config, ("pairs",), grammar_of(manifest), prompt) as folder:
+            folder.facts["source"] = {"run": run_folder.name}
             for row in read_records(preferred, HumanPair) if preferred.exists() else ():
-                tally["changed_steps"] += 1
-                if web or funnel.count(NO_EVIDENCE_OF_STRANGERS, not row.web):
+                folder.counts["changed_steps"] += 1
+                if web or folder.rules.count(NO_EVIDENCE_OF_STRANGERS, not row.web):
                     question = words.setdefault(people_id(row.question), row.question)
                     folder.add(*to_pair(row, question, turns.get(row.turn)))
             stream = folder.file(CORRECTIONS)
             for question in corrections(turns.values()):
-                tally["corrections"] += 1
+                folder.counts["corrections"] += 1
                 stream.write(dump_line(question) + "\n")
-            stats = folder.finish()
-            counts = {**tally, **folder.counts}
-            write_report(folder, config, {"counts": counts, "source": {"run": run_folder.name}, "prompt": prompt,
-                                          "rules": funnel.rows(), "pairs": stats})  # fmt: skip
-        run.set(counts=counts, prompt=prompt)
-        if config.leakage.against:
-            check_folder(out, config.leakage)
-    say(f"pairs people: {tally['changed_steps']} changed steps; {tally['corrections']} questions with an answer of a "
-        f"person's in {out / CORRECTIONS}")  # fmt: skip
-    say(summary("pairs people", out))
+    changed, corrected = folder.counts["changed_steps"], folder.counts["corrections"]
+    say(f"pairs people: {changed} changed steps; {corrected} questions with a person's answer in {out / CORRECTIONS}")
 
 
 def to_pair(row: HumanPair, question: str, turn: Turn | None) -> tuple[Question, list[Pair]]:

@@ -4,35 +4,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from steprag.errors import ConfigError
 from steprag.progress import say
 
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
 FILES = ["*.jsonl", "README.md", "report.json", "leakage.json", "manifest.json", "plot_*.png", "*.yaml"]
 """What is sent of a folder. Locks, metrics and refused rows stay."""
 KEPT_BACK = ["metrics.jsonl", "refused.jsonl"]
-
-
-class Hub(Protocol):
-    """The two calls that are made of `huggingface_hub.HfApi`."""
-
-    def create_repo(self, repo_id: str, *, repo_type: str, private: bool, exist_ok: bool) -> Any:
-        """Makes the repository, or leaves one that is there."""
-        ...
-
-    def upload_folder(
-        self,
-        *,
-        repo_id: str,
-        repo_type: str,
-        folder_path: str,
-        allow_patterns: list[str],
-        ignore_patterns: list[str],
-        commit_message: str,
-    ) -> Any:
-        """Sends the folder's matching files in one commit."""
-        ...
 
 
 def add_push_option(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +37,7 @@ def push_if_asked(arguments: argparse.Namespace, folder: Path) -> None:
         raise ConfigError(f"--push {arguments.push}: {reason[:200]} (is HF_TOKEN set, and may it write?)") from None
 
 
-def push(folder: Path, repo: str, hub: Hub, *, private: bool) -> None:
+def push(folder: Path, repo: str, hub: HfApi, *, private: bool) -> None:
     """Makes the repository if there is none, and sends the folder's files in one commit."""
     hub.create_repo(repo, repo_type="dataset", private=private, exist_ok=True)
     hub.upload_folder(

@@ -44,5 +44,5 @@ async def check_scoring(scorer: Scorer) -> None:
     except (PolicyError, PolicyUnavailable) as error:
         raise ConfigError(
             f"this endpoint does not tell log-probabilities of a given text ({error}); serve the model with "
-            f"{', '.join(SCORING)} (steprag policy serve), or label without a model (reward.name=cover)"
+            f"{', '.join(SCORING)} (steprag policy serve), or label without a model (label.name=cover)"
         ) from None

@@ -22,6 +22,7 @@ from steprag.agent.stack import live
 from steprag.agent.tools import ToolSpec
 from steprag.errors import ConfigError, quoted
 from steprag.types import Message, Passage, State
+from steprag.tree import Tree
 from steprag.yaml_files import read_yaml
 
 PROFILES = Path(__file__).parents[2] / "configs" / "prompts"
@@ -249,3 +250,28 @@ def grammar_of(manifest: Mapping[str, Any]) -> Grammar:
     prompt = (manifest.get("config") or {}).get("prompt")
     profile = prompt.get("profile") if isinstance(prompt, dict) else None
     return load_profile(str(profile)).grammar if profile else TRANSCRIPT
+
+
+def grammar_of_tree(tree: Tree, manifest: Mapping[str, Any]) -> Grammar:
+    """The grammar that a tree names, or else the manifest of its run. Raises ConfigError as `grammar_of` and
+    `check_follows`.
+    """
+    grammar = grammar_of({"grammar": tree.grammar} if tree.grammar else manifest)
+    check_follows(tree, grammar)
+    return grammar
+
+
+def check_follows(tree: Tree, grammar: Grammar) -> None:
+    """Raises ConfigError where a tree names another grammar, or has an action that this one lacks."""
+    whose = f"the tree of question {quoted(tree.question.id)}"
+    if tree.grammar not in (None, grammar.name):
+        raise ConfigError(
+            f"{whose} follows grammar {quoted(tree.grammar)}, not {grammar.name}; give trees of one prompt "
+            "profile, and where a profile is asked for the one that made them"
+        )
+    known = {action.name for action in grammar.actions}
+    if unknown := next((node.action for node in tree.nodes if node.action not in known | {None}), None):
+        raise ConfigError(
+            f"{whose} has the action {quoted(unknown)}, which grammar {grammar.name} lacks: give the whole run folder, "
+            "whose manifest names its grammar, or add the field grammar to the tree's line"
+        )

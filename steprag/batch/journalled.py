@@ -34,7 +34,7 @@ def scorer_of(model: Model) -> Scorer:
     """The model as one that scores texts. Raises ConfigError where it cannot."""
     if isinstance(model.policy, Scorer):
         return model.policy
-    raise ConfigError("this policy cannot score; label without a model (reward.name=cover)")
+    raise ConfigError("this policy cannot score; label without a model (label.name=cover)")
 
 
 class JournalledPolicy:

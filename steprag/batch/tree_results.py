@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -10,6 +11,9 @@ from typing_extensions import TypedDict
 from steprag.agent.compliance import written
 from steprag.batch.results import ResultKind
 from steprag.files import dump_line
+from steprag.tree import Tree
+from steprag.types import Usage
+from steprag.files import dump_line, existing
 from steprag.tree import Tree
 from steprag.types import Usage
 
@@ -66,6 +70,12 @@ def counts_fit(counts: dict[str, Any]) -> bool:
     except ValidationError:
         return False
     return True
+
+
+def trees_file(given: str) -> Path:
+    """The trees of a run folder, or the file itself. Raises ConfigError."""
+    found = existing(given, "trees")
+    return existing(found / "trees.jsonl", "trees of the run") if found.is_dir() else found
 
 
 TREES = ResultKind(Tree, lambda tree: tree.question.id, tree_counts, counts_fit)

@@ -41,13 +41,13 @@ SOUND = ("--filters.repeating", "true", "--filters.again", "true", "--filters.un
 of a search and an answer are left out: the agent learnt to search on and on
 (docs/figures/results-shipped-start.md). One episode a tree would be too few.
 """
-STEPS = ("--reward.grounded", "true", "--sft.paths", "shortest")
+STEPS = ("--label.grounded", "true", "--sft.paths", "shortest")
 """Of right episodes, those whose facts were found, for luck teaches to guess; the shortest, for the others dawdle."""
 RULES = {
-    "gain": (*SOUND, *STEPS, "--reward.name", "gain", "--sft.partial", "kept"),
-    "cover": (*SOUND, *STEPS, "--reward.name", "cover", "--reward.alpha", "1", "--sft.partial", "kept"),
-    "rollouts": (*SOUND, "--reward.alpha", "1", "--sft.paths", "surest"),
-    "outcome": (*SOUND, "--reward.name", "first_answer", "--reward.metric", "em", "--reward.alpha", "1",
+    "gain": (*SOUND, *STEPS, "--label.name", "gain", "--sft.partial", "kept"),
+    "cover": (*SOUND, *STEPS, "--label.name", "cover", "--label.alpha", "1", "--sft.partial", "kept"),
+    "rollouts": (*SOUND, "--label.alpha", "1", "--sft.paths", "surest"),
+    "outcome": (*SOUND, "--label.name", "first_answer", "--label.metric", "em", "--label.alpha", "1",
                 "--pairs.errors", "0", "--sft.paths", "all"),
 }  # fmt: skip
 """What makes an arm's supervised steps and pairs: beliefs and found answers; string match; the mean of the rollouts

@@ -110,7 +110,7 @@ def refusal(engine: str) -> str | None:
         return None
     return (
         f"engine {engine} cannot score: the chat API of OpenAI and of endpoints of unknown make tells no "
-        f"log-probabilities of a given text; use {', '.join(SCORING)}, or label without a model (reward.name=cover)"
+        f"log-probabilities of a given text; use {', '.join(SCORING)}, or label without a model (label.name=cover)"
     )
 
 
@@ -210,7 +210,7 @@ class EndpointScorer:
         if self._root is None:
             raise ConfigError(
                 f"the endpoint does not say where the weights of {self._model} lie, so its chat template is not "
-                "known here; score with vllm or llamacpp, or label without a model (reward.name=cover)"
+                "known here; score with vllm or llamacpp, or label without a model (label.name=cover)"
             )
         if self._root not in self._tokenizers:
             self._tokenizers[self._root] = load_tokenizer(resolve_model(self._root))

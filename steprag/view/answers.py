@@ -82,7 +82,7 @@ class Answers:
         """A tree's skeleton, where it stands, and what the actions of its grammar do."""
         _, place, tree, line = self._tree(at)
         try:
-            told = roles(self.run(at.run).grammar())
+            told = roles(self.run(at.run).grammar(tree))
         except ConfigError:  # a prompt profile that is not found from here: the tree is shown, its steps all alike
             told = {}
         return {"line": place.line, "roles": told, **skeleton(tree, line)}
@@ -93,13 +93,14 @@ class Answers:
         return node_told(tree, node_of(tree, node, listing, place), self.run(at.run))
 
     def rewards(self, at: Address, reward: dict[str, Any], like: str | None) -> dict[str, Any]:
-        """The rewards of a tree's nodes, and what became of every two siblings. `reward` are keys of that section;
-        `like` names a pairs run whose own configuration is taken, under those keys.
+        """The rewards of a tree's nodes, and what became of every two siblings. `reward` are keys of the
+        section `label` of pairs; `like` names a pairs run whose own configuration is taken, under those keys.
         """
         _, _, tree, line = self._tree(at)
         options = dict(self.run(like).manifest()[0].get("config") or {}) if like else {}
-        options["reward"] = {**(options.get("reward") or {}), **reward}
-        return behind(REWARDS)(tree, line, self.run(at.run).grammar(), options)
+        made = options.pop("reward", None)  # folders of earlier versions have the section `label` under this name
+        options["label"] = {**(options.get("label") or made or {}), **reward}
+        return behind(REWARDS)(tree, line, self.run(at.run).grammar(tree), options)
 
     def every_reward(self, at: Address) -> dict[str, Any]:
         """`rewards` of a tree under every rule, by its name; `fault` says why a rule has nothing to say of the tree."""

@@ -10,9 +10,9 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-REWARDS = "preference.told:told_rewards"
+REWARDS = "preference.view_rewards:view_rewards"
 """(tree, line, grammar, options) -> rewards of every node, and what became of every two siblings."""
-RULES = "preference.told:told_rules"
+RULES = "preference.view_rewards:rule_names"
 """() -> the reward rules and their options."""
 SCORE = "inference.told:told_score"
 """(prediction) -> its scores, as `steprag evaluate` computes them."""

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from steprag.agent.grammar import Grammar
-from steprag.agent.profiles import grammar_of
+from steprag.agent.profiles import grammar_of_tree
 from steprag.errors import ConfigError, DataError
 from steprag.runs import read_manifest
+from steprag.tree import Tree
 from steprag.view.kinds import FILES, FileKind
 from steprag.view.listing import Listing
 
@@ -61,9 +62,9 @@ class RunFolder:
         except (ConfigError, DataError) as error:
             return {}, str(error)
 
-    def grammar(self) -> Grammar:
-        """The grammar of its steps. Raises ConfigError where it is not known here."""
-        return grammar_of(self.manifest()[0])
+    def grammar(self, tree: Tree) -> Grammar:
+        """The grammar of a tree's steps. Raises ConfigError where it is not known here, or not the tree's."""
+        return grammar_of_tree(tree, self.manifest()[0])
 
     def kinds(self) -> list[str]:
         """What can be looked at."""

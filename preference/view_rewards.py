@@ -1,4 +1,4 @@
-"""What the viewer is told of a tree: the rewards of its steps under a rule, and what became of every two siblings."""
+"""What the viewer shows of a tree: the rewards of its steps under a rule, and what became of every two siblings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from preference.config import PairsStageConfig, Part
 from preference.filters import checks, content_reader
-from preference.grounds import grounded
+from preference.kept import grounded
 from preference.pairs import fates
 from preference.rewards import Rewards, rewards
 from steprag.agent.grammar import Grammar
@@ -18,12 +18,12 @@ from steprag.files import line_hash
 from steprag.tree import Tree
 
 
-def told_rules() -> list[str]:
+def rule_names() -> list[str]:
     """The names of the reward rules that need no weights."""
     return list(get_args(Part))
 
 
-def told_rewards(tree: Tree, line: str, grammar: Grammar, options: Mapping[str, Any]) -> dict[str, Any]:
+def view_rewards(tree: Tree, line: str, grammar: Grammar, options: Mapping[str, Any]) -> dict[str, Any]:
     """Rewards by node id with their standard errors, and a row for every two siblings that could be a pair.
 
     `line` is the tree's own in its file. `options` are sections of `steprag pairs`, such as a pairs folder's own
@@ -36,8 +36,8 @@ def told_rewards(tree: Tree, line: str, grammar: Grammar, options: Mapping[str, 
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ConfigError(f"reward rule: {where}: {first['msg'].lower()}") from None
-    judged = grounded(tree, grammar) if config.reward.grounded else tree
-    estimates = rewards(judged, config.reward, grammar)
+    judged = grounded(tree, grammar) if config.label.grounded else tree
+    estimates = rewards(judged, config.label, grammar)
     # no models are loaded for a page, and it shows its marks by itself
     filters = config.filters.model_copy(update={"english": False, "max_tokens": None, "marked": None})
     passing = checks(filters, grammar, content_reader(grammar))
@@ -48,7 +48,7 @@ def told_rewards(tree: Tree, line: str, grammar: Grammar, options: Mapping[str, 
             {"chosen": pair.chosen_node, "rejected": pair.rejected_node, "margin": pair.margin,
              "error": pair.margin_error, "rule": dropped}
         )  # fmt: skip
-    return {"rule": config.reward.name, **_columns(estimates), "pairs": rows}
+    return {"rule": config.label.name, **_columns(estimates), "pairs": rows}
 
 
 def _columns(estimates: Rewards) -> dict[str, list[Any]]:
