@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import random
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import pytest
 from indexes.build import build_index
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
+from steprag.batch.journal import QuestionCalls
 from steprag.cli import guarded
 from steprag.engines.models import resolve_model
 from steprag.engines.tokens import load_tokenizer, prompt_tokens
@@ -36,6 +39,7 @@ from training.config import GrpoSection, TrainConfig
 from training.episodes import Group, Sampling, StepRow, numbers_of, play, rows_of
 from training.train import main
 from training.turn_gains import Scored, normalised, turn_gains
+from training.world import World, staged
 
 FAST = [
     *("--stage", "grpo", "--threads", "1", "--warmup", "0", "--episode.top_k", "1", "--episode.depth", "5"),
@@ -269,7 +273,7 @@ def test_scores_of_a_batch_are_those_of_each_text_alone(speaker: Path, tmp_path:
     tokenizer, model = load_tokenizer(resolve_model(str(speaker))), AutoModelForCausalLM.from_pretrained(speaker)
     pairs = [("Is Lima in Peru?", " yes </answer>"), ("Search or answer. " * 3, " no"), ("So", " the capital of")]
     texts = [(tokenizer.encode(prompt), tokenizer.encode(text)) for prompt, text in pairs]
-    with trainer_for(speaker, tmp_path) as (trainer, _):
+    with trainer_for(speaker, tmp_path) as trainer:
         told = trainer.score([*texts, *texts])  # more than a batch
     assert told[:3] == pytest.approx(told[3:], abs=1e-4)
     for (prompt, text), one in zip(texts, told[:3], strict=True):
@@ -278,17 +282,88 @@ def test_scores_of_a_batch_are_those_of_each_text_alone(speaker: Path, tmp_path:
         assert one == pytest.approx(float(torch.log_softmax(logits, -1)[range(len(text)), text].sum()), abs=1e-4)
 
 
+# Searches and judges that fail
+
+
+def found(request: dict[str, Any]) -> tuple[int, object]:
+    """A retrieval service over `WORLD`."""
+    (asked,) = request["queries"]
+    hits = asyncio.run(DictRetriever().search(asked, request["topk"]))
+    rows = [{"document": {"id": p.id, "title": p.title, "text": p.text}, "score": p.score} for p in hits]
+    return 200, {"result": [rows]}
+
+
+def refused(request: dict[str, Any]) -> tuple[int, object]:
+    """A service that is down."""
+    return 500, {"detail": "down"}
+
+
+def first_fails(reply: Any) -> Any:
+    """`reply`, but for the first request."""
+    answers = chain([refused], repeat(reply))
+    return lambda request: next(answers)(request)
+
+
+def served(speaker: Path, data: Path, out: Path, url: str, *options: str) -> int:
+    """As `grpo`, with two questions a step and searches by a service."""
+    write_records(data / "two.jsonl", [replace(ASKED, id=name) for name in ("a", "b")])
+    sources = ["--questions", str(data / "two.jsonl"), "--index", url, "--retriever.retries", "0", "--out", str(out)]
+    more = ["--grpo.questions", "2", "--grpo.episodes", "6", *options]
+    return guarded(main, [*FAST, "--model", str(speaker), *sources, *more])
+
+
+def test_a_failed_search_costs_the_group_of_its_question_alone(
+    speaker: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serve(first_fails(found)) as service:
+        assert served(speaker, data, tmp_path, service.url, "--max_steps", "3") == 0
+        assert len(service.requests) == 3, "the one that failed, and one a question: in later steps the journal has it"
+    metrics, episodes = lines(tmp_path / "metrics.jsonl"), lines(tmp_path / "episodes.jsonl")
+    assert [row["groups_failed"] for row in metrics] == [0.5, 0, 0]
+    assert [sum(row["step"] == step for row in episodes) for step in (1, 2, 3)] == [6, 12, 12]
+    learnt = [len(row["steps"]) + (row["refused"] is not None) for row in episodes if row["step"] == 1]
+    assert metrics[0]["rows"] == sum(learnt)
+    assert "train: step 1: the episodes of question" in capsys.readouterr().err
+
+
+def test_a_service_that_is_down_ends_the_run_in_its_own_words(
+    speaker: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serve(refused) as service:
+        assert served(speaker, data, tmp_path, service.url, "--max_steps", "3") == 1
+    assert f" questions of the last steps could not be played: {service.url}: " in capsys.readouterr().err
+    assert not (tmp_path / "adapter_model.safetensors").exists()
+
+
+def test_a_judge_that_fails_costs_one_group(speaker: Path, data: Path, tmp_path: Path) -> None:
+    with serve(first_fails(chat_reply(lambda prompt, draw: str(draw % 100)))) as judge, serve(found) as service:
+        asked = ["--judge.base_url", judge.url, "--judge.model", "double", "--judge.engine", "openai"]
+        options = ["--grpo.rewards", "{judge: 1.0}", "--max_steps", "2", "--judge.retries", "0", *asked]
+        assert served(speaker, data, tmp_path, service.url, *options) == 0
+    assert [row["groups_failed"] for row in lines(tmp_path / "metrics.jsonl")] == [0.5, 0]
+
+
+def test_passages_of_questions_that_were_played_are_in_the_journal_alone(speaker: Path, tmp_path: Path) -> None:
+    asked = World([replace(ASKED, id=str(number)) for number in range(3)], world(), {})
+    config = TrainConfig(stage="grpo", grpo=GrpoSection(questions=1, episodes=6))
+    how = scripted(speaker, SCRIPT, [])
+    with open_run(tmp_path, "train", identity={}, config={}) as run, staged(asked, config, run) as stage:
+        for number in range(3):
+            assert stage.play([number], how, number, 0)[0].failure is None
+        gc.collect()
+        assert not [one for one in gc.get_objects() if isinstance(one, QuestionCalls)]
+
+
 # The gradient
 
 
 @contextmanager
-def trainer_for(speaker: Path, folder: Path, share_prefix: bool = True, **section: Any) -> Iterator[tuple[Any, Any]]:
-    """A trainer as a run builds it, and its stage."""
+def trainer_for(speaker: Path, folder: Path, share_prefix: bool = True, **section: Any) -> Iterator[Any]:
+    """A trainer as a run builds it."""
     from training.job import Job
     from training.model import load_policy
     from training.trl.common import quiet
-    from training.trl.grpo import build, staged
-    from training.world import World
+    from training.trl.grpo import build
 
     quiet()
     files = resolve_model(str(speaker))
@@ -296,12 +371,13 @@ def trainer_for(speaker: Path, folder: Path, share_prefix: bool = True, **sectio
     config = TrainConfig(
         stage="grpo", finetuning="full", max_steps=1, batch_size=4, share_prefix=share_prefix, grpo=grpo
     )
-    with open_run(folder, "train", identity={}, config={}) as run:
-        job = Job(files, load_tokenizer(files), [], [], config, run, World([ASKED], world(), {}))
-        with staged(job) as stage:
-            trainer = build(load_policy(files, config), stage)
-            trainer.current_gradient_accumulation_steps = 1
-            yield trainer, stage
+    asked = World([ASKED], world(), {})
+    with open_run(folder, "train", identity={}, config={}) as run, staged(asked, config, run) as stage:
+        trainer = build(
+            load_policy(files, config), stage, Job(files, load_tokenizer(files), [], [], config, run, asked)
+        )
+        trainer.current_gradient_accumulation_steps = 1
+        yield trainer
 
 
 def step(trainer: Any) -> dict[str, Any]:
@@ -318,8 +394,8 @@ def test_the_gradient_is_the_policy_gradient_of_sampled_tokens_alone(
     """Against plain torch, one row at a time without padding: -A ∇log p of each sampled token, over all of them."""
     import torch
 
-    with trainer_for(speaker, tmp_path / "run", share_prefix=share_prefix) as (trainer, stage):
-        rows = rows_of(stage.play(trainer, [0]))
+    with trainer_for(speaker, tmp_path / "run", share_prefix=share_prefix) as trainer:
+        rows = rows_of(trainer.play([0]))
         assert len({len(row.prompt) for row in rows}) > 1, "prompts of several states"
         found = step(trainer)
         trainer.model.zero_grad()
@@ -337,8 +413,8 @@ def test_masked_tokens_add_nothing_to_the_loss(speaker: Path, tmp_path: Path) ->
     """The prompt's columns are no part of the completion's mask; a completion that is masked too leaves nothing."""
     import torch
 
-    with trainer_for(speaker, tmp_path / "run") as (trainer, stage):
-        rows = rows_of(stage.play(trainer, [0]))[:4]
+    with trainer_for(speaker, tmp_path / "run") as trainer:
+        rows = rows_of(trainer.play([0]))[:4]
         batch = trainer.batch(rows, 100)
         assert batch["completion_mask"].sum() == sum(len(row.completion) for row in rows)
 

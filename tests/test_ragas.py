@@ -33,8 +33,8 @@ from tests.grpo_parts import ASKED, make_speaker
 from tests.indexing import words_index
 from tests.ragas_golden import FILE
 from tests.training_parts import lines
-from training import ragas
-from training.judging import episode_judge
+from training.judging import embedded_likeness, episode_judge
+from training.rewards import precision_of, relevancy_of, share_of
 from training.train import main
 
 GOLDEN = json.loads(FILE.read_text())
@@ -43,18 +43,18 @@ TIRANA = Passage("0", "Tirana", "Tirana is the capital of Albania.")
 
 @pytest.mark.parametrize("case", GOLDEN["context_precision"])
 def test_context_precision_is_that_of_ragas(case: dict[str, Any]) -> None:
-    assert ragas.context_precision(case["verdicts"]) == pytest.approx(case["score"], abs=1e-6)
+    assert precision_of(case["verdicts"]) == pytest.approx(case["score"], abs=1e-6)
 
 
 @pytest.mark.parametrize("case", GOLDEN["faithfulness"])
 def test_faithfulness_is_that_of_ragas(case: dict[str, Any]) -> None:
-    assert ragas.faithfulness(case["verdicts"]) == (None if case["score"] is None else pytest.approx(case["score"]))
+    assert share_of(case["verdicts"]) == (None if case["score"] is None else pytest.approx(case["score"]))
 
 
 @pytest.mark.parametrize("case", GOLDEN["answer_relevancy"])
 def test_answer_relevancy_is_that_of_ragas_but_for_what_is_below_zero(case: dict[str, Any]) -> None:
     question, *back = (np.array(vector) / np.linalg.norm(vector) for vector in case["vectors"])
-    found = ragas.answer_relevancy([float(question @ one) for one in back], case["noncommittal"])
+    found = relevancy_of([float(question @ one) for one in back], case["noncommittal"])
     assert found == pytest.approx(max(0.0, case["score"]))
 
 
@@ -145,7 +145,7 @@ def test_a_greedy_judge_writes_one_question_back(greedy: bool, count: int) -> No
 
 
 def test_likeness_is_the_cosine_of_the_embedded_encoder() -> None:
-    same, other = ragas.embedded_likeness()("Which money has Albania?", ["Which money has Albania?", "Who ran fast?"])
+    same, other = embedded_likeness()("Which money has Albania?", ["Which money has Albania?", "Who ran fast?"])
     assert same == pytest.approx(1.0, abs=1e-4)
     assert other < 0.5
 
