@@ -13,9 +13,7 @@ from steprag.engines.models import ModelFiles
 from steprag.errors import ConfigError, quoted
 from steprag.files import read_json
 from training.config import TrainConfig
-from training.llamafactory_process import executable
-from training.planning.estimate import GIB, checkpoint_bytes
-from training.planning.shapes import shape_of
+from training.estimate import GIB, checkpoint_bytes, shape_of
 from training.rewards import check_names
 from training.rows import Row
 
@@ -26,6 +24,8 @@ LOSSES = (
 """TRL's, without `exo_pair` and `robust`, which are sigmoid or an error where no smoothing is set for all pairs."""
 TRACKERS = ("clearml", "codecarbon", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
 """Those of the Hugging Face Trainer whose name is their package's."""
+
+ROOT = Path(__file__).parent.parent
 
 
 def check_recipe(config: TrainConfig) -> None:
@@ -38,6 +38,17 @@ def check_recipe(config: TrainConfig) -> None:
             raise ConfigError(f"{what}: {package} is not installed here; run: pip install '{requirement}'")
     if config.liger and not _has_gpu():
         raise ConfigError("liger: its kernels run on a GPU and none is here; leave it out")
+
+
+def executable(config: TrainConfig) -> list[str]:
+    """The command's first words. Raises ConfigError where there is no such file."""
+    name = config.llamafactory.executable
+    for found in (Path(name), ROOT / name):
+        if found.is_file():
+            return [str(found.absolute())]
+    if on_path := shutil.which(name):
+        return [on_path]
+    raise ConfigError(f"LLaMA-Factory not found at {name}; run: bash scripts/setup_llamafactory.sh")
 
 
 def _optional(config: TrainConfig) -> Iterator[tuple[str, str, str]]:

@@ -199,20 +199,9 @@ def length(played: Played) -> float:
 
 
 REWARDS: dict[str, Reward] = {
-    "em": em,
-    "f1": f1,
-    "rouge": rouge,
-    "judge": judge,
+    **{each.__name__: each for each in (em, f1, rouge, judge, evidence, recall, context_precision, faithfulness)},
+    **{each.__name__: each for each in (answer_relevancy, grounded, judgement, cost, length)},
     "format": format_kept,
-    "evidence": evidence,
-    "recall": recall,
-    "context_precision": context_precision,
-    "faithfulness": faithfulness,
-    "answer_relevancy": answer_relevancy,
-    "grounded": grounded,
-    "judgement": judgement,
-    "cost": cost,
-    "length": length,
 }
 
 
