@@ -409,29 +409,6 @@ def test_the_gradient_is_the_policy_gradient_of_sampled_tokens_alone(
             assert torch.allclose(found[name], weight.grad, atol=2e-5), name
 
 
-def test_masked_tokens_add_nothing_to_the_loss(speaker: Path, tmp_path: Path) -> None:
-    """The prompt's columns are no part of the completion's mask; a completion that is masked too leaves nothing."""
-    import torch
-
-    with trainer_for(speaker, tmp_path / "run") as trainer:
-        rows = rows_of(trainer.play([0]))[:4]
-        batch = trainer.batch(rows, 100)
-        assert batch["completion_mask"].sum() == sum(len(row.completion) for row in rows)
-
-        def gradient(batch: dict[str, Any]) -> Any:
-            trainer.model.zero_grad()
-            trainer.compute_loss(trainer.model, batch).backward()
-            return trainer.model.get_input_embeddings().weight.grad.clone()
-
-        whole = gradient(batch)
-        assert whole.abs().max() > 1e-4
-        half = batch["completion_mask"].clone()
-        half[:, 3:] = 0
-        assert not torch.allclose(gradient({**batch, "completion_mask": half}), whole, atol=1e-5)
-        nothing = gradient({**batch, "completion_mask": torch.zeros_like(half)})
-        assert nothing.abs().max() == 0
-
-
 # Whole runs
 
 
@@ -457,15 +434,6 @@ def test_a_rewarded_action_becomes_more_likely(speaker: Path, data: Path, tmp_pa
     assert manifest["prompt"]["profile"] == "transcript"
     assert manifest["reward_first"] == metrics[0]["reward"]
     assert (tmp_path / "curves.png").exists()
-
-
-def test_where_belief_tells_nothing_turn_rewards_change_nothing(speaker: Path, data: Path, tmp_path: Path) -> None:
-    """The speaker's question can be guessed."""
-    plain, turns = tmp_path / "plain", tmp_path / "turns"
-    options = ["--finetuning", "full", "--max_steps", "2", "--grpo.rewards", "{em: 1.0}"]
-    assert grpo(speaker, data, plain, *options) == 0
-    assert grpo(speaker, data, turns, *options, "--grpo.gain", "0.5") == 0
-    assert likelihood(plain, YES) == likelihood(turns, YES)
 
 
 def likelihood(folder: Path, text: str) -> float:

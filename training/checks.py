@@ -147,13 +147,17 @@ def check_keys(config: TrainConfig) -> None:
         "give the number of processes by the key processes; steprag train starts them itself": config.trainer == "trl"
         and int(os.environ.get("WORLD_SIZE", "1")) > 1,
     }
-    for complaint, holds in complaints.items():
-        if holds:
-            raise ConfigError(complaint)
+    _refuse(complaints)
     if config.stage == "grpo":
         _check_grpo(config)
     if config.trainer == "llamafactory":
         _check_llamafactory(config)
+
+
+def _refuse(complaints: dict[str, bool]) -> None:
+    for complaint, holds in complaints.items():
+        if holds:
+            raise ConfigError(complaint)
 
 
 def _check_grpo(config: TrainConfig) -> None:
@@ -168,9 +172,7 @@ def _check_grpo(config: TrainConfig) -> None:
         "grpo.max_tokens: leaves no room for a prompt; raise max_length": config.grpo.max_tokens >= config.max_length,
         "quantization: stage grpo does not sample from a base in 4 bits; leave it out": config.quantization is not None,
     }
-    for complaint, holds in complaints.items():
-        if holds:
-            raise ConfigError(complaint)
+    _refuse(complaints)
 
 
 def _check_llamafactory(config: TrainConfig) -> None:
@@ -181,6 +183,4 @@ def _check_llamafactory(config: TrainConfig) -> None:
         "lora.layers: llamafactory trains every block; leave it out": config.lora.layers is not None,
         "minutes: llamafactory is bounded by max_steps or epochs; leave it out": config.minutes is not None,
     }
-    for complaint, holds in complaints.items():
-        if holds:
-            raise ConfigError(complaint)
+    _refuse(complaints)

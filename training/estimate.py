@@ -139,16 +139,17 @@ def memory(config: TrainConfig, shape: Shape, data: Data, devices: int) -> Memor
 
 def _learning(config: TrainConfig, shape: Shape, data: Data, devices: int) -> Memory:
     width = 2 if config.bf16 else 4
-    shared = devices if config.deepspeed == "zero3" else 1
-    frozen = _frozen_bytes(config, shape, width) / shared
-    if config.finetuning == "full":
-        weights, trained = 0.0, shape.parameters
-    else:
-        weights, trained = frozen, shape.lora(config.lora.rank, config.lora.layers)
+    frozen = shape.parameters * width
+    if config.quantization:
+        frozen = shape.linear * NF4_BYTES + (shape.parameters - shape.linear) * 2
+    frozen /= devices if config.deepspeed == "zero3" else 1
+    weights, trained = (0.0 if config.finetuning == "full" else frozen), trained_weights(config, shape)
     optimiser = trained * TRAINED_BYTES / (devices if config.deepspeed else 1)
     if config.finetuning == "full" and config.deepspeed == "zero2":
         optimiser = trained * (2 + (TRAINED_BYTES - 2) / devices)
-    tokens = _tokens(config, min(data.longest, config.max_length), data.answer)
+    longest = min(data.longest, config.max_length)
+    pairs = 1.0 if config.stage != "dpo" else 1 + data.answer / longest if config.shares else 2.0
+    tokens = config.batch_size * longest * pairs  # those that a step's batch puts through the blocks
     return Memory(
         weights / GIB,
         _reference_bytes(config, shape, frozen) / GIB,
@@ -158,10 +159,9 @@ def _learning(config: TrainConfig, shape: Shape, data: Data, devices: int) -> Me
     )
 
 
-def _frozen_bytes(config: TrainConfig, shape: Shape, width: int) -> float:
-    if config.quantization:
-        return shape.linear * NF4_BYTES + (shape.parameters - shape.linear) * 2
-    return shape.parameters * width
+def trained_weights(config: TrainConfig, shape: Shape) -> int:
+    """How many weights learn."""
+    return shape.parameters if config.finetuning == "full" else shape.lora(config.lora.rank, config.lora.layers)
 
 
 def _playing(config: TrainConfig, shape: Shape, data: Data, learning: Memory) -> Memory:
@@ -190,15 +190,6 @@ def _reference_bytes(config: TrainConfig, shape: Shape, frozen: float) -> float:
     return 0.0 if config.stage != "dpo" or config.trainer == "trl" or fresh else frozen
 
 
-def _tokens(config: TrainConfig, longest: float, answer: float) -> float:
-    """Tokens that a step's batch puts through the blocks on one device."""
-    if config.stage != "dpo":
-        return config.batch_size * longest
-    if config.shares:
-        return config.batch_size * (longest + answer)
-    return config.batch_size * 2 * longest
-
-
 def _activation_bytes(config: TrainConfig, shape: Shape, tokens: float, width: int) -> float:
     """Inputs kept for backward: all blocks, or with checkpointing every block's input and one block whole."""
     block = width * (6 * shape.hidden + 2 * shape.kv + 4 * shape.intermediate) + 4 * shape.hidden
@@ -221,7 +212,5 @@ def _logit_bytes(config: TrainConfig, shape: Shape, tokens: float) -> float:
 
 def checkpoint_bytes(config: TrainConfig, shape: Shape) -> float:
     """Disk that a run fills at most: two checkpoints with their optimiser (a third while it is written), the result."""
-    full = config.finetuning == "full"
-    trained = shape.parameters if full else shape.lora(config.lora.rank, config.lora.layers)
     merged = shape.parameters * 4 if config.merge else 0
-    return trained * (3 * 12 + 4) + merged
+    return trained_weights(config, shape) * (3 * 12 + 4) + merged

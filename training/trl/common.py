@@ -74,6 +74,8 @@ class Refreezing(Trainer):
         freeze_below(self.model, self.layers)  # pyright: ignore[reportArgumentType]
 
 
+REFERENCE = "ref"
+"""TRL's name for the frozen copy of the adapter that training starts from."""
 TRIM_STEPS = 16
 """Steps between two returns of freed memory."""
 

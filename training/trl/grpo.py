@@ -27,13 +27,10 @@ from training.config import TrainConfig
 from training.episodes import Group, Sampling, StepRow, numbers_of, rows_of
 from training.job import Job, Outcome
 from training.model import freeze_below, load_policy
-from training.trl.common import Refreezing, common_arguments, run_trainer, save
+from training.trl.common import REFERENCE, Refreezing, common_arguments, run_trainer, save
 from training.trl.shared_prefix import sharing_if_asked
 from training.turn_gains import Scored
 from training.world import GrpoStage, staged
-
-REFERENCE = "ref"
-"""TRL's name for the frozen copy of the adapter that training starts from."""
 
 
 class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
