@@ -32,6 +32,7 @@ from tests.fakes import WORLD, chat_reply, serve
 from tests.grpo_parts import ASKED, make_speaker
 from tests.indexing import words_index
 from tests.ragas_golden import FILE
+from tests.test_grpo import FAST
 from tests.training_parts import lines
 from training.judging import embedded_likeness, episode_judge
 from training.rewards import precision_of, relevancy_of, share_of
@@ -194,16 +195,9 @@ def rewarded(folder: Path, speaker: Path, index: Path, url: str, *more: str) -> 
     unmarked = Question("q", ASKED.question, ASKED.golden_answers)
     write_records(folder / "questions.jsonl", [unmarked])
     judge = ("--judge.base_url", url, "--judge.model", "double", "--judge.engine", "openai")
-    return guarded(
-        main,
-        [
-            *("--stage", "grpo", "--model", str(speaker), "--questions", str(folder / "questions.jsonl")),
-            *("--index", str(index), "--out", str(folder / "out"), "--threads", "1", "--warmup", "0"),
-            *("--episode.top_k", "1", "--episode.depth", "5", "--grpo.questions", "1", "--grpo.max_tokens", "40"),
-            *("--grpo.episodes", "6", "--scheduler", "constant_with_warmup", "--max_steps", "2"),
-            *("--grpo.rewards", WEIGHTS, *judge, *more),
-        ],
-    )
+    sources = ("--questions", str(folder / "questions.jsonl"), "--index", str(index), "--out", str(folder / "out"))
+    options = ("--grpo.episodes", "6", "--max_steps", "2", "--grpo.rewards", WEIGHTS)
+    return guarded(main, [*FAST, "--model", str(speaker), *sources, *options, *judge, *more])
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ def test_threads_are_shared_out() -> None:
     assert [threads_each(TrainConfig(processes=n, threads=5)) for n in (1, 2, 5, 9)] == [5, 2, 1, 1]
 
 
-def test_threads_are_the_users_where_he_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_number_of_threads_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert [threads_of(TrainConfig()), threads_of(TrainConfig(threads=5))] == [3, 5]
     monkeypatch.delenv("OMP_NUM_THREADS")
@@ -78,7 +78,7 @@ def test_a_run_on_a_machine_with_several_gpus_trains_on_one(
     assert said in capsys.readouterr().err
 
 
-def test_gpus_that_one_process_sees_all_the_same_are_refused(
+def test_several_gpus_before_one_process_are_refused(
     tiny: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As those of other makers, which CUDA's variable does not hide."""

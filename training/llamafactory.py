@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from steprag.files import parse_line, read_json, written_whole
 from steprag.progress import Progress
 from training.checks import executable
 from training.job import Job, Outcome, finite, last_checkpoint, reason, scores, trainer_arguments
-from training.model import adopt
+from training.model import adopt, load_policy, save_merged
 from training.rows import TokenRow, order_for
 
 LOG = "trainer_log.jsonl"
@@ -46,8 +47,9 @@ def train(job: Job) -> Outcome:
     outcome = _outcome(job, seconds)
     adopt(job.checkpoints, job.tokenizer, job.files, job.run.path)
     if job.config.merge and job.config.finetuning == "lora":
-        merge = write_yaml(work / "export.yaml", merge_recipe(job))
-        run_command([*command, "export", str(merge)], job, work)
+        whole = job.config.model_copy(update={"quantization": None})  # never the base in 4 bits
+        policy = load_policy(replace(job.files, adapter=job.run.path), whole)
+        save_merged(policy, job.tokenizer, job.files, job.run.path)
     shutil.rmtree(work / "tokens")
     return outcome
 
@@ -151,21 +153,6 @@ def _preference(job: Job) -> dict[str, Any]:
         "pref_loss": section.loss[0],
         "pref_ftx": section.sft_weight,
         **reference,
-    }
-
-
-def merge_recipe(job: Job) -> dict[str, Any]:
-    """The keys of `llamafactory-cli export`: base (never the quantised one) and new adapter as one model."""
-    return {
-        "model_name_or_path": base_weights(job.files),
-        "adapter_name_or_path": str(job.run.path),
-        "trust_remote_code": False,
-        "template": "empty",
-        "finetuning_type": "lora",
-        "export_dir": str(job.run.path / "merged"),
-        "export_size": 5,
-        "export_device": "cpu",
-        "export_legacy_format": False,
     }
 
 

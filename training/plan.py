@@ -54,15 +54,20 @@ def main(argv: list[str]) -> int:
     if shape is None:
         raise ConfigError(f"{config.model} has no config.json like a llama's, which a plan is made from")
     data = _data(given, config)
-    if given.device in DEVICES:
-        device = Device(given.device.upper(), DEVICES[given.device])
-    else:
-        device = next(iter([] if given.device else gpus()), processor())
+    device = _device(given.device)
     report = plan(config, shape, data, device, devices)
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else _table(report))
     if not report["fits"]:
         raise ConfigError(refusal(config, data, device, devices, report))
     return 0
+
+
+def _device(name: str | None) -> Device:
+    """A GPU by its name, or the processor; without a name the first GPU that is here."""
+    if name in DEVICES:
+        return Device(name.upper(), DEVICES[name])
+    here = gpus() if name is None else []
+    return here[0] if here else processor()
 
 
 def _data(given: argparse.Namespace, config: TrainConfig) -> Data:
