@@ -43,7 +43,7 @@ COMMANDS = (
     Command("worked", "data_generation.worked", "worked episodes to supervised steps"),
     Command("plan index", "indexes.plan", "what each index type of a corpus takes on this machine"),
     Command("tools list", "indexes.tools.list", "what the agent would be told of a tools file"),
-    Command("plan train", "training.planning.plan", "memory and disk of a training run, before it starts"),
+    Command("plan train", "training.plan", "memory and disk of a training run, before it starts"),
     Command("plan", "data_generation.plan", "what a generation run will cost, before anything is spent"),
     Command("generate", "data_generation.generate", "Monte Carlo tree search: questions to trees"),
     Command("merge", "steprag.batch.merge", "the shards of a run of generate or infer, as one run"),

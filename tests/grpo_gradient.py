@@ -23,9 +23,9 @@ def main(speaker: Path, out: Path) -> None:
     torch.set_num_threads(1)
     questions = [replace(ASKED, id=str(number)) for number in range(4)]
     groups = asyncio.run(play(questions, world(), scripted(speaker, SCRIPT, []), GrpoSection(episodes=6), seed=1))
-    with trainer_for(speaker, out / f"run-{count}-{rank}", beta=0.1) as (trainer, stage):
+    with trainer_for(speaker, out / f"run-{count}-{rank}", beta=0.1) as trainer:
         share = len(questions) // count
-        stage.play = lambda trainer, numbers: groups[rank * share : (rank + 1) * share]
+        trainer.play = lambda numbers: groups[rank * share : (rank + 1) * share]
         trainer.training_step(trainer.accelerator.prepare_model(trainer.model), [{"number": 0}] * 6)
         if rank == 0:
             gradients = {name: weight.grad for name, weight in trainer.model.named_parameters()}

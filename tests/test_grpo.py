@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import random
@@ -11,9 +12,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import pytest
 from indexes.build import build_index
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
+from steprag.batch.journal import QuestionCalls
 from steprag.cli import guarded
 from steprag.engines.models import resolve_model
 from steprag.engines.tokens import load_tokenizer, prompt_tokens
@@ -36,6 +39,7 @@ from training.config import GrpoSection, TrainConfig
 from training.episodes import Group, Sampling, StepRow, numbers_of, play, rows_of
 from training.train import main
 from training.turn_gains import Scored, normalised, turn_gains
+from training.world import World, staged
 
 FAST = [
     *("--stage", "grpo", "--threads", "1", "--warmup", "0", "--episode.top_k", "1", "--episode.depth", "5"),
@@ -80,18 +84,27 @@ def unscored(texts: list[Scored]) -> list[float]:
     raise AssertionError(f"{len(texts)} texts scored")
 
 
-def scripted(speaker: Path, texts: dict[str, Sequence[str]], sent: list[list[list[int]]]) -> Sampling:
-    """Completions by the last line of the prompt, one after the other; `sent` takes the prompts of every batch."""
-    tokenizer = load_tokenizer(resolve_model(str(speaker)))
-    drawn = random.Random(0)
+def saying(tokenizer: Any, reply: Callable[[str], str], sent: list[list[list[int]]], longest: int = 1024) -> Sampling:
+    """Completions by a function of the prompt's text; `sent` takes the prompts of every batch."""
+    end = int(tokenizer.eos_token_id)
 
     def generate(prompts: list[list[int]], seed: int) -> list[list[int]]:
+        del seed
         sent.append(prompts)
-        last = [str(tokenizer.decode(ids)).split("<|im_end|>")[-2].split("\n")[-1] for ids in prompts]
-        chosen = [drawn.choice(texts[line]) for line in last]
-        return [tokenizer.encode(text, add_special_tokens=False) + [int(tokenizer.eos_token_id)] for text in chosen]  # pyright: ignore
+        texts = [reply(str(tokenizer.decode(ids))) for ids in prompts]
+        return [[*tokenizer.encode(text, add_special_tokens=False), end] for text in texts]
 
-    return Sampling(generate, tokenizer, frozenset({int(tokenizer.eos_token_id)}), 60, 1024, unscored)  # pyright: ignore
+    return Sampling(generate, tokenizer, frozenset({end}), 60, longest, unscored)
+
+
+def scripted(speaker: Path, texts: dict[str, Sequence[str]], sent: list[list[list[int]]]) -> Sampling:
+    """Completions by the last line of the prompt, drawn at random."""
+    drawn = random.Random(0)
+
+    def reply(prompt: str) -> str:
+        return drawn.choice(texts[prompt.split("<|im_end|>")[-2].split("\n")[-1]])
+
+    return saying(load_tokenizer(resolve_model(str(speaker))), reply, sent)
 
 
 SCRIPT = {"Search or answer.": (SEARCH, YES, NO), "Read the passages.": (KEPT,), "Answer now.": (YES, NO)}
@@ -125,14 +138,8 @@ def test_rows_hold_what_was_sent_and_sampled_and_passages_only_in_prompts(speake
 
 def test_a_profile_that_the_assistant_continues_is_played_and_learnt_as_inference_sends_it(speaker: Path) -> None:
     found, done = "<think>Look.</think>\n<search> Lima </search>", "<think>So.</think>\n<answer> yes </answer>"
-    tokenizer, sent = load_tokenizer(resolve_model(str(speaker))), []
-
-    def generate(prompts: list[list[int]], seed: int) -> list[list[int]]:
-        sent.extend(str(tokenizer.decode(ids)) for ids in prompts)
-        texts = [done if "Doc 1(Title" in text else found for text in sent[-len(prompts) :]]
-        return [tokenizer.encode(text, add_special_tokens=False) + [int(tokenizer.eos_token_id)] for text in texts]  # pyright: ignore
-
-    how = Sampling(generate, tokenizer, frozenset({int(tokenizer.eos_token_id)}), 60, 1024, unscored)  # pyright: ignore
+    tokenizer = load_tokenizer(resolve_model(str(speaker)))
+    how = saying(tokenizer, lambda prompt: done if "Doc 1(Title" in prompt else found, [])
     environment = Environment(load_profile("search-r1"), DictRetriever(), top_k=1, depth=5)
     (group,) = asyncio.run(play([ASKED], environment, how, GrpoSection(episodes=2), seed=1))
     assert [episode.prediction for episode in group.episodes] == ["yes", "yes"]
@@ -191,19 +198,12 @@ def test_groups_are_scored_by_their_own_question_and_dropped_alone(speaker: Path
 def test_what_was_taken_back_is_not_praised_where_one_asks_for_that(speaker: Path) -> None:
     """On the stack: one episode searches, goes back and is right; the others are wrong at once."""
     tokenizer = load_tokenizer(resolve_model(str(speaker)))
-    completions: Iterator[str] = iter(())
-
-    def generate(prompts: list[list[int]], seed: int) -> list[list[int]]:
-        del seed
-        texts = [next(completions) for _ in prompts]
-        return [tokenizer.encode(text, add_special_tokens=False) + [int(tokenizer.eos_token_id)] for text in texts]  # pyright: ignore
 
     def groups(**keys: Any) -> Group:
-        nonlocal completions
         completions = iter(["<search> a </search>", *["<answer> no </answer>"] * 3, "<backtrack> b </backtrack>",
                             "<search> b </search>", "<summary> b </summary>", "<answer> yes </answer>"])  # fmt: skip
         section = GrpoSection(episodes=4, rewards={"em": 1.0}, scale="none", **keys)
-        how = Sampling(generate, tokenizer, frozenset({int(tokenizer.eos_token_id)}), 60, 2048, unscored)  # pyright: ignore
+        how = saying(tokenizer, lambda prompt: next(completions), [], longest=2048)
         environment = Environment(load_profile("stack"), DictRetriever(), 1, 9)
         (group,) = asyncio.run(play([ASKED], environment, how, section, seed=1))
         return group
@@ -269,7 +269,7 @@ def test_scores_of_a_batch_are_those_of_each_text_alone(speaker: Path, tmp_path:
     tokenizer, model = load_tokenizer(resolve_model(str(speaker))), AutoModelForCausalLM.from_pretrained(speaker)
     pairs = [("Is Lima in Peru?", " yes </answer>"), ("Search or answer. " * 3, " no"), ("So", " the capital of")]
     texts = [(tokenizer.encode(prompt), tokenizer.encode(text)) for prompt, text in pairs]
-    with trainer_for(speaker, tmp_path) as (trainer, _):
+    with trainer_for(speaker, tmp_path) as trainer:
         told = trainer.score([*texts, *texts])  # more than a batch
     assert told[:3] == pytest.approx(told[3:], abs=1e-4)
     for (prompt, text), one in zip(texts, told[:3], strict=True):
@@ -278,17 +278,88 @@ def test_scores_of_a_batch_are_those_of_each_text_alone(speaker: Path, tmp_path:
         assert one == pytest.approx(float(torch.log_softmax(logits, -1)[range(len(text)), text].sum()), abs=1e-4)
 
 
+# Searches and judges that fail
+
+
+def found(request: dict[str, Any]) -> tuple[int, object]:
+    """A retrieval service over `WORLD`."""
+    (asked,) = request["queries"]
+    hits = asyncio.run(DictRetriever().search(asked, request["topk"]))
+    rows = [{"document": {"id": p.id, "title": p.title, "text": p.text}, "score": p.score} for p in hits]
+    return 200, {"result": [rows]}
+
+
+def refused(request: dict[str, Any]) -> tuple[int, object]:
+    """A service that is down."""
+    return 500, {"detail": "down"}
+
+
+def first_fails(reply: Any) -> Any:
+    """`reply`, but for the first request."""
+    answers = chain([refused], repeat(reply))
+    return lambda request: next(answers)(request)
+
+
+def served(speaker: Path, data: Path, out: Path, url: str, *options: str) -> int:
+    """As `grpo`, with two questions a step and searches by a service."""
+    write_records(data / "two.jsonl", [replace(ASKED, id=name) for name in ("a", "b")])
+    sources = ["--questions", str(data / "two.jsonl"), "--index", url, "--retriever.retries", "0", "--out", str(out)]
+    more = ["--grpo.questions", "2", "--grpo.episodes", "6", *options]
+    return guarded(main, [*FAST, "--model", str(speaker), *sources, *more])
+
+
+def test_a_failed_search_costs_the_group_of_its_question_alone(
+    speaker: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serve(first_fails(found)) as service:
+        assert served(speaker, data, tmp_path, service.url, "--max_steps", "3") == 0
+        assert len(service.requests) == 3, "the one that failed, and one a question: in later steps the journal has it"
+    metrics, episodes = lines(tmp_path / "metrics.jsonl"), lines(tmp_path / "episodes.jsonl")
+    assert [row["groups_failed"] for row in metrics] == [0.5, 0, 0]
+    assert [sum(row["step"] == step for row in episodes) for step in (1, 2, 3)] == [6, 12, 12]
+    learnt = [len(row["steps"]) + (row["refused"] is not None) for row in episodes if row["step"] == 1]
+    assert metrics[0]["rows"] == sum(learnt)
+    assert "train: step 1: the episodes of question" in capsys.readouterr().err
+
+
+def test_a_service_that_is_down_ends_the_run_in_its_own_words(
+    speaker: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serve(refused) as service:
+        assert served(speaker, data, tmp_path, service.url, "--max_steps", "3") == 1
+    assert f" questions of the last steps could not be played: {service.url}: " in capsys.readouterr().err
+    assert not (tmp_path / "adapter_model.safetensors").exists()
+
+
+def test_a_judge_that_fails_costs_one_group(speaker: Path, data: Path, tmp_path: Path) -> None:
+    with serve(first_fails(chat_reply(lambda prompt, draw: str(draw % 100)))) as judge, serve(found) as service:
+        asked = ["--judge.base_url", judge.url, "--judge.model", "double", "--judge.engine", "openai"]
+        options = ["--grpo.rewards", "{judge: 1.0}", "--max_steps", "2", "--judge.retries", "0", *asked]
+        assert served(speaker, data, tmp_path, service.url, *options) == 0
+    assert [row["groups_failed"] for row in lines(tmp_path / "metrics.jsonl")] == [0.5, 0]
+
+
+def test_passages_of_questions_that_were_played_are_in_the_journal_alone(speaker: Path, tmp_path: Path) -> None:
+    asked = World([replace(ASKED, id=str(number)) for number in range(3)], world(), {})
+    config = TrainConfig(stage="grpo", grpo=GrpoSection(questions=1, episodes=6))
+    how = scripted(speaker, SCRIPT, [])
+    with open_run(tmp_path, "train", identity={}, config={}) as run, staged(asked, config, run) as stage:
+        for number in range(3):
+            assert stage.play([number], how, number, 0)[0].failure is None
+        gc.collect()
+        assert not [one for one in gc.get_objects() if isinstance(one, QuestionCalls)]
+
+
 # The gradient
 
 
 @contextmanager
-def trainer_for(speaker: Path, folder: Path, share_prefix: bool = True, **section: Any) -> Iterator[tuple[Any, Any]]:
-    """A trainer as a run builds it, and its stage."""
+def trainer_for(speaker: Path, folder: Path, share_prefix: bool = True, **section: Any) -> Iterator[Any]:
+    """A trainer as a run builds it."""
     from training.job import Job
     from training.model import load_policy
     from training.trl.common import quiet
-    from training.trl.grpo import build, staged
-    from training.world import World
+    from training.trl.grpo import build
 
     quiet()
     files = resolve_model(str(speaker))
@@ -296,12 +367,13 @@ def trainer_for(speaker: Path, folder: Path, share_prefix: bool = True, **sectio
     config = TrainConfig(
         stage="grpo", finetuning="full", max_steps=1, batch_size=4, share_prefix=share_prefix, grpo=grpo
     )
-    with open_run(folder, "train", identity={}, config={}) as run:
-        job = Job(files, load_tokenizer(files), [], [], config, run, World([ASKED], world(), {}))
-        with staged(job) as stage:
-            trainer = build(load_policy(files, config), stage)
-            trainer.current_gradient_accumulation_steps = 1
-            yield trainer, stage
+    asked = World([ASKED], world(), {})
+    with open_run(folder, "train", identity={}, config={}) as run, staged(asked, config, run) as stage:
+        trainer = build(
+            load_policy(files, config), stage, Job(files, load_tokenizer(files), [], [], config, run, asked)
+        )
+        trainer.current_gradient_accumulation_steps = 1
+        yield trainer
 
 
 def step(trainer: Any) -> dict[str, Any]:
@@ -318,8 +390,8 @@ def test_the_gradient_is_the_policy_gradient_of_sampled_tokens_alone(
     """Against plain torch, one row at a time without padding: -A ∇log p of each sampled token, over all of them."""
     import torch
 
-    with trainer_for(speaker, tmp_path / "run", share_prefix=share_prefix) as (trainer, stage):
-        rows = rows_of(stage.play(trainer, [0]))
+    with trainer_for(speaker, tmp_path / "run", share_prefix=share_prefix) as trainer:
+        rows = rows_of(trainer.play([0]))
         assert len({len(row.prompt) for row in rows}) > 1, "prompts of several states"
         found = step(trainer)
         trainer.model.zero_grad()
@@ -331,29 +403,6 @@ def test_the_gradient_is_the_policy_gradient_of_sampled_tokens_alone(
             (-row.advantage * scores.sum() / count).backward()
         for name, weight in trainer.model.named_parameters():
             assert torch.allclose(found[name], weight.grad, atol=2e-5), name
-
-
-def test_masked_tokens_add_nothing_to_the_loss(speaker: Path, tmp_path: Path) -> None:
-    """The prompt's columns are no part of the completion's mask; a completion that is masked too leaves nothing."""
-    import torch
-
-    with trainer_for(speaker, tmp_path / "run") as (trainer, stage):
-        rows = rows_of(stage.play(trainer, [0]))[:4]
-        batch = trainer.batch(rows, 100)
-        assert batch["completion_mask"].sum() == sum(len(row.completion) for row in rows)
-
-        def gradient(batch: dict[str, Any]) -> Any:
-            trainer.model.zero_grad()
-            trainer.compute_loss(trainer.model, batch).backward()
-            return trainer.model.get_input_embeddings().weight.grad.clone()
-
-        whole = gradient(batch)
-        assert whole.abs().max() > 1e-4
-        half = batch["completion_mask"].clone()
-        half[:, 3:] = 0
-        assert not torch.allclose(gradient({**batch, "completion_mask": half}), whole, atol=1e-5)
-        nothing = gradient({**batch, "completion_mask": torch.zeros_like(half)})
-        assert nothing.abs().max() == 0
 
 
 # Whole runs
@@ -381,15 +430,6 @@ def test_a_rewarded_action_becomes_more_likely(speaker: Path, data: Path, tmp_pa
     assert manifest["prompt"]["profile"] == "transcript"
     assert manifest["reward_first"] == metrics[0]["reward"]
     assert (tmp_path / "curves.png").exists()
-
-
-def test_where_belief_tells_nothing_turn_rewards_change_nothing(speaker: Path, data: Path, tmp_path: Path) -> None:
-    """The speaker's question can be guessed."""
-    plain, turns = tmp_path / "plain", tmp_path / "turns"
-    options = ["--finetuning", "full", "--max_steps", "2", "--grpo.rewards", "{em: 1.0}"]
-    assert grpo(speaker, data, plain, *options) == 0
-    assert grpo(speaker, data, turns, *options, "--grpo.gain", "0.5") == 0
-    assert likelihood(plain, YES) == likelihood(turns, YES)
 
 
 def likelihood(folder: Path, text: str) -> float:
@@ -544,27 +584,28 @@ def test_processes_that_share_the_episodes_make_the_gradient_of_one(speaker: Pat
 
 @pytest.mark.slow
 def test_two_processes_play_their_questions_and_learn_from_all(speaker: Path, data: Path, tmp_path: Path) -> None:
+    """One of them has a search that fails: the other does not wait for its episodes."""
     shutil.copytree(data, tmp_path / "data")
     write_records(tmp_path / "data" / "questions.jsonl", [replace(ASKED, id=name) for name in ("a", "b", "c", "d")])
     options = ["--finetuning", "full", "--learning_rate", "0.001", "--max_steps", "5", "--grpo.episodes", "6"]
     options += ["--grpo.questions", "2", "--processes", "2", "--grpo.beta", "0.001", "--batch_size", "4"]
+    options += ["--grpo.rewards", "{em: 1.0, cost: 0.0}", "--retriever.retries", "0"]
     out = tmp_path / "out"
-    assert grpo(speaker, tmp_path / "data", out, *options, "--grpo.rewards", "{em: 1.0, cost: 0.0}") == 0
+    with serve(first_fails(found)) as service:
+        assert grpo(speaker, tmp_path / "data", out, *options, "--index", service.url) == 0
     assert likelihood(out, YES) > likelihood(speaker, YES) + 0.1
     metrics, played = lines(out / "metrics.jsonl"), lines(out / "episodes.jsonl")
     assert [row["step"] for row in metrics] == [1, 2, 3, 4, 5]
+    assert sum(row["groups_failed"] for row in metrics) == 0.5
     for row in metrics:
         now = [episode for episode in played if episode["step"] == row["step"]]
-        assert len(now) == 12
         asked = [episode["question"] for episode in now]
-        assert len(set(asked)) == 2, "a question of each process"
+        assert len(now) == 6 * len(set(asked)) == 12 * (1 - row["groups_failed"]), "a question of each process"
         assert asked == sorted(asked, key=asked.index), "a group's episodes side by side"
-        assert row["rewards/em"] == pytest.approx(sum(episode["rewards"]["em"] for episode in now) / 12)
-    first = [
-        [tuple(e["steps"]) for e in played if (e["step"], e["question"]) == (1, name)] for name in asked_first(played)
-    ]
-    assert first[0] != first[1], "each process draws its own samples"
-
-
-def asked_first(played: Sequence[dict[str, Any]]) -> list[str]:
-    return sorted({row["question"] for row in played if row["step"] == 1})
+        assert row["rewards/em"] == pytest.approx(sum(episode["rewards"]["em"] for episode in now) / len(now))
+    groups: dict[str, list[Any]] = {}
+    for episode in played:
+        if episode["step"] == 5:
+            groups.setdefault(episode["question"], []).append(episode["steps"])
+    one, other = groups.values()
+    assert one != other, "each process draws its own samples"

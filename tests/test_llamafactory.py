@@ -14,11 +14,10 @@ import yaml
 
 from steprag.errors import ConfigError
 from tests.training_parts import lines, make_qwen2, tensors, train, train_until_killed
-from training.checks import check_recipe
+from training.checks import ROOT, check_recipe, executable
 from training.config import DpoSection, LlamaFactorySection, TrainConfig
-from training.failures import reason
-from training.job import OUT_OF_MEMORY
-from training.llamafactory_process import ROOT, executable
+from training.job import OUT_OF_MEMORY, reason
+from training.llamafactory import TrainerLog
 
 REAL = ROOT / ".venv-llamafactory" / "bin" / "llamafactory-cli"
 
@@ -74,6 +73,17 @@ def test_run_writes_files_follows_the_log_and_takes_over_the_adapter(
     assert json.loads((out / "adapter_config.json").read_text())["base_model_name_or_path"] == str(qwen2)
     assert (out / "tokenizer.json").is_file()
     assert not (out / "checkpoints").exists()
+
+
+def test_a_log_is_read_on_from_where_reading_stopped(tmp_path: Path) -> None:
+    """What was read may be gone: only what was added counts, and a line that is half written comes later, whole."""
+    log, steps = tmp_path / "log.jsonl", TrainerLog(tmp_path / "log.jsonl")
+    assert list(steps.lines()) == []
+    log.write_text('{"step": 1}\n{"st')
+    assert list(steps.lines()) == [{"step": 1}]
+    log.write_text("x" * 12 + '{"step": 2}\n\n[3]\n')
+    assert list(steps.lines()) == [{"step": 2}]
+    assert list(steps.lines()) == []
 
 
 def test_failure_is_told_with_its_cause_and_the_knobs(
@@ -137,7 +147,7 @@ def real() -> list[str]:
     return ["--trainer", "llamafactory", "--held_out", "4"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_real_dpo_full_starts_where_trl_does(qwen2: Path, pairs: Path, tmp_path: Path, real: list[str]) -> None:
     """The same rows in the same order from the same weights: LLaMA-Factory and TRL log the same losses."""
@@ -154,7 +164,7 @@ def test_real_dpo_full_starts_where_trl_does(qwen2: Path, pairs: Path, tmp_path:
     assert (tmp_path / "lf" / "model.safetensors").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_real_sft_then_dpo_lora_and_merge(qwen2: Path, pairs: Path, tmp_path: Path, real: list[str]) -> None:
     import torch
@@ -179,7 +189,7 @@ def test_real_sft_then_dpo_lora_and_merge(qwen2: Path, pairs: Path, tmp_path: Pa
     assert torch.allclose(merged(ids).logits, adapted(ids).logits, atol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_real_run_killed_goes_on(qwen2: Path, pairs: Path, tmp_path: Path, real: list[str]) -> None:
     """SIGKILL of our command ends the trainer too; the same command goes on from the last checkpoint."""

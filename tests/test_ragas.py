@@ -32,9 +32,10 @@ from tests.fakes import WORLD, chat_reply, serve
 from tests.grpo_parts import ASKED, make_speaker
 from tests.indexing import words_index
 from tests.ragas_golden import FILE
+from tests.test_grpo import FAST
 from tests.training_parts import lines
-from training import ragas
-from training.judging import episode_judge
+from training.judging import embedded_likeness, episode_judge
+from training.rewards import precision_of, relevancy_of, share_of
 from training.train import main
 
 GOLDEN = json.loads(FILE.read_text())
@@ -43,24 +44,19 @@ TIRANA = Passage("0", "Tirana", "Tirana is the capital of Albania.")
 
 @pytest.mark.parametrize("case", GOLDEN["context_precision"])
 def test_context_precision_is_that_of_ragas(case: dict[str, Any]) -> None:
-    assert ragas.context_precision(case["verdicts"]) == pytest.approx(case["score"], abs=1e-6)
+    assert precision_of(case["verdicts"]) == pytest.approx(case["score"], abs=1e-6)
 
 
 @pytest.mark.parametrize("case", GOLDEN["faithfulness"])
 def test_faithfulness_is_that_of_ragas(case: dict[str, Any]) -> None:
-    assert ragas.faithfulness(case["verdicts"]) == (None if case["score"] is None else pytest.approx(case["score"]))
+    assert share_of(case["verdicts"]) == (None if case["score"] is None else pytest.approx(case["score"]))
 
 
 @pytest.mark.parametrize("case", GOLDEN["answer_relevancy"])
 def test_answer_relevancy_is_that_of_ragas_but_for_what_is_below_zero(case: dict[str, Any]) -> None:
     question, *back = (np.array(vector) / np.linalg.norm(vector) for vector in case["vectors"])
-    found = ragas.answer_relevancy([float(question @ one) for one in back], case["noncommittal"])
+    found = relevancy_of([float(question @ one) for one in back], case["noncommittal"])
     assert found == pytest.approx(max(0.0, case["score"]))
-
-
-def test_the_golden_scores_are_of_many_kinds() -> None:
-    for name, cases in GOLDEN.items():
-        assert len({case["score"] for case in cases}) > 10, name
 
 
 class Saying:
@@ -145,7 +141,7 @@ def test_a_greedy_judge_writes_one_question_back(greedy: bool, count: int) -> No
 
 
 def test_likeness_is_the_cosine_of_the_embedded_encoder() -> None:
-    same, other = ragas.embedded_likeness()("Which money has Albania?", ["Which money has Albania?", "Who ran fast?"])
+    same, other = embedded_likeness()("Which money has Albania?", ["Which money has Albania?", "Who ran fast?"])
     assert same == pytest.approx(1.0, abs=1e-4)
     assert other < 0.5
 
@@ -199,16 +195,9 @@ def rewarded(folder: Path, speaker: Path, index: Path, url: str, *more: str) -> 
     unmarked = Question("q", ASKED.question, ASKED.golden_answers)
     write_records(folder / "questions.jsonl", [unmarked])
     judge = ("--judge.base_url", url, "--judge.model", "double", "--judge.engine", "openai")
-    return guarded(
-        main,
-        [
-            *("--stage", "grpo", "--model", str(speaker), "--questions", str(folder / "questions.jsonl")),
-            *("--index", str(index), "--out", str(folder / "out"), "--threads", "1", "--warmup", "0"),
-            *("--episode.top_k", "1", "--episode.depth", "5", "--grpo.questions", "1", "--grpo.max_tokens", "40"),
-            *("--grpo.episodes", "6", "--scheduler", "constant_with_warmup", "--max_steps", "2"),
-            *("--grpo.rewards", WEIGHTS, *judge, *more),
-        ],
-    )
+    sources = ("--questions", str(folder / "questions.jsonl"), "--index", str(index), "--out", str(folder / "out"))
+    options = ("--grpo.episodes", "6", "--max_steps", "2", "--grpo.rewards", WEIGHTS)
+    return guarded(main, [*FAST, "--model", str(speaker), *sources, *options, *judge, *more])
 
 
 @pytest.fixture(scope="module")

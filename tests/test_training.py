@@ -140,13 +140,6 @@ def test_layers_are_of_adapters_alone(tiny: Path, pairs: Path, tmp_path: Path) -
     assert counts[0] == counts[1]
 
 
-def test_trackers_reach_the_trainer(tmp_path: Path) -> None:
-    from training.trl.common import common_arguments
-
-    assert common_arguments(TrainConfig(report_to=("wandb",)), tmp_path)["report_to"] == ["wandb"]
-    assert common_arguments(TrainConfig(), tmp_path)["report_to"] == "none"
-
-
 def test_model_without_chat_template_is_refused_before_a_folder_is_made(
     tiny: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

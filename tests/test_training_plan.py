@@ -14,9 +14,9 @@ from steprag.config import load_config
 from steprag.engines.models import ModelFiles
 from tests.training_parts import make_qwen2, train
 from training.config import TrainConfig
-from training.planning.estimate import GIB, PUBLISHED, memory
-from training.planning.plan import RECIPES, Device, here, main, processor
-from training.planning.shapes import KNOWN, shape_of
+from training.devices import Device, gpus
+from training.estimate import GIB, PUBLISHED, memory, shape_of
+from training.plan import RECIPES, main
 
 MADE_FOR = {
     "qwen2.5-7b-dpo": ("a100", 8),
@@ -40,6 +40,11 @@ def recipe(name: str, **overrides: Any) -> TrainConfig:
     return load_config(TrainConfig, str(RECIPES / f"{name}.yaml"), overrides)
 
 
+def known(name: str) -> Any:
+    """The shape of a model of the hub whose sizes are written down here."""
+    return shape_of(ModelFiles(name, hub=name))
+
+
 @pytest.mark.parametrize("name", MADE_FOR)
 def test_recipes_fit_the_hardware_they_are_made_for(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     device, count = MADE_FOR[name]
@@ -58,7 +63,7 @@ def test_a_gpu_without_its_driver_is_none(tmp_path: Path, monkeypatch: pytest.Mo
         text, _, code = said.partition("; ")
         tool.write_text(f"#!/bin/sh\necho '{text}'\n{code}\n")
         tool.chmod(0o755)
-        assert here() == (processor() if found is None else Device("RTX 4090", found / 1024))
+        assert gpus() == ([] if found is None else [Device("RTX 4090", found / 1024)])
 
 
 def test_fewer_devices_than_one_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +77,7 @@ def test_what_cannot_fit_is_refused_with_the_nearest_recipe(capsys: pytest.Captu
     options = ["--config", str(RECIPES / "qwen2.5-7b-dpo.yaml"), "--device", "4090"]
     assert guarded(main, options) == 2
     error = capsys.readouterr().err
-    assert "GiB are needed on each device and RTX 4090 has 24" in error
+    assert "GiB are needed on each device and 4090 has 24" in error
     assert "nearest recipe that fits: configs/training/qwen2.5-7b-dpo" in error
     assert guarded(main, [*options[:-1], "t4", "--finetuning", "full"]) == 2
     assert "qwen2.5-7b-dpo-qlora.yaml" in capsys.readouterr().err
@@ -90,11 +95,30 @@ def test_parameters_are_the_models_own(tmp_path: Path) -> None:
     assert shape.parameters == sum(weight.numel() for weight in model.parameters())
     policy = load_policy(files, TrainConfig())
     assert shape.lora(8, None) == sum(w.numel() for w in policy.parameters() if w.requires_grad)
-    assert KNOWN["Qwen/Qwen2.5-7B-Instruct"].parameters == 7_615_616_512  # the model card says 7.61 billion
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("Qwen/Qwen2.5-7B-Instruct", 7_615_616_512),  # the model cards say 7.61, 32.8 and 72.7 billion
+        ("Qwen/Qwen2.5-32B-Instruct", 32_763_876_352),
+        ("Qwen/Qwen2.5-72B-Instruct", 72_706_203_648),
+    ],
+)
+def test_a_model_is_planned_by_its_config_alone(
+    name: str, parameters: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its name where its sizes are known here, and by a folder with nothing but the config.json of any model."""
+    sizes = json.loads((RECIPES / "models.json").read_text())[name]
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    options = ["--config", str(RECIPES / "qwen2.5-7b-dpo-qlora.yaml"), "--device", "h200", "--json"]
+    for model in (name, str(tmp_path)):
+        assert guarded(main, [*options, "--model", model]) == 0
+        assert json.loads(capsys.readouterr().out)["parameters"] == parameters
 
 
 def test_every_knob_that_is_named_for_memory_helps() -> None:
-    shape = KNOWN["Qwen/Qwen2.5-7B-Instruct"]
+    shape = known("Qwen/Qwen2.5-7B-Instruct")
 
     def gib(devices: int = 1, **overrides: Any) -> float:
         return memory(recipe("qwen2.5-7b-dpo-lora", **overrides), shape, PUBLISHED, devices).total
@@ -117,7 +141,7 @@ def test_what_cannot_fit_is_refused_for_every_stage(stage: str, capsys: pytest.C
 
 
 def test_episodes_take_what_playing_or_learning_does() -> None:
-    shape = KNOWN["Qwen/Qwen2.5-7B-Instruct"]
+    shape = known("Qwen/Qwen2.5-7B-Instruct")
 
     def taken(**overrides: Any) -> Any:
         return memory(recipe("qwen2.5-7b-grpo", **overrides), shape, PUBLISHED, 1)
@@ -148,9 +172,15 @@ def test_sizes_come_from_the_pairs(pairs: Path, tmp_path: Path, capsys: pytest.C
     assert "cores" in plan["device"]
 
 
-def test_unknown_size_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_cannot_be_had_or_is_no_llama_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert guarded(main, ["--model", "someone/unheard-of", "--device", "a100"]) == 2
-    assert "config.json" in capsys.readouterr().err
+    assert "download it elsewhere and give its folder" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text("{}")
+    assert guarded(main, ["--model", str(tmp_path), "--device", "a100"]) == 2
+    assert "has no config.json like a llama's" in capsys.readouterr().err
 
 
 def test_a_disk_without_room_is_refused_before_anything_is_made(

@@ -142,29 +142,13 @@ def stock_trainer(
     model: Path, out: Path, finetuning: Any, loss: list[str], checkpointing: bool = False, smoothing: float = 0.0
 ) -> Iterator[tuple[Any, Any, Any]]:
     """TRL's DPOTrainer on the rows, the policy, and one batch of all of them."""
-    from transformers import AutoTokenizer
     from trl.trainer.dpo_config import DPOConfig
 
-    from training.model import load_policy
-    from training.trl.common import quiet
     from training.trl.dpo import StepDPOTrainer, as_dataset
 
-    quiet()
-    config = TrainConfig(finetuning=finetuning, lora=LoraSection(rank=4))
-    policy = load_policy(resolve_model(str(model)), config)
-    options: dict[str, Any] = {
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": checkpointing,
-        "report_to": "none",
-        "label_smoothing": smoothing,
-    }
+    options: dict[str, Any] = {"gradient_checkpointing": checkpointing, "label_smoothing": smoothing, **ON_A_CPU}
     arguments = DPOConfig(str(out), loss_type=loss, beta=0.5, precompute_ref_log_probs=True, **options)
-    dataset = as_dataset(some_rows())
-    trainer = StepDPOTrainer(
-        model=policy, args=arguments, train_dataset=dataset, processing_class=AutoTokenizer.from_pretrained(model)
-    )
-    batch = trainer.data_collator([trainer.train_dataset[i] for i in range(len(dataset))])
+    trainer, policy, batch = _stock(StepDPOTrainer, arguments, as_dataset(some_rows()), model, finetuning)
     batch["ref_chosen_logps"] = batch["ref_chosen_logps"] + 0.7  # away from the point where both terms are alike
     if checkpointing:
         policy.gradient_checkpointing_enable({"use_reentrant": False})
@@ -174,21 +158,28 @@ def stock_trainer(
 @contextmanager
 def stock_sft_trainer(model: Path, out: Path, finetuning: Any) -> Iterator[tuple[Any, Any, Any]]:
     """TRL's SFTTrainer on the chosen completions of the rows, the policy, and one batch of all of them."""
-    from transformers import AutoTokenizer
     from trl.trainer.sft_config import SFTConfig
+
+    from training.trl.sft import StepSFTTrainer, as_dataset
+
+    arguments = SFTConfig(str(out), max_length=None, **ON_A_CPU)
+    yield _stock(StepSFTTrainer, arguments, as_dataset(some_rows()), model, finetuning)
+
+
+ON_A_CPU: dict[str, Any] = {"use_cpu": True, "bf16": False, "report_to": "none"}
+
+
+def _stock(kind: Any, arguments: Any, dataset: Any, model: Path, finetuning: Any) -> tuple[Any, Any, Any]:
+    from transformers import AutoTokenizer
 
     from training.model import load_policy
     from training.trl.common import quiet
-    from training.trl.sft import StepSFTTrainer, as_dataset
 
     quiet()
     policy = load_policy(resolve_model(str(model)), TrainConfig(finetuning=finetuning, lora=LoraSection(rank=4)))
-    dataset = as_dataset(some_rows())
-    arguments = SFTConfig(str(out), use_cpu=True, bf16=False, report_to="none", max_length=None)
-    trainer = StepSFTTrainer(
-        model=policy, args=arguments, train_dataset=dataset, processing_class=AutoTokenizer.from_pretrained(model)
-    )
-    yield trainer, policy, trainer.data_collator([trainer.train_dataset[i] for i in range(len(dataset))])
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    trainer = kind(model=policy, args=arguments, train_dataset=dataset, processing_class=tokenizer)
+    return trainer, policy, trainer.data_collator([trainer.train_dataset[i] for i in range(len(dataset))])
 
 
 def label_row(number: int, step: str, value: float) -> dict[str, Any]:

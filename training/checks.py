@@ -13,9 +13,7 @@ from steprag.engines.models import ModelFiles
 from steprag.errors import ConfigError, quoted
 from steprag.files import read_json
 from training.config import TrainConfig
-from training.llamafactory_process import executable
-from training.planning.estimate import GIB, checkpoint_bytes
-from training.planning.shapes import shape_of
+from training.estimate import GIB, checkpoint_bytes, shape_of
 from training.rewards import check_names
 from training.rows import Row
 
@@ -26,6 +24,8 @@ LOSSES = (
 """TRL's, without `exo_pair` and `robust`, which are sigmoid or an error where no smoothing is set for all pairs."""
 TRACKERS = ("clearml", "codecarbon", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
 """Those of the Hugging Face Trainer whose name is their package's."""
+
+ROOT = Path(__file__).parent.parent
 
 
 def check_recipe(config: TrainConfig) -> None:
@@ -38,6 +38,17 @@ def check_recipe(config: TrainConfig) -> None:
             raise ConfigError(f"{what}: {package} is not installed here; run: pip install '{requirement}'")
     if config.liger and not _has_gpu():
         raise ConfigError("liger: its kernels run on a GPU and none is here; leave it out")
+
+
+def executable(config: TrainConfig) -> list[str]:
+    """The command's first words. Raises ConfigError where there is no such file."""
+    name = config.llamafactory.executable
+    for found in (Path(name), ROOT / name):
+        if found.is_file():
+            return [str(found.absolute())]
+    if on_path := shutil.which(name):
+        return [on_path]
+    raise ConfigError(f"LLaMA-Factory not found at {name}; run: bash scripts/setup_llamafactory.sh")
 
 
 def _optional(config: TrainConfig) -> Iterator[tuple[str, str, str]]:
@@ -136,13 +147,17 @@ def check_keys(config: TrainConfig) -> None:
         "give the number of processes by the key processes; steprag train starts them itself": config.trainer == "trl"
         and int(os.environ.get("WORLD_SIZE", "1")) > 1,
     }
-    for complaint, holds in complaints.items():
-        if holds:
-            raise ConfigError(complaint)
+    _refuse(complaints)
     if config.stage == "grpo":
         _check_grpo(config)
     if config.trainer == "llamafactory":
         _check_llamafactory(config)
+
+
+def _refuse(complaints: dict[str, bool]) -> None:
+    for complaint, holds in complaints.items():
+        if holds:
+            raise ConfigError(complaint)
 
 
 def _check_grpo(config: TrainConfig) -> None:
@@ -157,9 +172,7 @@ def _check_grpo(config: TrainConfig) -> None:
         "grpo.max_tokens: leaves no room for a prompt; raise max_length": config.grpo.max_tokens >= config.max_length,
         "quantization: stage grpo does not sample from a base in 4 bits; leave it out": config.quantization is not None,
     }
-    for complaint, holds in complaints.items():
-        if holds:
-            raise ConfigError(complaint)
+    _refuse(complaints)
 
 
 def _check_llamafactory(config: TrainConfig) -> None:
@@ -170,6 +183,4 @@ def _check_llamafactory(config: TrainConfig) -> None:
         "lora.layers: llamafactory trains every block; leave it out": config.lora.layers is not None,
         "minutes: llamafactory is bounded by max_steps or epochs; leave it out": config.minutes is not None,
     }
-    for complaint, holds in complaints.items():
-        if holds:
-            raise ConfigError(complaint)
+    _refuse(complaints)

@@ -9,8 +9,9 @@ it, whatever a prompt profile looks like; and what is learnt from is to the toke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from steprag.agent.environment import Environment
@@ -20,6 +21,7 @@ from steprag.agent.stack import popped
 from steprag.batch.journal import QuestionCalls
 from steprag.batch.worklist import for_each
 from steprag.engines.tokens import prompt_tokens
+from steprag.errors import RequestError
 from steprag.types import Completion, Episode, Message, Question, Sample, Usage
 from training.config import GrpoSection
 from training.parity import check_prompt, sent_tokens
@@ -83,7 +85,7 @@ class Batcher:
     """
 
     def __init__(self, generate: Generate, live: int) -> None:
-        self._generate, self._live = generate, live
+        self._generate, self._live = generate, set(range(live))
         self._waiting: dict[int, tuple[list[int], int, asyncio.Future[list[int]]]] = {}
 
     async def sample(self, number: int, prompt: list[int], seed: int) -> list[int]:
@@ -93,13 +95,13 @@ class Batcher:
         self._go()
         return await future
 
-    def leave(self) -> None:
-        """An episode has ended."""
-        self._live -= 1
+    def leave(self, number: int) -> None:
+        """That episode has ended, or cannot go on: the others wait for it no longer."""
+        self._live.discard(number)
         self._go()
 
     def _go(self) -> None:
-        if not self._waiting or len(self._waiting) < self._live:
+        if not self._waiting or len(self._waiting) < len(self._live):
             return
         batch = [self._waiting[number] for number in sorted(self._waiting)]
         self._waiting = {}
@@ -143,17 +145,19 @@ class Group:
 
     `advantages` is None where all are worth the same. `gains`: of each episode's steps, normalised over the group
     (`training.turn_gains`), None where they are not rewarded or all alike. Where both are None the group is dropped.
-    `worth`: what each turn learns with.
+    `worth`: what each turn learns with. `failure`: why the question could not be played to its end; such a group has
+    no episodes and is dropped.
     """
 
     question: Question
-    episodes: list[Episode]
-    turns: list[list[SampledStep]]
-    terms: dict[str, list[float | None]]
-    totals: list[float]
-    advantages: list[float] | None
+    episodes: list[Episode] = field(default_factory=list)
+    turns: list[list[SampledStep]] = field(default_factory=list)
+    terms: dict[str, list[float | None]] = field(default_factory=dict)
+    totals: list[float] = field(default_factory=list)
+    advantages: list[float] | None = None
     gains: list[list[float]] | None = None
     worth: list[list[float]] = field(default_factory=list)
+    failure: str | None = None
 
     @property
     def dropped(self) -> bool:
@@ -173,44 +177,60 @@ async def play(
 ) -> list[Group]:
     """`section.episodes` episodes of every question, all at once, scored.
 
-    `calls`: where searches and the judge's replies are kept; none is made that is there. A `judge` needs it. Raises
-    RetrieverError, and of the judge PolicyError and BudgetReached.
+    `calls`: where searches and the judge's replies are kept; none is made that is there. A `judge` needs it. A search
+    or a request to the judge that fails costs its question's group (`Group.failure`). Raises the judge's BudgetReached.
     """
     size = section.episodes
     batcher = Batcher(sampling.generate, len(questions) * size)
     players = [Player(number, batcher, sampling) for number in range(len(questions) * size)]
     played: dict[int, Played] = {}
+    failures: dict[int, str] = {}
 
     async def one(player: Player) -> None:
-        question, start = questions[player.number // size], seed + APART * player.number
-        kept = calls and calls(question)
+        try:
+            played[player.number] = await whole(player, questions[player.number // size])
+        except RequestError as error:
+            failures[player.number // size] = str(error)
+            batcher.leave(player.number)
+
+    async def whole(player: Player, question: Question) -> Played:
+        start, kept = seed + APART * player.number, calls and calls(question)
         mine = replace(environment, retriever=kept.retriever(environment.retriever)) if kept else environment
         episode = await episode_of(rollout(mine, player, mine.start(question.question), seed=start))
-        batcher.leave()
+        batcher.leave(player.number)
         tokens = sum(len(turn.completion) for turn in player.turns)
         done = Played(question, episode, environment.profile.grammar, tokens)
-        played[player.number] = await judge(done, kept, start) if judge and kept else done
+        return await judge(done, kept, start) if judge and kept else done
 
     await for_each(players, one, at_once=len(players))
-    groups = [
-        _group([played[number] for number in numbers], [players[number].turns for number in numbers], section)
-        for numbers in (range(first, first + size) for first in range(0, len(players), size))
-    ]
-    if section.gain:
-        groups = [_with_gains(group, environment, sampling, section) for group in groups]
-    return [replace(group, worth=_worth(group, environment.profile.grammar, section)) for group in groups]
+    groups: list[Group] = []
+    for place, question in enumerate(questions):
+        mine = range(place * size, (place + 1) * size)
+        if place in failures:
+            groups.append(Group(question, failure=failures[place]))
+        else:
+            turns = [players[number].turns for number in mine]
+            groups.append(_group([played[number] for number in mine], turns, environment, sampling, section))
+    return groups
 
 
-def _group(played: list[Played], turns: list[list[SampledStep]], section: GrpoSection) -> Group:
+def _group(
+    played: list[Played],
+    turns: list[list[SampledStep]],
+    environment: Environment,
+    sampling: Sampling,
+    section: GrpoSection,
+) -> Group:
+    """The scored episodes of one question."""
+    question, episodes = played[0].question, [each.episode for each in played]
     scores = score(played, section.rewards)
     worth = advantages(scores.totals, section.scale)
-    return Group(played[0].question, [p.episode for p in played], turns, scores.terms, scores.totals, worth)
-
-
-def _with_gains(group: Group, environment: Environment, sampling: Sampling, section: GrpoSection) -> Group:
-    gains = turn_gains(group.question, group.episodes, environment, sampling.tokenizer, sampling.score)
-    apart = normalised(gains, section.scale)
-    return replace(group, gains=apart and [[section.gain * gain for gain in episode] for episode in apart])
+    group = Group(question, episodes, turns, scores.terms, scores.totals, worth)
+    if section.gain:
+        gains = turn_gains(question, episodes, environment, sampling.tokenizer, sampling.score)
+        apart = normalised(gains, section.scale)
+        group = replace(group, gains=apart and [[section.gain * gain for gain in episode] for episode in apart])
+    return replace(group, worth=_worth(group, environment.profile.grammar, section))
 
 
 def rows_of(groups: Sequence[Group]) -> list[StepRow]:
@@ -250,23 +270,31 @@ def _worth(group: Group, grammar: Grammar, section: GrpoSection) -> list[list[fl
 
 
 def numbers_of(groups: Sequence[Group]) -> dict[str, float]:
-    """What a step's episodes were like: means over them; each reward alone, over those of which it says something."""
+    """What a step's episodes were like: means over them; each reward alone, over those of which it says something.
+
+    Of groups that failed there is nothing but their share, which counts as dropped too.
+    """
     episodes = [episode for group in groups for episode in group.episodes]
     turns = [turn for group in groups for each in group.turns for turn in each]
 
-    def mean(values: Sequence[float]) -> float:
-        return sum(values) / len(values)
+    def mean(values: Iterable[float]) -> float:
+        return fmean(map(float, values))
 
     numbers = {
-        "reward": mean([total for group in groups for total in group.totals]),
-        "groups_dropped": mean([float(group.dropped) for group in groups]),
-        "episodes/answered": mean([float(episode.prediction is not None) for episode in episodes]),
-        "episodes/steps": mean([float(len(episode.state.steps)) for episode in episodes]),
-        "episodes/searches": mean([float(len(episode.retrieved)) for episode in episodes]),
+        "groups_dropped": mean(group.dropped for group in groups),
+        "groups_failed": mean(group.failure is not None for group in groups),
+    }
+    if not episodes:
+        return numbers
+    numbers |= {
+        "reward": mean(total for group in groups for total in group.totals),
+        "episodes/answered": mean(episode.prediction is not None for episode in episodes),
+        "episodes/steps": mean(len(episode.state.steps) for episode in episodes),
+        "episodes/searches": mean(len(episode.retrieved) for episode in episodes),
         "episodes/tokens": sum(len(turn.completion) for turn in turns) / len(episodes),
     }
-    for name in groups[0].terms:
-        told = [value for group in groups for value in group.terms[name] if value is not None]
+    for name in {name: None for group in groups for name in group.terms}:
+        told = [value for group in groups for value in group.terms.get(name, ()) if value is not None]
         if told:
             numbers[f"rewards/{name}"] = mean(told)
     return numbers

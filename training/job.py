@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from steprag.engines.models import ModelFiles
 from steprag.errors import TrainingError
@@ -25,6 +27,23 @@ OUT_OF_MEMORY = (
     "(16 bytes a weight become 2), quantization nf4 (half a byte), or deepspeed zero3 (a share each GPU); "
     "steprag plan train gives the numbers"
 )
+
+_ERROR = re.compile(r"^(?:\[rank\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*)$")
+_WRAPPERS = ("CalledProcessError", "ChildFailedError")
+"""What torchrun and the launcher raise because their child did; the child's own error says more."""
+BACK_ENDS = {
+    ("trl", "sft"): "training.trl.sft",
+    ("trl", "dpo"): "training.trl.dpo",
+    ("trl", "critic"): "training.trl.critic",
+    ("trl", "grpo"): "training.trl.grpo",
+    ("llamafactory", "sft"): "training.llamafactory",
+    ("llamafactory", "dpo"): "training.llamafactory",
+}
+
+
+def back_end(config: TrainConfig) -> Any:
+    """The module that trains, with a function `train` from a `Job` to its `Outcome`; heavy, so imported now."""
+    return importlib.import_module(BACK_ENDS[config.trainer, config.stage])
 
 
 @dataclass(frozen=True)
@@ -48,6 +67,32 @@ class Job:
         return self.run.path / "checkpoints"
 
 
+def trainer_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
+    """transformers' `TrainingArguments` that both trainers take. All epochs are one pass: `row_order` lays them end to
+    end.
+    """
+    return {
+        "output_dir": str(checkpoints),
+        "per_device_train_batch_size": config.batch_size,
+        "per_device_eval_batch_size": config.batch_size,
+        "gradient_accumulation_steps": config.accumulation,
+        "num_train_epochs": 1,
+        "max_steps": config.max_steps or -1,
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": config.scheduler,
+        "warmup_steps": config.warmup,
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+        "bf16": config.bf16,
+        "logging_steps": config.logging_steps,
+        "save_strategy": "steps",
+        "save_steps": config.save_steps,
+        "save_total_limit": 2,
+        "report_to": list(config.report_to) or "none",
+        "seed": config.seed,
+    }
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How training went. Losses are those logged first and last; `seconds` is this process's training loop.
@@ -62,6 +107,23 @@ class Outcome:
     stopped_by: str
     held_out: dict[str, float]
     trained_parameters: int | None = None
+
+
+def reason(log: str, status: int) -> str:
+    """The line of a failed run's output that says why, with a remedy where one is known."""
+    errors = [match[1] for line in log.splitlines() if (match := _ERROR.match(line.strip()))]
+    causes = [line for line in errors if not any(name in line for name in _WRAPPERS)] or errors
+    said = causes[-1][:500] if causes else f"exit status {status}; {_tail(log)}"
+    if "OutOfMemoryError" in said or "out of memory" in said.lower() or "DefaultCPUAllocator" in said:
+        return f"{said}; {OUT_OF_MEMORY}"
+    if not causes and status in (137, 247):  # SIGKILL, as a shell and as `steprag.engines.outlive_guard` give it
+        return f"killed, which is how the system ends what takes too much memory; {OUT_OF_MEMORY}"
+    return said
+
+
+def _tail(log: str) -> str:
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return f"its last words: {lines[-1][:300]}" if lines else "it said nothing"
 
 
 def finite(losses: Sequence[float]) -> Sequence[float]:

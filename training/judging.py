@@ -6,8 +6,9 @@ and counted against `budget.*` at `judge.price`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from steprag.agent.judge import Judge
 from steprag.agent.verdicts import STRICTNESS, claims_of, is_supported, is_useful, written_back
@@ -16,13 +17,14 @@ from steprag.gold import gold_of
 from steprag.policy.client import Model
 from steprag.policy.protocols import Policy
 from steprag.types import Passage, Question
-from training.ragas import Likeness, answer_relevancy, embedded_likeness
-from training.rewards import Played, kept_text
+from training.rewards import Played, kept_text, relevancy_of
 
 JUDGED = frozenset({"judge", "faithfulness", "answer_relevancy"})
 """Rewards that no episode has without a judge."""
 APART = 100
 """Between the seeds of two things that the judge is asked of one episode."""
+Likeness = Callable[[str, Sequence[str]], list[float]]
+"""A text and others to the cosine of their vectors, -1 to 1."""
 
 
 def judged_terms(weights: Mapping[str, float], questions: list[Question]) -> frozenset[str]:
@@ -60,8 +62,27 @@ class EpisodeJudge:
         if "answer_relevancy" in self.terms:
             back = await written_back(policy, answer, seed=seed, n=self.questions)
             alike = self.likeness(played.question.question, [one.question for one in back]) if back else []
-            played = replace(played, relevancy=answer_relevancy(alike, [one.noncommittal for one in back]))
+            played = replace(played, relevancy=relevancy_of(alike, [one.noncommittal for one in back]))
         return played
+
+
+def embedded_likeness() -> Likeness:
+    """Likeness by the embedded encoder (MiniLM), imported and loaded at the first call: most rewards need none."""
+    loaded: list[Any] = []
+
+    def likeness(text: str, others: Sequence[str]) -> list[float]:
+        if not loaded:
+            from sentence_transformers import SentenceTransformer
+
+            from steprag.engines.models import embedded_encoder
+            from steprag.engines.threads import one_load
+
+            with one_load():
+                loaded.append(SentenceTransformer(str(embedded_encoder()), device="cpu", local_files_only=True))
+        vectors = loaded[0].encode([text, *others], normalize_embeddings=True, show_progress_bar=False)
+        return [float(vectors[0] @ other) for other in vectors[1:]]
+
+    return likeness
 
 
 def episode_judge(model: Model, terms: frozenset[str], *, gold: bool, greedy: bool) -> EpisodeJudge:

@@ -8,19 +8,29 @@ with a chat template. The rows lie in the order of training, all epochs end to e
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from steprag.engines.outlive_guard import running
 from steprag.engines.weights import base_weights
-from steprag.files import read_json, written_whole
-from training.job import Job, Outcome, finite, last_checkpoint, scores
-from training.llamafactory_process import executable, run_command
-from training.model import adopt
+from steprag.errors import TrainingError
+from steprag.files import parse_line, read_json, written_whole
+from steprag.progress import Progress
+from training.checks import executable
+from training.job import Job, Outcome, finite, last_checkpoint, reason, scores, trainer_arguments
+from training.model import adopt, load_policy, save_merged
 from training.rows import TokenRow, order_for
 
+LOG = "trainer_log.jsonl"
+"""LLaMA-Factory's own file: one JSON object a logged step."""
 DEEPSPEED = Path(__file__).parent.parent / "configs" / "training" / "deepspeed"
 
 
@@ -37,8 +47,9 @@ def train(job: Job) -> Outcome:
     outcome = _outcome(job, seconds)
     adopt(job.checkpoints, job.tokenizer, job.files, job.run.path)
     if job.config.merge and job.config.finetuning == "lora":
-        merge = write_yaml(work / "export.yaml", merge_recipe(job))
-        run_command([*command, "export", str(merge)], job, work)
+        whole = job.config.model_copy(update={"quantization": None})  # never the base in 4 bits
+        policy = load_policy(replace(job.files, adapter=job.run.path), whole)
+        save_merged(policy, job.tokenizer, job.files, job.run.path)
     shutil.rmtree(work / "tokens")
     return outcome
 
@@ -101,27 +112,10 @@ def train_recipe(job: Job, work: Path, checkpoint: Path | None) -> dict[str, Any
         "tokenized_path": str(work / "tokens"),
         "disable_shuffling": True,
         "cutoff_len": config.max_length,
-        "output_dir": str(job.checkpoints),
+        **trainer_arguments(config, job.checkpoints),
         "overwrite_output_dir": True,
         "resume_from_checkpoint": str(checkpoint) if checkpoint else None,
-        "per_device_train_batch_size": config.batch_size,
-        "per_device_eval_batch_size": config.batch_size,
-        "gradient_accumulation_steps": config.accumulation,
-        "num_train_epochs": 1,
-        "max_steps": config.max_steps or -1,
-        "learning_rate": config.learning_rate,
-        "lr_scheduler_type": config.scheduler,
-        "warmup_steps": config.warmup,
-        "weight_decay": config.weight_decay,
-        "max_grad_norm": config.max_grad_norm,
-        "bf16": config.bf16,
         "disable_gradient_checkpointing": not config.gradient_checkpointing,
-        "logging_steps": config.logging_steps,
-        "save_strategy": "steps",
-        "save_steps": config.save_steps,
-        "save_total_limit": 2,
-        "report_to": list(config.report_to) or "none",
-        "seed": config.seed,
         "plot_loss": False,
     }
 
@@ -162,21 +156,6 @@ def _preference(job: Job) -> dict[str, Any]:
     }
 
 
-def merge_recipe(job: Job) -> dict[str, Any]:
-    """The keys of `llamafactory-cli export`: base (never the quantised one) and new adapter as one model."""
-    return {
-        "model_name_or_path": base_weights(job.files),
-        "adapter_name_or_path": str(job.run.path),
-        "trust_remote_code": False,
-        "template": "empty",
-        "finetuning_type": "lora",
-        "export_dir": str(job.run.path / "merged"),
-        "export_size": 5,
-        "export_device": "cpu",
-        "export_legacy_format": False,
-    }
-
-
 def _outcome(job: Job, seconds: float) -> Outcome:
     state = read_json(job.checkpoints / "trainer_state.json")
     losses = finite([entry["loss"] for entry in state["log_history"] if "loss" in entry])
@@ -186,3 +165,70 @@ def _outcome(job: Job, seconds: float) -> Outcome:
         job.run.note(step=state["global_step"], **held_out)
     stopped_by = "max_steps" if job.config.max_steps else "epochs"
     return Outcome(state["global_step"], losses[0], losses[-1], seconds, stopped_by, held_out)
+
+
+def run_command(command: Sequence[str], job: Job, work: Path) -> float:
+    """Runs it to its end while its log moves the bar and fills `metrics.jsonl`; returns the seconds it took.
+
+    Everything it says goes to `work/log.txt`. Raises TrainingError.
+    """
+    log, start = work / "log.txt", time.monotonic()
+    (job.checkpoints / LOG).unlink(missing_ok=True)  # an earlier process's, told already
+    with log.open("ab") as stream, running(command, stream, _environment(command[0], job)) as process:
+        offset = log.stat().st_size
+        _follow(process, job)
+    if process.returncode:
+        text = log.read_bytes()[offset:].decode("utf-8", errors="replace")
+        raise TrainingError(f"llamafactory-cli {command[-2]}: {reason(text, process.returncode)} (whole log: {log})")
+    return round(time.monotonic() - start, 1)
+
+
+def _environment(command: str, job: Job) -> dict[str, str]:
+    """Ours, with torchrun on the path; offline where the weights are here; a launcher of processes for DeepSpeed."""
+    found = {"PATH": f"{Path(command).parent}{os.pathsep}{os.environ.get('PATH', '')}", "USE_V1": "0"}
+    if job.files.hub is None:
+        found |= {"HF_HUB_OFFLINE": "1"}
+    if job.config.deepspeed:
+        found |= {"FORCE_TORCHRUN": "1"}
+    return {**os.environ, **found}
+
+
+def _follow(process: subprocess.Popen[bytes], job: Job) -> None:
+    """Until the process ends: notes every new line of its log, once."""
+    heard, bar = TrainerLog(job.checkpoints / LOG), None
+    while True:
+        ended = process.poll() is not None
+        for row in heard.lines():
+            step = int(row["current_steps"])
+            bar = bar or Progress(job.config.stage, int(row["total_steps"]), "steps", done=step)
+            if "loss" in row:
+                job.run.note(step=step, **{key: value for key, value in row.items() if key in _NUMBERS})
+                bar.move_to(step, notes=f"loss {row['loss']:.4f}")
+        if ended:
+            break
+        time.sleep(0.5)
+    if bar:
+        bar.__exit__(None, None, None)
+
+
+_NUMBERS = ("loss", "accuracy", "lr", "epoch", "throughput")
+
+
+class TrainerLog:
+    """A growing file of JSON objects, read on from where the last reading stopped."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset, self._number = path, 0, 0
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The objects of the whole lines that were added; the last line may still be in the making."""
+        if not self._path.is_file():
+            return
+        with self._path.open("rb") as stream:
+            stream.seek(self._offset)
+            while (line := stream.readline()).endswith(b"\n"):
+                self._offset, self._number = stream.tell(), self._number + 1
+                text = line.decode("utf-8", errors="replace")
+                row = parse_line(text, self._path, self._number, finite=False) if text.strip() else None
+                if isinstance(row, dict):
+                    yield row

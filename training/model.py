@@ -9,6 +9,8 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,30 +150,32 @@ def freeze_below(policy: nn.Module, layers: int | None) -> None:
             parameter.requires_grad_(False)
 
 
-def save_policy(policy: Any, tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:
-    """Adapter or full model with the tokenizer, into an existing run folder; what names the files comes last."""
+@contextmanager
+def _saving(folder: Path) -> Iterator[Path]:
+    """A folder below `folder` to write into; what is left of it goes with the block."""
     temporary = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
     try:
-        if hasattr(policy, "peft_config"):
-            policy.save_pretrained(temporary, selected_adapters=["default"], save_embedding_layers=False)
-        else:
-            policy.save_pretrained(temporary)
-        adopt(temporary, tokenizer, files, folder)
+        yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def save_policy(policy: Any, tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:
+    """Adapter or full model with the tokenizer, into an existing run folder; what names the files comes last."""
+    lora = {"selected_adapters": ["default"], "save_embedding_layers": False} if hasattr(policy, "peft_config") else {}
+    with _saving(folder) as made:
+        policy.save_pretrained(made, **lora)
+        adopt(made, tokenizer, files, folder)
 
 
 def save_merged(policy: Any, tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:
     """Base and adapter as one model, at `folder/merged`, whole or not at all. `policy` is used up."""
-    temporary = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
-    try:
-        policy.merge_and_unload().save_pretrained(temporary)
-        _save_tokenizer(tokenizer, files, temporary)
-        temporary.chmod(0o755)
+    with _saving(folder) as made:
+        policy.merge_and_unload().save_pretrained(made)
+        _save_tokenizer(tokenizer, files, made)
+        made.chmod(0o755)
         shutil.rmtree(folder / "merged", ignore_errors=True)  # of a run that was cut off
-        os.replace(temporary, folder / "merged")
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        os.replace(made, folder / "merged")
 
 
 def adopt(made: Path, tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:

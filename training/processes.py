@@ -1,4 +1,4 @@
-"""TRL in several processes, one a GPU or a share of the cores: torchrun runs `training.worker` in each of them.
+"""TRL in several processes, one a GPU or a share of the cores: torchrun runs this module's `main` in each of them.
 
 This process stays the one that reads, checks and writes the run: the rows, as tokens whose parity is checked, go to the
 workers by files, each of them trains with the back end that one process would use, and the first one hands the outcome
@@ -8,38 +8,45 @@ they meet where the recipe says, and the run folder lies where all of them see i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.distributed.elastic.multiprocessing.errors import record
 
 from steprag import errors
 from steprag.engines.outlive_guard import running
 from steprag.engines.threads import threads_for
+from steprag.engines.models import resolve_model
+from steprag.engines.outlive_guard import running
+from steprag.engines.tokens import load_tokenizer
 from steprag.engines.weights import base_weights
-from steprag.errors import ConfigError, TrainingError
-from steprag.files import read_json, write_json
+from steprag.errors import TrainingError
+from steprag.files import LineJournal, read_json, write_json
 from steprag.json_text import decoded
 from steprag.progress import say
+from steprag.runs import Run
 from training.config import TrainConfig
-from training.failures import reason
-from training.job import Job, Outcome
+from training.job import Job, Outcome, back_end, reason
 from training.rows import TokenRow
+from training.trl.common import quiet
+from training.world import open_world
 
 _KILLED = re.compile(r"exitcode +: -9\b")
 """In torchrun's report: a worker that the system, or somebody, killed."""
 
 
 def train(job: Job) -> Outcome:
-    """Runs the workers to their end. Raises ConfigError for more processes than GPUs, TrainingError where one fails."""
-    check_devices(job.config)
+    """Runs the workers to their end. Raises TrainingError where one fails."""
     work = (job.run.path / "processes").absolute()
     shutil.rmtree(work, ignore_errors=True)  # of a run that was cut off
     work.mkdir()
@@ -61,14 +68,8 @@ def train(job: Job) -> Outcome:
     return Outcome(**result["outcome"])
 
 
-def check_devices(config: TrainConfig) -> None:
-    """Raises ConfigError where GPUs are here, but fewer than processes."""
-    if torch.accelerator.is_available() and config.processes > (there := torch.accelerator.device_count()):
-        raise ConfigError(f"processes: {config.processes} are asked for and {there} GPUs are here; lower it")
-
-
 def write_job(job: Job, work: Path) -> None:
-    """What `training.worker` reads: recipe, rows or what its world is, and where results go."""
+    """What a worker reads: recipe, rows or what its world is, and where results go."""
     world = job.world.opened if job.world else None
     write_json(
         work / "job.json", {"config": job.config.model_dump(mode="json"), "out": str(job.run.path), "world": world}
@@ -99,7 +100,7 @@ def command(config: TrainConfig, work: Path) -> list[str]:
         *("--nproc-per-node", str(config.processes)),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", *meeting),
         *("--log-dir", str(work / "logs"), "--redirects", ",".join(streams)),
-        *("-m", "training.worker", str(work)),
+        *("-m", "training.processes", str(work)),
     ]
 
 
@@ -122,3 +123,41 @@ def why(work: Path, log: Path, status: int) -> str:
     said = reason(read_json(told[0])["message"]["message"] if told else report, status)
     kind, _, text = said.partition(": ")
     return text if isinstance(getattr(errors, kind, None), type) else said
+
+
+@record
+def main(argv: list[str]) -> None:
+    """One worker: trains its share with the same back end as one process would. `argv`: the folder that `write_job`
+    filled. Rank, world size and threads come from the environment.
+
+    The first of them writes checkpoints, `metrics.jsonl` and the result; what the others would write goes nowhere.
+    Their errors reach `train` by the files that torchrun names.
+    """
+    work, rank = Path(argv[0]), int(os.environ["RANK"])
+    given = read_json(work / "job.json")
+    config = TrainConfig(**given["config"])
+    quiet()
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    if torch.accelerator.is_available():
+        torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
+    files, opened = resolve_model(config.model, config.adapter), given["world"]
+    rows, held_out = read_rows(work / "rows.jsonl"), read_rows(work / "held_out.jsonl")
+    playing = open_world(opened[0], opened[1], config) if opened else contextlib.nullcontext()
+    seen = contextlib.redirect_stderr(sys.stdout) if rank == 0 else contextlib.nullcontext()
+    with seen, playing as world, _run(Path(given["out"]), rank) as run:
+        outcome = back_end(config).train(Job(files, load_tokenizer(files), rows, held_out, config, run, world))
+        if rank == 0:
+            write_json(work / "outcome.json", {"outcome": asdict(outcome), "manifest": run.manifest})
+    torch.distributed.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _run(path: Path, rank: int) -> Iterator[Run]:
+    """The run as the back end sees it. Its manifest is empty: what the back end sets is handed back."""
+    manifest: dict[str, Any] = {}
+    with LineJournal(path / "metrics.jsonl" if rank == 0 else Path(os.devnull), synced=False) as metrics:
+        yield Run(path, manifest, metrics)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -19,7 +19,6 @@ from steprag.gold import em_of, gold_of, mentions, subject
 from steprag.metrics import f1 as token_f1
 from steprag.metrics import normalise, rouge_l
 from steprag.types import Episode, Found, Passage, Question
-from training import ragas
 
 SAME = 1e-6
 """Rewards that differ by less are alike."""
@@ -98,9 +97,32 @@ def recall(played: Played) -> float | None:
     return gold.recall(_found(played)) if gold else None
 
 
+# RAGAS's metrics by its definitions (arXiv 2309.15217), golden-tested against its package (`tests/ragas_golden.json`):
+# formulas over verdicts; `training.judging` asks for the verdicts.
+
+
+def precision_of(useful: Sequence[bool]) -> float:
+    """How far up the useful passages of a search stand: Σ(P@k·v_k) / Σv_k, best first; 0 where none is useful."""
+    at = [sum(useful[: place + 1]) / (place + 1) for place, one in enumerate(useful) if one]
+    return sum(at) / len(at) if at else 0.0
+
+
+def share_of(supported: Sequence[bool]) -> float | None:
+    """The share of the claims that the passages bear out; None without a claim."""
+    return mean(map(float, supported)) if supported else None
+
+
+def relevancy_of(cosines: Sequence[float], noncommittal: Sequence[bool]) -> float | None:
+    """The mean cosine of the question with those that the answer would answer, 0 where the answer is evasive by all of
+    them; None where nothing was written back. Below 0 it counts as 0, for rewards lie between 0 and 1.
+    """
+    if not cosines:
+        return None
+    return 0.0 if all(noncommittal) else max(0.0, mean(cosines))
+
+
 def context_precision(played: Played) -> float | None:
-    """How far up each search has the passages that help (`ragas.context_precision`), the mean over the searches; 0
-    without one.
+    """How far up each search has the passages that help (`precision_of`), the mean over the searches; 0 without one.
 
     A marked passage helps; where the question marks none, one that the judge calls useful. The judge is asked of
     answers alone: without an answer 0, None where it did not say.
@@ -114,7 +136,7 @@ def context_precision(played: Played) -> float | None:
         return None
     else:
         helped = [[*search] for search in played.useful]
-    return mean(map(ragas.context_precision, helped)) if helped else 0.0
+    return mean(map(precision_of, helped)) if helped else 0.0
 
 
 def faithfulness(played: Played) -> float | None:
@@ -124,7 +146,7 @@ def faithfulness(played: Played) -> float | None:
     """
     if played.episode.prediction is None:
         return 0.0
-    return None if played.supported is None else ragas.faithfulness(played.supported)
+    return None if played.supported is None else share_of(played.supported)
 
 
 def answer_relevancy(played: Played) -> float | None:
@@ -177,20 +199,9 @@ def length(played: Played) -> float:
 
 
 REWARDS: dict[str, Reward] = {
-    "em": em,
-    "f1": f1,
-    "rouge": rouge,
-    "judge": judge,
+    **{each.__name__: each for each in (em, f1, rouge, judge, evidence, recall, context_precision, faithfulness)},
+    **{each.__name__: each for each in (answer_relevancy, grounded, judgement, cost, length)},
     "format": format_kept,
-    "evidence": evidence,
-    "recall": recall,
-    "context_precision": context_precision,
-    "faithfulness": faithfulness,
-    "answer_relevancy": answer_relevancy,
-    "grounded": grounded,
-    "judgement": judgement,
-    "cost": cost,
-    "length": length,
 }
 
 

@@ -7,7 +7,6 @@ its top. One file a back end: each takes the model, the tokens and the recipe, a
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import shutil
@@ -32,7 +31,8 @@ from steprag.progress import say
 from steprag.runs import Run, open_run, run_of
 from training.checks import check_recipe, check_room, check_smoothing, check_template
 from training.config import NEUTRAL, ONLINE, TrainConfig
-from training.job import Job
+from training.devices import check_devices, show_one_gpu
+from training.job import Job, back_end
 from training.model import check_adapter
 from training.parity import checked_tokens
 from training.plots import draw
@@ -42,14 +42,6 @@ from training.world import World, open_world
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-BACK_ENDS = {
-    ("trl", "sft"): "training.trl.sft",
-    ("trl", "dpo"): "training.trl.dpo",
-    ("trl", "critic"): "training.trl.critic",
-    ("trl", "grpo"): "training.trl.grpo",
-    ("llamafactory", "sft"): "training.llamafactory",
-    ("llamafactory", "dpo"): "training.llamafactory",
-}
 PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
 
@@ -73,8 +65,9 @@ def main(argv: list[str]) -> int:
     arguments = _arguments(argv)
     config: TrainConfig = config_from(TrainConfig, arguments)
     threads = threads_for(config.threads)
-    os.environ["OMP_NUM_THREADS"] = str(threads)  # read by native libraries when they load
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # read by native libraries when they load
     spin_briefly()
+    show_one_gpu(config)
     _check_sources(arguments, config)
     online = config.stage == "grpo"
     with ExitStack() as stack:
@@ -156,10 +149,15 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     learnt = f"{len(inputs.world.questions)} questions" if inputs.world else f"{len(inputs.rows)} rows"
     spread = f"{threads} threads" + (f" in {config.workers} processes" if config.workers > 1 else "")
     say(f"train: {config.stage} on {learnt}, from {inputs.files.label}, {spread}")
-    from training.trl.common import memory_told, quiet, use_threads
+    import torch
 
+    from training import processes
+    from training.trl.common import memory_told, quiet
+
+    if config.trainer == "trl":
+        check_devices(config)
     quiet()
-    use_threads(threads)
+    torch.set_num_threads(threads)
     tokenizer = load_tokenizer(inputs.files)
     job = Job(inputs.files, tokenizer, [], [], config, run, inputs.world)
     counts = {"questions": len(inputs.world.questions)} if inputs.world else {}
@@ -168,12 +166,12 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
         job = replace(job, rows=rows, held_out=checked_tokens(inputs.held_out, tokenizer, config.max_length))
         left_out = len(inputs.rows) - len(rows)
         counts = {"rows": len(rows), "rows_left_out": left_out, "tokens_an_epoch": sum(row.tokens for row in rows)}
-    name = "training.processes" if config.workers > 1 else BACK_ENDS[config.trainer, config.stage]
-    back_end = importlib.import_module(name)
-    run.set(starting_adapter=_starting_adapter(inputs.files))  # now: it may be another's checkpoint, and soon gone
+    adapter = inputs.files.adapter  # hashed now: it may be another run's checkpoint, and soon gone
+    run.set(starting_adapter={"name": str(adapter), "sha256": adapter_hash(adapter)} if adapter else None)
     with memory_told():
-        outcome = back_end.train(job)
-    run.set(**_base(inputs), **counts, **asdict(outcome), packages=_versions())
+        outcome = (processes if config.workers > 1 else back_end(config)).train(job)
+    packages = {name: version(name) for name in PACKAGES}
+    run.set(**_base(inputs), **counts, **asdict(outcome), packages=packages)
     if can_draw():
         draw(run.path / "metrics.jsonl", run.path / "curves.png", f"{config.stage}, {inputs.files.label}")
     shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
@@ -192,27 +190,16 @@ def _fitting(rows: list[Row], tokenizer: PreTrainedTokenizerBase, config: TrainC
     return made
 
 
-def _starting_adapter(files: ModelFiles) -> dict[str, Any] | None:
-    return {"name": str(files.adapter), "sha256": adapter_hash(files.adapter)} if files.adapter else None
-
-
 def _base(inputs: Inputs) -> dict[str, Any]:
     """The manifest's words on where this checkpoint comes from."""
-    files, source = inputs.files, inputs.source
+    files, prompt = inputs.files, inputs.source.get("prompt")
+    if not prompt and files.adapter:  # bare trees tell none: those that the starting adapter was taught
+        prompt = run_of(files.adapter / "adapter_config.json").get("prompt")
     return {
         "base": {"name": files.name, "sha256": weights_hash(files), "revision": hub_revision(files)},
         "data": inputs.hashes,
-        "prompt": source.get("prompt") or _prompt_of(files),
+        "prompt": prompt or None,
     }
-
-
-def _prompt_of(files: ModelFiles) -> Any:
-    """The prompts that the starting adapter was taught, where its manifest tells: bare trees do not."""
-    return run_of(files.adapter / "adapter_config.json").get("prompt") if files.adapter else None
-
-
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in PACKAGES}
 
 
 def _report(run: Run, as_json: bool) -> None:

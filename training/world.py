@@ -1,10 +1,15 @@
-"""What stage grpo plays in: questions, and the agent's environment over an index."""
+"""What stage grpo plays in: questions, the agent's environment over an index, the judge, and a journal of all that is
+asked and searched.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import random
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +18,26 @@ from steprag.agent.checkpoints import profile_for
 from steprag.agent.environment import Environment
 from steprag.agent.judge import prompt_hash
 from steprag.agent.open import make_environment
+from steprag.agent.verdicts import TOKENS, VerdictFormat
 from steprag.agent.verdicts import prompt_hash as verdicts_hash
+from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import SAMPLING
 from steprag.engines.models import resolve_model
-from steprag.files import existing, file_hash
+from steprag.errors import TrainingError
+from steprag.files import LineJournal, existing, file_hash
 from steprag.inputs import read_questions
-from steprag.policy.client import model_identity
+from steprag.policy.budget import Spending
+from steprag.policy.client import model_identity, open_model
+from steprag.progress import say
+from steprag.runs import Run
 from steprag.types import Question
 from training.config import TrainConfig
-from training.judging import judged_terms
+from training.episodes import APART, Group, Judged, Sampling, play
+from training.judging import episode_judge, judged_terms
+
+EPISODES = "episodes.jsonl"
+WINDOW = 8
+"""Steps among whose questions more than half have to be played, or the run ends."""
 
 
 @dataclass(frozen=True)
@@ -72,3 +88,102 @@ def _judge_identity(config: TrainConfig, questions: list[Question]) -> dict[str,
         "prompt": prompt_hash(),
         **read,
     }
+
+
+class GrpoStage:
+    """What episodes need beside the weights: the world, one event loop for retriever and judge, and the journal of
+    searches and of the judge's replies, so that a run that goes on makes none twice.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        config: TrainConfig,
+        run: Run,
+        runner: asyncio.Runner,
+        journal: Journal,
+        judge: Judged | None,
+    ) -> None:
+        self.world, self.config, self._run = world, config, run
+        self._runner, self._journal, self._judge = runner, journal, judge
+        self._recent: deque[list[str | None]] = deque(maxlen=WINDOW)
+
+    def play(self, numbers: Sequence[int], how: Sampling, step: int, process: int) -> list[Group]:
+        """The groups of the questions with these numbers. The run's seed, `step` and `process` decide the samples."""
+        seed = random.Random(f"{self.config.seed} {step}").getrandbits(48)
+        seed += APART * process * len(numbers) * self.config.grpo.episodes
+        questions = [self.world.questions[number] for number in numbers]
+        kept = {one.id: self._journal.question(one) for one in questions}  # of this step alone: the journal has all
+        playing = play(
+            questions,
+            self.world.environment,
+            how,
+            self.config.grpo,
+            seed=seed,
+            calls=lambda question: kept[question.id],
+            judge=self._judge,
+        )
+        return self._runner.run(playing)
+
+    def check(self, groups: Sequence[Group]) -> None:
+        """Raises TrainingError where more than half of the questions of the last `WINDOW` steps could not be played."""
+        self._recent.append([group.failure for group in groups])
+        failures = [failure for step in self._recent for failure in step if failure is not None]
+        if 2 * len(failures) > (asked := sum(map(len, self._recent))):
+            raise TrainingError(
+                f"{len(failures)} of {asked} questions of the last steps could not be played: {failures[-1]}; "
+                "mend that and start again"
+            )
+
+    def note(self, step: int, groups: Sequence[Group]) -> None:
+        """Writes the episodes of a step down, and says which questions could not be played."""
+        for group in groups:
+            if group.failure is not None:
+                say(f"train: step {step}: the episodes of question {group.question.id} are dropped: {group.failure}")
+        with LineJournal(self._run.path / EPISODES) as journal:
+            for group in groups:
+                for line in _lines(step, group):
+                    journal.append(line)
+
+
+def _lines(step: int, group: Group) -> Iterator[dict[str, Any]]:
+    """What one reads to see what is being rewarded."""
+    for number, episode in enumerate(group.episodes):
+        yield {
+            "step": step,
+            "question": group.question.id,
+            "finish": episode.finish,
+            "steps": [each.text for each in episode.state.steps],
+            "refused": episode.refused,
+            "prediction": episode.prediction,
+            "rewards": {name: values[number] for name, values in group.terms.items()},
+            "reward": group.totals[number],
+            "advantage": group.advantages[number] if group.advantages else None,
+            **({"gains": group.gains[number]} if group.gains else {}),
+        }
+
+
+@contextmanager
+def staged(world: World, config: TrainConfig, run: Run) -> Iterator[GrpoStage]:
+    """The stage of a run; closes the retriever, and the judge's engine where it started one, with the block."""
+    process = int(os.environ.get("RANK", "0"))
+    file = run.path / (f"{process}-{JOURNAL}" if process else JOURNAL)  # each process that plays has one of its own
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        stack.push_async_callback(world.environment.retriever.aclose)
+        try:
+            terms, judge = judged_terms(config.grpo.rewards, world.questions), None
+            if terms:
+                asked = config.judge.model_copy(update={"max_tokens": max(config.judge.max_tokens, TOKENS)})
+                model = runner.run(stack.enter_async_context(open_model(asked, VerdictFormat())))
+                greedy = config.judge.temperature == 0
+                judge = episode_judge(model, terms, gold=config.grpo.judge_gold, greedy=greedy).read
+            spending = Spending(config.budget.share(process, config.workers), {"judge": config.judge.price})
+            journal = runner.run(stack.enter_async_context(Journal(file, spending)))
+            try:
+                yield GrpoStage(world, config, run, runner, journal, judge)
+            finally:
+                if terms:
+                    run.set(spent=spending.summary())
+        finally:
+            runner.run(stack.aclose())

@@ -89,6 +89,7 @@ class Journal(KeptCalls):
         """
         self._db.write("INSERT OR IGNORE INTO questions VALUES (?, ?)", question.id, dump_line(question))
         fresh = not live and question.id not in self._known and self.below is None
+        self._known.add(question.id)  # opened again, its searches are read from the file
         return QuestionCalls(self, question.id, fresh=fresh, live=live)
 
     def forget(self, question_id: str) -> None:

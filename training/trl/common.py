@@ -28,7 +28,7 @@ from steprag.errors import TrainingError
 from steprag.progress import Progress
 from steprag.runs import Run
 from training.config import TrainConfig
-from training.job import OUT_OF_MEMORY, Job, Outcome, finite, last_checkpoint, scores
+from training.job import OUT_OF_MEMORY, Job, Outcome, finite, last_checkpoint, scores, trainer_arguments
 from training.model import freeze_below, save_merged, save_policy
 
 
@@ -43,46 +43,24 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", module=r"(trl|peft|transformers|accelerate|torch)\b")
 
 
-def use_threads(count: int) -> None:
-    """CPU threads for torch, in this process."""
-    torch.set_num_threads(count)
-
-
 def common_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
-    """TRL's arguments that all stages share. All epochs are one pass here: `row_order` has laid them end to end."""
+    """TRL's arguments that all stages share."""
+    gpu = torch.accelerator.is_available()
     return {
-        "output_dir": str(checkpoints),
-        "per_device_train_batch_size": config.batch_size,
-        "per_device_eval_batch_size": config.batch_size,
-        "gradient_accumulation_steps": config.accumulation,
-        "num_train_epochs": 1,
-        "max_steps": config.max_steps or -1,
+        **trainer_arguments(config, checkpoints),
         "train_sampling_strategy": "sequential",
-        "learning_rate": config.learning_rate,
-        "lr_scheduler_type": config.scheduler,
-        "warmup_steps": config.warmup,
-        "weight_decay": config.weight_decay,
-        "max_grad_norm": config.max_grad_norm,
-        "save_strategy": "steps",
-        "save_steps": config.save_steps,
-        "save_total_limit": 2,
-        "logging_steps": config.logging_steps,
         "logging_first_step": True,
         "logging_nan_inf_filter": False,
         "prediction_loss_only": True,
-        "report_to": list(config.report_to) or "none",
         "disable_tqdm": True,
-        "bf16": config.bf16,
         "gradient_checkpointing": config.gradient_checkpointing,
         "use_liger_kernel": config.liger,
-        "liger_kernel_config": {"fused_linear_cross_entropy": False}
-        if config.liger
-        else None,  # TRL has a head of its own
-        "use_cpu": not torch.accelerator.is_available(),
-        "ddp_backend": "gloo" if config.workers > 1 and not torch.accelerator.is_available() else None,
+        # TRL has a head of its own
+        "liger_kernel_config": {"fused_linear_cross_entropy": False} if config.liger else None,
+        "use_cpu": not gpu,
+        "ddp_backend": "gloo" if config.workers > 1 and not gpu else None,
         "ddp_find_unused_parameters": False,
-        "dataloader_pin_memory": torch.accelerator.is_available(),
-        "seed": config.seed,
+        "dataloader_pin_memory": gpu,
     }
 
 
@@ -96,6 +74,8 @@ class Refreezing(Trainer):
         freeze_below(self.model, self.layers)  # pyright: ignore[reportArgumentType]
 
 
+REFERENCE = "ref"
+"""TRL's name for the frozen copy of the adapter that training starts from."""
 TRIM_STEPS = 16
 """Steps between two returns of freed memory."""
 

@@ -20,11 +20,9 @@ from training.config import DpoSection
 from training.job import Job, Outcome
 from training.model import freeze_below, load_policy
 from training.rows import TokenRow, order_for
-from training.trl.common import Refreezing, common_arguments, completion_only_head, run_trainer, save
+from training.trl.common import REFERENCE, Refreezing, common_arguments, completion_only_head, run_trainer, save
 from training.trl.shared_prefix import sharing_if_asked
 
-REFERENCE = "ref"
-"""TRL's name for the frozen copy of the adapter that training starts from."""
 REFERENCE_COLUMNS = "ref_chosen_logps", "ref_rejected_logps"
 SMOOTHING = "label_smoothing"
 """Column and batch key: the chance, of each pair, that its preference is the other way round."""

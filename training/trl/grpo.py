@@ -8,11 +8,9 @@ growing sequence, and a prompt profile need not grow (`transcript` drops passage
 
 from __future__ import annotations
 
-import asyncio
-import os
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -24,27 +22,15 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import pad, use_adapter
 
-from steprag.agent.verdicts import TOKENS, VerdictFormat
-from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
 from steprag.errors import ConfigError
-from steprag.files import LineJournal
-from steprag.policy.budget import Spending
-from steprag.policy.client import open_model
-from steprag.types import Question
 from training.config import TrainConfig
-from training.episodes import APART, Group, Judged, Sampling, StepRow, numbers_of, play, rows_of
+from training.episodes import Group, Sampling, StepRow, numbers_of, rows_of
 from training.job import Job, Outcome
-from training.judging import episode_judge, judged_terms
 from training.model import freeze_below, load_policy
-from training.trl.common import Refreezing, common_arguments, run_trainer, save
-from training.trl.scoring import score_texts
+from training.trl.common import REFERENCE, Refreezing, common_arguments, run_trainer, save
 from training.trl.shared_prefix import sharing_if_asked
 from training.turn_gains import Scored
-from training.world import World
-
-EPISODES = "episodes.jsonl"
-REFERENCE = "ref"
-"""TRL's name for the frozen copy of the adapter that training starts from."""
+from training.world import GrpoStage, staged
 
 
 class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
@@ -56,37 +42,50 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
 
     stage: GrpoStage
 
+    @property
+    def fill(self) -> int:
+        """The id that pads."""
+        return int(self.processing_class.pad_token_id)  # pyright: ignore
+
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """Plays, and adds up the gradients of all rows. Without a row no weight has a gradient, and none moves."""
         numbers = [row["number"] for row in inputs[:: self.num_generations]]
-        groups: list[Group] = gather_object(self.stage.play(self, numbers))
+        groups: list[Group] = gather_object(self.play(numbers))
         if self.accelerator.is_main_process:
             self.stage.note(self.state.global_step + 1, groups)
+        self.stage.check(groups)
         rows = rows_of(groups)
         for name, value in {**numbers_of(groups), "rows": len(rows)}.items():
             self._metrics["train"][name].append(float(value))
         total = torch.zeros((), device=self.accelerator.device)
         learnt = sum(len(row.completion) for row in rows)
-        size = self.stage.job.config.batch_size
-        with sharing_if_asked(self.model, self.stage.job.config):
+        size = self.stage.config.batch_size
+        with sharing_if_asked(self.model, self.stage.config):
             for part, count in dealt(rows, size, self.accelerator.process_index, self.accelerator.num_processes):
                 batch = self.batch(part, learnt)
                 batch["completion_mask"][count:] = 0
                 total += Trainer.training_step(self, model, batch)
         return total
 
+    def play(self, numbers: Sequence[int]) -> list[Group]:
+        """The groups of the questions with these numbers, by the weights as they stand."""
+        config = self.stage.config
+        tokenizer: Any = self.processing_class
+        ends, most = frozenset(self.eos_token_ids), config.grpo.max_tokens
+        how = Sampling(self.sample, tokenizer, ends, most, config.max_length, self.score)
+        return self.stage.play(numbers, how, self.state.global_step, self.accelerator.process_index)
+
     def batch(self, rows: Sequence[StepRow], learnt: int) -> dict[str, torch.Tensor]:
         """TRL's columns for some rows of a step with `learnt` sampled tokens in all: prompts end, completions begin,
         in the same column.
         """
-        prompts = [torch.tensor(row.prompt) for row in rows]
-        completions = [torch.tensor(row.completion) for row in rows]
-        fill = int(self.processing_class.pad_token_id)  # pyright: ignore
+        prompts, prompt_mask = padded([row.prompt for row in rows], self.fill, "left")
+        completions, completion_mask = padded([row.completion for row in rows], self.fill, "right")
         return {
-            "prompt_ids": pad(prompts, fill, "left"),
-            "prompt_mask": pad([torch.ones_like(ids) for ids in prompts], 0, "left"),
-            "completion_ids": pad(completions, fill),
-            "completion_mask": pad([torch.ones_like(ids) for ids in completions], 0),
+            "prompt_ids": prompts,
+            "prompt_mask": prompt_mask,
+            "completion_ids": completions,
+            "completion_mask": completion_mask,
             "advantages": torch.tensor([row.advantage for row in rows]),
             "num_items_in_batch": torch.tensor(learnt),
         }
@@ -110,8 +109,7 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
 
     def sample(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
         """Completions of a batch of prompts, from the weights as they stand, each up to the token that ends it."""
-        section = self.stage.job.config.grpo
-        fill = self.processing_class.pad_token_id  # pyright: ignore
+        section = self.stage.config.grpo
         how = {
             "do_sample": True,
             "temperature": section.temperature,
@@ -119,12 +117,9 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
             "top_p": 1.0,
             "max_new_tokens": section.max_tokens,
             "eos_token_id": self.eos_token_ids,
-            "pad_token_id": fill,
+            "pad_token_id": self.fill,
         }
-        given = [torch.tensor(ids) for ids in prompts]
-        device = self.accelerator.device
-        ids = pad(given, fill, "left").to(device)  # pyright: ignore
-        mask = pad([torch.ones_like(each) for each in given], 0, "left").to(device)
+        ids, mask = (part.to(self.accelerator.device) for part in padded(prompts, self.fill, "left"))
         self.model.eval()  # pyright: ignore
         with (
             torch.no_grad(),
@@ -145,19 +140,38 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
 
     def score(self, texts: list[Scored]) -> list[float]:
         """The log-probability of each text behind its prompt, by the weights as they stand."""
-        fill, size = int(self.processing_class.pad_token_id), self.stage.job.config.batch_size  # pyright: ignore
+        size = self.stage.config.batch_size
         self.model.eval()  # pyright: ignore
-        with self.accelerator.autocast():
-            told = score_texts(self.model, texts, size, fill)
+        with torch.no_grad(), self.accelerator.autocast():
+            parts = [self._score(texts[start : start + size]) for start in range(0, len(texts), size)]
         self.model.train()  # pyright: ignore
-        return told
+        return [one for part in parts for one in part]
+
+    def _score(self, texts: Sequence[Scored]) -> list[float]:
+        """One forward; sequences end in the same column, so that only the texts' places need logits."""
+        whole = padded([prompt + text for prompt, text in texts], self.fill, "left")
+        ids, mask = (part.to(self.accelerator.device) for part in whole)
+        places = (mask.cumsum(-1) - 1).clamp(min=0)
+        longest = max(len(text) for _, text in texts)
+        model: Any = self.model
+        logits = model(input_ids=ids, attention_mask=mask, position_ids=places, logits_to_keep=longest + 1,
+                       use_cache=False).logits  # fmt: skip
+        logps = torch.log_softmax(logits[:, :-1].float(), dim=-1)
+        each = logps.gather(-1, ids[:, -longest:, None])[..., 0]
+        return [float(row[longest - len(text) :].sum()) for row, (_, text) in zip(each, texts, strict=True)]
+
+
+def padded(rows: Sequence[list[int]], fill: int, side: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids of unlike length as one tensor, and a mask that is 0 where they were padded."""
+    each = [torch.tensor(row) for row in rows]
+    return pad(each, fill, side), pad([torch.ones_like(ids) for ids in each], 0, side)
 
 
 def dealt(rows: Sequence[StepRow], size: int, process: int, processes: int) -> Iterator[tuple[list[StepRow], int]]:
     """A process's batches of at most `size` rows, and how many of a batch's rows are to be learnt.
 
-    Every process has as many batches, of as many rows, as the others: they meet after each. Where rows are missing, the
-    first one stands in at the end of a batch, and is not to be learnt there.
+    Every process has as many batches, of as many rows, as the others: they meet after each. Short batches are padded
+    with the first row, whose loss is masked.
     """
     for start in range(0, len(rows), size * processes):
         now = rows[start : start + size * processes]
@@ -172,114 +186,13 @@ def _ended(ids: list[int], ends: list[int]) -> list[int]:
     return ids[: end + 1]
 
 
-class GrpoStage:
-    """What episodes need beside the weights: the world, one event loop for retriever and judge, and the journal of
-    searches and of the judge's replies, so that a run that goes on makes none twice.
-    """
-
-    def __init__(
-        self, job: Job, world: World, runner: asyncio.Runner, journal: Journal, judge: Judged | None = None
-    ) -> None:
-        self.job, self.world, self._runner, self.journal, self._judge = job, world, runner, journal, judge
-        self._calls: dict[str, QuestionCalls] = {}
-
-    def _calls_of(self, question: Question) -> QuestionCalls:
-        if question.id not in self._calls:
-            self._calls[question.id] = self.journal.question(question)
-        return self._calls[question.id]
-
-    def play(self, trainer: EpisodeGRPOTrainer, numbers: Sequence[int]) -> list[Group]:
-        """The groups of the questions with these numbers; the step's number and the run's seed decide the samples."""
-        config, step = self.job.config, trainer.state.global_step
-        how = Sampling(
-            trainer.sample,
-            self.job.tokenizer,
-            frozenset(trainer.eos_token_ids),
-            config.grpo.max_tokens,
-            config.max_length,
-            trainer.score,
-        )
-        seed = random.Random(f"{config.seed} {step}").getrandbits(48)
-        seed += APART * trainer.accelerator.process_index * len(numbers) * config.grpo.episodes
-        questions = [self.world.questions[number] for number in numbers]
-        return self._runner.run(
-            play(
-                questions,
-                self.world.environment,
-                how,
-                config.grpo,
-                seed=seed,
-                calls=self._calls_of,
-                judge=self._judge,
-            )
-        )
-
-    def note(self, step: int, groups: Sequence[Group]) -> None:
-        """Writes the episodes of a step down."""
-        with LineJournal(self.job.run.path / EPISODES) as journal:
-            for group in groups:
-                for line in _lines(step, group):
-                    journal.append(line)
-
-
-def _lines(step: int, group: Group) -> Iterator[dict[str, Any]]:
-    """What one reads to see what is being rewarded."""
-    for number, episode in enumerate(group.episodes):
-        yield {
-            "step": step,
-            "question": group.question.id,
-            "finish": episode.finish,
-            "steps": [each.text for each in episode.state.steps],
-            "refused": episode.refused,
-            "prediction": episode.prediction,
-            "rewards": {name: values[number] for name, values in group.terms.items()},
-            "reward": group.totals[number],
-            "advantage": group.advantages[number] if group.advantages else None,
-            **({"gains": group.gains[number]} if group.gains else {}),
-        }
-
-
-def _journal_name() -> str:
-    """Each process that plays has a journal of its own."""
-    return f"{_rank()}-{JOURNAL}" if _rank() else JOURNAL
-
-
-def _rank() -> int:
-    return int(os.environ.get("RANK", "0"))
-
-
-@contextmanager
-def staged(job: Job) -> Iterator[GrpoStage]:
-    """The stage of a run; closes the retriever, and the judge's engine where it started one, with the block."""
-    world, config = job.world, job.config
-    if world is None:
-        raise ConfigError("stage grpo learns from --questions and --index")
-    with asyncio.Runner() as runner:
-        stack = AsyncExitStack()
-        stack.push_async_callback(world.environment.retriever.aclose)
-        try:
-            terms, judge = judged_terms(config.grpo.rewards, world.questions), None
-            if terms:
-                asked = config.judge.model_copy(update={"max_tokens": max(config.judge.max_tokens, TOKENS)})
-                model = runner.run(stack.enter_async_context(open_model(asked, VerdictFormat())))
-                greedy = config.judge.temperature == 0
-                judge = episode_judge(model, terms, gold=config.grpo.judge_gold, greedy=greedy).read
-            spending = Spending(config.budget.share(_rank(), config.workers), {"judge": config.judge.price})
-            journal = runner.run(stack.enter_async_context(Journal(job.run.path / _journal_name(), spending)))
-            try:
-                yield GrpoStage(job, world, runner, journal, judge)
-            finally:
-                if terms:
-                    job.run.set(spent=spending.summary())
-        finally:
-            runner.run(stack.aclose())
-
-
 def train(job: Job) -> Outcome:
     """Trains and saves."""
+    if job.world is None:
+        raise ConfigError("stage grpo learns from --questions and --index")
     policy = load_policy(job.files, job.config)
-    with staged(job) as stage:
-        trainer = build(policy, stage)
+    with staged(job.world, job.config, job.run) as stage:
+        trainer = build(policy, stage, job)
         outcome = run_trainer(trainer, job)
     rewards = [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
     job.run.set(reward_first=rewards[0], reward_last=rewards[-1])
@@ -287,12 +200,12 @@ def train(job: Job) -> Outcome:
     return outcome
 
 
-def build(policy: Any, stage: GrpoStage) -> EpisodeGRPOTrainer:
+def build(policy: Any, stage: GrpoStage, job: Job) -> EpisodeGRPOTrainer:
     """The trainer, its questions in the order of training."""
-    config = stage.job.config
+    config = job.config
     section, order = config.grpo, question_order(config, len(stage.world.questions))
     arguments = {
-        **common_arguments(config, stage.job.checkpoints),
+        **common_arguments(config, job.checkpoints),
         # TRL counts episodes; we batch rows
         "per_device_train_batch_size": section.questions // config.workers * section.episodes,
         "max_steps": len(order) // section.questions,
@@ -308,7 +221,7 @@ def build(policy: Any, stage: GrpoStage) -> EpisodeGRPOTrainer:
         reward_funcs=[_rewarded_elsewhere],
         args=GRPOConfig(**arguments),
         train_dataset=Dataset.from_list([{"prompt": "", "number": number} for number in order]),
-        processing_class=stage.job.tokenizer,
+        processing_class=job.tokenizer,
     )
     trainer.stage, trainer.layers = stage, config.lora.layers
     for name, weight in policy.named_parameters():

@@ -1,57 +1,35 @@
 """`steprag plan train`: memory and disk of a training run before it starts; refuses what cannot fit.
 
-All figures are estimates from arithmetic (`training.planning.estimate`), not yet compared with a GPU.
+All figures are estimates from arithmetic (`training.estimate`), not yet compared with a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
-import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, load_config, parse_arguments
-from steprag.engines.models import resolve_model
-from steprag.engines.threads import usable_cores
+from steprag.engines.models import ModelFiles, resolve_model
 from steprag.errors import ConfigError
 from steprag.files import existing
 from training.checks import check_keys
 from training.config import TrainConfig
-from training.planning.estimate import GIB, PUBLISHED, Data, checkpoint_bytes, memory
-from training.planning.shapes import Shape, shape_of
+from training.devices import Device, gpus, processor
+from training.estimate import GIB, PUBLISHED, Data, Shape, checkpoint_bytes, memory, shape_of
 from training.rows import data_files, read_training
 
-RECIPES = Path(__file__).parents[2] / "configs" / "training"
+RECIPES = Path(__file__).parents[1] / "configs" / "training"
 CHARACTERS_A_TOKEN = 4
 
 
-@dataclass(frozen=True)
-class Device:
-    """`gib` of memory."""
-
-    name: str
-    gib: float
-
-
-DEVICES = {
-    "t4": Device("T4", 16),
-    "l4": Device("L4", 24),
-    "a10": Device("A10", 24),
-    "3090": Device("RTX 3090", 24),
-    "4090": Device("RTX 4090", 24),
-    "a6000": Device("RTX A6000", 48),
-    "l40s": Device("L40S", 48),
-    "a100": Device("A100 80 GB", 80),
-    "h100": Device("H100 80 GB", 80),
-    "h200": Device("H200", 141),
-}
-"""From the makers' data sheets."""
+DEVICES = {"t4": 16, "l4": 24, "a10": 24, "3090": 24, "4090": 24, "a6000": 48, "l40s": 48}
+DEVICES |= {"a100": 80, "h100": 80, "h200": 141}
+"""GiB of memory, from the makers' data sheets; the larger one where there are two."""
 
 
 def main(argv: list[str]) -> int:
@@ -70,16 +48,26 @@ def main(argv: list[str]) -> int:
     devices = given.devices or config.processes
     if config.trainer == "trl":
         config = config.model_copy(update={"processes": devices})
-    shape = shape_of(resolve_model(config.model))
+    folder = Path(config.model)  # one with a config.json is enough: nothing is loaded
+    here = (folder / "config.json").is_file()
+    shape = shape_of(ModelFiles(config.model, hf=folder) if here else resolve_model(config.model))
     if shape is None:
-        raise ConfigError(f"the size of {config.model} is not known here; give a local folder with its config.json")
+        raise ConfigError(f"{config.model} has no config.json like a llama's, which a plan is made from")
     data = _data(given, config)
-    device = DEVICES[given.device] if given.device in DEVICES else here() if given.device is None else processor()
+    device = _device(given.device)
     report = plan(config, shape, data, device, devices)
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else _table(report))
     if not report["fits"]:
         raise ConfigError(refusal(config, data, device, devices, report))
     return 0
+
+
+def _device(name: str | None) -> Device:
+    """A GPU by its name, or the processor; without a name the first GPU that is here."""
+    if name in DEVICES:
+        return Device(name.upper(), DEVICES[name])
+    here = gpus() if name is None else []
+    return here[0] if here else processor()
 
 
 def _data(given: argparse.Namespace, config: TrainConfig) -> Data:
@@ -132,24 +120,6 @@ def measure(folder: Path, config: TrainConfig) -> Data:
     answers = [max(len(reply["content"]) for reply in row.completions) / CHARACTERS_A_TOKEN for row in rows]
     longest = max(prompt + answer for prompt, answer in zip(prompts, answers, strict=True))
     return Data(len(rows), sum(answers) / len(rows), round(longest))
-
-
-def here() -> Device:
-    """The first GPU of this machine, by nvidia-smi; else its processor."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return processor()
-    query = [command, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    found = subprocess.run(query, capture_output=True, text=True, check=False)
-    name, _, mebibytes = found.stdout.partition("\n")[0].rpartition(",")
-    if found.returncode or not mebibytes.strip().isdecimal():  # without a driver it writes why on standard output
-        return processor()
-    return Device(name, int(mebibytes) / 1024)
-
-
-def processor() -> Device:
-    """This machine's cores, with all its memory."""
-    return Device(f"{usable_cores()} cores", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB)
 
 
 def _table(report: dict[str, Any]) -> str:
