@@ -75,7 +75,7 @@ def adopt_index(faiss_file: Path, corpus: str, out: Path, config: IndexConfig) -
             measured=checked,
             origin=f"{ADOPTED}: {faiss_file.name}",
         )
-        manifest = seal(folder, result, config, begun)
+        manifest = seal(folder, result, config.model_dump(), begun)
     return Built(out, manifest, reused=False)
 
 

@@ -164,9 +164,10 @@ def _flops() -> float:
 
 
 def machine_here(out: Path) -> Room:
-    """This machine: its whole memory, what is free on the disk of `out`, and the cores that may be used."""
+    """This machine: its whole memory, what is free on the disk where `out` is or would be, and the usable cores."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Room(memory, shutil.disk_usage(out).free, usable_cores())
+    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    return Room(memory, shutil.disk_usage(there).free, usable_cores())
 
 
 def _beginning(source: Source, passages: int) -> list[Passage]:

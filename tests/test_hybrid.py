@@ -16,19 +16,21 @@ import indexes.build
 import indexes.evaluate
 import indexes.search
 from indexes import open_retriever
-from indexes.addons.bm25 import Analyser, Bm25Config, add_bm25
+from indexes.addons.addon import write_add_on
+from indexes.addons.bm25 import Analyser, Bm25Config, add_bm25, write_bm25
 from indexes.addons.links import mentions, title_words
 from indexes.build import build_index
 from indexes.corpora.passage_store import PassageStore, write_passages
 from indexes.manifest import read_index_manifest
 from indexes.retrieval.cache import QueryCache
+from indexes.retrieval.fusion import HybridSearcher, fuse_ranks, fuse_scores
+from indexes.retrieval.rankings import Asked, Ranking
 from indexes.retrieval.rerank import RerankedSearcher
-from indexes.retrieval.searchers import Asked, HybridSearcher, Ranking, fuse_ranks, fuse_scores
 from steprag.cli import guarded
 from steprag.errors import ConfigError, DataError
 from steprag.sections import RetrieverConfig
 from steprag.types import Passage
-from tests.indexing import fingerprint, hybrid_index, small
+from tests.indexing import fingerprint, hybrid_index, small, words_index
 
 PASSAGES = [
     Passage("film", "White Deer Plain (film)", "White Deer Plain is a Chinese film directed by Wang Quan'an."),
@@ -97,6 +99,41 @@ def test_the_analyser() -> None:
     assert Analyser("none")("The cafés") == ["the", "cafes"]
     with pytest.raises(ConfigError, match="no stemmer for 'klingon'; known: .*english"):
         Analyser("klingon")
+
+
+def test_marks_are_accents_in_some_scripts_and_letters_in_others() -> None:
+    analyse = Analyser("none")
+    assert analyse("Ёлка, Ἀθῆναι, مُحَمَّد") == ["елка", "αθηναι", "محمد"]
+    assert analyse("हिन्दी में, தமிழ் மொழி") == ["हिन्दी", "में", "தமிழ்", "மொழி"]
+    assert Analyser("hindi")("लड़कियाँ") == Analyser("hindi")("लड़की")
+    assert analyse("がか、東京") == ["が", "か", "東", "京"]
+    assert analyse("ภาษาไทย ก ๑๒") == ["ภา", "าษ", "ษา", "าไ", "ไท", "ทย", "ก", "๑๒"]
+    assert analyse("☕️ e=mc²") == ["e", "mc2"]
+    for capital in ("กรุงเทพ", "ວຽງຈັນ", "ភ្នំពេញ", "နေပြည်တော်"):  # in a sentence without spaces
+        assert set(analyse(capital)) <= set(analyse(f"{capital[::-1]}{capital}{capital[::-1]}"))
+
+
+def test_bm25_of_an_earlier_version_is_searched_as_it_was_built(tmp_path: Path) -> None:
+    thai, spanish = Passage("bangkok", "", "เมืองหลวงของประเทศไทยคือกรุงเทพ"), Passage("lima", "", "Lima, Perú")
+    index = words_index(tmp_path, [thai, spanish])
+    assert (ids(index, "ประเทศไทย"), ids(index, "PERU")) == (["bangkok"], ["lima"])
+    newer, manifest = fingerprint(index), read_index_manifest(index)
+    old, store = Analyser("english", 1), PassageStore(index)
+    shutil.rmtree(index / "bm25")
+
+    def write(folder: Path, _: PassageStore) -> None:
+        write_bm25(folder, [old(store.read(row).text) for row in range(2)], Bm25Config())
+
+    assert write_add_on(index, manifest, "bm25", Bm25Config().model_dump(), write)
+    assert (ids(index, "ประเทศไทย"), ids(index, "PERU")) == ([], ["lima"])
+    assert fingerprint(index) != newer
+    assert not add_bm25(index, manifest, Bm25Config()), "another build keeps it"
+    with pytest.raises(ConfigError, match="has other settings"):
+        add_bm25(index, manifest, Bm25Config(k1=0.9))
+    shutil.rmtree(index / "bm25")
+    assert write_add_on(index, manifest, "bm25", {**Bm25Config().model_dump(), "analyser": 3}, write)
+    with pytest.raises(DataError, match="its settings are not those of BM25 here.*delete .* and add it again"):
+        open_retriever(index)
 
 
 def test_a_build_adds_what_is_missing_and_refuses_other_settings(

@@ -117,7 +117,7 @@ def test_plan_counts_compares_and_recommends(
     report = json.loads(capsys.readouterr().out)
     assert (report["passages"], report["dimension"], report["recommended"]) == (6, 16, "flat")
     assert [line["type"] for line in report["types"]] == [*TYPES, "bm25"]
-    assert guarded(indexes.plan.main, argv) == 0
+    assert guarded(indexes.plan.main, [*argv[:-1], str(tmp_path / "not" / "yet")]) == 0
     assert "recommended: --type flat" in capsys.readouterr().out
     assert guarded(indexes.plan.main, []) == 2
 

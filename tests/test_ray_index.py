@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from indexes.build import build_index
-from indexes.encoding.shards import MARKS
+from indexes.encoding.work import MARKS
 from indexes.vectors.vector_file import VECTORS
 from steprag.errors import ConfigError, StepragError
 from tests.indexing import small, write_corpus

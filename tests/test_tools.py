@@ -65,6 +65,12 @@ def test_a_call_fits_its_tool_or_says_why_not(content: str, call: Call | str) ->
             call_of(content, (WIKI, ADD))
 
 
+def test_search_shows_passages_that_have_no_score(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tools.yaml").write_text('tools: {twice: {python: "tests.my_tools:twice"}}')
+    assert main(["index", "search", "--index", str(tmp_path / "tools.yaml"), 'twice: {"number": 4}']) == 0
+    assert re.search(r"^1\. twice  \[\w+\]\n +8$", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_a_single_tool_need_not_be_named() -> None:
     assert call_of("Lek: a river", (WIKI,)) == Call("wiki", {"text": "Lek: a river"})
     assert call_of("wiki: Lek", (WIKI,)) == Call("wiki", {"text": "Lek"})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 import sys
 from contextlib import aclosing
 from pathlib import Path
@@ -89,6 +91,14 @@ def test_pages_are_read_in_their_charset() -> None:
                 assert CYRILLIC in found.text, (charset, before, encoding)
 
     asyncio.run(read())
+
+
+def test_the_process_that_reads_pages_can_start_no_other() -> None:
+    lines = ("import os, extraction_worker", "extraction_worker.limit(512)", "os.fork()")
+    command = [sys.executable, "-c", "\n".join(lines)]
+    nobody: dict[str, Any] = {"user": 65534, "group": 65534} if os.getuid() == 0 else {}  # root has no such limit
+    ended = subprocess.run(command, cwd=extraction.WORKER.parent, capture_output=True, text=True, check=False, **nobody)
+    assert "BlockingIOError" in ended.stderr
 
 
 FAULTS = {

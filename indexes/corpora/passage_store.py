@@ -18,6 +18,8 @@ from steprag.types import Passage
 
 PASSAGES = "passages.jsonl"
 OFFSETS = "passages.offsets.npy"
+SKIPPED = "skipped.jsonl"
+"""Lines of the corpus that are not passages."""
 _BLOCK = 1 << 17
 """Offsets that are kept until they are written."""
 _MEND = "build the index again"

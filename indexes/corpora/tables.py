@@ -1,9 +1,9 @@
-"""Parquet files and hub data sets, streamed by `datasets` without its Arrow copy on the disk."""
+"""Parquet files, and hub data sets, which `datasets` streams without its Arrow copy on the disk."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,15 @@ from steprag.types import Passage
 def parquet_rows(path: Path) -> Iterator[tuple[int, Passage | Problem]]:
     """Every row of a Parquet file, from 1. Columns: id and contents, or id, title and text."""
     import pyarrow
-    from datasets import load_dataset
+    from pyarrow.parquet import ParquetFile
 
     number = 0
     try:
-        rows: Iterable[Any] = load_dataset("parquet", data_files=str(path), split="train", streaming=True)
-        for number, row in enumerate(rows, 1):
-            yield number, passage_or_problem(row, path, number)
-    except pyarrow.ArrowException as error:
+        with ParquetFile(path) as file:
+            rows = (row for batch in file.iter_batches() for row in batch.to_pylist())
+            for number, row in enumerate(rows, 1):
+                yield number, passage_or_problem(row, path, number)
+    except (pyarrow.ArrowException, OSError) as error:  # OSError: a page or a footer that does not unpack
         problem = f"cannot be read as Parquet: {str(error).splitlines()[0]}"
         raise DataError(path, problem, line=number + 1, remedy="fetch it again") from None
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from indexes.encoding.embed import Encoder
+from indexes.encoding.work import Work
 from steprag.batch.ray_cluster import check_ray, cluster, own_error
 from steprag.errors import ConfigError, StepragError
 from steprag.progress import say
-
-if TYPE_CHECKING:
-    from indexes.encoding.shards import Work
 
 DEATHS = 4
 """A shard whose process dies so often ends the build."""

@@ -11,54 +11,18 @@ import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import islice
-from pathlib import Path
 from queue import Queue
 from typing import Any
 
 from indexes.corpora.passage_store import PassageStore
-from indexes.encoding.embed import Dtype, Encoder, Tokens
-from indexes.encoding.encoders import EncoderSpec
-from indexes.encoding.runtimes import Backend
+from indexes.encoding.embed import Encoder, Tokens
+from indexes.encoding.work import MARKS, Mark, Work
 from indexes.vectors.vector_file import VECTORS, VectorFile
 from steprag.errors import StepragError
 from steprag.files import LineJournal, read_rows
 from steprag.progress import Progress, say
-
-MARKS = "vectors.done.jsonl"
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a process needs to encode shards of one build: all that decides their bytes, but for the machine."""
-
-    folder: Path
-    encoder_folder: Path
-    spec: EncoderSpec
-    rows: int
-    shard_rows: int
-    batch_tokens: int | None
-    dtype: Dtype
-    backend: Backend = "torch"
-
-    def range(self, shard: int) -> tuple[int, int]:
-        """The shard's rows: the first, and the one after the last."""
-        return shard * self.shard_rows, min(self.rows, (shard + 1) * self.shard_rows)
-
-    @property
-    def shards(self) -> int:
-        """How many shards there are; the last may be shorter."""
-        return -(-self.rows // self.shard_rows)
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A finished shard, as a line of `vectors.done.jsonl`."""
-
-    shard: int
-    sha256: str
 
 
 def encode_shards(work: Work, devices: list[str], slots: int = 0) -> int:
@@ -150,14 +114,21 @@ def _stored(
     return Mark(shard, _hash(stored))
 
 
-_encode_one: Callable[[int], Mark]
-"""In a process of its own: encodes a shard with the encoder that the process loaded."""
+_given: tuple[Work, str]
+"""In a process of its own: the work, and the process's device."""
 
 
 def _start(work: Work, devices: Any) -> None:
-    """A process begins: it takes a device and loads the encoder there."""
-    global _encode_one
-    encoder = Encoder(work.encoder_folder, work.spec, device=devices.get(), dtype=work.dtype, backend=work.backend)
+    """A process begins: it takes a device. What loading raises here would end the pool without its reason."""
+    global _given
+    _given = work, devices.get()
+
+
+@cache
+def _encode_one() -> Callable[[int], Mark]:
+    """Encodes a shard with the encoder that this process loads at the first call."""
+    work, device = _given
+    encoder = Encoder(work.encoder_folder, work.spec, device=device, dtype=work.dtype, backend=work.backend)
     vectors = VectorFile(work.folder / VECTORS, work.rows, work.spec.dimension, write=True)
     store = PassageStore(work.folder)
 
@@ -167,11 +138,11 @@ def _start(work: Work, devices: Any) -> None:
         ready.set_result((texts, encoder.tokenise(texts)))
         return _stored(work, encoder, vectors, shard, ready, None)
 
-    _encode_one = encode_one
+    return encode_one
 
 
 def _run(shard: int) -> Mark:
-    return _encode_one(shard)
+    return _encode_one()(shard)
 
 
 def _in_processes(work: Work, shards: list[int], devices: list[str], progress: Progress) -> Iterator[Mark]:

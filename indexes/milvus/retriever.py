@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cachetools import LRUCache
 
-from indexes.encoding.encoders import TextEncoder
 from indexes.milvus.collection import (
     FACTS_ROW,
     PASSAGE,
@@ -27,7 +26,7 @@ from indexes.milvus.collection import (
 )
 from indexes.retrieval.cache import QueryCache
 from indexes.retrieval.folder_retriever import FolderRetriever
-from indexes.retrieval.searchers import SPARE, Asked, Ranking, named, ranking
+from indexes.retrieval.rankings import ALONE, SPARE, Asked, Ranking, TextEncoder, by_vector, named, ranking
 from steprag.errors import ConfigError, RetrieverError
 from steprag.sections import RetrieverConfig
 from steprag.types import Passage
@@ -44,7 +43,7 @@ class FoundPassages:
 
     def __init__(self, client: Any, address: MilvusAddress, rows: int) -> None:
         self._client, self._address, self._rows = client, address, rows
-        self._found: OrderedDict[int, Passage] = OrderedDict()
+        self._found: LRUCache[int, Passage] = LRUCache(KEPT)
 
     def __len__(self) -> int:
         return self._rows
@@ -52,9 +51,6 @@ class FoundPassages:
     def keep(self, row: int, values: Any) -> None:
         """Takes over a passage that a search brought."""
         self._found[row] = Passage(values["id"], values["title"], values["text"])
-        self._found.move_to_end(row)
-        while len(self._found) > KEPT:
-            self._found.popitem(last=False)
 
     def read(self, row: int, score: float | None = None) -> Passage:
         """The passage of a row, with the score that a search gave it. Raises RetrieverError where there is none."""
@@ -79,32 +75,33 @@ class MilvusSearcher:
     ) -> None:
         self._client, self._address, self._facts, self._passages = client, at, facts, passages
         self._load, self._encoder = load, None
-        self.fingerprint = facts.fingerprint if facts.type == "FLAT" else named("milvus", facts.type, facts.fingerprint)
+        exact = facts.type == "FLAT"
+        self.fingerprint = facts.fingerprint if exact else named("milvus", facts.type, facts.fingerprint, ALONE)
 
     def load(self) -> None:
         """Loads the encoder, once."""
         self._encoder = self._encoder or self._load()
 
     def search(self, asked: Sequence[Asked]) -> list[Ranking]:
-        """At most `top_k` rows a query, by cosine: one request for all. A query that stands twice is encoded once."""
+        """At most `top_k` rows a query, by cosine: one request for each top_k."""
         self.load()
         assert self._encoder is not None
-        texts = list(dict.fromkeys(query for query, _ in asked))
-        depth = min(max(top_k for _, top_k in asked) + SPARE, self._facts.rows)
-        depth += 1  # the row of facts may be among them
+        return by_vector(asked, self._encoder, self._nearest)
+
+    def _nearest(self, vectors: np.ndarray, top_k: int) -> list[Ranking]:
+        depth = min(top_k + SPARE, self._facts.rows) + 1  # the row of facts may be among them
         params = {"ef": max(LEAST_EF, EF * depth)} if self._facts.type == "HNSW" else {}
         with told(self._address):
             found = self._client.search(
                 self._address.collection,
-                data=list(self._encoder.encode_queries(texts)),
+                data=list(vectors),
                 anns_field=VECTOR,
                 limit=depth,
                 output_fields=list(PASSAGE),
                 search_params={"metric_type": "IP", "params": params},
                 consistency_level=STRONG,
             )
-        ranked = {text: self._ranked(hits) for text, hits in zip(texts, found, strict=True)}
-        return [ranked[query][:top_k] for query, top_k in asked]
+        return [self._ranked(hits) for hits in found]
 
     def _ranked(self, hits: Any) -> Ranking:
         rows = {int(hit["entity"]["row"]): hit for hit in hits if int(hit["entity"]["row"]) != FACTS_ROW}

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, FiniteFloat, TypeAdapter
 
-from indexes.retrieval.searchers import Asked, Ranking
+from indexes.retrieval.rankings import Asked, Ranking
 from steprag.batch.database import FAULTS
 from steprag.errors import ConfigError
 from steprag.json_text import decoded

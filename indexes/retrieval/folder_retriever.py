@@ -8,20 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
+from cachetools import LRUCache
+
 from indexes.retrieval.cache import QueryCache
-from indexes.retrieval.searchers import Asked, RowSearcher, asked_of
+from indexes.retrieval.rankings import Asked, RowSearcher, asked_of
 from steprag.errors import RetrieverError
 from steprag.types import Passage
 
 MAX_BATCH = 64
-CACHED = 4096
-"""Searches whose passages are kept in memory; the least recently used go first."""
+REMEMBERED = 20_000
+"""Passages of earlier searches that are kept in memory (some 20 MB of 100 words each); the least recently used go
+first.
+"""
+
+
+def remembered_searches() -> LRUCache[Asked, tuple[Passage, ...]]:
+    """An empty memory of searches, bounded by their passages."""
+    return LRUCache(REMEMBERED, lambda found: min(max(1, len(found)), REMEMBERED))
 
 
 class RowPassages(Protocol):
@@ -72,7 +80,7 @@ class FolderRetriever:
         self._batch_seconds = 0.0
         self._waiting: list[_Waiting] = []
         self._pump: asyncio.Task[None] | None = None
-        self._cache: OrderedDict[Asked, tuple[Passage, ...]] = OrderedDict()
+        self._cache = remembered_searches()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="retriever")
         self._loading: Future[None] | None = self._worker.submit(searcher.load) if preload else None
         self._closed = False
@@ -127,7 +135,6 @@ class FolderRetriever:
         self.counts.searches += 1
         if (found := self._cache.get(asked)) is not None:
             self.counts.remembered += 1
-            self._cache.move_to_end(asked)
             return found
         loop = asyncio.get_running_loop()
         waiting = _Waiting(asked, loop.create_future())
@@ -185,7 +192,7 @@ class FolderRetriever:
         self._batch_seconds = 0.7 * self._batch_seconds + 0.3 * taken if self._batch_seconds else taken
         error = work.exception()
         if error is None:
-            self._remember(work.result())
+            self._cache.update(work.result())
         for waiting in batch:
             if waiting.waiter.done():
                 continue
@@ -193,11 +200,6 @@ class FolderRetriever:
                 waiting.waiter.set_result(work.result()[waiting.asked])
             else:
                 waiting.waiter.set_exception(error)
-
-    def _remember(self, found: dict[Asked, tuple[Passage, ...]]) -> None:
-        self._cache.update(found)
-        while len(self._cache) > CACHED:
-            self._cache.popitem(last=False)
 
     def _search_batch(self, wanted: Sequence[Asked]) -> dict[Asked, tuple[Passage, ...]]:
         """Worker thread: what the disk remembers, one search for the rest, then the passages."""

@@ -12,9 +12,10 @@ from typing import Any
 
 import httpx2
 
-from indexes.retrieval.searchers import asked_of, named
+from indexes.retrieval.rankings import asked_of, named
 from steprag.bounded_http import BoundedClient, checked_url
 from steprag.errors import ConfigError, DataError, RetrieverError
+from steprag.hosts import is_loopback
 from steprag.inputs import passage_from_row
 from steprag.json_text import NotJson, decoded
 from steprag.progress import say
@@ -29,10 +30,6 @@ CONNECTIONS = 64
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 30.0
 """Seconds before the second try, doubled each time, and at most."""
-
-
-class ServiceLost(RetrieverError):
-    """The service has not answered, or has said that it cannot now: another one of the same index may."""
 
 
 class RemoteRetriever:
@@ -109,7 +106,7 @@ class RemoteRetriever:
                 problem, wait = _complaint(reply), _retry_after(reply)
             if attempt < self._config.retries:
                 await asyncio.sleep(min(LONGEST_WAIT, wait or FIRST_WAIT * 2**attempt) * random.uniform(1, 1.5))
-        raise ServiceLost(f"{self._url}: {problem} (tried {self._config.retries + 1} times)")
+        raise RetrieverError(f"{self._url}: {problem} (tried {self._config.retries + 1} times)")
 
     async def aclose(self) -> None:
         """Closes the connections."""
@@ -134,7 +131,14 @@ class RemoteRetriever:
         seconds = self._config.timeout
         limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
         timeout = httpx2.Timeout(seconds, pool=None)
-        return BoundedClient(seconds=seconds, secret=self._token, headers=self._headers, limits=limits, timeout=timeout)
+        return BoundedClient(
+            seconds=seconds,
+            secret=self._token,
+            headers=self._headers,
+            limits=limits,
+            timeout=timeout,
+            trust_env=not is_loopback(httpx2.URL(self._url).host),  # a proxy has another loopback than we
+        )
 
     def _passages(self, reply: httpx2.Response, top_k: int) -> tuple[Passage, ...]:
         """The first `top_k` passages of a reply."""

@@ -47,7 +47,8 @@ def limit(megabytes: int) -> None:
         import resource
     except ImportError:
         return
-    for what, most in (("RLIMIT_AS", megabytes << 20), ("RLIMIT_FSIZE", 0), ("RLIMIT_CORE", 0)):
+    limits = {"RLIMIT_AS": megabytes << 20, "RLIMIT_FSIZE": 0, "RLIMIT_CORE": 0, "RLIMIT_NPROC": 0}
+    for what, most in limits.items():
         if hasattr(resource, what):
             resource.setrlimit(getattr(resource, what), (most, most))
 

@@ -198,7 +198,7 @@ def _plain(text: str) -> str:
 
 def _wait(reply: Reply) -> float:
     given = reply.headers.get("Retry-After", "")
-    return min(LONGEST_WAIT, float(given)) if given.isdigit() else 1.0
+    return min(LONGEST_WAIT, float(given)) if given.isascii() and given.isdigit() else 1.0
 
 
 def _said(reply: Reply) -> str:
