@@ -1,4 +1,4 @@
-"""BM25, fusion, title links, re-ranking and the cache on disk: through the commands and `open_retriever`."""
+"""BM25, fusion, title links and re-ranking: through the commands and `open_retriever`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from indexes.addons.links import mentions, title_words
 from indexes.build import build_index
 from indexes.corpora.passage_store import PassageStore, write_passages
 from indexes.manifest import read_index_manifest
-from indexes.retrieval.cache import QueryCache
 from indexes.retrieval.fusion import HybridSearcher, fuse_ranks, fuse_scores
 from indexes.retrieval.rankings import Asked, Ranking
 from indexes.retrieval.rerank import RerankedSearcher
@@ -303,41 +302,6 @@ def test_a_real_cross_encoder(pristine: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no safetensors"):
         (tmp_path / "cross" / "model.safetensors").unlink()
         open_retriever(pristine, RetrieverConfig(**base, reranker=str(tmp_path / "cross")))
-
-
-# --- the cache on disk ----------------------------------------------------------------------------------------------
-
-
-def test_the_cache_is_shared_and_keeps_indexes_apart(pristine: Path, tmp_path: Path) -> None:
-    file = tmp_path / "cache" / "queries.sqlite"
-    sparse, dense = ({"mode": mode, "cache": str(file)} for mode in ("sparse", "dense"))
-    first = ids(pristine, QUESTION, **sparse)
-    with_cache(file, "UPDATE searches SET found = '[[4, 1.0]]'")
-    assert ids(pristine, QUESTION, **sparse) == ["runner"]  # so it was the cache that answered
-    assert ids(pristine, QUESTION, 2, **sparse) == first[:2]  # another top_k
-    assert ids(pristine, QUESTION, 5, **dense) == ids(pristine, QUESTION, 5, mode="dense")  # another index
-    assert ids(pristine, f"{QUESTION} Then?", 1, **sparse) != ["runner"]
-
-
-def with_cache(file: Path, statement: str) -> None:
-    import sqlite3
-
-    with sqlite3.connect(file) as connection:
-        assert connection.execute(statement).rowcount == 1
-    connection.close()
-
-
-def test_a_cache_that_is_none(pristine: Path, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("not a database " * 99)
-    with pytest.raises(ConfigError, match=r"query cache .*notes.txt cannot be opened"):
-        open_retriever(pristine, RetrieverConfig(cache=str(tmp_path / "notes.txt")))
-
-
-def test_the_cache_gives_what_was_put(tmp_path: Path) -> None:
-    cache = QueryCache(tmp_path / "c", "one")
-    cache.put({("q", 2): [(3, 0.5), (1, 0.25)]})
-    assert cache.get([("q", 2), ("q", 3)]) == {("q", 2): [(3, 0.5), (1, 0.25)]}
-    assert QueryCache(tmp_path / "c", "two").get([("q", 2)]) == {}
 
 
 # --- recall ---------------------------------------------------------------------------------------------------------

@@ -226,7 +226,7 @@ def test_limits(tmp_path: Path, path: str, body: object, status: int, words: str
     searcher = Words()
     reply = asking(tmp_path, post(path, body), searcher, limits=SMALL)
     assert reply.status_code == status
-    assert words in reply.json()["detail"]
+    assert words in reply.json()["error"]["message"]
     assert searcher.batches == []
 
 
@@ -298,7 +298,7 @@ def test_a_request_that_takes_too_long(tmp_path: Path) -> None:
 
 def test_a_search_that_fails_is_told(tmp_path: Path) -> None:
     reply = asking(tmp_path, post("/retrieve", {"queries": ["fail"]}))
-    assert (reply.status_code, reply.json()["detail"]) == (500, "the search failed; the service's log says why")
+    assert (reply.status_code, reply.json()["error"]["message"]) == (500, "the search failed; the service's log says why")
 
 
 # --- who may ask ----------------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def test_the_token(tmp_path: Path) -> None:
 
 def test_a_page_that_points_its_name_here_is_refused(tmp_path: Path) -> None:
     evil = post("/retrieve", {"queries": ["Lima"]}, headers={"Host": "evil.example"})
-    assert asking(tmp_path, evil).status_code == 400
+    assert asking(tmp_path, evil).status_code == 403
     assert asking(tmp_path, evil, loopback=False).status_code == 200
 
 
@@ -427,7 +427,7 @@ def test_services_that_do_not_fit() -> None:
     with foreign(lambda _: (200, found("Lima"))) as endpoint:
         with pytest.raises(ConfigError, match="mode is sparse, and .* serves what it does not tell"):
             open_retriever(endpoint.url, quick(mode="sparse"))
-        settings = ({"reranker": "model"}, {"links": 0.5}, {"cache": "file"}, {"fusion": "rrf"}, {"dense_weight": 0.3})
+        settings = ({"reranker": "model"}, {"links": 0.5}, {"fusion": "rrf"}, {"dense_weight": 0.3})
         for own in settings:
             with pytest.raises(ConfigError, match="leave .* to the service"):
                 open_retriever(endpoint.url, quick(**own))
@@ -544,7 +544,7 @@ def test_weights_that_do_not_load(tmp_path: Path) -> None:
         return await made.post("/retrieve", json={"queries": ["Lima"]}), await made.get("/health")
 
     reply, health = asking(tmp_path, work, Broken())
-    assert (reply.status_code, reply.json()["detail"]) == (500, "the search failed; the service's log says why")
+    assert (reply.status_code, reply.json()["error"]["message"]) == (500, "the search failed; the service's log says why")
     assert (health.status_code, health.json()["status"]) == (503, "failed")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from indexes.milvus.collection import (
     rows_in,
     told,
 )
-from indexes.retrieval.cache import QueryCache
 from indexes.retrieval.folder_retriever import FolderRetriever
 from indexes.retrieval.rankings import ALONE, SPARE, Asked, Ranking, TextEncoder, by_vector, named, ranking
 from steprag.errors import ConfigError, RetrieverError
@@ -130,5 +128,4 @@ def open_milvus(
         raise ConfigError(f"{url} holds {count} of {facts.rows} passages; run steprag index upload again")
     passages = FoundPassages(client, address, facts.rows)
     searcher = MilvusSearcher(client, address, facts, passages, encoder(facts))
-    cache = QueryCache(Path(config.cache).expanduser(), searcher.fingerprint) if config.cache else None
-    return FolderRetriever(searcher, passages, cache=cache, batch=batch, preload=config.preload)
+    return FolderRetriever(searcher, passages, batch=batch, preload=config.preload)

@@ -15,7 +15,6 @@ from typing import Protocol
 
 from cachetools import LRUCache
 
-from indexes.retrieval.cache import QueryCache
 from indexes.retrieval.rankings import Asked, RowSearcher, asked_of
 from steprag.errors import RetrieverError
 from steprag.types import Passage
@@ -66,16 +65,10 @@ class FolderRetriever:
     """Searches an index folder. For one event loop at a time."""
 
     def __init__(
-        self,
-        searcher: RowSearcher,
-        store: RowPassages,
-        *,
-        cache: QueryCache | None = None,
-        batch: int = MAX_BATCH,
-        preload: bool = True,
+        self, searcher: RowSearcher, store: RowPassages, *, batch: int = MAX_BATCH, preload: bool = True
     ) -> None:
         """Starts to load the weights, unless `preload` is off. A batch has at most `batch` queries."""
-        self._searcher, self._store, self._disk, self._batch = searcher, store, cache, batch
+        self._searcher, self._store, self._batch = searcher, store, batch
         self.counts = Counts()
         self._batch_seconds = 0.0
         self._waiting: list[_Waiting] = []
@@ -157,13 +150,8 @@ class FolderRetriever:
             await self.settled()
         if self._pump is not None and not self._pump.done():
             await asyncio.wait([self._pump])
-        self._worker.submit(self._release)  # behind a batch that was abandoned, if one still runs
+        self._worker.submit(self._store.close)  # behind a batch that was abandoned, if one still runs
         self._worker.shutdown(wait=False)
-
-    def _release(self) -> None:
-        self._store.close()
-        if self._disk is not None:
-            self._disk.close()
 
     async def _drain(self) -> None:
         """Answers batch after batch until nothing waits."""
@@ -202,14 +190,7 @@ class FolderRetriever:
                 waiting.waiter.set_exception(error)
 
     def _search_batch(self, wanted: Sequence[Asked]) -> dict[Asked, tuple[Passage, ...]]:
-        """Worker thread: what the disk remembers, one search for the rest, then the passages."""
+        """Worker thread: the rows of all queries, then their passages."""
         self._loaded.result()  # raises what went wrong while loading
-        kept = self._disk.get(wanted) if self._disk else {}
-        found = {asked: rows for asked, rows in kept.items() if all(row < len(self._store) for row, _ in rows)}
-        missing = [asked for asked in wanted if asked not in found]
-        if missing:
-            fresh = dict(zip(missing, self._searcher.search(missing), strict=True))
-            if self._disk:
-                self._disk.put(fresh)
-            found |= fresh
-        return {asked: tuple(self._store.read(row, score) for row, score in found[asked]) for asked in wanted}
+        found = zip(wanted, self._searcher.search(wanted), strict=True)
+        return {asked: tuple(self._store.read(row, score) for row, score in rows) for asked, rows in found}

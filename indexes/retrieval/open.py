@@ -15,7 +15,6 @@ from indexes.encoding.encoders import EncoderSpec, encoder_here
 from indexes.encoding.runtimes import Backend, check_backend
 from indexes.manifest import MEND, IndexManifest, fingerprint, read_index_manifest
 from indexes.milvus.collection import PREFIXES, Facts
-from indexes.retrieval.cache import QueryCache
 from indexes.retrieval.dense import DenseSearcher
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.fusion import HybridSearcher
@@ -97,11 +96,10 @@ def open_folder(path: str | Path, config: RetrieverConfig, machine: Machine | No
     store = PassageStore(folder)
     try:
         searcher = _searcher(folder, manifest, store, config, machine)
-        cache = QueryCache(Path(config.cache).expanduser(), searcher.fingerprint) if config.cache else None
     except StepragError:
         store.close()
         raise
-    return FolderRetriever(searcher, store, cache=cache, batch=machine.batch, preload=config.preload)
+    return FolderRetriever(searcher, store, batch=machine.batch, preload=config.preload)
 
 
 def _searcher(

@@ -72,7 +72,7 @@ class RemoteRetriever:
     def _checked(self, health: dict[str, Any]) -> str:
         """The fingerprint of what is served; of the URL where the service does not tell."""
         config = self._config
-        for key in ("reranker", "links", "cache", "fusion", "dense_weight"):
+        for key in ("reranker", "links", "fusion", "dense_weight"):
             if getattr(config, key) != RetrieverConfig.model_fields[key].default:
                 raise ConfigError(f"{self._url} searches as it was started; leave retriever.{key} to the service")
         if config.mode not in ("auto", health.get("mode")):
@@ -181,7 +181,8 @@ def _decoded(reply: httpx2.Response) -> Any:
 def _complaint(reply: httpx2.Response) -> str:
     """The status and the first words of what the service said."""
     body = _decoded(reply)
-    detail = body.get("detail") if isinstance(body, dict) else None
+    said = body.get("detail") or body.get("error") if isinstance(body, dict) else None  # FastAPI's, and ours
+    detail = said.get("message") if isinstance(said, dict) else said
     return f"{reply.status_code} {str(detail or reply.content[:800].decode(errors='replace'))[:200]}".strip()
 
 
