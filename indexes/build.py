@@ -22,7 +22,6 @@ from indexes.addons.bm25 import FOLDER as BM25
 from indexes.addons.bm25 import add_bm25
 from indexes.addons.links import FOLDER as LINKS
 from indexes.addons.links import add_links
-from indexes.built import Built, report_of
 from indexes.config import IndexConfig, chosen_encoder
 from indexes.corpora.passage_store import OFFSETS, PASSAGES, SKIPPED
 from indexes.corpora.read_corpus import Intake, take_in
@@ -44,7 +43,7 @@ from indexes.manifest import (
     identity,
     read_index_manifest,
 )
-from indexes.sealing import Begun, Sealed, seal
+from indexes.sealing import Begun, Built, Sealed, seal, shown
 from indexes.vectors.index_types import build_type, check_type, requested
 from indexes.vectors.recall import make_probe
 from indexes.vectors.vector_file import VECTORS, VectorFile
@@ -53,7 +52,7 @@ from steprag.checksums import check_files
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import dump_line, existing, read_json, write_json
+from steprag.files import existing, read_json, write_json
 from steprag.inputs import read_questions
 from steprag.progress import say
 
@@ -234,11 +233,7 @@ def _halved(giver: Path, manifest: IndexManifest, folder: Path) -> None:
         raise ConfigError(f"{giver} has no {VECTORS}, and its type {manifest.index.type} does not keep them exactly;"
                           " build the index again")  # fmt: skip
     rows, dimension = manifest.corpus.rows, manifest.encoder.dimension
-    exact = VectorFile(giver / INDEX, rows, dimension, np.float32)
-    halved = VectorFile.create(folder / VECTORS, rows, dimension)
-    for start, chunk in exact.chunks():
-        halved.write(start, chunk)
-        halved.release()
+    VectorFile(giver / INDEX, rows, dimension, np.float32).copy(folder / VECTORS, np.float16)
 
 
 def _questions(order: _Order) -> np.ndarray | None:
@@ -266,13 +261,9 @@ def main(argv: list[str]) -> int:
     arguments = parse_arguments(parser, argv)
     config = config_from(IndexConfig, arguments)
     built = build_index(arguments.corpus, arguments.out, config, arguments.vectors_from, hybrid=arguments.hybrid)
-    report = report_of(built)
     if built.reused and not built.added:
         say(f"index: {built.path} holds this index already; nothing to do")
-    if arguments.json:
-        sys.stdout.write(dump_line(report) + "\n")
-    else:
-        sys.stdout.write("".join(f"{key:<13} {value}\n" for key, value in report.items()))
+    sys.stdout.write(shown(built, as_json=arguments.json))
     return 0
 
 

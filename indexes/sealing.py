@@ -1,7 +1,10 @@
-"""The one place where a folder becomes an index: its files are hashed and its manifest is written."""
+"""The one place where a folder becomes an index: its files are hashed and its manifest is written; what is printed
+of it.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import time
 from dataclasses import dataclass, field
@@ -25,7 +28,7 @@ from indexes.manifest import (
 from indexes.vectors.vector_file import VECTORS
 from indexes.whole_folder import LOCK, STATE
 from steprag.checksums import file_facts
-from steprag.files import to_dict, write_json
+from steprag.files import dump_line, to_dict, write_json
 from steprag.runs import code_version, now
 
 FILES = (INDEX, VECTORS, PASSAGES, OFFSETS)
@@ -89,3 +92,36 @@ def _clear(folder: Path) -> None:
     for path in folder.iterdir():
         if path.name not in kept:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@dataclass(frozen=True)
+class Built:
+    """An index folder, whether it was there already, and which add-ons (bm25, links) this build gave it."""
+
+    path: Path
+    manifest: IndexManifest
+    reused: bool
+    added: tuple[str, ...] = ()
+
+
+def shown(built: Built, *, as_json: bool) -> str:
+    """What `index build` and `index adopt` print: the index, what decides its results, what was measured, its bytes
+    without add-ons.
+    """
+    manifest, there = built.manifest, add_ons(built.path)
+    report = {
+        "index": str(built.path),
+        "reused": built.reused,
+        "passages": manifest.corpus.rows,
+        "skipped": sum(manifest.corpus.skipped.values()),
+        "encoder": manifest.encoder.name,
+        "dimension": manifest.encoder.dimension,
+        "fingerprint": manifest.fingerprint,
+        "seconds": manifest.seconds,
+        **dataclasses.asdict(manifest.index),
+        **manifest.measured,
+        "bytes": sum(facts.bytes for facts in manifest.files.values()),
+        "bm25": "bm25" in there,
+        "links": "links" in there,
+    }
+    return dump_line(report) + "\n" if as_json else "".join(f"{key:<16} {value}\n" for key, value in report.items())

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexes.built import Built
 from indexes.corpora.passage_store import PassageStore, write_passages
 from indexes.retrieval import folder_retriever
 from indexes.retrieval.dense import DenseSearcher
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.rankings import VectorIndex
+from indexes.sealing import Built
 from steprag.errors import RetrieverError
 from steprag.types import Passage
 from tests.indexing import ask

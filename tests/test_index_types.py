@@ -12,10 +12,10 @@ import pytest
 import indexes.search
 from indexes import open_retriever
 from indexes.build import build_index
-from indexes.config import AnnConfig
 from indexes.manifest import IndexFacts, read_index_manifest
 from indexes.plan import sizes
 from indexes.retrieval.dense import DenseSearcher
+from indexes.vectors.config import AnnConfig
 from indexes.vectors.index_types import TYPES, Rescored, build_type, open_index
 from indexes.vectors.recall import make_probe, measure
 from indexes.vectors.vector_file import VECTORS, VectorFile

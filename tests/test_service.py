@@ -298,7 +298,10 @@ def test_a_request_that_takes_too_long(tmp_path: Path) -> None:
 
 def test_a_search_that_fails_is_told(tmp_path: Path) -> None:
     reply = asking(tmp_path, post("/retrieve", {"queries": ["fail"]}))
-    assert (reply.status_code, reply.json()["error"]["message"]) == (500, "the search failed; the service's log says why")
+    assert (reply.status_code, reply.json()["error"]["message"]) == (
+        500,
+        "the search failed; the service's log says why",
+    )
 
 
 # --- who may ask ----------------------------------------------------------------------------------------------------
@@ -544,7 +547,10 @@ def test_weights_that_do_not_load(tmp_path: Path) -> None:
         return await made.post("/retrieve", json={"queries": ["Lima"]}), await made.get("/health")
 
     reply, health = asking(tmp_path, work, Broken())
-    assert (reply.status_code, reply.json()["error"]["message"]) == (500, "the search failed; the service's log says why")
+    assert (reply.status_code, reply.json()["error"]["message"]) == (
+        500,
+        "the search failed; the service's log says why",
+    )
     assert (health.status_code, health.json()["status"]) == (503, "failed")
 
 

@@ -20,8 +20,7 @@ from pydantic import Field
 
 from indexes.addons.addon import open_add_on, write_add_on
 from indexes.addons.postings import Counted, count_terms, write_arrays
-from indexes.arrays import mapped_list
-from indexes.corpora.passage_store import PassageStore
+from indexes.corpora.passage_store import PassageStore, mapped_list
 from indexes.manifest import IndexManifest
 from indexes.retrieval.rankings import Asked, Ranking, best_rows
 from steprag.errors import ConfigError, DataError, quoted

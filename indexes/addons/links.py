@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from indexes.addons.addon import open_add_on, write_add_on
-from indexes.arrays import mapped_list
-from indexes.corpora.passage_store import PassageStore
+from indexes.corpora.passage_store import PassageStore, mapped_list
 from indexes.manifest import IndexManifest
 from indexes.retrieval.rankings import POOL, Asked, Ranking, RowSearcher, named, ordered, unit
 from steprag.errors import DataError

@@ -70,9 +70,8 @@ def on_ray(
         kind: Any = ray.remote(EncodingSlot)
         actors = [kind.options(**options).remote(work, device) for _ in range(min(slots, len(shards)))]
         try:
-            yield from ActorPool(actors * AHEAD).map_unordered(
-                lambda actor, shard: actor.encode.remote(shard, texts(shard)), shards
-            )
+            pool: Any = ActorPool(actors * AHEAD)
+            yield from pool.map_unordered(lambda actor, shard: actor.encode.remote(shard, texts(shard)), shards)
         except RayActorError:
             raise StepragError(f"an encoding process died {DEATHS} times over the same passages (out of memory? Ray's"
                                " logs say why); run the same command again to go on behind the finished shards"

@@ -14,7 +14,7 @@ from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EncoderSpec, encoder_here
 from indexes.encoding.runtimes import Backend, check_backend
 from indexes.manifest import MEND, IndexManifest, fingerprint, read_index_manifest
-from indexes.milvus.collection import PREFIXES, Facts
+from indexes.milvus.retriever import PREFIXES, Facts, open_milvus
 from indexes.retrieval.dense import DenseSearcher
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.fusion import HybridSearcher
@@ -64,8 +64,6 @@ def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = Non
 
 
 def _open_collection(url: str, config: RetrieverConfig) -> Retriever:
-    from indexes.milvus.retriever import open_milvus
-
     machine = Machine()
 
     def encoder(facts: Facts) -> Callable[[], TextEncoder]:

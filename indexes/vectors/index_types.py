@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from indexes.config import AnnConfig
 from indexes.manifest import INDEX, IndexFacts
 from indexes.retrieval.rankings import VectorIndex
+from indexes.vectors.config import AnnConfig
 from indexes.vectors.recall import Measured, Probe, measure
 from indexes.vectors.vector_file import VECTORS, VectorFile, no_room
 from steprag.errors import ConfigError, DataError, quoted
@@ -202,18 +202,11 @@ def build_type(
         index = build_on_gpu(name, folder, vectors)
         return IndexFacts(name, {}), measure(index, vectors, probe)
     if name == "flat":
-        _write_flat(folder / INDEX, vectors)
+        vectors.copy(folder / INDEX, np.float32)
     elif kind.factory:
         return _approximate(kind, folder, vectors, ann, probe)
     index = read_faiss(folder / (INDEX if name == "flat" else VECTORS), vectors.dimension)
     return IndexFacts(name, {}), measure(index, vectors, probe)
-
-
-def _write_flat(path: Path, vectors: VectorFile) -> None:
-    flat = VectorFile.create(path, vectors.rows, vectors.dimension, np.float32)
-    for start, chunk in vectors.chunks():
-        flat.write(start, chunk)
-        flat.release()
 
 
 def _approximate(

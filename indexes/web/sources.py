@@ -19,7 +19,18 @@ REMEMBERED = 4096
 """Queries whose choice is remembered."""
 
 
-class FusedRetriever:
+class _Choosing:
+    """Remembers where the passages of the last queries came from."""
+
+    def __init__(self) -> None:
+        self._choices: LRUCache[str, SourceChoice] = LRUCache(REMEMBERED)
+
+    def choice(self, query: str) -> SourceChoice | None:
+        """Where the passages of the last search of this query came from, and why."""
+        return self._choices.get(query)
+
+
+class FusedRetriever(_Choosing):
     """Index and web by reciprocal rank fusion: a passage counts 1 / (60 + its rank) in each ranking, and the sum is
     scaled so that the first place in both gives 1 (`fuse_ranks`, here over passages and not over rows).
 
@@ -28,7 +39,7 @@ class FusedRetriever:
 
     def __init__(self, local: Retriever, web: Retriever) -> None:
         self._local, self._web = local, web
-        self._choices: LRUCache[str, SourceChoice] = LRUCache(REMEMBERED)
+        super().__init__()
         self.fingerprint = f"both:{named(RRF_K, local.fingerprint, web.fingerprint)}"
 
     async def ready(self) -> None:
@@ -50,16 +61,12 @@ class FusedRetriever:
         self._choices[query] = SourceChoice("both", "index and web are fused by rank")
         return fused(local, web)[:top_k]
 
-    def choice(self, query: str) -> SourceChoice | None:
-        """Where the passages of the last search of this query came from, and why."""
-        return self._choices.get(query)
-
     async def aclose(self) -> None:
         """Closes both."""
         await asyncio.gather(self._local.aclose(), self._web.aclose())
 
 
-class FallbackRetriever:
+class FallbackRetriever(_Choosing):
     """The index; the web where the index's best passage is less like the query than `threshold`.
 
     How alike they are is one measure for every kind of index: the cosine by the web's encoder. A hybrid ranking's own
@@ -68,7 +75,7 @@ class FallbackRetriever:
 
     def __init__(self, local: Retriever, web: Retriever, ranker: Ranker, threshold: float) -> None:
         self._local, self._web, self._ranker, self._threshold = local, web, ranker, threshold
-        self._choices: LRUCache[str, SourceChoice] = LRUCache(REMEMBERED)
+        super().__init__()
         facts = named(threshold, local.fingerprint, web.fingerprint, ranker.fingerprint)
         self.fingerprint = f"auto:{facts}"
 
@@ -91,10 +98,6 @@ class FallbackRetriever:
             return local
         self._choices[query] = SourceChoice("web", said)
         return web
-
-    def choice(self, query: str) -> SourceChoice | None:
-        """Where the passages of the last search of this query came from, and why."""
-        return self._choices.get(query)
 
     async def aclose(self) -> None:
         """Closes both."""
@@ -121,7 +124,7 @@ class SourcesRetriever:
 
     def choice(self, query: str) -> SourceChoice | None:
         """What the chosen one says of itself, where it chooses."""
-        return self._chosen.choice(query) if isinstance(self._chosen, FusedRetriever | FallbackRetriever) else None
+        return self._chosen.choice(query) if isinstance(self._chosen, _Choosing) else None
 
     async def aclose(self) -> None:
         """Closes all."""
