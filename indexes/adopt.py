@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from indexes.built import Built, report_of
 from indexes.check import cosine_rows
 from indexes.config import IndexConfig, chosen_encoder
 from indexes.corpora.passage_store import PassageStore, passage_text
@@ -23,13 +22,13 @@ from indexes.corpora.readers import open_source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EncoderSpec
 from indexes.manifest import INDEX, CorpusFacts, IndexFacts, identity
-from indexes.sealing import Begun, Sealed, seal
+from indexes.sealing import Begun, Built, Sealed, seal, shown
 from indexes.vectors.index_types import ADOPTED, read_faiss
 from indexes.whole_folder import building, link
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import dump_line, existing
+from steprag.files import existing
 from steprag.progress import say
 
 SAMPLE = 32
@@ -75,7 +74,7 @@ def adopt_index(faiss_file: Path, corpus: str, out: Path, config: IndexConfig) -
             measured=checked,
             origin=f"{ADOPTED}: {faiss_file.name}",
         )
-        manifest = seal(folder, result, config, begun)
+        manifest = seal(folder, result, config.model_dump(), begun)
     return Built(out, manifest, reused=False)
 
 
@@ -138,11 +137,7 @@ def main(argv: list[str]) -> int:
     add_options(parser, IndexConfig)
     given = parse_arguments(parser, argv)
     built = adopt_index(existing(given.faiss, "FAISS file"), given.corpus, given.out, config_from(IndexConfig, given))
-    report = report_of(built)
-    if given.json:
-        sys.stdout.write(dump_line(report) + "\n")
-    else:
-        sys.stdout.write("".join(f"{key:<16} {value}\n" for key, value in report.items()))
+    sys.stdout.write(shown(built, as_json=given.json))
     return 0
 
 

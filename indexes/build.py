@@ -17,21 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from indexes.addons.addon import sidecars
+from indexes.addons.addon import add_ons
 from indexes.addons.bm25 import FOLDER as BM25
 from indexes.addons.bm25 import add_bm25
 from indexes.addons.links import FOLDER as LINKS
 from indexes.addons.links import add_links
-from indexes.built import Built, report_of
 from indexes.config import IndexConfig, chosen_encoder
-from indexes.corpora.passage_store import OFFSETS, PASSAGES
-from indexes.corpora.read_corpus import SKIPPED, Intake, take_in
+from indexes.corpora.passage_store import OFFSETS, PASSAGES, SKIPPED
+from indexes.corpora.read_corpus import Intake, take_in
 from indexes.corpora.readers import open_source
 from indexes.corpora.source import Source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import NONE, EncoderSpec
 from indexes.encoding.runtimes import check_backend
-from indexes.encoding.shards import Work, encode_shards
+from indexes.encoding.shards import encode_shards
+from indexes.encoding.work import Work
 from indexes.manifest import (
     BUILT,
     INDEX,
@@ -43,7 +43,7 @@ from indexes.manifest import (
     identity,
     read_index_manifest,
 )
-from indexes.sealing import INTAKE, Begun, Sealed, seal
+from indexes.sealing import Begun, Built, Sealed, seal, shown
 from indexes.vectors.index_types import build_type, check_type, requested
 from indexes.vectors.recall import make_probe
 from indexes.vectors.vector_file import VECTORS, VectorFile
@@ -51,11 +51,12 @@ from indexes.whole_folder import building, link, restore
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import dump_line, existing, read_json, write_json
+from steprag.files import existing, read_json, write_json
 from steprag.inputs import read_questions
 from steprag.progress import say
 from steprag.run_outputs import check_files
 
+INTAKE = "intake.json"
 QUERIES = 500
 """Questions that are measured at most."""
 PLAIN = {"dtype": "float32", "backend": "torch"}
@@ -121,7 +122,7 @@ def _build(order: _Order, out: Path, replaced: bool, vectors_from: Path | None) 
             measured=measured,
             origin=read_index_manifest(giver).origin if giver else BUILT,
         )
-        manifest = seal(folder, result, config, begun)
+        manifest = seal(folder, result, config.model_dump(), begun)
         if not order.spec.dense:
             add_bm25(folder, manifest, config.bm25)  # an index of BM25 alone appears with it, or not at all
     return manifest
@@ -219,7 +220,7 @@ def _given(order: _Order, folder: Path, giver: Path) -> Intake:
     for name in (PASSAGES, OFFSETS, SKIPPED, VECTORS):
         if (giver / name).is_file():
             link(giver / name, folder / name)
-    for name in sidecars(giver):
+    for name in add_ons(giver):
         shutil.copytree(giver / name, folder / name, copy_function=link, dirs_exist_ok=True)
     if VECTORS not in manifest.files:
         _halved(giver, manifest, folder)
@@ -232,11 +233,7 @@ def _halved(giver: Path, manifest: IndexManifest, folder: Path) -> None:
         raise ConfigError(f"{giver} has no {VECTORS}, and its type {manifest.index.type} does not keep them exactly;"
                           " build the index again")  # fmt: skip
     rows, dimension = manifest.corpus.rows, manifest.encoder.dimension
-    exact = VectorFile(giver / INDEX, rows, dimension, np.float32)
-    halved = VectorFile.create(folder / VECTORS, rows, dimension)
-    for start, chunk in exact.chunks():
-        halved.write(start, chunk)
-        halved.release()
+    VectorFile(giver / INDEX, rows, dimension, np.float32).copy(folder / VECTORS, np.float16)
 
 
 def _questions(order: _Order) -> np.ndarray | None:
@@ -264,13 +261,9 @@ def main(argv: list[str]) -> int:
     arguments = parse_arguments(parser, argv)
     config = config_from(IndexConfig, arguments)
     built = build_index(arguments.corpus, arguments.out, config, arguments.vectors_from, hybrid=arguments.hybrid)
-    report = report_of(built)
     if built.reused and not built.added:
         say(f"index: {built.path} holds this index already; nothing to do")
-    if arguments.json:
-        sys.stdout.write(dump_line(report) + "\n")
-    else:
-        sys.stdout.write("".join(f"{key:<13} {value}\n" for key, value in report.items()))
+    sys.stdout.write(shown(built, as_json=arguments.json))
     return 0
 
 

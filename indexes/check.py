@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from indexes.addons.addon import read_sidecar, sidecars
+from indexes.addons.addon import add_ons, read_add_on
 from indexes.corpora.passage_store import PassageStore
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import encoder_here
@@ -33,8 +33,8 @@ def check_folder(folder: Path, sample: int = SAMPLE) -> dict[str, Any]:
     manifest = read_index_manifest(folder)
     check_files(folder, manifest.files, MEND, full=True)
     compared = [*manifest.files]
-    for name in sidecars(folder):
-        beside = read_sidecar(folder, manifest, name)
+    for name in add_ons(folder):
+        beside = read_add_on(folder, manifest, name)
         check_files(folder / name, beside.files, MEND, full=True)
         compared += [f"{name}/{file}" for file in beside.files]
     if manifest.encoder.dense:

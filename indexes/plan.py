@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 
 from indexes.addons.bm25 import Analyser, Bm25Config, terms_of, write_bm25
-from indexes.config import AnnConfig, IndexConfig, chosen_encoder
-from indexes.corpora.corpus_size import count_rows
+from indexes.config import IndexConfig, chosen_encoder
 from indexes.corpora.passage_store import passage_text
-from indexes.corpora.readers import open_source
+from indexes.corpora.readers import count_rows, open_source
 from indexes.corpora.source import Source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import NONE, EncoderSpec
 from indexes.manifest import SPARSE
+from indexes.vectors.config import AnnConfig
 from indexes.vectors.index_types import TRAIN_POINTS, TYPES, cells, code_bytes, prepare
 from steprag.cli import guarded
 from steprag.config import add_options, config_from, parse_arguments
@@ -164,9 +164,10 @@ def _flops() -> float:
 
 
 def machine_here(out: Path) -> Room:
-    """This machine: its whole memory, what is free on the disk of `out`, and the cores that may be used."""
+    """This machine: its whole memory, what is free on the disk where `out` is or would be, and the usable cores."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Room(memory, shutil.disk_usage(out).free, usable_cores())
+    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    return Room(memory, shutil.disk_usage(there).free, usable_cores())
 
 
 def _beginning(source: Source, passages: int) -> list[Passage]:

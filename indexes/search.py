@@ -33,7 +33,8 @@ def readable(query: str, passages: Sequence[Passage]) -> str:
     """A query and its passages as text."""
     blocks = [f"# {query}"]
     for rank, passage in enumerate(passages, 1):
-        head = f"{rank}. {passage.score:.4f}  {passage.title}  [{passage.id}]"
+        score = "" if passage.score is None else f"{passage.score:.4f}  "  # tools give none
+        head = f"{rank}. {score}{passage.title}  [{passage.id}]"
         blocks.append(head + "\n" + textwrap.fill(passage.text, 110, initial_indent="   ", subsequent_indent="   "))
     return "\n".join(blocks) + "\n\n"
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from indexes.encoding.shards import MARKS
+from indexes.encoding.work import MARKS
 from indexes.vectors.vector_file import NoRoom, no_room
 from steprag.errors import ConfigError, DataError
 from steprag.files import write_json

@@ -161,7 +161,7 @@ class RetrieverConfig(Section):
     )
     reranker: str | None = Field(default=None, description="cross-encoder that orders anew: a folder or a hub id")
     candidates: Positive = Field(default=50, description="passages that the cross-encoder reads for a query")
-    cache: str | None = Field(default=None, description="file that keeps searches for other runs; none: memory only")
+    cache: None = Field(default=None, description="of earlier versions: a run's journal keeps its searches")
     preload: bool = Field(default=True, description="load the weights at opening; false: at the first search")
     timeout: float = Field(default=30.0, gt=0, description="seconds until a request to a service counts as lost")
     retries: int = Field(default=4, ge=0, description="tries again after 429, 5xx and lost connections")

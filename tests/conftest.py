@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from indexes.build import IndexConfig, build_index
-from indexes.built import Built
+from indexes.sealing import Built
 from steprag.config import load_config
 from steprag.files import write_records
 from tests.fakes import WORLD

@@ -1,23 +1,18 @@
-"""Encoders, snapshots and caches of strangers, each with one thing wrong: a line that names the file, no traceback."""
+"""Encoders and snapshots of strangers, each with one thing wrong: a line that names the file, no traceback."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from indexes import open_retriever
-from indexes.retrieval.cache import QueryCache
 from indexes.web.snapshot import FILE, Snapshot
 from steprag.cli import main
 from steprag.errors import ConfigError
-from steprag.sections import RetrieverConfig
 from tests.indexing import write_corpus
 
 Change = Callable[[Any], None]
@@ -69,22 +64,3 @@ def test_a_snapshot_whose_error_is_no_text_is_refused(tmp_path: Path) -> None:
     for frozen in (False, True):
         with pytest.raises(ConfigError, match=r"web.snapshot .* cannot be opened"):
             Snapshot(tmp_path, frozen=frozen)
-
-
-def test_a_query_cache_with_a_broken_page_is_named(pristine: Path, tmp_path: Path) -> None:
-    file = tmp_path / "cache.sqlite"
-    cache = QueryCache(file, "one")
-    cache.put({("q", 2): [(3, 0.5)]})
-    cache.close()
-    content = bytearray(file.read_bytes())
-    content[4096] = 0xFF  # the kind of the table's first page
-    file.write_bytes(content)
-
-    async def search() -> None:
-        async with aclosing(open_retriever(pristine, RetrieverConfig(cache=str(file)))) as retriever:
-            await retriever.search("a question", 1)
-
-    with pytest.raises(ConfigError, match=r"query cache .*cache.sqlite cannot be read or written: .*move the file"):
-        asyncio.run(search())
-    with pytest.raises(ConfigError, match="cannot be read or written"):
-        QueryCache(file, "one").put({("q", 3): [(3, 0.5)]})

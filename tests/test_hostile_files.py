@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexes.arrays import mapped_list
+from indexes.corpora.passage_store import mapped_list
 from indexes.corpora.readers import json_lines
 from indexes.corpora.source import Problem
 from preference.exchange.export import export

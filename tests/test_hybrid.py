@@ -1,34 +1,43 @@
-"""BM25, fusion, title links, re-ranking and the cache on disk: through the commands and `open_retriever`."""
+"""BM25 (its arrays beside those of `bm25s`), fusion, title links and re-ranking: through the commands and
+`open_retriever`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import filecmp
 import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import bm25s
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import indexes.build
 import indexes.evaluate
 import indexes.search
 from indexes import open_retriever
-from indexes.addons.bm25 import Analyser, Bm25Config, add_bm25
+from indexes.addons import postings
+from indexes.addons.addon import write_add_on
+from indexes.addons.bm25 import Analyser, Bm25Config, add_bm25, terms_of, write_bm25
 from indexes.addons.links import mentions, title_words
 from indexes.build import build_index
 from indexes.corpora.passage_store import PassageStore, write_passages
+from indexes.corpora.readers import open_source
 from indexes.manifest import read_index_manifest
-from indexes.retrieval.cache import QueryCache
+from indexes.retrieval.fusion import HybridSearcher, fuse_ranks, fuse_scores
+from indexes.retrieval.rankings import Asked, Ranking
 from indexes.retrieval.rerank import RerankedSearcher
-from indexes.retrieval.searchers import Asked, HybridSearcher, Ranking, fuse_ranks, fuse_scores
 from steprag.cli import guarded
 from steprag.errors import ConfigError, DataError
 from steprag.sections import RetrieverConfig
 from steprag.types import Passage
-from tests.indexing import fingerprint, hybrid_index, small
+from tests.indexing import fingerprint, hybrid_index, small, words_index
 
 PASSAGES = [
     Passage("film", "White Deer Plain (film)", "White Deer Plain is a Chinese film directed by Wang Quan'an."),
@@ -97,6 +106,41 @@ def test_the_analyser() -> None:
     assert Analyser("none")("The cafés") == ["the", "cafes"]
     with pytest.raises(ConfigError, match="no stemmer for 'klingon'; known: .*english"):
         Analyser("klingon")
+
+
+def test_marks_are_accents_in_some_scripts_and_letters_in_others() -> None:
+    analyse = Analyser("none")
+    assert analyse("Ёлка, Ἀθῆναι, مُحَمَّد") == ["елка", "αθηναι", "محمد"]
+    assert analyse("हिन्दी में, தமிழ் மொழி") == ["हिन्दी", "में", "தமிழ்", "மொழி"]
+    assert Analyser("hindi")("लड़कियाँ") == Analyser("hindi")("लड़की")
+    assert analyse("がか、東京") == ["が", "か", "東", "京"]
+    assert analyse("ภาษาไทย ก ๑๒") == ["ภา", "าษ", "ษา", "าไ", "ไท", "ทย", "ก", "๑๒"]
+    assert analyse("☕️ e=mc²") == ["e", "mc2"]
+    for capital in ("กรุงเทพ", "ວຽງຈັນ", "ភ្នំពេញ", "နေပြည်တော်"):  # in a sentence without spaces
+        assert set(analyse(capital)) <= set(analyse(3 * capital))
+
+
+def test_bm25_of_an_earlier_version_is_searched_as_it_was_built(tmp_path: Path) -> None:
+    thai, spanish = Passage("bangkok", "", "เมืองหลวงของประเทศไทยคือกรุงเทพ"), Passage("lima", "", "Lima, Perú")
+    index = words_index(tmp_path, [thai, spanish])
+    assert (ids(index, "ประเทศไทย"), ids(index, "PERU")) == (["bangkok"], ["lima"])
+    newer, manifest = fingerprint(index), read_index_manifest(index)
+    old, store = Analyser("english", 1), PassageStore(index)
+    shutil.rmtree(index / "bm25")
+
+    def write(folder: Path, _: PassageStore) -> None:
+        write_bm25(folder, [old(store.read(row).text) for row in range(2)], Bm25Config())
+
+    assert write_add_on(index, manifest, "bm25", Bm25Config().model_dump(), write)
+    assert (ids(index, "ประเทศไทย"), ids(index, "PERU")) == ([], ["lima"])
+    assert fingerprint(index) != newer
+    assert not add_bm25(index, manifest, Bm25Config()), "another build keeps it"
+    with pytest.raises(ConfigError, match="has other settings"):
+        add_bm25(index, manifest, Bm25Config(k1=0.9))
+    shutil.rmtree(index / "bm25")
+    assert write_add_on(index, manifest, "bm25", {**Bm25Config().model_dump(), "analyser": 3}, write)
+    with pytest.raises(DataError, match="its settings are not those of BM25 here.*delete .* and add it again"):
+        open_retriever(index)
 
 
 def test_a_build_adds_what_is_missing_and_refuses_other_settings(
@@ -268,41 +312,6 @@ def test_a_real_cross_encoder(pristine: Path, tmp_path: Path) -> None:
         open_retriever(pristine, RetrieverConfig(**base, reranker=str(tmp_path / "cross")))
 
 
-# --- the cache on disk ----------------------------------------------------------------------------------------------
-
-
-def test_the_cache_is_shared_and_keeps_indexes_apart(pristine: Path, tmp_path: Path) -> None:
-    file = tmp_path / "cache" / "queries.sqlite"
-    sparse, dense = ({"mode": mode, "cache": str(file)} for mode in ("sparse", "dense"))
-    first = ids(pristine, QUESTION, **sparse)
-    with_cache(file, "UPDATE searches SET found = '[[4, 1.0]]'")
-    assert ids(pristine, QUESTION, **sparse) == ["runner"]  # so it was the cache that answered
-    assert ids(pristine, QUESTION, 2, **sparse) == first[:2]  # another top_k
-    assert ids(pristine, QUESTION, 5, **dense) == ids(pristine, QUESTION, 5, mode="dense")  # another index
-    assert ids(pristine, f"{QUESTION} Then?", 1, **sparse) != ["runner"]
-
-
-def with_cache(file: Path, statement: str) -> None:
-    import sqlite3
-
-    with sqlite3.connect(file) as connection:
-        assert connection.execute(statement).rowcount == 1
-    connection.close()
-
-
-def test_a_cache_that_is_none(pristine: Path, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("not a database " * 99)
-    with pytest.raises(ConfigError, match=r"query cache .*notes.txt cannot be opened"):
-        open_retriever(pristine, RetrieverConfig(cache=str(tmp_path / "notes.txt")))
-
-
-def test_the_cache_gives_what_was_put(tmp_path: Path) -> None:
-    cache = QueryCache(tmp_path / "c", "one")
-    cache.put({("q", 2): [(3, 0.5), (1, 0.25)]})
-    assert cache.get([("q", 2), ("q", 3)]) == {("q", 2): [(3, 0.5), (1, 0.25)]}
-    assert QueryCache(tmp_path / "c", "two").get([("q", 2)]) == {}
-
-
 # --- recall ---------------------------------------------------------------------------------------------------------
 
 
@@ -333,3 +342,61 @@ def test_evaluate(pristine: Path, questions: Path, capsys: pytest.CaptureFixture
     questions.write_text('{"id": "3", "question": "q", "golden_answers": ["x"], "metadata": {}}\n')
     assert guarded(indexes.evaluate.main, argv) == 2
     assert "no question names its passages in metadata.supporting_ids" in capsys.readouterr().err
+
+
+FILES = {"data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy", "params.index.json", "vocab.index.json"}
+
+
+def by_bm25s(folder: Path, documents: Sequence[Sequence[str]], config: Bm25Config) -> Path:
+    vocabulary: dict[str, int] = {}
+    rows = [[vocabulary.setdefault(term, len(vocabulary)) for term in document] for document in documents]
+    model = bm25s.BM25(method="lucene", k1=config.k1, b=config.b, backend="numpy")
+    model.index((rows, vocabulary), show_progress=False)
+    model.save(folder, show_progress=False)
+    return folder
+
+
+def same_files(one: Path, other: Path) -> None:
+    assert {path.name for path in one.iterdir()} == {path.name for path in other.iterdir()} == FILES
+    assert set(filecmp.cmpfiles(one, other, FILES, shallow=False)[0]) == FILES
+
+
+@pytest.mark.parametrize(("block", "span"), [(postings.BLOCK, postings.RANGE), (999, 5000)])
+def test_real_text_gives_the_bytes_of_bm25s(
+    block: int, span: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postings, "BLOCK", block)
+    monkeypatch.setattr(postings, "RANGE", span)
+    analyse, config = Analyser("english"), Bm25Config()
+    passages = [value for _, _, value in open_source("atlas").items() if isinstance(value, Passage)]
+    documents = [terms_of(passage, analyse, config.title_weight) for passage in passages]
+    assert len(documents) > 2000
+    write_bm25(tmp_path / "ours", documents, config)
+    same_files(by_bm25s(tmp_path / "theirs", documents, config), tmp_path / "ours")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    documents=st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=12), min_size=1, max_size=12).filter(any),
+    block=st.integers(1, 9),
+    span=st.integers(1, 9),
+    k1=st.sampled_from([0.0, 0.9, 1.5]),
+    b=st.sampled_from([0.0, 0.4, 1.0]),
+)
+def test_any_blocks_and_ranges_give_the_bytes_of_bm25s(
+    documents: list[list[str]], block: int, span: int, k1: float, b: float,
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(postings, "BLOCK", block)
+    monkeypatch.setattr(postings, "RANGE", span)
+    folder, config = tmp_path_factory.mktemp("bm25"), Bm25Config(k1=k1, b=b)
+    write_bm25(folder / "ours", documents, config)
+    same_files(by_bm25s(folder / "theirs", documents, config), folder / "ours")
+
+
+def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postings, "RANGE", 1)
+    monkeypatch.setattr(postings, "FILES", 4)
+    documents = [[f"w{number}", f"w{number // 2}", "all"] for number in range(300)]
+    write_bm25(tmp_path / "ours", documents, Bm25Config())
+    same_files(by_bm25s(tmp_path / "theirs", documents, Bm25Config()), tmp_path / "ours")

@@ -11,7 +11,7 @@ import pytest
 
 import indexes.adopt
 import indexes.check
-import indexes.corpora.corpus_size
+import indexes.corpora.readers
 import indexes.plan
 from indexes.adopt import adopt_index
 from indexes.build import build_index
@@ -117,7 +117,7 @@ def test_plan_counts_compares_and_recommends(
     report = json.loads(capsys.readouterr().out)
     assert (report["passages"], report["dimension"], report["recommended"]) == (6, 16, "flat")
     assert [line["type"] for line in report["types"]] == [*TYPES, "bm25"]
-    assert guarded(indexes.plan.main, argv) == 0
+    assert guarded(indexes.plan.main, [*argv[:-1], str(tmp_path / "not" / "yet")]) == 0
     assert "recommended: --type flat" in capsys.readouterr().out
     assert guarded(indexes.plan.main, []) == 2
 
@@ -154,7 +154,7 @@ def test_large_corpora_are_counted_from_their_beginning(tmp_path: Path, monkeypa
 
     import zstandard
 
-    monkeypatch.setattr(indexes.corpora.corpus_size, "COUNTED", 0)
+    monkeypatch.setattr(indexes.corpora.readers, "COUNTED", 0)
     content = b'{"id": "1", "title": "", "text": "one"}\n' * 5000
     for name, packed in (
         ("c.jsonl", content),
@@ -162,5 +162,5 @@ def test_large_corpora_are_counted_from_their_beginning(tmp_path: Path, monkeypa
         ("c.jsonl.zst", zstandard.compress(content)),
     ):
         (tmp_path / name).write_bytes(packed)
-        rows, exact = indexes.corpora.corpus_size.count_rows(indexes.plan.open_source(str(tmp_path / name)))
+        rows, exact = indexes.corpora.readers.count_rows(indexes.plan.open_source(str(tmp_path / name)))
         assert (rows, exact) == (5000, False)

@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexes.built import Built
 from indexes.corpora.passage_store import PassageStore, write_passages
+from indexes.retrieval import folder_retriever
+from indexes.retrieval.dense import DenseSearcher
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
-from indexes.retrieval.searchers import DenseSearcher, VectorIndex
+from indexes.retrieval.rankings import VectorIndex
+from indexes.sealing import Built
 from steprag.errors import RetrieverError
 from steprag.types import Passage
 from tests.indexing import ask
@@ -151,6 +153,21 @@ def test_queries_that_are_refused(tmp_path: Path) -> None:
     asyncio.run(retriever.aclose())
     with pytest.raises(RetrieverError, match="closed"):
         asyncio.run(retriever.search("fig", 3))
+
+
+def test_what_is_remembered_is_bounded_by_its_passages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_retriever, "REMEMBERED", 6)
+    retriever = lettered(tmp_path, Letters(), WORDS)
+
+    async def remembered(*asked: tuple[str, int]) -> int:
+        before = retriever.counts.remembered
+        for query, top_k in asked:
+            await retriever.search(query, top_k)
+        return retriever.counts.remembered - before
+
+    assert asyncio.run(remembered(("fig", 3), ("kiwi", 3), ("fig", 3))) == 1
+    assert asyncio.run(remembered(("lemon", 2), ("fig", 3), ("kiwi", 3))) == 1  # the least recently used went
+    assert asyncio.run(remembered(("mango", 9), ("mango", 9), ("fig", 3))) == 1  # more than there is room for
 
 
 def test_ties_are_broken_by_row(tmp_path: Path) -> None:

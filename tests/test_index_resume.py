@@ -15,10 +15,10 @@ import pytest
 
 import indexes.build
 from indexes.build import build_index
-from indexes.encoding.shards import MARKS
+from indexes.encoding.work import MARKS
 from indexes.manifest import read_index_manifest
 from indexes.vectors.vector_file import VECTORS
-from steprag.errors import DataError
+from steprag.errors import ConfigError, DataError
 from tests.indexing import PASSAGES, ask, small, write_corpus
 
 SHARD = 16
@@ -81,10 +81,13 @@ def test_a_shard_whose_bytes_are_not_those_of_its_mark_is_encoded_again(
     content = bytearray(vectors.read_bytes())
     content[-1] ^= 1  # of the last shard
     vectors.write_bytes(content)
+    (vectors.parent / ".passages.jsonl.k3j2.partial").write_bytes(b"a second copy of the corpus, which a kill left")
+    (vectors.parent / ".ids.k3j2").mkdir()
     capsys.readouterr()
     build_index(str(corpus), tmp_path / "i", config)
     assert "11 of 12 shards are encoded already" in capsys.readouterr().err
     assert (tmp_path / "i" / VECTORS).read_bytes() == (whole.path / VECTORS).read_bytes()
+    assert sorted(os.listdir(tmp_path / "i")) == sorted(os.listdir(whole.path))
 
 
 def test_what_another_build_left_is_not_taken_for_this_one(
@@ -105,6 +108,12 @@ def test_several_processes_encode_the_same_vectors(corpus: Path, encoder: Path, 
     one = build_index(str(corpus), tmp_path / "one", small(encoder, shard_rows=100, device="cpu"))
     two = build_index(str(corpus), tmp_path / "two", small(encoder, shard_rows=100, device="cpu", processes=2))
     assert (one.path / VECTORS).read_bytes() == (two.path / VECTORS).read_bytes()
+
+
+@pytest.mark.slow
+def test_a_process_that_cannot_begin_says_why(corpus: Path, encoder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be loaded: .*CUDA"):
+        build_index(str(corpus), tmp_path / "i", small(encoder, device="cuda:5,cuda:6"))
 
 
 def limited(size: int) -> None:

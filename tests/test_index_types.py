@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,15 @@ import pytest
 import indexes.search
 from indexes import open_retriever
 from indexes.build import build_index
-from indexes.config import AnnConfig
 from indexes.manifest import IndexFacts, read_index_manifest
 from indexes.plan import sizes
+from indexes.retrieval.dense import DenseSearcher
+from indexes.vectors.config import AnnConfig
 from indexes.vectors.index_types import TYPES, Rescored, build_type, open_index
 from indexes.vectors.recall import make_probe, measure
 from indexes.vectors.vector_file import VECTORS, VectorFile
 from steprag.errors import ConfigError, DataError
-from tests.indexing import PASSAGES, ask, small, write_corpus
+from tests.indexing import PASSAGES, ask, fingerprint, small, write_corpus
 
 ROWS, DIMENSION = 3000, 32
 CPU_TYPES = [name for name, kind in TYPES.items() if not kind.gpu]
@@ -58,6 +60,22 @@ def test_every_type_finds_what_exact_search_finds(name: str, vectors: VectorFile
     if facts.parameters.get("rescore") or TYPES[name].exact:
         assert np.allclose(scores, exact, atol=1e-5)
     assert isinstance(index, Rescored) == bool(facts.parameters.get("rescore"))
+
+
+@pytest.mark.parametrize("name", ["rabitq", "ivf-pq", "hnsw-sq8"])
+def test_a_ranking_does_not_depend_on_what_else_is_asked(name: str, vectors: VectorFile, tmp_path: Path) -> None:
+    class Rows:
+        def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
+            noise = np.stack([np.random.default_rng(int(text)).normal(size=DIMENSION) for text in texts])
+            return vectors.take(np.array([int(text) for text in texts])) + 0.1 * noise.astype(np.float32)
+
+    effort = AnnConfig(nlist=16, code_bytes=8, nprobe=4, ef=8, rescore=0 if name == "hnsw-sq8" else 2)
+    facts, _ = build_type(name, tmp_path, vectors, effort, make_probe(vectors))
+    searcher = DenseSearcher("f", open_index(tmp_path, Opened(facts)), Rows)
+    asked = [(str(row), 3) for row in range(300)]
+    *together, deep = searcher.search([*asked, ("0", 200)])
+    assert together == searcher.search(asked)
+    assert len(deep) > 50
 
 
 def test_the_sizes_that_the_plan_prints_are_those_of_the_files(vectors: VectorFile, tmp_path: Path) -> None:
@@ -107,6 +125,7 @@ def test_another_type_takes_the_vectors_that_are_there(
         assert not built.reused
         assert build_index(corpus, out, small(encoder, type=name)).reused
         assert (built.manifest.index.type, built.manifest.fingerprint != flat.fingerprint) == (name, True)
+        assert (fingerprint(out) == built.manifest.fingerprint) == TYPES[name].exact, "older caches have other rankings"
         assert [[p.id for p in found] for found in ask(out, "iron", "bread")] == [[p.id for p in f] for f in before]
     assert asyncio.run(indexes.search.search_all(served, ["iron"], 3)) == before[:1]
     elsewhere = build_index(corpus, tmp_path / "j", small(encoder), vectors_from=out)
@@ -135,6 +154,8 @@ def test_types_that_a_corpus_or_a_machine_cannot_have(encoder: Path, tmp_path: P
     corpus = str(write_corpus(tmp_path / "c.jsonl"))
     with pytest.raises(ConfigError, match="ivf-pq needs at least 256 passages, the corpus has 6"):
         build_index(corpus, tmp_path / "i", small(encoder, type="ivf-pq"))
+    with pytest.raises(ConfigError, match="ann.nlist is 7, and the corpus has 6 passages; give fewer cells"):
+        build_index(corpus, tmp_path / "i", small(encoder, type="ivf-sq8", **{"ann.nlist": 7}))
     with pytest.raises(ConfigError, match="gpu-flat needs a GPU and faiss-gpu"):
         build_index(corpus, tmp_path / "i", small(encoder, type="gpu-flat"))
     assert [path.name for path in tmp_path.iterdir()] == ["c.jsonl"]

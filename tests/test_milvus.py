@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from indexes.build import build_index
-from indexes.built import Built
 from indexes.milvus import upload as uploading
-from indexes.milvus.collection import MilvusAddress, address_of
+from indexes.milvus.retriever import MilvusAddress, address_of
 from indexes.retrieval.open import open_retriever
+from indexes.sealing import Built
 from steprag.cli import main
 from steprag.engines.launch import free_port
 from steprag.errors import ConfigError, RetrieverError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
@@ -11,7 +10,6 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,8 @@ import pytest
 from indexes import open_retriever
 from indexes.corpora.passage_store import PassageStore, write_passages
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
+from indexes.retrieval.rankings import DECIMALS, Asked, Ranking, ranking
 from indexes.retrieval.remote import RemoteRetriever
-from indexes.retrieval.searchers import DECIMALS, Asked, Ranking, ranking
 from indexes.service.api import Served, create_app
 from indexes.service.config import LimitsConfig
 from steprag.cli import guarded
@@ -228,7 +226,7 @@ def test_limits(tmp_path: Path, path: str, body: object, status: int, words: str
     searcher = Words()
     reply = asking(tmp_path, post(path, body), searcher, limits=SMALL)
     assert reply.status_code == status
-    assert words in reply.json()["detail"]
+    assert words in reply.json()["error"]["message"]
     assert searcher.batches == []
 
 
@@ -300,7 +298,10 @@ def test_a_request_that_takes_too_long(tmp_path: Path) -> None:
 
 def test_a_search_that_fails_is_told(tmp_path: Path) -> None:
     reply = asking(tmp_path, post("/retrieve", {"queries": ["fail"]}))
-    assert (reply.status_code, reply.json()["detail"]) == (500, "the search failed; the service's log says why")
+    assert (reply.status_code, reply.json()["error"]["message"]) == (
+        500,
+        "the search failed; the service's log says why",
+    )
 
 
 # --- who may ask ----------------------------------------------------------------------------------------------------
@@ -328,7 +329,7 @@ def test_the_token(tmp_path: Path) -> None:
 
 def test_a_page_that_points_its_name_here_is_refused(tmp_path: Path) -> None:
     evil = post("/retrieve", {"queries": ["Lima"]}, headers={"Host": "evil.example"})
-    assert asking(tmp_path, evil).status_code == 400
+    assert asking(tmp_path, evil).status_code == 403
     assert asking(tmp_path, evil, loopback=False).status_code == 200
 
 
@@ -418,11 +419,18 @@ def test_a_lost_connection_is_a_retriever_error(monkeypatch: pytest.MonkeyPatch)
         asyncio.run(source.search("Lima", 1))
 
 
+def test_a_proxy_is_not_asked_for_this_machines_own_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    with foreign(lambda _: (200, found("Lima"))) as endpoint:
+        assert asyncio.run(open_retriever(endpoint.url, quick(retries=0)).search("Lima", 1))[0].title == "Lima"
+
+
 def test_services_that_do_not_fit() -> None:
     with foreign(lambda _: (200, found("Lima"))) as endpoint:
         with pytest.raises(ConfigError, match="mode is sparse, and .* serves what it does not tell"):
             open_retriever(endpoint.url, quick(mode="sparse"))
-        settings = ({"reranker": "model"}, {"links": 0.5}, {"cache": "file"}, {"fusion": "rrf"}, {"dense_weight": 0.3})
+        settings = ({"reranker": "model"}, {"links": 0.5}, {"fusion": "rrf"}, {"dense_weight": 0.3})
         for own in settings:
             with pytest.raises(ConfigError, match="leave .* to the service"):
                 open_retriever(endpoint.url, quick(**own))
@@ -499,6 +507,7 @@ def test_what_serve_refuses(index: Path, tmp_path: Path, capsys: pytest.CaptureF
         (["--index", str(tmp_path / "nowhere")], "index folder not found"),
         (["--index", str(index), "--host", "0.0.0.0"], "needs a token"),
         (["--index", str(index), "--limits.waiting", "3"], "limits.waiting must be at least"),
+        (["--index", str(index), "--top_k", "200"], "top_k 200 is more than limits.top_k 100"),
     ):
         assert guarded(main, [*argv, "--port", "0"]) == 2
         assert words in capsys.readouterr().err
@@ -538,40 +547,16 @@ def test_weights_that_do_not_load(tmp_path: Path) -> None:
         return await made.post("/retrieve", json={"queries": ["Lima"]}), await made.get("/health")
 
     reply, health = asking(tmp_path, work, Broken())
-    assert (reply.status_code, reply.json()["detail"]) == (500, "the search failed; the service's log says why")
+    assert (reply.status_code, reply.json()["error"]["message"]) == (
+        500,
+        "the search failed; the service's log says why",
+    )
     assert (health.status_code, health.json()["status"]) == (503, "failed")
 
 
-# --- several services of one index ----------------------------------------------------------------------------------
-
-
-class Described(BaseHTTPRequestHandler):
-    """A service with a health route; it answers `left` searches, then it is out of order."""
-
-    fingerprint, left = "one-index", 10**9
-
-    def do_GET(self) -> None:
-        self._send(200, {"fingerprint": self.fingerprint, "mode": "dense"})
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        kind = type(self)
-        kind.left -= 1
-        self._send(*((200, found("Lima")) if kind.left >= 0 else (503, {"detail": "out of order"})))
-
-    def _send(self, status: int, body: object) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:
-        del format, args
-
-
-def described(left: int = 10**9, fingerprint: str = "one-index") -> type[Described]:
-    return type("Described", (Described,), {"left": left, "fingerprint": fingerprint})
+def test_several_services_are_a_load_balancers_business() -> None:
+    with pytest.raises(ConfigError, match="names several services; put them behind one URL, by a load balancer"):
+        open_retriever("http://a:8000,http://b:8000")
 
 
 async def many(source: Any, count: int) -> list[tuple[Passage, ...]]:
@@ -579,33 +564,6 @@ async def many(source: Any, count: int) -> list[tuple[Passage, ...]]:
         return await asyncio.gather(*(source.search(f"query {number}", 3) for number in range(count)))
     finally:
         await source.aclose()
-
-
-def test_searches_are_shared_out_and_a_service_that_fails_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    sound, failing = described(), described(left=3)
-    with fakes.listening(sound) as one, fakes.listening(failing) as other:
-        source = open_retriever(f"{one},{other}", quick())
-        assert source.fingerprint == "one-index"
-        answers = asyncio.run(many(source, 60))
-    assert all(passages == (Passage("7", "Lima", "text", 0.5),) for passages in answers)
-    taken = 10**9 - sound.left
-    assert 40 < taken <= 57, "the searches were not shared out"
-    assert f"{other} does not answer; others are asked meanwhile" in capsys.readouterr().err
-
-
-def test_a_search_fails_where_no_service_answers_and_one_that_is_down_at_the_start_is_left_out() -> None:
-    with fakes.listening(described(left=0)) as one:
-        source = open_retriever(f"{one},http://127.0.0.1:1", quick(retries=1))
-        with pytest.raises(RetrieverError, match="503 out of order"):
-            asyncio.run(many(source, 1))
-    with pytest.raises(ConfigError, match="no retriever answers at http://127.0.0.1:1.*; no retriever answers at"):
-        open_retriever("http://127.0.0.1:1,http://127.0.0.1:2", quick())
-
-
-def test_services_of_two_indexes_are_no_replicas() -> None:
-    with fakes.listening(described()) as one, fakes.listening(described(fingerprint="another")) as other:
-        with pytest.raises(ConfigError, match="serves index one-index, .* another; replicas serve the same one"):
-            open_retriever(f"{one},{other}", quick())
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from indexes.web import extraction
@@ -87,6 +88,16 @@ def test_pages_are_read_in_their_charset() -> None:
                 found = await extractor.extract(page.encode(encoding), charset, "http://a.org/")
                 assert found is not None
                 assert CYRILLIC in found.text, (charset, before, encoding)
+
+    asyncio.run(read())
+
+
+def test_the_process_that_reads_pages_can_start_no_other() -> None:
+    async def read() -> None:
+        async with aclosing(Extractor(20.0, 512)) as extractor:
+            assert await extractor.extract(TIRANA, "", "http://a.org/") is not None
+            readers = [one for one in psutil.Process().children() if str(extraction.WORKER) in one.cmdline()]
+            assert [one.rlimit(psutil.RLIMIT_NPROC) for one in readers] == [(0, 0)]
 
     asyncio.run(read())
 

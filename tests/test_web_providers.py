@@ -69,8 +69,9 @@ def test_a_search_engine_that_fails_says_why(
     assert not here.engine
 
 
-def test_a_search_engine_that_asks_to_wait_is_asked_again(here: Web, encoder: Path, tmp_path: Path) -> None:
-    here.engine = [(429, {"Retry-After": "0"}, b"")]
+@pytest.mark.parametrize("after", ["0", "\xb2"])
+def test_a_search_engine_that_asks_to_wait_is_asked_again(after: str, here: Web, encoder: Path, tmp_path: Path) -> None:
+    here.engine = [(429, {"Retry-After": after}, b"")]
     assert search(web_file(tmp_path, here, encoder), QUERY)[0]
     assert here.asked.count("/search") == 2
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from indexes import open_retriever
-from indexes.evaluate import Judged
-from indexes.web.calibrate import Likeness, auc, best_threshold, likeness, stands_in, subject, words
 from indexes.web.sources import FallbackRetriever, FusedRetriever
 from steprag.agent.retriever import Choosing, Retriever, SourceChoice, Sourced, url_of
-from steprag.cli import main
 from steprag.errors import NotJournalled, RetrieverError
 from steprag.sections import RetrieverConfig
 from steprag.types import Passage
@@ -150,47 +145,3 @@ def test_passages_are_ranked_by_the_encoder_of_the_local_index(
     keys = {"local": str(world_index), "source": "auto"}
     assert fingerprint(**keys) == fingerprint(**keys, encoder=encoder)
     assert fingerprint(**keys) != fingerprint(**keys, encoder="minilm")
-
-
-def test_a_passage_is_about_the_shortest_title_in_its_own() -> None:
-    known = {words(title) for title in ("Brunei", "Money in Brunei", "New York", "York", "Mexico", "New Mexico")}
-    assert subject(words("Money in Brunei"), known) == ("brunei",)
-    assert subject(words("Brunei"), known) == ("brunei",)
-    assert subject(words("Oslo"), known) == ("oslo",)
-    assert stands_in(words("Land area of Brunei"), ("brunei",))
-    assert not stands_in(words("Bruneian dollar"), ("brunei",))
-
-
-def test_without_its_subject_a_question_is_less_like_what_is_left() -> None:
-    judged = [Judged(p.text.rstrip("."), frozenset({p.id})) for p in WORLD[:3]]
-    found = asyncio.run(likeness(DictRetriever(WORLD), SharedWords(), judged, {p.id: p.title for p in WORLD}, top_k=2))
-    assert (found.inside > found.outside).all()
-    assert auc(found)[0] == 1.0
-    threshold = best_threshold(found)
-    assert (found.inside >= threshold).all()
-    assert (found.outside < threshold).all()
-    even = Likeness(np.array([0.1, 0.5, 0.9]), np.array([0.1, 0.5, 0.9]))
-    area, low, high = auc(even)
-    assert area == 0.5
-    assert low < 0.5 < high
-
-
-def test_the_command_calibrates_an_index(world_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    corpus, questions = tmp_path / "corpus.jsonl", tmp_path / "q.jsonl"
-    corpus.write_text("".join(json.dumps({"id": p.id, "title": p.title, "text": p.text}) + "\n" for p in WORLD))
-    rows = [{"id": f"q{p.id}", "question": p.text, "golden_answers": ["x"], "metadata": {"supporting_ids": [p.id]}}
-            for p in WORLD[:3]]  # fmt: skip
-    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = ["index", "calibrate", "--index", str(world_index), "--corpus", str(corpus)]
-    assert main([*command, "--questions", str(questions), "--test", str(questions), "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out)
-    assert figures["test"] == figures["questions"]
-    assert figures["test"]["questions"] == 3
-    area, low, high = figures["test"]["auc"]
-    assert 0 <= low <= area <= high <= 1
-    assert main([*command, "--questions", str(questions)]) == 0
-    assert "web.threshold: " in capsys.readouterr().out
-    rows[0]["metadata"] = {"supporting_ids": ["gone"]}
-    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main([*command, "--questions", str(questions)]) == 2
-    assert "metadata.supporting_ids names 'gone', which the corpus lacks" in capsys.readouterr().err

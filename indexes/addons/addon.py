@@ -12,17 +12,21 @@ from filelock import FileLock, Timeout
 
 from indexes.corpora.passage_store import PASSAGES, PassageStore
 from indexes.manifest import MEND, IndexManifest
-from indexes.retrieval.searchers import named
+from indexes.retrieval.rankings import named
 from steprag.errors import ConfigError, DataError
 from steprag.files import from_dict, read_json, to_dict, write_json
 from steprag.run_outputs import FileFacts, check_files, file_facts
 from steprag.sections import Section
+from indexes.retrieval.rankings import named
+from steprag.run_outputs import FileFacts, check_files, file_facts
+from steprag.errors import ConfigError, DataError
+from steprag.files import from_dict, read_json, to_dict, write_json
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Sidecar:
+class AddOn:
     """`NAME/manifest.json`. `passages`: SHA-256 of the passages file it was made from; `rows` how many those are."""
 
     format: int
@@ -35,21 +39,23 @@ class Sidecar:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-def sidecars(folder: Path) -> list[str]:
+def add_ons(folder: Path) -> list[str]:
     """The names of what was added to an index folder."""
     return sorted(path.parent.name for path in folder.glob("[!.]*/manifest.json"))
 
 
-def add_sidecar(
-    folder: Path, index: IndexManifest, name: str, settings: Section, write: Callable[[Path, PassageStore], None]
+def write_add_on(
+    folder: Path, index: IndexManifest, name: str, settings: dict[str, Any], write: Callable[[Path, PassageStore], None]
 ) -> bool:
     """Has `write` fill the folder `name` of an index folder; False where it is there already.
 
-    Raises ConfigError where it is there with other settings, another process is adding it, or it cannot be written;
+    A setting that an earlier version did not know is not compared. Raises ConfigError where the add-on is there with
+    other settings, another process is adding it, or it cannot be written;
     the index is as it was.
     """
     if (folder / name).exists():
-        if read_sidecar(folder, index, name).settings != settings.model_dump():
+        there = read_add_on(folder, index, name).settings
+        if there != {key: settings.get(key) for key in there}:
             raise ConfigError(f"{folder / name} has other settings; delete that folder to build it again")
         return False
     lock = folder / f".{name}.lock"
@@ -66,7 +72,7 @@ def add_sidecar(
 
 
 def _write(
-    folder: Path, index: IndexManifest, name: str, settings: Section, write: Callable[[Path, PassageStore], None]
+    folder: Path, index: IndexManifest, name: str, settings: dict[str, Any], write: Callable[[Path, PassageStore], None]
 ) -> None:
     unfinished = folder / f".{name}.building"
     shutil.rmtree(unfinished, ignore_errors=True)  # what a kill left
@@ -75,40 +81,40 @@ def _write(
         unfinished.mkdir()
         with PassageStore(folder) as store:
             write(unfinished, store)
-        sidecar = Sidecar(
+        add_on = AddOn(
             format=FORMAT,
             name=name,
-            settings=settings.model_dump(),
+            settings=settings,
             passages=passages,
             rows=index.corpus.rows,
             files={path.name: file_facts(path) for path in sorted(unfinished.iterdir())},
-            fingerprint=named(name, FORMAT, settings.model_dump(), passages),
+            fingerprint=named(name, FORMAT, settings, passages),
         )
-        write_json(unfinished / "manifest.json", to_dict(sidecar))
+        write_json(unfinished / "manifest.json", to_dict(add_on))
         unfinished.replace(folder / name)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def read_sidecar(folder: Path, index: IndexManifest, name: str) -> Sidecar:
-    """The manifest of a sidecar. Raises ConfigError where there is none, DataError where it is not this index's."""
+def read_add_on(folder: Path, index: IndexManifest, name: str) -> AddOn:
+    """The manifest of an add-on. Raises ConfigError where there is none, DataError where it is not this index's."""
     path = folder / name / "manifest.json"
     remedy = f"delete {folder / name} and add it again"
     if not path.is_file():
         raise ConfigError(f"{folder} has no {name} folder; the command that built it, with --hybrid, adds it")
-    sidecar = from_dict(Sidecar, read_json(path, remedy), path, 1)
-    if sidecar.format != FORMAT:
-        raise DataError(path, f"format {sidecar.format}, this version reads {FORMAT}", remedy=remedy)
+    add_on = from_dict(AddOn, read_json(path, remedy), path, 1)
+    if add_on.format != FORMAT:
+        raise DataError(path, f"format {add_on.format}, this version reads {FORMAT}", remedy=remedy)
     passages = index.files[PASSAGES].sha256
-    if sidecar.passages != passages or sidecar.rows != index.corpus.rows:
+    if add_on.passages != passages or add_on.rows != index.corpus.rows:
         raise DataError(path, "belongs to other passages than this index", remedy=remedy)
-    if sidecar.fingerprint != named(name, FORMAT, sidecar.settings, passages):
+    if add_on.fingerprint != named(name, FORMAT, add_on.settings, passages):
         raise DataError(path, "was changed: its fingerprint does not fit", remedy=remedy)
-    return sidecar
+    return add_on
 
 
-def open_sidecar(folder: Path, index: IndexManifest, name: str) -> Sidecar:
+def open_add_on(folder: Path, index: IndexManifest, name: str) -> AddOn:
     """The same, after its files are compared with it. Raises ConfigError or DataError."""
-    sidecar = read_sidecar(folder, index, name)
-    check_files(folder / name, sidecar.files, MEND)
-    return sidecar
+    add_on = read_add_on(folder, index, name)
+    check_files(folder / name, add_on.files, MEND)
+    return add_on

@@ -9,20 +9,20 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from indexes.addons.addon import add_sidecar, open_sidecar
+from indexes.addons.addon import open_add_on, write_add_on
 from indexes.addons.postings import Counted, count_terms, write_arrays
-from indexes.arrays import mapped_list
-from indexes.corpora.passage_store import PassageStore
+from indexes.corpora.passage_store import PassageStore, mapped_list
 from indexes.manifest import IndexManifest
-from indexes.retrieval.searchers import Asked, Ranking, best_rows
+from indexes.retrieval.rankings import Asked, Ranking, best_rows
 from steprag.errors import ConfigError, DataError, quoted
 from steprag.json_text import NotJson, decoded
 from steprag.progress import Progress
@@ -32,8 +32,12 @@ from steprag.types import Passage
 FOLDER = "bm25"
 FORMER = "lexical"
 """Token weights of BGE-M3, which earlier versions could rank by in BM25's place."""
-_WORD = re.compile(r"[぀-ヿ㐀-䶿一-鿿豈-﫿가-힯]|[^\W぀-ヿ㐀-䶿一-鿿豈-﫿가-힯]+")
-"""A run of letters, digits and underscores; in scripts without spaces, each character."""
+ANALYSER = 2
+"""Version of how text becomes terms. It is in the settings by the key VERSION; those that lack it are of version 1."""
+VERSION = "analyser"
+_WIDE = "぀-ヿ㐀-䶿一-鿿豈-﫿가-힯"
+_FIRST = re.compile(rf"[{_WIDE}]|[^\W{_WIDE}]+")
+"""Version 1, and ASCII: a run of letters, digits and underscores; in Chinese, Japanese and Korean each character."""
 
 
 class Bm25Config(Section):
@@ -48,7 +52,7 @@ class Bm25Config(Section):
 class Analyser:
     """Text to terms: folded to lower case without accents, split into words, stop words out, stemmed."""
 
-    def __init__(self, language: str) -> None:
+    def __init__(self, language: str, version: int = ANALYSER) -> None:
         """Raises ConfigError where there is no such stemmer. Only English has stop words."""
         import Stemmer
         from bm25s.stopwords import STOPWORDS_EN
@@ -58,17 +62,44 @@ class Analyser:
             raise ConfigError(f"no stemmer for {quoted(language)}; known: {', '.join(known)}, none")
         self._stem = Stemmer.Stemmer(language).stemWords if language != "none" else list[str]
         self._stop = frozenset(STOPWORDS_EN if language == "english" else ())
+        self._words = _words if version > 1 else _first_words
 
     def __call__(self, text: str) -> list[str]:
-        return self._stem([word for word in _WORD.findall(_folded(text)) if word not in self._stop])
+        return self._stem([word for word in self._words(text) if word not in self._stop])
 
 
-def _folded(text: str) -> str:
-    """Lower case without accents."""
+def _words(text: str) -> Iterator[str]:
+    """Words in lower case; accents and vowel points are dropped where a word is read without them, and are letters
+    elsewhere. Of scripts without spaces: each character of Chinese, Japanese and Korean, each pair of neighbouring
+    syllables of Thai, Lao, Khmer and Burmese.
+    """
     if text.isascii():
-        return text.lower()
+        yield from _FIRST.findall(text.lower())
+        return
+    accents, terms = _patterns()
+    bare = accents.sub(r"\1", unicodedata.normalize("NFKD", text.casefold()))
+    for found in terms.finditer(unicodedata.normalize("NFC", bare)):
+        syllables = found.captures("syllable")
+        yield from map("".join, pairwise(syllables)) if len(syllables) > 1 else [found[0]]
+
+
+@cache
+def _patterns() -> tuple[Any, Any]:
+    """Marks that are dropped, behind their letter; and a term, or a run of syllables."""
+    import regex
+
+    accents = regex.compile(r"([\p{Latin}\p{Greek}\p{Cyrillic}\p{Arabic}\p{Hebrew}])\p{M}+")
+    spaceless = r"\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+    syllable = rf"(?P<syllable>[{spaceless}&&\p{{L}}]\p{{M}}*)"
+    other = rf"[{_WIDE}{spaceless}&&\p{{L}}]"
+    word = rf"[[\p{{L}}\p{{N}}_]--{other}][[\p{{L}}\p{{M}}\p{{N}}_]--{other}]*"
+    return accents, regex.compile(rf"[{_WIDE}]|{syllable}+|{word}", regex.V1)
+
+
+def _first_words(text: str) -> list[str]:
+    """Version 1: every script without its marks, which are vowels in many."""
     bare = "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
-    return unicodedata.normalize("NFC", bare)
+    return _FIRST.findall(unicodedata.normalize("NFC", bare))
 
 
 def has_bm25(folder: Path) -> bool:
@@ -81,8 +112,9 @@ def has_bm25(folder: Path) -> bool:
 
 
 def add_bm25(folder: Path, index: IndexManifest, config: Bm25Config) -> bool:
-    """Adds BM25 to a finished index folder, as `sidecar.add_sidecar` says; False where it is there already."""
-    return add_sidecar(folder, index, FOLDER, config, partial(_write, config))
+    """Adds BM25 to a finished index folder, as `write_add_on` says; False where it is there already."""
+    settings = {**config.model_dump(), VERSION: ANALYSER}
+    return write_add_on(folder, index, FOLDER, settings, partial(_write, config))
 
 
 def _write(config: Bm25Config, folder: Path, store: PassageStore) -> None:
@@ -157,15 +189,19 @@ class Bm25Searcher:
 
     def __init__(self, folder: Path, index: IndexManifest) -> None:
         """Maps the files after checking them. Raises ConfigError or DataError."""
-        sidecar = open_sidecar(folder, index, FOLDER)
+        add_on = open_add_on(folder, index, FOLDER)
+        settings = dict(add_on.settings)
+        version = settings.pop(VERSION, 1)
         try:
-            config = Bm25Config.model_validate(sidecar.settings)
-        except ValidationError:
+            config = Bm25Config.model_validate(settings)
+            if version not in range(1, ANALYSER + 1):
+                raise ValueError(f"analyser {version!r:.20}")
+        except ValueError:  # pydantic's ValidationError is one
             file = folder / FOLDER / "manifest.json"
-            raise DataError(file, "its settings are not those of BM25", remedy=_mend(file.parent)) from None
-        self.fingerprint = sidecar.fingerprint
-        self._analyse = Analyser(config.language)
-        self._folder, self._model = folder / FOLDER, _read_frame(folder / FOLDER, sidecar.rows, config)
+            raise DataError(file, "its settings are not those of BM25 here", remedy=_mend(file.parent)) from None
+        self.fingerprint = add_on.fingerprint
+        self._analyse = Analyser(config.language, version)
+        self._folder, self._model = folder / FOLDER, _read_frame(folder / FOLDER, add_on.rows, config)
 
     def load(self) -> None:
         """Nothing takes long: the scores are mapped, the vocabulary is read at opening."""

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
-from indexes.addons.addon import add_sidecar, open_sidecar
-from indexes.arrays import mapped_list
-from indexes.corpora.passage_store import PassageStore
+from indexes.addons.addon import open_add_on, write_add_on
+from indexes.corpora.passage_store import PassageStore, mapped_list
 from indexes.manifest import IndexManifest
-from indexes.retrieval.searchers import POOL, Asked, Ranking, RowSearcher, named, ordered, unit
+from indexes.retrieval.rankings import POOL, Asked, Ranking, RowSearcher, named, ordered, unit
 from steprag.errors import DataError
 from steprag.progress import Progress
-from steprag.sections import Section
 
 FOLDER = "links"
+RULE = 1
+"""Version of what counts as a mention; it is in the settings."""
 SOURCES = 5
 """How many of the best passages pass on a part of their score."""
 LONGEST = 8
@@ -35,15 +35,9 @@ _QUALIFIER = re.compile(r"\s*\([^)]*\)\s*$")
 Title = tuple[str, ...]
 
 
-class LinksConfig(Section):
-    """A version, so that links found by another rule are not taken for these."""
-
-    rule: int = 1
-
-
 def add_links(folder: Path, index: IndexManifest) -> bool:
-    """Adds links to a finished index folder, as `sidecar.add_sidecar` says; False where they are there already."""
-    return add_sidecar(folder, index, FOLDER, LinksConfig(), _write)
+    """Adds links to a finished index folder, as `write_add_on` says; False where they are there already."""
+    return write_add_on(folder, index, FOLDER, {"rule": RULE}, _write)
 
 
 def _write(folder: Path, store: PassageStore) -> None:
@@ -104,13 +98,13 @@ class LinkedSearcher:
 
     def __init__(self, base: RowSearcher, folder: Path, index: IndexManifest, gain: float) -> None:
         """Maps the files after checking them. Raises ConfigError or DataError."""
-        sidecar = open_sidecar(folder, index, FOLDER)
+        add_on = open_add_on(folder, index, FOLDER)
         self._base, self._gain = base, gain
-        self.fingerprint = named(FOLDER, base.fingerprint, sidecar.fingerprint, SOURCES, POOL, gain)
+        self.fingerprint = named(FOLDER, base.fingerprint, add_on.fingerprint, SOURCES, POOL, gain)
         remedy = f"delete {folder / FOLDER} and add it again"
         self._rows = mapped_list(folder / FOLDER / "rows.npy", "i", remedy)
         self._bounds = mapped_list(folder / FOLDER / "bounds.npy", "i", remedy)
-        if len(self._bounds) != sidecar.rows + 1:
+        if len(self._bounds) != add_on.rows + 1:
             raise DataError(folder / FOLDER / "bounds.npy", "has not the index's number of rows", remedy=remedy)
 
     def load(self) -> None:

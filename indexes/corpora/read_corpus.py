@@ -1,4 +1,4 @@
-"""The intake: a source becomes the passage store; what is no passage is left out, counted and listed.
+"""The intake: a source becomes the passage store; lines that are not passages are skipped, counted and listed.
 
 Rows keep the source's order. Of passages with one id the first stays. Ids are compared through files on disk, one for
 each share of the hashes: every id is written once and read once, and memory holds one share (1/128 of the ids).
@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from indexes.corpora.passage_store import PassageStore, drop_rows, write_passages
+from indexes.corpora.passage_store import SKIPPED, PassageStore, drop_rows, write_passages
 from indexes.corpora.readers import FORMAT
 from indexes.corpora.source import Problem, Source
 from steprag.errors import DataError, quoted
@@ -23,7 +23,6 @@ from steprag.files import dump_line
 from steprag.progress import Progress, say
 from steprag.types import Passage
 
-SKIPPED = "skipped.jsonl"
 SHOWN = 5
 """Problems that are shown; all are in `skipped.jsonl`."""
 EARLY = 1000

@@ -9,15 +9,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import steprag.atlas
 from indexes.corpora.source import HUB, Item, Problem, Source, passage_or_problem
-from indexes.corpora.tables import hub_source, parquet_rows
 from indexes.corpora.wikipedia import dump_passages
-from steprag.errors import ConfigError, DataError
+from steprag.engines.hub import asking_the_hub
+from steprag.errors import ConfigError, DataError, quoted
 from steprag.files import existing, file_hash
 from steprag.json_text import NotJson, decoded
-from steprag.packed import NotWhole, lines, open_bytes, too_long
+from steprag.packed import NotWhole, lines, open_bytes, too_long, unpacked
 from steprag.types import Passage
 
 ATLAS = "atlas"
@@ -86,3 +87,81 @@ def _passage(content: bytes, path: Path, number: int) -> Passage | Problem:
     except NotJson as error:
         return Problem(error.kind, str(error))
     return passage_or_problem(row, path, number)
+
+
+def parquet_rows(path: Path) -> Iterator[tuple[int, Passage | Problem]]:
+    """Every row of a Parquet file, from 1. Columns: id and contents, or id, title and text."""
+    import pyarrow
+    from pyarrow.parquet import ParquetFile
+
+    number = 0
+    try:
+        with ParquetFile(path) as file:
+            rows = (row for batch in file.iter_batches() for row in batch.to_pylist())
+            for number, row in enumerate(rows, 1):
+                yield number, passage_or_problem(row, path, number)
+    except (pyarrow.ArrowException, OSError) as error:  # OSError: a page or a footer that does not unpack
+        problem = f"cannot be read as Parquet: {str(error).splitlines()[0]}"
+        raise DataError(path, problem, line=number + 1, remedy="fetch it again") from None
+
+
+def hub_source(corpus: str) -> Source:
+    """`hub:OWNER/NAME[:CONFIG[:SPLIT]]`, streamed from the hub (split train unless it says another).
+
+    The identity is the data set's commit, which is resolved first. Raises ConfigError where the hub does not give it.
+    """
+    from datasets import load_dataset
+    from huggingface_hub import HfApi
+
+    name, config, split, *more = [*corpus.removeprefix(HUB).split(":"), "", ""][:4]
+    if not name or (more and more[0]):
+        raise ConfigError(f"{corpus}: write hub:OWNER/NAME, hub:OWNER/NAME:CONFIG or hub:OWNER/NAME:CONFIG:SPLIT")
+    problem = f"data set {quoted(name)} cannot be had from the hub"
+    with asking_the_hub(problem, "download its files and give their folder"):
+        commit = HfApi().dataset_info(name).sha
+        rows: Any = load_dataset(name, config or None, split=split or "train", streaming=True, revision=commit)
+
+    def items() -> Iterator[Item]:
+        for number, row in enumerate(rows, 1):
+            yield 0, number, passage_or_problem(row, Path(corpus), number)
+
+    identity = hashlib.sha256(f"{name}:{config}:{split or 'train'}@{commit}".encode()).hexdigest()
+    return Source(corpus, (corpus,), lambda: identity, items)
+
+
+COUNTED = 64 * 2**20
+"""Files up to this size are counted line by line, of larger ones the beginning is."""
+
+
+def count_rows(source: Source) -> tuple[int, bool]:
+    """Passages of a corpus, and whether they were counted or estimated from its beginning. Raises ConfigError."""
+    if source.name.startswith(HUB):
+        raise ConfigError("how many rows a hub data set has is on its page; give --rows")
+    total, exact = 0, True
+    for name in source.files:
+        path = Path(name)
+        if path.name.endswith((".xml", ".xml.bz2")):
+            raise ConfigError("a dump does not say how many passages it gives (English: about 45 million); give --rows")
+        if path.suffix == ".parquet":
+            from pyarrow.parquet import ParquetFile
+
+            total += ParquetFile(path).metadata.num_rows
+        elif path.stat().st_size <= COUNTED:
+            total += sum(isinstance(value, Passage) for _, value in json_lines(path))
+        else:
+            lines, read = _lines(path)
+            total, exact = total + int(lines * path.stat().st_size / read), False
+    return total, exact
+
+
+def _lines(path: Path) -> tuple[int, int]:
+    """Lines in the first 32 MiB, and bytes of the file that they took."""
+    with path.open("rb") as raw:
+        stream: Any = raw
+        if path.suffix in (".gz", ".zst"):
+            stream = unpacked(raw, path)
+        try:
+            content = stream.read(2**25)
+        except NotWhole as error:
+            raise DataError(path, str(error), remedy=error.remedy) from None
+        return content.count(b"\n"), max(1, raw.tell())

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from steprag.engines.hub import HUB_ID, fetched
 from steprag.engines.models import embedded_encoder
@@ -56,7 +53,6 @@ _HUB_FILES = [
     "model*.safetensors",
     "*_Pooling/*",
     "*_Dense/*.safetensors",
-    "sparse_linear.pt",
 ]
 
 
@@ -88,14 +84,6 @@ NO_ENCODER = EncoderSpec(NONE, "", NONE, False, "", "", 0, 0)
 
 COMPARED = ("weight_hash", "dimension", "pooling", "normalise", "query_prefix", "passage_prefix", "max_length")
 """Fields that must agree between build and search, in the order in which a difference is told."""
-
-
-class TextEncoder(Protocol):
-    """What the retriever asks of an encoder."""
-
-    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
-        """(len(texts), dimension) float32 vectors, in the order of the texts, with the query prefix."""
-        ...
 
 
 @dataclass(frozen=True)

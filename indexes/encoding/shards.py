@@ -8,57 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from functools import partial
-from itertools import islice
-from pathlib import Path
-from queue import Queue
+from functools import cache, partial
+from itertools import islice, zip_longest
 from typing import Any
 
+import numpy as np
+
 from indexes.corpora.passage_store import PassageStore
-from indexes.encoding.embed import Dtype, Encoder, Tokens
-from indexes.encoding.encoders import EncoderSpec
-from indexes.encoding.runtimes import Backend
+from indexes.encoding.embed import Encoder, Tokens
+from indexes.encoding.work import MARKS, Mark, Work
 from indexes.vectors.vector_file import VECTORS, VectorFile
 from steprag.errors import StepragError
 from steprag.files import LineJournal, read_rows
 from steprag.progress import Progress, say
-
-MARKS = "vectors.done.jsonl"
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a process needs to encode shards of one build: all that decides their bytes, but for the machine."""
-
-    folder: Path
-    encoder_folder: Path
-    spec: EncoderSpec
-    rows: int
-    shard_rows: int
-    batch_tokens: int | None
-    dtype: Dtype
-    backend: Backend = "torch"
-
-    def range(self, shard: int) -> tuple[int, int]:
-        """The shard's rows: the first, and the one after the last."""
-        return shard * self.shard_rows, min(self.rows, (shard + 1) * self.shard_rows)
-
-    @property
-    def shards(self) -> int:
-        """How many shards there are; the last may be shorter."""
-        return -(-self.rows // self.shard_rows)
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A finished shard, as a line of `vectors.done.jsonl`."""
-
-    shard: int
-    sha256: str
 
 
 def encode_shards(work: Work, devices: list[str], slots: int = 0) -> int:
@@ -102,76 +67,76 @@ def _hash(stored: bytes) -> str:
     return hashlib.sha256(stored).hexdigest()
 
 
-def _here(work: Work, shards: list[int], devices: list[str], progress: Progress) -> Iterator[Mark]:
-    yield from _encoded(work, shards, devices[0], progress.advance)
+class _Encoding:
+    """An encoder on its device, and the files of a build."""
+
+    def __init__(self, work: Work, device: str) -> None:
+        self._work, self._vectors, self.store = work, _writable(work), PassageStore(work.folder)
+        self._encoder = Encoder(work.encoder_folder, work.spec, device=device, dtype=work.dtype, backend=work.backend)
+
+    def prepared(self, shard: int) -> tuple[list[str], Tokens | None]:
+        """A shard's texts and their tokens."""
+        texts = self.store.texts(range(*self._work.range(shard)))
+        return texts, self._encoder.tokenise(texts)
+
+    def encode(
+        self, shard: int, texts: list[str], tokens: Tokens | None, advance: Callable[[int], None] | None = None
+    ) -> Mark:
+        """Encodes a shard and writes its vectors."""
+        found = self._encoder.encode_tokens(texts, tokens, batch_tokens=self._work.batch_tokens, progress=advance)
+        return _kept(self._work, self._vectors, shard, found)
 
 
-def _on_ray(slots: int, work: Work, shards: list[int], devices: list[str], progress: Progress) -> Iterator[Mark]:
-    from indexes.encoding.ray_shards import on_ray
-
-    vectors = VectorFile(work.folder / VECTORS, work.rows, work.spec.dimension, write=True)
-    with PassageStore(work.folder) as store:
-        for shard, found in on_ray(work, shards, devices, slots, lambda shard: store.texts(range(*work.range(shard)))):
-            stored = vectors.write(work.range(shard)[0], found)
-            vectors.release()
-            progress.advance(len(found))
-            yield Mark(shard, _hash(stored))
+def _writable(work: Work) -> VectorFile:
+    return VectorFile(work.folder / VECTORS, work.rows, work.spec.dimension, write=True)
 
 
-def _encoded(
-    work: Work, shards: Iterable[int], device: str, advance: Callable[[int], None] | None = None
-) -> Iterator[Mark]:
-    """Encodes shards one after another; the next one's tokens are made while this one is in the model."""
-    encoder = Encoder(work.encoder_folder, work.spec, device=device, dtype=work.dtype, backend=work.backend)
-    vectors = VectorFile(work.folder / VECTORS, work.rows, work.spec.dimension, write=True)
-    with PassageStore(work.folder) as store, ThreadPoolExecutor(1, thread_name_prefix="tokeniser") as ahead:
-
-        def prepared(shard: int) -> tuple[list[str], Tokens | None]:
-            texts = store.texts(range(*work.range(shard)))
-            return texts, encoder.tokenise(texts)
-
-        waiting: Queue[tuple[int, Future[tuple[list[str], Tokens | None]]]] = Queue()
-        for shard in shards:
-            waiting.put((shard, ahead.submit(prepared, shard)))
-            if waiting.qsize() > 1:
-                yield _stored(work, encoder, vectors, *waiting.get(), advance)
-        while not waiting.empty():
-            yield _stored(work, encoder, vectors, *waiting.get(), advance)
-
-
-def _stored(
-    work: Work, encoder: Encoder, vectors: VectorFile, shard: int,
-    prepared: Future[tuple[list[str], Tokens | None]], advance: Callable[[int], None] | None,
-) -> Mark:  # fmt: skip
-    texts, tokens = prepared.result()
-    found = encoder.encode_tokens(texts, tokens, batch_tokens=work.batch_tokens, progress=advance)
+def _kept(work: Work, vectors: VectorFile, shard: int, found: np.ndarray) -> Mark:
     stored = vectors.write(work.range(shard)[0], found)
     vectors.release()
     return Mark(shard, _hash(stored))
 
 
-_encode_one: Callable[[int], Mark]
-"""In a process of its own: encodes a shard with the encoder that the process loaded."""
+def _here(work: Work, shards: list[int], devices: list[str], progress: Progress) -> Iterator[Mark]:
+    """Encodes shards one after another; the next one's tokens are made while this one is in the model."""
+    encoding = _Encoding(work, devices[0])
+    with encoding.store, ThreadPoolExecutor(1, thread_name_prefix="tokeniser") as ahead:
+        waiting = ahead.submit(encoding.prepared, shards[0])
+        for shard, following in zip_longest(shards, shards[1:]):
+            prepared = waiting.result()
+            if following is not None:
+                waiting = ahead.submit(encoding.prepared, following)
+            yield encoding.encode(shard, *prepared, progress.advance)
+
+
+def _on_ray(slots: int, work: Work, shards: list[int], devices: list[str], progress: Progress) -> Iterator[Mark]:
+    from indexes.encoding.ray_shards import on_ray
+
+    vectors = _writable(work)
+    with PassageStore(work.folder) as store:
+        for shard, found in on_ray(work, shards, devices, slots, lambda shard: store.texts(range(*work.range(shard)))):
+            progress.advance(len(found))
+            yield _kept(work, vectors, shard, found)
+
+
+_given: tuple[Work, str]
+"""In a process of its own: the work, and the process's device."""
 
 
 def _start(work: Work, devices: Any) -> None:
-    """A process begins: it takes a device and loads the encoder there."""
-    global _encode_one
-    encoder = Encoder(work.encoder_folder, work.spec, device=devices.get(), dtype=work.dtype, backend=work.backend)
-    vectors = VectorFile(work.folder / VECTORS, work.rows, work.spec.dimension, write=True)
-    store = PassageStore(work.folder)
+    """A process begins: it takes a device. What loading raises here would end the pool without its reason."""
+    global _given
+    _given = work, devices.get()
 
-    def encode_one(shard: int) -> Mark:
-        texts = store.texts(range(*work.range(shard)))
-        ready: Future[tuple[list[str], Tokens | None]] = Future()
-        ready.set_result((texts, encoder.tokenise(texts)))
-        return _stored(work, encoder, vectors, shard, ready, None)
 
-    _encode_one = encode_one
+@cache
+def _own() -> _Encoding:
+    """What this process encodes with, loaded at the first shard."""
+    return _Encoding(*_given)
 
 
 def _run(shard: int) -> Mark:
-    return _encode_one(shard)
+    return _own().encode(shard, *_own().prepared(shard))
 
 
 def _in_processes(work: Work, shards: list[int], devices: list[str], progress: Progress) -> Iterator[Mark]:

@@ -2,35 +2,128 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
+import json
+import logging
 import os
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from cachetools import LRUCache
 
-from indexes.encoding.encoders import TextEncoder
-from indexes.milvus.collection import (
-    FACTS_ROW,
-    PASSAGE,
-    STRONG,
-    VECTOR,
-    Facts,
-    MilvusAddress,
-    address_of,
-    connected,
-    read_facts,
-    rows_in,
-    told,
-)
-from indexes.retrieval.cache import QueryCache
+from indexes.encoding.encoders import EncoderSpec
 from indexes.retrieval.folder_retriever import FolderRetriever
-from indexes.retrieval.searchers import SPARE, Asked, Ranking, named, ranking
+from indexes.retrieval.rankings import ALONE, SPARE, Asked, Ranking, TextEncoder, by_vector, named, ranking
 from steprag.errors import ConfigError, RetrieverError
+from steprag.extras import remedy
+from steprag.json_text import NotJson, decoded
 from steprag.sections import RetrieverConfig
 from steprag.types import Passage
+
+PREFIXES = ("milvus://", "milvus+tls://")
+FACTS_ROW = -1
+FORMAT = 1
+VECTOR = "vector"
+PASSAGE = ("row", "id", "title", "text")
+STRONG = "Strong"
+"""Every search sees every row that was written before it."""
+
+
+@dataclass(frozen=True)
+class MilvusAddress:
+    """Where a collection is: the server as pymilvus wants it, and the collection's name."""
+
+    uri: str
+    collection: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a collection holds: the fingerprint of the folder it came from, its rows, the encoder that made its vectors
+    (with what the build set against the model's own files), and the type of its index.
+    """
+
+    fingerprint: str
+    rows: int
+    encoder: EncoderSpec
+    given: dict[str, Any]
+    type: str
+
+
+def address_of(url: str) -> MilvusAddress:
+    """The parts of `milvus://HOST:PORT/COLLECTION`. Raises ConfigError."""
+    match = re.fullmatch(r"milvus(\+tls)?://([^/\s]+:\d+)/([A-Za-z_][A-Za-z0-9_]{0,254})", url)
+    if not match:
+        raise ConfigError(f"{url}: expected milvus://HOST:PORT/COLLECTION (milvus+tls:// with TLS), the collection's "
+                          "name of letters, digits and _")  # fmt: skip
+    return MilvusAddress(f"http{'s' if match[1] else ''}://{match[2]}", match[3])
+
+
+def connected(address: MilvusAddress, token: str, seconds: float) -> Any:
+    """pymilvus' client. Raises ConfigError where the package is missing or no server answers."""
+    if importlib.util.find_spec("pymilvus") is None:
+        raise ConfigError(f"milvus:// needs the extra `milvus` (pymilvus is not installed): {remedy('milvus')}")
+    from pymilvus import MilvusClient  # pyright: ignore[reportMissingImports]
+    from pymilvus.exceptions import MilvusException  # pyright: ignore[reportMissingImports]
+
+    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # what it raises is said by whoever asked
+    try:
+        return MilvusClient(uri=address.uri, token=token, timeout=seconds)
+    except MilvusException as error:
+        raise ConfigError(f"no Milvus answers at {address.uri}: {reason(error)}") from None
+
+
+@contextmanager
+def told(address: MilvusAddress) -> Iterator[None]:
+    """What Milvus refuses within the block, as one line. Raises RetrieverError."""
+    from pymilvus.exceptions import MilvusException  # pyright: ignore[reportMissingImports]
+
+    try:
+        yield
+    except MilvusException as error:
+        raise RetrieverError(f"{address.uri}/{address.collection}: {reason(error)}") from None
+
+
+def reason(error: Any) -> str:
+    """What Milvus said, in one line."""
+    return " ".join(str(getattr(error, "message", "") or error).split())[:300]
+
+
+def facts_row(facts: Facts) -> dict[str, Any]:
+    """The row that says what the collection holds."""
+    text = json.dumps({"format": FORMAT, **dataclasses.asdict(facts)}, sort_keys=True)
+    return {"row": FACTS_ROW, "id": "", "title": "", "text": text, VECTOR: [0.0] * facts.encoder.dimension}
+
+
+def read_facts(client: Any, address: MilvusAddress) -> Facts | None:
+    """What the collection holds; None where there is no such collection. Raises ConfigError where it is not ours."""
+    with told(address):
+        if not client.has_collection(address.collection):
+            return None
+        found = client.get(address.collection, ids=[FACTS_ROW], output_fields=["text"])
+    try:
+        row = decoded(found[0]["text"])
+        if row.pop("format") != FORMAT:
+            raise ValueError
+        return Facts(**{**row, "encoder": EncoderSpec(**row["encoder"])})
+    except (LookupError, TypeError, ValueError, AttributeError, NotJson):
+        raise ConfigError(f"{address.uri}/{address.collection} was not filled by steprag index upload, or by another "
+                          "version; upload the index folder into a new collection") from None  # fmt: skip
+
+
+def rows_in(client: Any, address: MilvusAddress) -> int:
+    """How many passages the collection holds."""
+    with told(address):
+        found = client.query(
+            address.collection, filter="row >= 0", output_fields=["count(*)"], consistency_level=STRONG
+        )
+    return int(found[0]["count(*)"])
+
 
 KEPT = 20_000
 """Passages that were found last, kept until they are handed on."""
@@ -44,7 +137,7 @@ class FoundPassages:
 
     def __init__(self, client: Any, address: MilvusAddress, rows: int) -> None:
         self._client, self._address, self._rows = client, address, rows
-        self._found: OrderedDict[int, Passage] = OrderedDict()
+        self._found: LRUCache[int, Passage] = LRUCache(KEPT)
 
     def __len__(self) -> int:
         return self._rows
@@ -52,9 +145,6 @@ class FoundPassages:
     def keep(self, row: int, values: Any) -> None:
         """Takes over a passage that a search brought."""
         self._found[row] = Passage(values["id"], values["title"], values["text"])
-        self._found.move_to_end(row)
-        while len(self._found) > KEPT:
-            self._found.popitem(last=False)
 
     def read(self, row: int, score: float | None = None) -> Passage:
         """The passage of a row, with the score that a search gave it. Raises RetrieverError where there is none."""
@@ -79,32 +169,33 @@ class MilvusSearcher:
     ) -> None:
         self._client, self._address, self._facts, self._passages = client, at, facts, passages
         self._load, self._encoder = load, None
-        self.fingerprint = facts.fingerprint if facts.type == "FLAT" else named("milvus", facts.type, facts.fingerprint)
+        exact = facts.type == "FLAT"
+        self.fingerprint = facts.fingerprint if exact else named("milvus", facts.type, facts.fingerprint, ALONE)
 
     def load(self) -> None:
         """Loads the encoder, once."""
         self._encoder = self._encoder or self._load()
 
     def search(self, asked: Sequence[Asked]) -> list[Ranking]:
-        """At most `top_k` rows a query, by cosine: one request for all. A query that stands twice is encoded once."""
+        """At most `top_k` rows a query, by cosine: one request for each top_k."""
         self.load()
         assert self._encoder is not None
-        texts = list(dict.fromkeys(query for query, _ in asked))
-        depth = min(max(top_k for _, top_k in asked) + SPARE, self._facts.rows)
-        depth += 1  # the row of facts may be among them
+        return by_vector(asked, self._encoder, self._nearest)
+
+    def _nearest(self, vectors: np.ndarray, top_k: int) -> list[Ranking]:
+        depth = min(top_k + SPARE, self._facts.rows) + 1  # the row of facts may be among them
         params = {"ef": max(LEAST_EF, EF * depth)} if self._facts.type == "HNSW" else {}
         with told(self._address):
             found = self._client.search(
                 self._address.collection,
-                data=list(self._encoder.encode_queries(texts)),
+                data=list(vectors),
                 anns_field=VECTOR,
                 limit=depth,
                 output_fields=list(PASSAGE),
                 search_params={"metric_type": "IP", "params": params},
                 consistency_level=STRONG,
             )
-        ranked = {text: self._ranked(hits) for text, hits in zip(texts, found, strict=True)}
-        return [ranked[query][:top_k] for query, top_k in asked]
+        return [self._ranked(hits) for hits in found]
 
     def _ranked(self, hits: Any) -> Ranking:
         rows = {int(hit["entity"]["row"]): hit for hit in hits if int(hit["entity"]["row"]) != FACTS_ROW}
@@ -133,5 +224,4 @@ def open_milvus(
         raise ConfigError(f"{url} holds {count} of {facts.rows} passages; run steprag index upload again")
     passages = FoundPassages(client, address, facts.rows)
     searcher = MilvusSearcher(client, address, facts, passages, encoder(facts))
-    cache = QueryCache(Path(config.cache).expanduser(), searcher.fingerprint) if config.cache else None
-    return FolderRetriever(searcher, passages, cache=cache, batch=batch, preload=config.preload)
+    return FolderRetriever(searcher, passages, batch=batch, preload=config.preload)

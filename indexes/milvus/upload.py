@@ -14,7 +14,7 @@ import numpy as np
 from indexes.build import PLAIN
 from indexes.corpora.passage_store import PASSAGES, PassageStore
 from indexes.manifest import MEND, IndexFacts, IndexManifest, fingerprint, read_index_manifest
-from indexes.milvus.collection import (
+from indexes.milvus.retriever import (
     VECTOR,
     Facts,
     MilvusAddress,

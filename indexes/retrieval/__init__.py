@@ -1,5 +1,5 @@
-"""Searching an index folder or a service: ranking, fusion, re-ranking, caches.
+"""Searching an index folder or a service: ranking, fusion, re-ranking.
 
-Reads an index folder and writes nothing but the query cache.
+Reads an index folder and writes nothing.
 Commands: `steprag index search`, `steprag index evaluate`.
 """

@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from indexes.retrieval.cache import QueryCache
-from indexes.retrieval.searchers import Asked, RowSearcher, asked_of
+from cachetools import LRUCache
+
+from indexes.retrieval.rankings import Asked, RowSearcher, asked_of
 from steprag.errors import RetrieverError
 from steprag.types import Passage
 
 MAX_BATCH = 64
-CACHED = 4096
-"""Searches whose passages are kept in memory; the least recently used go first."""
+REMEMBERED = 20_000
+"""Passages of earlier searches that are kept in memory (some 20 MB of 100 words each); the least recently used go
+first.
+"""
+
+
+def remembered_searches() -> LRUCache[Asked, tuple[Passage, ...]]:
+    """An empty memory of searches, bounded by their passages."""
+    return LRUCache(REMEMBERED, lambda found: min(max(1, len(found)), REMEMBERED))
 
 
 class RowPassages(Protocol):
@@ -58,21 +65,15 @@ class FolderRetriever:
     """Searches an index folder. For one event loop at a time."""
 
     def __init__(
-        self,
-        searcher: RowSearcher,
-        store: RowPassages,
-        *,
-        cache: QueryCache | None = None,
-        batch: int = MAX_BATCH,
-        preload: bool = True,
+        self, searcher: RowSearcher, store: RowPassages, *, batch: int = MAX_BATCH, preload: bool = True
     ) -> None:
         """Starts to load the weights, unless `preload` is off. A batch has at most `batch` queries."""
-        self._searcher, self._store, self._disk, self._batch = searcher, store, cache, batch
+        self._searcher, self._store, self._batch = searcher, store, batch
         self.counts = Counts()
         self._batch_seconds = 0.0
         self._waiting: list[_Waiting] = []
         self._pump: asyncio.Task[None] | None = None
-        self._cache: OrderedDict[Asked, tuple[Passage, ...]] = OrderedDict()
+        self._cache = remembered_searches()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="retriever")
         self._loading: Future[None] | None = self._worker.submit(searcher.load) if preload else None
         self._closed = False
@@ -127,7 +128,6 @@ class FolderRetriever:
         self.counts.searches += 1
         if (found := self._cache.get(asked)) is not None:
             self.counts.remembered += 1
-            self._cache.move_to_end(asked)
             return found
         loop = asyncio.get_running_loop()
         waiting = _Waiting(asked, loop.create_future())
@@ -150,13 +150,8 @@ class FolderRetriever:
             await self.settled()
         if self._pump is not None and not self._pump.done():
             await asyncio.wait([self._pump])
-        self._worker.submit(self._release)  # behind a batch that was abandoned, if one still runs
+        self._worker.submit(self._store.close)  # behind a batch that was abandoned, if one still runs
         self._worker.shutdown(wait=False)
-
-    def _release(self) -> None:
-        self._store.close()
-        if self._disk is not None:
-            self._disk.close()
 
     async def _drain(self) -> None:
         """Answers batch after batch until nothing waits."""
@@ -185,7 +180,7 @@ class FolderRetriever:
         self._batch_seconds = 0.7 * self._batch_seconds + 0.3 * taken if self._batch_seconds else taken
         error = work.exception()
         if error is None:
-            self._remember(work.result())
+            self._cache.update(work.result())
         for waiting in batch:
             if waiting.waiter.done():
                 continue
@@ -194,20 +189,8 @@ class FolderRetriever:
             else:
                 waiting.waiter.set_exception(error)
 
-    def _remember(self, found: dict[Asked, tuple[Passage, ...]]) -> None:
-        self._cache.update(found)
-        while len(self._cache) > CACHED:
-            self._cache.popitem(last=False)
-
     def _search_batch(self, wanted: Sequence[Asked]) -> dict[Asked, tuple[Passage, ...]]:
-        """Worker thread: what the disk remembers, one search for the rest, then the passages."""
+        """Worker thread: the rows of all queries, then their passages."""
         self._loaded.result()  # raises what went wrong while loading
-        kept = self._disk.get(wanted) if self._disk else {}
-        found = {asked: rows for asked, rows in kept.items() if all(row < len(self._store) for row, _ in rows)}
-        missing = [asked for asked in wanted if asked not in found]
-        if missing:
-            fresh = dict(zip(missing, self._searcher.search(missing), strict=True))
-            if self._disk:
-                self._disk.put(fresh)
-            found |= fresh
-        return {asked: tuple(self._store.read(row, score) for row, score in found[asked]) for asked in wanted}
+        found = zip(wanted, self._searcher.search(wanted), strict=True)
+        return {asked: tuple(self._store.read(row, score) for row, score in rows) for asked, rows in found}

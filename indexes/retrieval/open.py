@@ -11,18 +11,18 @@ from indexes.addons.bm25 import Bm25Searcher, has_bm25
 from indexes.addons.links import LinkedSearcher
 from indexes.corpora.passage_store import PASSAGES, PassageStore
 from indexes.encoding.embed import Encoder
-from indexes.encoding.encoders import EncoderSpec, TextEncoder, encoder_here
+from indexes.encoding.encoders import EncoderSpec, encoder_here
 from indexes.encoding.runtimes import Backend, check_backend
 from indexes.manifest import MEND, IndexManifest, fingerprint, read_index_manifest
-from indexes.milvus.collection import PREFIXES, Facts
-from indexes.retrieval.cache import QueryCache
+from indexes.milvus.retriever import PREFIXES, Facts, open_milvus
+from indexes.retrieval.dense import DenseSearcher
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
+from indexes.retrieval.fusion import HybridSearcher
+from indexes.retrieval.rankings import ALONE, RowSearcher, TextEncoder, VectorIndex, named
 from indexes.retrieval.remote import RemoteRetriever
-from indexes.retrieval.replicas import ReplicatedRetriever
 from indexes.retrieval.rerank import CrossEncoder, RerankedSearcher
-from indexes.retrieval.searchers import DenseSearcher, HybridSearcher, RowSearcher, VectorIndex
 from indexes.tools.open import open_toolbox
-from indexes.vectors.index_types import open_index
+from indexes.vectors.index_types import is_exact, open_index
 from steprag.agent.retriever import Retriever
 from steprag.errors import ConfigError, DataError, StepragError
 from steprag.files import existing
@@ -44,16 +44,18 @@ class Machine:
 
 
 def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = None) -> Retriever:
-    """The retriever of an index folder, of a service by its URL (of several with commas between), of a Milvus
-    collection (milvus://HOST:PORT/NAME), or of what a YAML file names: tools, or the web.
+    """The retriever of an index folder, of a service by its URL, of a Milvus collection (milvus://HOST:PORT/NAME), or
+    of what a YAML file names: tools, or the web.
 
     Raises ConfigError or DataError where folder and manifest do not agree, where the folder lacks what the mode needs,
     or where no service answers.
     """
     config = config or RetrieverConfig()
     if str(path_or_url).startswith(SERVICES):
-        urls = str(path_or_url).split(",")
-        return RemoteRetriever(urls[0], config) if len(urls) == 1 else ReplicatedRetriever(urls, config)
+        if "," in str(path_or_url):
+            raise ConfigError(f"{path_or_url} names several services; put them behind one URL, by a load balancer"
+                              " such as nginx (docs/scaling.md)")  # fmt: skip
+        return RemoteRetriever(str(path_or_url), config)
     if str(path_or_url).startswith(PREFIXES):
         return _open_collection(str(path_or_url), config)
     if str(path_or_url).endswith((".yaml", ".yml")):
@@ -62,8 +64,6 @@ def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = Non
 
 
 def _open_collection(url: str, config: RetrieverConfig) -> Retriever:
-    from indexes.milvus.retriever import open_milvus
-
     machine = Machine()
 
     def encoder(facts: Facts) -> Callable[[], TextEncoder]:
@@ -94,11 +94,10 @@ def open_folder(path: str | Path, config: RetrieverConfig, machine: Machine | No
     store = PassageStore(folder)
     try:
         searcher = _searcher(folder, manifest, store, config, machine)
-        cache = QueryCache(Path(config.cache).expanduser(), searcher.fingerprint) if config.cache else None
     except StepragError:
         store.close()
         raise
-    return FolderRetriever(searcher, store, cache=cache, batch=machine.batch, preload=config.preload)
+    return FolderRetriever(searcher, store, batch=machine.batch, preload=config.preload)
 
 
 def _searcher(
@@ -139,7 +138,8 @@ def mode_of(folder: Path, manifest: IndexManifest, config: RetrieverConfig) -> s
 def _dense(folder: Path, manifest: IndexManifest, store: PassageStore, machine: Machine) -> DenseSearcher:
     index = open_index(folder, manifest)
     _check_agreement(folder, manifest, index, store)
-    return DenseSearcher(manifest.fingerprint, index, _encoder_loader(manifest, machine))
+    name = manifest.fingerprint if is_exact(manifest.index.type) else named(manifest.fingerprint, ALONE)
+    return DenseSearcher(name, index, _encoder_loader(manifest, machine))
 
 
 def _encoder_loader(manifest: IndexManifest, machine: Machine) -> Callable[[], TextEncoder]:

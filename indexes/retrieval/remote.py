@@ -12,9 +12,10 @@ from typing import Any
 
 import httpx2
 
-from indexes.retrieval.searchers import asked_of, named
+from indexes.retrieval.rankings import asked_of, named
 from steprag.bounded_http import BoundedClient, checked_url
 from steprag.errors import ConfigError, DataError, RetrieverError
+from steprag.hosts import is_loopback
 from steprag.inputs import passage_from_row
 from steprag.json_text import NotJson, decoded
 from steprag.progress import say
@@ -29,10 +30,6 @@ CONNECTIONS = 64
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 30.0
 """Seconds before the second try, doubled each time, and at most."""
-
-
-class ServiceLost(RetrieverError):
-    """The service has not answered, or has said that it cannot now: another one of the same index may."""
 
 
 class RemoteRetriever:
@@ -75,7 +72,7 @@ class RemoteRetriever:
     def _checked(self, health: dict[str, Any]) -> str:
         """The fingerprint of what is served; of the URL where the service does not tell."""
         config = self._config
-        for key in ("reranker", "links", "cache", "fusion", "dense_weight"):
+        for key in ("reranker", "links", "fusion", "dense_weight"):
             if getattr(config, key) != RetrieverConfig.model_fields[key].default:
                 raise ConfigError(f"{self._url} searches as it was started; leave retriever.{key} to the service")
         if config.mode not in ("auto", health.get("mode")):
@@ -109,7 +106,7 @@ class RemoteRetriever:
                 problem, wait = _complaint(reply), _retry_after(reply)
             if attempt < self._config.retries:
                 await asyncio.sleep(min(LONGEST_WAIT, wait or FIRST_WAIT * 2**attempt) * random.uniform(1, 1.5))
-        raise ServiceLost(f"{self._url}: {problem} (tried {self._config.retries + 1} times)")
+        raise RetrieverError(f"{self._url}: {problem} (tried {self._config.retries + 1} times)")
 
     async def aclose(self) -> None:
         """Closes the connections."""
@@ -178,7 +175,8 @@ def _decoded(reply: httpx2.Response) -> Any:
 def _complaint(reply: httpx2.Response) -> str:
     """The status and the first words of what the service said."""
     body = _decoded(reply)
-    detail = body.get("detail") if isinstance(body, dict) else None
+    said = body.get("detail") or body.get("error") if isinstance(body, dict) else None  # FastAPI's, and ours
+    detail = said.get("message") if isinstance(said, dict) else said
     return f"{reply.status_code} {str(detail or reply.content[:800].decode(errors='replace'))[:200]}".strip()
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from indexes.corpora.passage_store import PassageStore, passage_text
 from indexes.encoding.encoders import find_encoder
-from indexes.retrieval.searchers import Asked, Ranking, RowSearcher, named, ranking
+from indexes.retrieval.rankings import Asked, Ranking, RowSearcher, named, ranking
 from steprag.engines.pretrained import loading
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError

@@ -5,27 +5,103 @@ and metrics. Many clients' queries become one batch in the retriever; the event 
 from __future__ import annotations
 
 import asyncio
-import hmac
-import json
 import logging
-from collections.abc import Sequence
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI, Request, Response
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 from pydantic import BaseModel, Field
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from indexes.retrieval.folder_retriever import FolderRetriever
 from indexes.retrieval.remote import FINGERPRINT
 from indexes.service.config import LimitsConfig
-from indexes.service.telemetry import Telemetry
 from steprag.errors import StepragError
-from steprag.hosts import LOCAL_NAMES
 from steprag.types import Passage
-from steprag.web.guard import bounded
+from steprag.web.guard import Door, Guard
+from steprag.web.replies import ApiError, as_json, tell_errors
+
+ROUTES = frozenset({"/retrieve", "/search", "/batch_search", "/health", "/metrics"})
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Telemetry:
+    """Counters of one service; `waiting` is how many queries are accepted and not yet answered."""
+
+    def __init__(self, retriever: FolderRetriever) -> None:
+        self.waiting = 0
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "steprag_requests", "Requests answered, by route and status", ["route", "status"], registry=self._registry
+        )
+        self._seconds = Histogram(
+            "steprag_request_seconds", "Time from request to reply", ["route"], buckets=SECONDS, registry=self._registry
+        )
+        self._queries = Counter("steprag_queries", "Queries accepted", registry=self._registry)
+        Gauge("steprag_queries_waiting", "Queries accepted and not yet answered", registry=self._registry).set_function(
+            lambda: self.waiting
+        )
+        self._registry.register(_IndexCounts(retriever))
+
+    @property
+    def content_type(self) -> str:
+        """The content type of `text`."""
+        return CONTENT_TYPE_LATEST
+
+    def text(self) -> bytes:
+        """All counters in Prometheus's text format."""
+        return generate_latest(self._registry)
+
+    @contextmanager
+    def accepted(self, queries: int) -> Iterator[None]:
+        """Counts queries as waiting while the block runs."""
+        self.waiting += queries
+        self._queries.inc(queries)
+        try:
+            yield
+        finally:
+            self.waiting -= queries
+
+    @contextmanager
+    def timed(self, path: str) -> Iterator[None]:
+        """Adds the seconds that the block takes to the route's histogram, also where it raises."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds.labels(_route(path)).observe(time.perf_counter() - start)
+
+    def answered(self, path: str, status: int) -> None:
+        """Counts a reply by route and HTTP status."""
+        self._requests.labels(_route(path), str(status)).inc()
+
+
+def _route(path: str) -> str:
+    """One of our routes, or "other": what clients make up must not become labels."""
+    return path if path in ROUTES else "other"
+
+
+class _IndexCounts(Collector):
+    """What the retriever counts by itself."""
+
+    def __init__(self, retriever: FolderRetriever) -> None:
+        self._retriever = retriever
+
+    def collect(self) -> Iterator[Metric]:
+        counts = self._retriever.counts
+        yield CounterMetricFamily("steprag_index_searches", "Searches, remembered ones included", counts.searches)
+        yield CounterMetricFamily("steprag_index_remembered", "Searches answered from memory", counts.remembered)
+        yield CounterMetricFamily("steprag_index_batches", "Batches searched", counts.batches)
+        yield CounterMetricFamily("steprag_index_batched", "Queries in those batches", counts.batched)
+
 
 log = logging.getLogger(__name__)
 BULKY = 64
@@ -73,15 +149,11 @@ def create_app(served: Served) -> FastAPI:
     app = FastAPI(title="StepRAG retriever", docs_url=None, redoc_url=None, openapi_url=None)
     telemetry = Telemetry(served.retriever)
     desk = _Desk(served, telemetry)
-    app.add_middleware(_Gate, served=served, telemetry=telemetry)
-    if served.loopback:  # a web page that makes its name point here must not get through
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=sorted(LOCAL_NAMES))
-
-    @app.exception_handler(RequestValidationError)
-    async def malformed(request: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]  # the rest, and what was sent, would only repeat the request
-        where = ".".join(str(part) for part in first["loc"][1:])
-        return _json({"detail": f"{where}: {first['msg'].lower()}" if where else first["msg"]}, 422)
+    free = ("/health",) if served.token is not None else tuple(ROUTES)
+    door = Door(served.token or secrets.token_hex(), served.loopback, free, served.limits.body_bytes, "steprag_index")
+    app.add_middleware(Guard, door)
+    app.add_middleware(_Noting, served.retriever.fingerprint, telemetry)
+    tell_errors(app)
 
     @app.post("/retrieve")
     async def retrieve(body: RetrieveBody) -> Response:
@@ -93,7 +165,7 @@ def create_app(served: Served) -> FastAPI:
     @app.post("/search")
     async def search(body: SearchBody) -> Response:
         if not body.query.strip():
-            raise HTTPException(400, "Query content cannot be empty")
+            raise ApiError(400, "empty", "Query content cannot be empty")
         (found,) = await desk.search([body.query], body.top_n)
         return await desk.reply([found], lambda rows: _with_scores(rows, body.return_score, single=True))
 
@@ -104,7 +176,11 @@ def create_app(served: Served) -> FastAPI:
 
     @app.get("/health")
     async def health(request: Request) -> Response:
-        return _json(_health(served, telemetry, request), 200 if served.retriever.state == "healthy" else 503)
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        known = served.token is None or door.knows(token)
+        named = {FINGERPRINT: served.retriever.fingerprint} if known else None
+        status = 200 if served.retriever.state == "healthy" else 503
+        return as_json(_health(served, telemetry, known=known), status, named)
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -114,14 +190,14 @@ def create_app(served: Served) -> FastAPI:
 
 
 def _found(outcome: tuple[Passage, ...] | BaseException) -> tuple[Passage, ...]:
-    """A search's passages. Raises HTTPException 500 where it failed; the log has what a client need not know."""
+    """A search's passages. Raises ApiError 500 where it failed; the log has what a client need not know."""
     if not isinstance(outcome, BaseException):
         return outcome
     if isinstance(outcome, StepragError):
         log.error("a search failed: %s", outcome)
     else:
         log.error("a search failed", exc_info=outcome)
-    raise HTTPException(500, "the search failed; the service's log says why")  # the log names files, a client sees none
+    raise ApiError(500, "failed", "the search failed; the service's log says why")  # the log may name files
 
 
 class _Desk:
@@ -135,7 +211,7 @@ class _Desk:
         self._check(queries, top_k)
         asked = [query for query in queries if query.strip()]
         if self._full(len(asked)):
-            raise HTTPException(429, "too many queries wait already; come again", {"Retry-After": "1"})
+            raise ApiError(429, "busy", "too many queries wait already; come again", after=1)
         with self._telemetry.accepted(len(asked)):
             await self._served.retriever.settled()  # a slow start is no one's time-out
             try:
@@ -143,7 +219,7 @@ class _Desk:
                     searches = (self._served.retriever.search(query, top_k) for query in asked)
                     outcomes = await asyncio.gather(*searches, return_exceptions=True)
             except TimeoutError:
-                raise HTTPException(504, f"not answered within {self._served.limits.seconds:g} s") from None
+                raise ApiError(504, "late", f"not answered within {self._served.limits.seconds:g} s") from None
         found = iter([_found(outcome) for outcome in outcomes])
         return [next(found) if query.strip() else () for query in queries]
 
@@ -158,21 +234,16 @@ class _Desk:
     def _check(self, queries: Sequence[str], top_k: int) -> None:
         limits = self._served.limits
         if len(queries) > limits.queries:
-            raise HTTPException(422, f"{len(queries)} queries; at most {limits.queries} in one request")
+            raise ApiError(422, "too_much", f"{len(queries)} queries; at most {limits.queries} in one request")
         if top_k > limits.top_k:
-            raise HTTPException(422, f"{top_k} passages a query; at most {limits.top_k}")
+            raise ApiError(422, "too_much", f"{top_k} passages a query; at most {limits.top_k}")
         if (longest := max(map(len, queries), default=0)) > limits.query_chars:
-            raise HTTPException(422, f"a query of {longest} characters; at most {limits.query_chars}")
+            raise ApiError(422, "too_much", f"a query of {longest} characters; at most {limits.query_chars}")
 
     async def reply(self, found: Sequence[tuple[Passage, ...]], shape: Any) -> Response:
         if len(found) < BULKY:
-            return _json(shape(found))
-        return await asyncio.to_thread(lambda: _json(shape(found)))
-
-
-def _json(content: Any, status: int = 200) -> Response:
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    return Response(text.encode("utf-8", "replace"), status, media_type="application/json")
+            return as_json(shape(found))
+        return await asyncio.to_thread(lambda: as_json(shape(found)))
 
 
 def _document(passage: Passage) -> dict[str, str]:
@@ -194,11 +265,11 @@ def _with_scores(rows: Sequence[tuple[Passage, ...]], scores: bool, *, single: b
     return [documents, numbers] if scores else documents
 
 
-def _health(served: Served, telemetry: Telemetry, request: Request) -> dict[str, Any]:
+def _health(served: Served, telemetry: Telemetry, *, known: bool) -> dict[str, Any]:
     """ReSearch's `status` and `retrievers`, and what is served; the latter only for those who may search."""
     state = served.retriever.state
     status = {"status": state, "retrievers": {"total": 1, "available": int(state == "healthy")}}
-    if not _allowed(served, request.headers.get("authorization")):
+    if not known:
         return {**status, "token": "required"}
     return {
         **status,
@@ -211,33 +282,25 @@ def _health(served: Served, telemetry: Telemetry, request: Request) -> dict[str,
     }
 
 
-def _allowed(served: Served, authorization: str | None) -> bool:
-    expected = f"Bearer {served.token}".encode()
-    return served.token is None or hmac.compare_digest((authorization or "").encode(), expected)
+class _Noting:
+    """Around every request: its metrics, and the index's name on what the guard lets through."""
 
-
-class _Gate:
-    """Before any route: the token, the size of the body; after it: the index's name and the request's metrics."""
-
-    def __init__(self, app: ASGIApp, served: Served, telemetry: Telemetry) -> None:
-        self._app, self._served, self._telemetry = app, served, telemetry
+    def __init__(self, app: ASGIApp, fingerprint: str, telemetry: Telemetry) -> None:
+        self._app, self._name, self._telemetry = app, (FINGERPRINT.lower().encode(), fingerprint.encode()), telemetry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        allowed = _allowed(self._served, headers.get(b"authorization"))
-        name = (FINGERPRINT.lower().encode(), self._served.retriever.fingerprint.encode())
+        path = scope["path"]
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._telemetry.answered(scope["path"], message["status"])
-                message["headers"] = [*message.get("headers", ()), *([name] if allowed else ())]
+                self._telemetry.answered(path, message["status"])
+                if path != "/health" and message["status"] not in (401, 403):
+                    message["headers"] = [*message.get("headers", ()), self._name]
             await send(message)
 
-        if scope["path"] != "/health" and not allowed:
-            await _json({"detail": "this service wants a token"}, 401)(scope, receive, sending)
-            return
-        with self._telemetry.timed(scope["path"]):
-            await self._app(scope, bounded(receive, self._served.limits.body_bytes), sending)
+        answering = self._app if path in ROUTES else ApiError(404, "http", "there is no such route").reply()
+        with self._telemetry.timed(path):
+            await answering(scope, receive, sending)

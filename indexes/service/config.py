@@ -40,4 +40,7 @@ class ServeConfig(StageConfig):
     def _every_request_fits(self) -> ServeConfig:
         if self.limits.waiting < self.limits.queries:
             raise ValueError("limits.waiting must be at least limits.queries, or a full request could never be taken")
+        if self.top_k > self.limits.top_k:
+            raise ValueError(f"top_k {self.top_k} is more than limits.top_k {self.limits.top_k}: a request that names"
+                             " no number would be refused")  # fmt: skip
         return self

@@ -61,6 +61,11 @@ class _BoundedReply(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
+def _client(url: str, timeout: httpx2.Timeout) -> _BoundedHttp:
+    """The client of a server's URL; one of this machine is never asked by way of a proxy."""
+    return _BoundedHttp(timeout=timeout, **direct(url))
+
+
 class McpServer:
     """An open connection. `seconds`: until a reply counts as lost."""
 
@@ -76,9 +81,7 @@ class McpServer:
         try:
             # `read_timeout_seconds` bounds each reply; a reply that HTTP itself gives up would end the connection
             waiting = httpx2.Timeout(seconds, read=None)
-            target: Any = started
-            if url is not None:
-                target = streamable_http_client(url, http_client=_BoundedHttp(timeout=waiting, **direct(url)))
+            target = started if url is None else streamable_http_client(url, http_client=_client(url, waiting))
             self._portal = self._open.enter_context(start_blocking_portal())
             client = Client(target, read_timeout_seconds=seconds)
             self._client = self._open.enter_context(self._portal.wrap_async_context_manager(client))

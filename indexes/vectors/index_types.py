@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from indexes.config import AnnConfig
 from indexes.manifest import INDEX, IndexFacts
-from indexes.retrieval.searchers import VectorIndex
+from indexes.retrieval.rankings import VectorIndex
+from indexes.vectors.config import AnnConfig
 from indexes.vectors.recall import Measured, Probe, measure
 from indexes.vectors.vector_file import VECTORS, VectorFile, no_room
 from steprag.errors import ConfigError, DataError, quoted
@@ -40,14 +40,14 @@ class IndexType:
     """A row of the table.
 
     `factory` gives FAISS's name of the index (None: the vectors themselves are the index). `effort` is the attribute
-    that trades time for recall. `least` rows are needed to train it. `gpu`: opened on a GPU, where faiss-gpu is there.
+    that trades time for recall. `min_rows` are needed to train it. `gpu`: opened on a GPU, where faiss-gpu is there.
     """
 
     name: str
     factory: Callable[[int, int, AnnConfig], str] | None = None
     effort: str | None = None
     rescored: bool = False
-    least: int = 1
+    min_rows: int = 1
     gpu: bool = False
 
     @property
@@ -77,13 +77,18 @@ TYPES = {
         IndexType("flat"),
         IndexType("flat-fp16"),
         IndexType("ivf-sq8", lambda n, d, s: f"IVF{cells(n, s)},SQ8", "nprobe"),
-        IndexType("ivf-pq", lambda n, d, s: f"IVF{cells(n, s)},PQ{code_bytes(d, s)}", "nprobe", True, least=256),
+        IndexType("ivf-pq", lambda n, d, s: f"IVF{cells(n, s)},PQ{code_bytes(d, s)}", "nprobe", True, min_rows=256),
         IndexType("hnsw-sq8", lambda n, d, s: f"HNSW{s.links},SQ8", "efSearch"),
         IndexType("rabitq", lambda n, d, s: f"RR{d},IVF{cells(n, s)},RaBitQ{s.bits}", "nprobe", True),
         IndexType("gpu-flat", gpu=True),
         IndexType("gpu-cagra", gpu=True),
     )
 }
+
+
+def is_exact(name: str) -> bool:
+    """Whether an index of this type finds the true nearest vectors; nobody knows it of an adopted file."""
+    return name in TYPES and TYPES[name].exact
 
 
 class Manifest(Protocol):
@@ -170,8 +175,10 @@ def check_type(name: str, rows: int, dimension: int, ann: AnnConfig) -> None:
     encoded.
     """
     kind = TYPES[name]
-    if rows < kind.least:
-        raise ConfigError(f"{name} needs at least {kind.least} passages, the corpus has {rows}; use flat")
+    if rows < kind.min_rows:
+        raise ConfigError(f"{name} needs at least {kind.min_rows} passages, the corpus has {rows}; use flat")
+    if kind.effort == "nprobe" and (wanted := cells(rows, ann)) > rows:
+        raise ConfigError(f"ann.nlist is {wanted}, and the corpus has {rows} passages; give fewer cells, or none")
     if kind.factory:
         kind.factory(rows, dimension, ann)
     if kind.gpu:
@@ -195,18 +202,11 @@ def build_type(
         index = build_on_gpu(name, folder, vectors)
         return IndexFacts(name, {}), measure(index, vectors, probe)
     if name == "flat":
-        _write_flat(folder / INDEX, vectors)
+        vectors.copy(folder / INDEX, np.float32)
     elif kind.factory:
         return _approximate(kind, folder, vectors, ann, probe)
     index = read_faiss(folder / (INDEX if name == "flat" else VECTORS), vectors.dimension)
     return IndexFacts(name, {}), measure(index, vectors, probe)
-
-
-def _write_flat(path: Path, vectors: VectorFile) -> None:
-    flat = VectorFile.create(path, vectors.rows, vectors.dimension, np.float32)
-    for start, chunk in vectors.chunks():
-        flat.write(start, chunk)
-        flat.release()
 
 
 def _approximate(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from indexes.retrieval.searchers import VectorIndex
+from indexes.retrieval.rankings import VectorIndex
 from indexes.vectors.vector_file import VectorFile
 
 SAMPLE = 100

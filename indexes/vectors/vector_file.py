@@ -80,6 +80,13 @@ class VectorFile:
                 raise no_room(path, size) from None
         return cls(path, rows, dimension, dtype, write=True)
 
+    def copy(self, path: Path, dtype: Any) -> None:
+        """Writes the rows into another file, in another arithmetic. Raises NoRoom where the disk is full."""
+        other = VectorFile.create(path, self.rows, self.dimension, dtype)
+        for start, chunk in self.chunks():
+            other.write(start, chunk)
+            other.release()
+
     def write(self, start: int, values: np.ndarray) -> bytes:
         """Writes rows from `start` on, has them on the disk, and returns their bytes as they stand there."""
         self._values[start : start + len(values)] = values

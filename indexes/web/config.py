@@ -18,7 +18,7 @@ from steprag.sections import Positive, Section
 ProviderName = Literal["searxng", "brave", "tavily", "serper", "ddgs"]
 Source = Literal["web", "local", "both", "auto"]
 THRESHOLD = 0.61
-"""Of `steprag index calibrate` on Atlas with all-MiniLM-L6-v2 (docs/web.md)."""
+"""Measured on Atlas with all-MiniLM-L6-v2 (docs/web.md)."""
 
 
 class WebConfig(Section):

@@ -27,9 +27,10 @@ _TEXTUAL = re.compile(
 
 
 def main() -> None:
-    limit(int(sys.argv[1]))
+    limit(RLIMIT_AS=int(sys.argv[1]) << 20, RLIMIT_FSIZE=0, RLIMIT_CORE=0)
     from trafilatura import bare_extraction
 
+    limit(RLIMIT_NPROC=0)  # behind the import, in which NumPy starts threads
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while (head := read(source)) is not None and (page := read(source)) is not None:
         facts = json.loads(head)
@@ -41,13 +42,13 @@ def main() -> None:
         write(sink, json.dumps({"title": title[:1000], "text": said[:LONGEST]}).encode())
 
 
-def limit(megabytes: int) -> None:
-    """Bounds this process: memory, and nothing written or started. Where the system has no limits, time alone does."""
+def limit(**limits: int) -> None:
+    """Bounds this process for good, by the system's names. Where the system has no such limits, time alone bounds."""
     try:
         import resource
     except ImportError:
         return
-    for what, most in (("RLIMIT_AS", megabytes << 20), ("RLIMIT_FSIZE", 0), ("RLIMIT_CORE", 0)):
+    for what, most in limits.items():
         if hasattr(resource, what):
             resource.setrlimit(getattr(resource, what), (most, most))
 

@@ -7,12 +7,10 @@ from pathlib import Path
 
 from indexes.manifest import read_index_manifest
 from indexes.web.config import WebConfig, WebFileConfig
-from indexes.web.ddgs_engine import DdgsProvider
-from indexes.web.pages import Pages
-from indexes.web.providers import HttpProvider, Provider
+from indexes.web.pages import AGENT, Pages
+from indexes.web.providers import DdgsProvider, HttpProvider, Provider
 from indexes.web.ranking import EncoderRanker
 from indexes.web.retriever import WebRetriever
-from indexes.web.robots import AGENT
 from indexes.web.snapshot import Snapshot
 from indexes.web.sources import FallbackRetriever, FusedRetriever, SourcesRetriever
 from steprag import __version__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import html
+import importlib.util
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from indexes.web.addresses import places
 from indexes.web.config import WebConfig
 from indexes.web.fetching import Fetcher, Reply
 from steprag.errors import ConfigError, RetrieverError, quoted
+from steprag.extras import remedy
 from steprag.files import as_utf8
 from steprag.json_text import NotJson, decoded
 
@@ -198,8 +200,50 @@ def _plain(text: str) -> str:
 
 def _wait(reply: Reply) -> float:
     given = reply.headers.get("Retry-After", "")
-    return min(LONGEST_WAIT, float(given)) if given.isdigit() else 1.0
+    return min(LONGEST_WAIT, float(given)) if given.isascii() and given.isdigit() else 1.0
 
 
 def _said(reply: Reply) -> str:
     return " ".join(reply.body[:400].decode("utf-8", "replace").split())[:200]
+
+
+class DdgsProvider:
+    """Searches in a thread: the package waits. What is late is left to end by itself."""
+
+    def __init__(self, config: WebConfig) -> None:
+        """Raises ConfigError where the package, or an engine, is not there."""
+        if importlib.util.find_spec("ddgs") is None:
+            raise ConfigError(f"provider ddgs needs an extra: {remedy('web')}")
+        from ddgs.engines import ENGINES
+
+        known = ENGINES["text"]
+        if unknown := [name for name in config.backends if name not in known]:
+            raise ConfigError(f"web.backends: ddgs has no {quoted(unknown[0])}; it has {', '.join(sorted(known))}")
+        if not config.backends:
+            raise ConfigError(f"web.backends: name at least one of {', '.join(sorted(known))}")
+        self._config = config
+
+    async def search(self, query: str) -> tuple[WebResult, ...]:
+        """As `Provider.search` says; a search that found nothing is none that failed."""
+        rows = await asyncio.to_thread(self._ask, query)
+        return results_of(rows, ("href", "title", "body"), self._config.results)
+
+    def _ask(self, query: str) -> Sequence[dict[str, Any]]:
+        from ddgs import DDGS
+        from ddgs.exceptions import DDGSException
+
+        try:
+            with DDGS(timeout=max(1, int(self._config.seconds / 2))) as engine:
+                return engine.text(
+                    query,
+                    backend=",".join(self._config.backends),
+                    max_results=self._config.results,
+                    **{key: str(value) for key, value in self._config.params.items()},
+                )
+        except DDGSException as error:
+            if "No results found" in str(error):
+                return ()
+            raise RetrieverError(f"ddgs ({', '.join(self._config.backends)}): {error}"[:300]) from None
+
+    async def aclose(self) -> None:
+        """Nothing is held."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from weakref import WeakValueDictionary
 
-from indexes.retrieval.folder_retriever import CACHED
-from indexes.retrieval.searchers import asked_of, named
+from indexes.retrieval.folder_retriever import remembered_searches
+from indexes.retrieval.rankings import asked_of, named
 from indexes.web.config import WebConfig
 from indexes.web.pages import Pages
 from indexes.web.providers import Provider, query_of
@@ -45,7 +44,7 @@ class WebRetriever:
         self.fingerprint = f"web:{config.provider}:{ranked}:{snapshot.id}"
         self._open: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
         self._searching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._remembered: OrderedDict[tuple[str, int], tuple[Passage, ...]] = OrderedDict()
+        self._remembered = remembered_searches()
         self._sent = 0
         self._closed = False
 
@@ -63,13 +62,10 @@ class WebRetriever:
             raise RetrieverError("the retriever is closed")
         text, top_k = asked_of(query, top_k)
         if (known := self._remembered.get((text, top_k))) is not None:
-            self._remembered.move_to_end((text, top_k))
             return known
         found = await self._ranked(text, await self._seen(query_of(text)), top_k)
         if self._snapshot.id != LIVE:  # the web itself may say something else later
             self._remembered[text, top_k] = found
-        while len(self._remembered) > CACHED:
-            self._remembered.popitem(last=False)
         return found
 
     async def _seen(self, asked: str) -> tuple[SeenPage, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Mapping
 
+from cachetools import LRUCache
+
 from indexes.corpora.passage_store import passage_text
-from indexes.retrieval.searchers import RRF_K, named
+from indexes.retrieval.rankings import RRF_K, named
 from indexes.web.ranking import Ranker
 from steprag.agent.retriever import Retriever, SourceChoice
 from steprag.errors import RetrieverError
@@ -18,25 +19,18 @@ REMEMBERED = 4096
 """Queries whose choice is remembered."""
 
 
-class Choices:
-    """Where the passages of the last queries came from."""
+class _Choosing:
+    """Remembers where the passages of the last queries came from."""
 
     def __init__(self) -> None:
-        self._made: OrderedDict[str, SourceChoice] = OrderedDict()
+        self._choices: LRUCache[str, SourceChoice] = LRUCache(REMEMBERED)
 
-    def note(self, query: str, choice: SourceChoice) -> None:
-        """Remembers a choice."""
-        self._made[query] = choice
-        self._made.move_to_end(query)
-        while len(self._made) > REMEMBERED:
-            self._made.popitem(last=False)
-
-    def of(self, query: str) -> SourceChoice | None:
-        """The choice of the last search of this query."""
-        return self._made.get(query)
+    def choice(self, query: str) -> SourceChoice | None:
+        """Where the passages of the last search of this query came from, and why."""
+        return self._choices.get(query)
 
 
-class FusedRetriever:
+class FusedRetriever(_Choosing):
     """Index and web by reciprocal rank fusion: a passage counts 1 / (60 + its rank) in each ranking, and the sum is
     scaled so that the first place in both gives 1 (`fuse_ranks`, here over passages and not over rows).
 
@@ -44,7 +38,8 @@ class FusedRetriever:
     """
 
     def __init__(self, local: Retriever, web: Retriever) -> None:
-        self._local, self._web, self._choices = local, web, Choices()
+        self._local, self._web = local, web
+        super().__init__()
         self.fingerprint = f"both:{named(RRF_K, local.fingerprint, web.fingerprint)}"
 
     async def ready(self) -> None:
@@ -59,23 +54,19 @@ class FusedRetriever:
         if isinstance(local, BaseException):
             raise local
         if isinstance(web, RetrieverError):
-            self._choices.note(query, _without_web(web))
+            self._choices[query] = _without_web(web)
             return local
         if isinstance(web, BaseException):
             raise web
-        self._choices.note(query, SourceChoice("both", "index and web are fused by rank"))
+        self._choices[query] = SourceChoice("both", "index and web are fused by rank")
         return fused(local, web)[:top_k]
-
-    def choice(self, query: str) -> SourceChoice | None:
-        """Where the passages of the last search of this query came from, and why."""
-        return self._choices.of(query)
 
     async def aclose(self) -> None:
         """Closes both."""
         await asyncio.gather(self._local.aclose(), self._web.aclose())
 
 
-class FallbackRetriever:
+class FallbackRetriever(_Choosing):
     """The index; the web where the index's best passage is less like the query than `threshold`.
 
     How alike they are is one measure for every kind of index: the cosine by the web's encoder. A hybrid ranking's own
@@ -84,7 +75,7 @@ class FallbackRetriever:
 
     def __init__(self, local: Retriever, web: Retriever, ranker: Ranker, threshold: float) -> None:
         self._local, self._web, self._ranker, self._threshold = local, web, ranker, threshold
-        self._choices = Choices()
+        super().__init__()
         facts = named(threshold, local.fingerprint, web.fingerprint, ranker.fingerprint)
         self.fingerprint = f"auto:{facts}"
 
@@ -98,19 +89,15 @@ class FallbackRetriever:
         likeness = await alike(self._ranker, query, local)
         said = f"the index's best passage is {likeness:.2f} like the query, the threshold is {self._threshold:.2f}"
         if likeness >= self._threshold:
-            self._choices.note(query, SourceChoice("local", said))
+            self._choices[query] = SourceChoice("local", said)
             return local
         try:
             web = await self._web.search(query, top_k)
         except RetrieverError as error:
-            self._choices.note(query, _without_web(error))
+            self._choices[query] = _without_web(error)
             return local
-        self._choices.note(query, SourceChoice("web", said))
+        self._choices[query] = SourceChoice("web", said)
         return web
-
-    def choice(self, query: str) -> SourceChoice | None:
-        """Where the passages of the last search of this query came from, and why."""
-        return self._choices.of(query)
 
     async def aclose(self) -> None:
         """Closes both."""
@@ -137,7 +124,7 @@ class SourcesRetriever:
 
     def choice(self, query: str) -> SourceChoice | None:
         """What the chosen one says of itself, where it chooses."""
-        return self._chosen.choice(query) if isinstance(self._chosen, FusedRetriever | FallbackRetriever) else None
+        return self._chosen.choice(query) if isinstance(self._chosen, _Choosing) else None
 
     async def aclose(self) -> None:
         """Closes all."""

@@ -20,7 +20,7 @@ export function Search({ search, spans }) {
       ${items.map((item) => html`<li key=${item.n}>
         <p class="passage-head">
           <span class="number">${item.n}</span> <b>${item.title}</b>
-          <span class="score quiet" title="Score of the search">${item.score.toFixed(2)}</span>
+          <span class="score quiet" title="Score of the search">${item.score?.toFixed(2) ?? ""}</span>
         </p>
         <${PassageText} item=${item} spans=${spans.get(item.n) ?? []} />
       </li>`)}
