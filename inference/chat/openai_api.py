@@ -15,7 +15,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from inference.chat.live import LiveTurn
+from inference.chat.events import LiveTurn
 from inference.chat.openai_replies import (
     SOURCE_LIST,
     Chunks,
@@ -27,13 +27,12 @@ from inference.chat.openai_replies import (
     source_list,
     usage_of,
 )
-from inference.chat.service import ChatService
+from inference.chat.service import COMMENT, ChatMessage, ChatService, CompletionBody, dumped, new_id, sse, stream_of
 from inference.chat.source_pages import source_path
 from inference.chat.store import TurnRequest
-from inference.chat.wire import COMMENT, ChatMessage, CompletionBody, dumped, new_id, sse, stream_of
 from steprag.errors import quoted
+from steprag.web.app import ApiError, as_json
 from steprag.web.guard import error_body
-from steprag.web.replies import ApiError, as_json
 
 NAME = "agent"
 """The model's name; `agent-MODE` fixes the mode."""
@@ -69,11 +68,11 @@ def openai_routes(service: ChatService) -> APIRouter:
         if question is None:
             return _nothing(body)
         mode = name.removeprefix(NAME).removeprefix("-") or service.mode
-        live = service.take(TurnRequest(new_id("t"), new_id("v"), question, mode, time.time(),
+        live = await service.take(TurnRequest(new_id("t"), new_id("v"), question, mode, time.time(),
                                         history=exchanges(body.messages[:-1])))  # fmt: skip
 
         def link(n: int, title: str) -> str:
-            return f"{str(request.base_url).rstrip('/')}{source_path(service.door, live.id, n, title)}"
+            return f"{str(request.base_url).rstrip('/')}{source_path(service.access, live.id, n, title)}"
 
         if body.stream:
             return stream_of(_chunks(service, live, body, link))

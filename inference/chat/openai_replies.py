@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from inference.chat.events import Event
-from inference.chat.wire import dumped, sse
+from inference.chat.service import dumped, sse
 
 SOURCE_LIST = "\n\nSources:\n\n"
 """What stands between an answer and the links to its sources."""
@@ -17,6 +17,7 @@ Link = Callable[[int, str], str]
 _TAG = re.compile(r"<(/?)([a-z_]{1,20})> *")
 _OPEN = re.compile(r" *(?:<[^<>\n]{0,22}(?:> *)?|[!\]])?\Z")
 """What the next piece may make a tag, an image or a link of, and blanks, which a step need not end with."""
+_HTML = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 class Reasoning:
@@ -85,7 +86,7 @@ def citation_annotations(events: list[Event], link: Link) -> list[dict[str, Any]
     if answer is None:
         return []
     items = {item["n"]: item for event in events if event["type"] == "passages" for item in event["items"]}
-    end = len(answer["content"])
+    end = len(content_of(events))
     return [
         {"type": "url_citation", "url_citation": {
             "url": item["url"] or link(one["n"], item["title"]), "title": item["title"],
@@ -103,10 +104,12 @@ def source_list(annotations: list[dict[str, Any]]) -> str:
 
 
 def content_of(events: list[Event]) -> str:
-    """What the client shows as the answer: the answer, without images, or why there is none."""
+    """What the client shows as the answer: the answer, without images and HTML, or why there is none. A `<` that begins
+    no tag stays, as in "a < b".
+    """
     answer = next((event["content"] for event in events if event["type"] == "answer"), None)
     if answer is not None:
-        return answer.replace("![", "! [")
+        return _HTML.sub("‹", answer).replace("![", "! [")
     return f"(no answer: {events[-1].get('finish', 'cancelled')})"
 
 

@@ -15,10 +15,10 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Response
 
-from inference.chat.player import retold
+from inference.chat.retelling import retold
 from inference.chat.service import ChatService
-from steprag.web.guard import Door
-from steprag.web.replies import ApiError
+from steprag.web.app import ApiError
+from steprag.web.guard import Access
 
 PREFIX = "/sources"
 _PAGE = """<!doctype html>
@@ -45,10 +45,10 @@ _PAGE = """<!doctype html>
 """
 
 
-def source_path(door: Door, turn: str, n: int, title: str) -> str:
+def source_path(access: Access, turn: str, n: int, title: str) -> str:
     """The path of passage `n` of a turn, with its proof. The title is for people, whom Open WebUI shows the path."""
     name = re.sub(r"\W+", "-", title)[:60].strip("-") or "passage"
-    return f"{PREFIX}/{quote(name)}/{turn}/{n}?key={_proof(door, turn, n)}"
+    return f"{PREFIX}/{quote(name)}/{turn}/{n}?key={_proof(access, turn, n)}"
 
 
 def source_routes(service: ChatService) -> APIRouter:
@@ -57,7 +57,7 @@ def source_routes(service: ChatService) -> APIRouter:
 
     @router.get("/{title}/{turn_id}/{n}")
     async def source(turn_id: str, n: int, key: str = "") -> Response:
-        if not hmac.compare_digest(key.encode(), _proof(service.door, turn_id, n).encode()):
+        if not hmac.compare_digest(key.encode(), _proof(service.access, turn_id, n).encode()):
             raise ApiError(401, "no_token", "this link was not made by this service, or before it got another token")
         live = desk.live(turn_id)
         events = live.events if live else await retold(desk.chat, service.ended(turn_id))
@@ -66,8 +66,8 @@ def source_routes(service: ChatService) -> APIRouter:
     return router
 
 
-def _proof(door: Door, turn: str, n: int) -> str:
-    return hmac.new(door.token.encode(), f"source {turn} {n}".encode(), hashlib.sha256).hexdigest()[:16]
+def _proof(access: Access, turn: str, n: int) -> str:
+    return hmac.new(access.token.encode(), f"source {turn} {n}".encode(), hashlib.sha256).hexdigest()[:16]
 
 
 def _page(events: list[dict[str, Any]], n: int) -> str:
