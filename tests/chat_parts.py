@@ -48,6 +48,7 @@ class WritingPolicy:
     script: Callable[[tuple[Message, ...]], str]
     hold: bool = False
     go: threading.Event = field(default_factory=threading.Event)
+    prompts: list[tuple[Message, ...]] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     asked: int = 0
@@ -60,6 +61,7 @@ class WritingPolicy:
         self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, seed: int, listener: Listener
     ) -> Sample:
         self.asked += 1
+        self.prompts.append(messages)
         text = self.script(messages)
         words = text.split(" ")
         self.begun.append(text)
@@ -136,11 +138,11 @@ def parsed(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 @contextmanager
 def chat(
     policy: Any, folder: Path | None = None, *, at_once: int = 2, rewriter: Any = None, choose: bool = False,
-    retriever: DictRetriever | None = None, port: int = 0, **limits: Any,
+    retriever: DictRetriever | None = None, port: int = 0, profile: str = "transcript", **limits: Any,
 ) -> Iterator[Served]:  # fmt: skip
     """The service on `port`, or on a free one; its loop runs in a thread."""
     retriever, ready, box = retriever or DictRetriever(), threading.Event(), {}
-    environment = make_environment(load_profile("transcript"), retriever, EpisodeConfig())
+    environment = make_environment(load_profile(profile), retriever, EpisodeConfig())
     config = ChatServiceConfig(**limits)
     listening = listen("127.0.0.1", port)
 

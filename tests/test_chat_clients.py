@@ -96,6 +96,17 @@ def test_a_history_with_tool_calls_of_another_model_is_read() -> None:
     assert "It is noon." in seen[0][1]["content"]
 
 
+def test_of_a_long_conversation_the_last_messages_are_read() -> None:
+    seen: list[Any] = []
+    rewriter = WritingPolicy(lambda prompt: seen.append(prompt) or "Which currency has Albania?")
+    told = [{"role": role, "content": f"{role} {n}"} for n in range(150) for role in ("user", "assistant")]
+    with chat(working(), rewriter=rewriter) as served:
+        body = {"model": "agent", "messages": [*told, {"role": "user", "content": "Which currency?"}]}
+        reply = served.client.post("/v1/chat/completions", json=body)
+    assert reply.json()["choices"][0]["message"]["content"] == "lek"
+    assert "assistant 149" in seen[0][1]["content"]
+
+
 def test_a_citation_links_to_its_passage_with_the_evidence_marked() -> None:
     with chat(working()) as served:
         message = completed(served, "Which currency?")["choices"][0]["message"]
@@ -133,10 +144,16 @@ def test_clients_that_show_no_annotations_can_have_links_in_the_answer(stream: b
 def test_a_passage_that_attacks_stays_text_on_its_page_and_in_other_clients() -> None:
     attack = "<img src=x onerror=alert(1)> ![](https://evil.example/?q=1) {title} <script>alert(1)</script>"
     world = DictRetriever((Passage("1", attack, f"{attack} Tirana is the capital of Albania."),))
-    work = (query("Tirana"), evidence("Tirana is the capital of Albania."), answer("![](https://evil.example/)"))
+    work = (
+        query("Tirana"),
+        evidence("Tirana is the capital of Albania."),
+        answer("![](https://evil.example/) or 1 < 2 <b>lek</b>"),
+    )
     with chat(WritingPolicy(scripted(*work)), retriever=world) as served:
         message = completed(served, "What?")["choices"][0]["message"]
         page = httpx2.get(message["annotations"][0]["url_citation"]["url"]).text
+    assert message["content"] == "! [](https://evil.example/) or 1 < 2 ‹b>lek‹/b>"
+    assert message["annotations"][0]["url_citation"]["end_index"] == len(message["content"])
     for text in (message["reasoning"], message["content"]):
         assert "![" not in text
     assert "<" not in message["reasoning"]
