@@ -9,6 +9,8 @@ from collections import OrderedDict, deque
 from collections.abc import Coroutine
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
 from inference.chat import events
 from inference.chat.config import ChatServiceConfig
 from inference.chat.events import LiveTurn, end_of
@@ -42,9 +44,8 @@ def so_far(live: LiveTurn) -> dict[str, Any]:
 
 
 class Desk:
-    """The queue of a service. One turn of a conversation at a time; conversations take turns.
-
-    `ended`: turns since the start and their seconds, by how they ended; `refused`: those that found no room.
+    """The queue of a service. One turn of a conversation at a time; conversations take turns. `metrics`: Prometheus'
+    registry of what it has done.
     """
 
     def __init__(self, chat: ChatAgent, limits: ChatServiceConfig, at_once: int) -> None:
@@ -54,8 +55,15 @@ class Desk:
         self._waiting: OrderedDict[str, deque[LiveTurn]] = OrderedDict()
         self._playing: dict[str, LiveTurn] = {}
         self._closing = False
-        self.ended: dict[str, tuple[int, float]] = {}
-        self.refused = 0
+        self.metrics = metrics = CollectorRegistry()
+        Gauge("steprag_turns_waiting", "Turns accepted and not begun", registry=metrics).set_function(
+            lambda: self.waiting
+        )
+        Gauge("steprag_turns_playing", "Turns that are played now", registry=metrics).set_function(lambda: self.playing)
+        self._refused = Counter("steprag_turns_refused", "Questions refused because too many wait", registry=metrics)
+        by = {"labelnames": ["finish"], "registry": metrics}
+        self._ended = Counter("steprag_turns", "Turns that ended since the start, by how", **by)
+        self._seconds = Counter("steprag_turn_seconds", "What their play took", **by)
         for request in chat.store.pending:  # a service that was killed goes on
             self._queue(request)
 
@@ -72,7 +80,7 @@ class Desk:
     async def accept(self, request: TurnRequest) -> LiveTurn:
         """Takes a turn; it is kept when this returns. Raises Full."""
         if self.waiting >= self._limits.waiting:
-            self.refused += 1
+            self._refused.inc()
             raise Full
         self._accepting[request.id] = request.conversation
         try:
@@ -206,8 +214,8 @@ class Desk:
             log.warning("turn %s is not kept: %s", live.id, problem)
             last = events.failed(f"the turn cannot be kept: {problem}", "not_kept")
         live.publish(last)
-        count, seconds = self.ended.get(turn.finish, (0, 0.0))
-        self.ended[turn.finish] = (count + 1, seconds + turn.seconds)
+        self._ended.labels(turn.finish).inc()
+        self._seconds.labels(turn.finish).inc(turn.seconds)
         ended = [one for one in self._live.values() if one.over and not one.listeners]
         for old in ended[: max(0, len(ended) - REMEMBERED)]:
             del self._live[old.id]

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Header, Request, Response
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
-from inference.chat.desk import Desk
 from inference.chat.events import LiveTurn
 from inference.chat.openai_api import openai_routes
 from inference.chat.retelling import detail, fork_request, human_pair, retold
@@ -58,8 +55,7 @@ def create_chat_app(service: ChatService) -> FastAPI:
 
 def info_routes(service: ChatService) -> APIRouter:
     """`/api/info`: what answers here. `/metrics`: what it has done, in Prometheus' text format."""
-    router, desk, registry = APIRouter(), service.desk, CollectorRegistry()
-    registry.register(_DeskMetrics(desk))
+    router, desk = APIRouter(), service.desk
 
     @router.get("/api/info")
     async def info() -> Response:
@@ -70,29 +66,9 @@ def info_routes(service: ChatService) -> APIRouter:
 
     @router.get("/metrics")
     async def metrics() -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(desk.metrics), media_type=CONTENT_TYPE_LATEST)
 
     return router
-
-
-class _DeskMetrics(Collector):
-    """Reads the desk's counts when they are asked for."""
-
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-
-    def collect(self) -> Iterator[Metric]:
-        desk = self._desk
-        yield GaugeMetricFamily("steprag_turns_waiting", "Turns accepted and not begun", desk.waiting)
-        yield GaugeMetricFamily("steprag_turns_playing", "Turns that are played now", desk.playing)
-        yield CounterMetricFamily("steprag_turns_refused", "Questions refused because too many wait", desk.refused)
-        ended = CounterMetricFamily("steprag_turns", "Turns that ended since the start, by how", labels=["finish"])
-        seconds = CounterMetricFamily("steprag_turn_seconds", "What their play took", labels=["finish"])
-        for finish, (count, took) in sorted(desk.ended.items()):
-            ended.add_metric([finish], count)
-            seconds.add_metric([finish], took)
-        yield ended
-        yield seconds
 
 
 def asking_routes(service: ChatService) -> APIRouter:

@@ -10,6 +10,7 @@ import hmac
 import re
 from collections.abc import Iterable
 from html import escape
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -21,28 +22,7 @@ from steprag.web.app import ApiError
 from steprag.web.guard import Access
 
 PREFIX = "/sources"
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<link rel="icon" href="/page/icon.svg" type="image/svg+xml">
-<link rel="stylesheet" href="/page/base.css">
-<link rel="stylesheet" href="/page/source.css">
-<script src="/page/theme.js"></script>
-</head>
-<body>
-<main class="source-page">
-<p class="quiet">Passage {n}, read for the question “{question}”</p>
-<h1>{title}</h1>
-<p class="source-text">{text}</p>
-{where}
-<p class="quiet">{ground}</p>
-</main>
-</body>
-</html>
-"""
+_PAGE = Path(__file__).with_name("page") / "source.html"
 
 
 def source_path(access: Access, turn: str, n: int, title: str) -> str:
@@ -80,8 +60,15 @@ def _page(events: list[dict[str, Any]], n: int) -> str:
     cited = next((one for one in sources if one["n"] == n and one["cited"]), None)
     question = next(event["question"] for event in events if event["type"] == "question")
     ground = f"Marked: the evidence of step {cited['evidence'] + 1}." if cited else "The answer does not rest on it."
-    return _PAGE.format(n=n, question=escape(question), title=escape(item["title"]), where=_address(item["url"]),
-                        text="".join(marked(item["text"], cited["spans"] if cited else ())), ground=ground)  # fmt: skip
+    text = "".join(marked(item["text"], cited["spans"] if cited else ()))
+    return _PAGE.read_text().format(
+        n=n,
+        question=escape(question),
+        title=escape(item["title"]),
+        where=_address(item["url"]),
+        text=text,
+        ground=ground,
+    )
 
 
 def _address(url: str | None) -> str:
