@@ -1,12 +1,13 @@
 // What the page does: asks the service, follows turns, and tells the reducer. Views call these functions, nothing else.
 import * as api from "./api.js";
+import { named } from "./signin.js";
 import { follow } from "./stream.js";
 import { sentence } from "./words.js";
 
-/** The token and the conversation that the address names: #token=…, #c=… A plus is a plus: tokens may hold it. */
+/** The token and the conversation that the address names. */
 export function addressed(hash) {
-  const named = new URLSearchParams(hash.replace(/^#/, "").replaceAll("+", "%2B"));
-  return { token: named.get("token"), conversation: named.get("c") };
+  const said = named(hash);
+  return { token: said.get("token"), conversation: said.get("c") };
 }
 
 /** The page's actions. `dispatch` tells the reducer, `getState` gives what it knows now. */
@@ -89,18 +90,6 @@ export function createController(dispatch, getState) {
     await Promise.all([listConversations(), show(conversation, false)]);
   }
 
-  /** Signs in with a token that was typed, or with the whole link. Gives what is wrong, or null. */
-  async function signIn(typed) {
-    const token = addressed(typed.slice(typed.indexOf("#") + 1)).token ?? typed.trim();
-    try {
-      await api.signIn(token);
-    } catch (error) {
-      return error instanceof api.ApiError ? error.message : String(error);
-    }
-    await start();
-    return null;
-  }
-
   function begun({ turn, conversation }, known) {
     dispatch({ type: "asked", turn, conversation, known: { ...known, fresh: true } });
     followTurn(turn);
@@ -158,5 +147,5 @@ export function createController(dispatch, getState) {
   }
 
   const say = (text) => dispatch({ type: "said", text });
-  return { start, signIn, show, follow: followTurn, ask, fork, stop, judge, remove, say };
+  return { start, show, follow: followTurn, ask, fork, stop, judge, remove, say };
 }

@@ -13,7 +13,7 @@ export function Turns({ turns, controller }) {
   const [more, setMore] = useState(0);
   const first = Math.max(0, turns.length - SHOWN - more);
   return html`<div class="turns">
-    <h1 class="visually-hidden">Conversation</h1>
+    <h1 class="unseen">Conversation</h1>
     ${first > 0 && html`<button type="button" class="earlier" onClick=${() => setMore(more + SHOWN)}>
       Show earlier turns (${first})
     </button>`}
