@@ -119,12 +119,3 @@ def _shared(evidence: _Text, text: _Text) -> set[int]:
     runs = text.runs(length)
     common = evidence.runs(length).keys() & runs.keys()
     return {start + word for run in common for start in runs[run] for word in range(length)}
-
-
-def shared_spans(evidence: str, text: str) -> tuple[tuple[int, int], ...]:
-    """Where `text` has RUN or more words of `evidence` in a row, as [start, end) in characters; case is not looked at.
-
-    Evidence that says there is none ("None") stands nowhere.
-    """
-    cut = _Text(text)
-    return cut.spans(_shared(_Text(evidence), cut))

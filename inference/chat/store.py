@@ -92,23 +92,14 @@ class _NamedLines(Generic[Row]):
         self._file.close()
 
 
-@dataclass(frozen=True)
 class _Files:
     """The files of a folder, and the one thread that works on them."""
 
-    accepted: _NamedLines[TurnRequest]
-    preferred: _NamedLines[HumanPair]
-    turns: _NamedLines[Turn]
-    thread: ThreadPoolExecutor
-
-
-def _opened(folder: Path) -> _Files:
-    return _Files(
-        _NamedLines(folder / ACCEPTED, TurnRequest, lambda one: one.id),
-        _NamedLines(folder / PREFERRED, HumanPair, lambda one: one.turn),
-        _NamedLines(folder / TURNS, Turn, lambda one: one.id),
-        ThreadPoolExecutor(1, "turns"),
-    )
+    def __init__(self, folder: Path) -> None:
+        self.accepted = _NamedLines(folder / ACCEPTED, TurnRequest, lambda one: one.id)
+        self.preferred = _NamedLines(folder / PREFERRED, HumanPair, lambda one: one.turn)
+        self.turns = _NamedLines(folder / TURNS, Turn, lambda one: one.id)
+        self.thread = ThreadPoolExecutor(1, "turns")
 
 
 class TurnStore:
@@ -118,7 +109,7 @@ class TurnStore:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._files = _opened(folder) if folder else None
+        self._files = _Files(folder) if folder else None
         self._turns: dict[str, Turn] = {}
         self._accepted: dict[str, TurnRequest] = {}
         self._conversations: dict[str, dict[str, Turn | TurnRequest]] = {}

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 
 from fastapi import HTTPException
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from steprag.hosts import stranger
@@ -78,7 +78,7 @@ class Guard:
             await send(message)
 
         if refusal := _refusal(self._access, scope["path"], headers):
-            await _refuse(sending, *refusal)
+            await _reply(*refusal)(scope, receive, sending)
             return
         await self._app(scope, bounded(receive, self._access.body_bytes), sending)
 
@@ -127,11 +127,8 @@ def error_body(message: str, kind: str, code: str, param: str | None = None) -> 
     return {"error": {"message": message, "type": kind, "code": code, "param": param}}
 
 
-async def _refuse(send: Send, status: int, code: str, message: str) -> None:
-    kind = "authentication_error" if status == 401 else "permission_error"
-    body = json.dumps(error_body(message, kind, code)).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def _reply(status: int, code: str, message: str) -> Response:
+    kind, headers = (
+        ("authentication_error", {"WWW-Authenticate": "Bearer"}) if status == 401 else ("permission_error", {})
+    )
+    return JSONResponse(error_body(message, kind, code), status, headers)
