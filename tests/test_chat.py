@@ -322,7 +322,7 @@ async def a_desk(policy: WritingPolicy, **limits: Any) -> AsyncIterator[Desk]:
 
 def test_a_turn_that_is_stopped_before_its_first_line_frees_its_slot() -> None:
     async def stopped() -> list[str]:
-        async with a_desk(working()) as desk:
+        async with asyncio.timeout(30), a_desk(working()) as desk:
             turns = await _turns(desk, *(TurnRequest(f"t{n}", f"c{n}", "Which?", "local", 0) for n in range(2)))
             desk.cancel("t0")
             return [[event async for events in turn.follow() for event in events][-1]["type"] for turn in turns]
