@@ -14,12 +14,12 @@ from typing import Any
 import httpx2
 import uvicorn
 
-from inference.chat.api import FREE, create_chat_app
 from inference.chat.config import ChatServiceConfig
 from inference.chat.desk import Desk
 from inference.chat.events import ENDS
 from inference.chat.memory import Rewriter
 from inference.chat.player import ChatAgent
+from inference.chat.routes import FREE, create_chat_app
 from inference.chat.serve import modes_of
 from inference.chat.service import ChatService
 from inference.chat.store import TurnStore
@@ -34,7 +34,7 @@ from steprag.policy.protocols import Listener
 from steprag.sections import EpisodeConfig, PolicyConfig
 from steprag.types import Completion, Message, Sample, Usage
 from steprag.web.app import FREE as PAGE_FREE
-from steprag.web.guard import Door
+from steprag.web.guard import Access
 from tests.fakes import DictRetriever, answer, evidence, query
 
 TOKEN = "a-token"
@@ -48,6 +48,7 @@ class WritingPolicy:
     script: Callable[[tuple[Message, ...]], str]
     hold: bool = False
     go: threading.Event = field(default_factory=threading.Event)
+    prompts: list[tuple[Message, ...]] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     asked: int = 0
@@ -60,6 +61,7 @@ class WritingPolicy:
         self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, seed: int, listener: Listener
     ) -> Sample:
         self.asked += 1
+        self.prompts.append(messages)
         text = self.script(messages)
         words = text.split(" ")
         self.begun.append(text)
@@ -136,11 +138,11 @@ def parsed(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 @contextmanager
 def chat(
     policy: Any, folder: Path | None = None, *, at_once: int = 2, rewriter: Any = None, choose: bool = False,
-    retriever: DictRetriever | None = None, port: int = 0, **limits: Any,
+    retriever: DictRetriever | None = None, port: int = 0, profile: str = "transcript", **limits: Any,
 ) -> Iterator[Served]:  # fmt: skip
     """The service on `port`, or on a free one; its loop runs in a thread."""
     retriever, ready, box = retriever or DictRetriever(), threading.Event(), {}
-    environment = make_environment(load_profile("transcript"), retriever, EpisodeConfig())
+    environment = make_environment(load_profile(profile), retriever, EpisodeConfig())
     config = ChatServiceConfig(**limits)
     listening = listen("127.0.0.1", port)
 
@@ -151,8 +153,10 @@ def chat(
             second = Rewriter(Model(rewriter, gate), choose) if rewriter else None
             agent = ChatAgent(modes_of(environment), Model(policy, gate), second, journal, store, config.history, 0)
             desk = Desk(agent, config, at_once)
-            door = Door(TOKEN, True, (*PAGE_FREE, *FREE), config.body_bytes, "steprag")
-            service = ChatService(desk, door, config, "double", "world", next(iter(agent.modes)), "test")
+            access = Access(TOKEN, True, (*PAGE_FREE, *FREE), config.body_bytes, "steprag")
+            service = ChatService(
+                desk, access, config, "double", "world", next(iter(agent.modes)), "test", config.examples
+            )
             settings = uvicorn.Config(create_chat_app(service), log_level="error", timeout_graceful_shutdown=1)
             box["server"], box["desk"] = uvicorn.Server(settings), desk
             box["server"].install_signal_handlers = lambda: None

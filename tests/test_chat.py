@@ -6,24 +6,33 @@ import asyncio
 import json
 import resource
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inference.chat.citations import shared_spans
-from inference.chat.events import next_state
+from inference.chat.citations import citations
+from inference.chat.config import ChatServiceConfig
+from inference.chat.desk import Desk
+from inference.chat.events import LiveTurn, next_state, started
+from inference.chat.player import ChatAgent, turn_of
+from inference.chat.serve import modes_of
+from inference.chat.store import TurnRequest, TurnStore
 from inference.inference import answer_one
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import SourceChoice
+from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
-from steprag.files import read_records
-from steprag.sections import EpisodeConfig
-from steprag.types import Passage, Prediction, Question, Turn
+from steprag.errors import RetrieverError
+from steprag.files import read_records, write_records
+from steprag.policy.client import Model
+from steprag.policy.gate import Gate
+from steprag.sections import EpisodeConfig, PolicyConfig
+from steprag.types import Feedback, Passage, Prediction, Question, State, Step, Turn
 from tests.chat_parts import WORK, WritingPolicy, chat, scripted
 from tests.fakes import DictRetriever, answer, query
 
@@ -83,10 +92,27 @@ def test_citations_are_computed_from_evidence_and_passages() -> None:
     assert items[sources["Albania"]["n"]]["text"][start:end] == "Prices in Albania are quoted in the lek"
 
 
-def test_shared_spans() -> None:
-    assert shared_spans("None", "None of it") == ()
-    assert shared_spans("in the lek", "Prices are quoted in the Lek.") == ((18, 28),)
-    assert shared_spans("a b c d x", "q a b c d e f") == ((2, 9),)
+def test_short_texts_and_texts_without_spaces_are_cited() -> None:
+    def spans(said: str, text: str) -> tuple[tuple[int, int], ...]:
+        steps = (Step("query", "", "?"), Step("evidence", "", said))
+        (one,) = citations(State("?", steps, (), ((), (Passage("1", "T", text),))), frozenset({"evidence"}))
+        return one.spans
+
+    assert spans("None", "None of it") == ()
+    assert spans("in the lek", "Prices are quoted in the Lek.") == ((18, 28),)
+    assert spans("a b c d x", "q a b c d e f") == ((2, 9),)
+    assert spans("The lek.", "Prices are quoted in the lek.") == ((21, 28),)
+    assert spans("the lek", "The lek.") == ((0, 7),)
+    assert spans("東京は日本の首都です。", "東京は日本の首都である。人口は約1400万人。") == ((0, 9),)
+    assert spans("Tirana is the capital of Albania.", "Lima has ten million inhabitants.") == ()
+    assert spans("東京は日本の首都です。", "大阪は西日本の都市である。") == ()
+
+
+def test_evidence_of_any_length_is_compared_in_linear_time() -> None:
+    texts = tuple(Passage(str(n), "T", f"Prices in {n} are quoted in the lek. " * 200) for n in range(20))
+    said = " ".join(f"Prices in {n} are quoted in it." for n in range(30_000))
+    state = State("?", (Step("query", "", "?"), Step("evidence", "", said)), (), ((), texts))
+    assert len(citations(state, frozenset({"evidence"}))) == 20
 
 
 def test_a_listener_that_comes_back_misses_nothing_and_hears_nothing_twice() -> None:
@@ -206,13 +232,20 @@ def test_a_conversation_has_one_turn_at_a_time() -> None:
 
 
 def test_feedback_becomes_the_golden_answer(tmp_path: Path) -> None:
+    told: list[str | None] = []
     with chat(working(), tmp_path) as served:
         turn = served.whole()[0]["turn"]
         reply = served.client.post(f"/api/turns/{turn}/feedback", json={"right": False, "answer": "the lek"})
         assert reply.status_code == 204
         (row,) = served.client.get("/api/conversations").json()["conversations"]
         listed = served.client.get(f"/api/conversations/{row['id']}").json()["turns"]
+        for body in ({"right": False}, {"right": True}, {"right": False}):
+            served.client.post(f"/api/turns/{turn}/feedback", json=body)
+            now = served.client.get(f"/api/conversations/{row['id']}").json()["turns"][0]["feedback"]
+            told.append(now["answer"])
+        served.client.post(f"/api/turns/{turn}/feedback", json={"right": False, "answer": "the lek"})
     assert listed[0]["feedback"] == {"right": False, "answer": "the lek"}
+    assert told == ["the lek", None, None]
     (kept,) = read_records(tmp_path / "turns.jsonl", Turn)
     assert kept.golden_answers == ("the lek",)
 
@@ -227,6 +260,109 @@ def test_a_deleted_conversation_leaves_nothing(tmp_path: Path) -> None:
     with _journal(tmp_path) as journal:
         assert journal.questions() == []
     assert (tmp_path / "turns.jsonl").read_text() == (tmp_path / "accepted.jsonl").read_text() == ""
+
+
+def kept_turn(number: int, conversation: str) -> Turn:
+    return turn_of(TurnRequest(f"t{number}", conversation, "Which?", "local", number), finish="answer", prediction="x")
+
+
+def test_verdicts_and_deletions_leave_other_lines_and_the_event_loop_alone(tmp_path: Path) -> None:
+    write_records(tmp_path / "turns.jsonl", [kept_turn(n, f"c{n % 2}") for n in range(50)])
+    lines = [line.replace('"', ' "', 1) for line in (tmp_path / "turns.jsonl").read_text().splitlines()]
+    (tmp_path / "turns.jsonl").write_text("\n".join(lines) + "\n")
+
+    async def change() -> None:
+        store = TurnStore(tmp_path)
+        for work in (store.judge("t4", Feedback(False, "y")), store.forget("c1")):
+            task = asyncio.create_task(work)
+            await asyncio.sleep(0)
+            assert not task.done()  # a thread has it; others go on
+            await task
+        await store.judge("t6", Feedback(True))
+        store.close()
+
+    asyncio.run(change())
+    after = (tmp_path / "turns.jsonl").read_text().splitlines()
+    assert [line for line in after if line in lines] == [
+        line for line in lines[::2] if line not in (lines[4], lines[6])
+    ]
+    golden = {turn.id: turn.golden_answers for turn in read_records(tmp_path / "turns.jsonl", Turn)}
+    assert len(golden) == 25
+    assert (golden["t4"], golden["t6"], golden["t8"]) == (("y",), ("x",), ())
+
+
+def test_a_deletion_that_breaks_off_brings_nothing_back(tmp_path: Path) -> None:
+    store = TurnStore(tmp_path)
+
+    async def broken_off() -> None:
+        for number, conversation in enumerate(("gone", "waits")):
+            await store.accept(TurnRequest(f"t{number}", conversation, "Which?", "local", 0))
+        await store.end(kept_turn(0, "gone"))
+        with _full_disk(), pytest.raises(OSError, match="large"):
+            await store.forget("gone")
+
+    asyncio.run(broken_off())
+    store.close()
+    assert [request.id for request in TurnStore(tmp_path).pending] == ["t1"]
+
+
+async def _turns(desk: Desk, *requests: TurnRequest) -> list[LiveTurn]:
+    return [await desk.accept(request) for request in requests]
+
+
+@asynccontextmanager
+async def a_desk(policy: WritingPolicy, **limits: Any) -> AsyncIterator[Desk]:
+    """A desk for one turn at a time, without the service around it."""
+    environment = make_environment(load_profile("transcript"), DictRetriever(), EpisodeConfig())
+    async with Journal(IN_MEMORY) as journal:
+        model = Model(policy, Gate(PolicyConfig()))
+        agent = ChatAgent(modes_of(environment), model, None, journal, TurnStore(None), 0, 0)
+        yield Desk(agent, ChatServiceConfig(**limits), 1)
+
+
+def test_a_turn_that_is_stopped_before_its_first_line_frees_its_slot() -> None:
+    async def stopped() -> list[str]:
+        async with asyncio.timeout(30), a_desk(working()) as desk:
+            turns = await _turns(desk, *(TurnRequest(f"t{n}", f"c{n}", "Which?", "local", 0) for n in range(2)))
+            desk.cancel("t0")
+            return [[event async for events in turn.follow() for event in events][-1]["type"] for turn in turns]
+
+    assert asyncio.run(stopped()) == ["turn.cancelled", "turn.finished"]
+
+
+def test_who_comes_back_and_leaves_again_has_the_whole_time() -> None:
+    async def left_twice() -> list[str]:
+        abandoned: list[str] = []
+        live = LiveTurn(TurnRequest("t", "c", "Which?", "local", 0), abandoned.append, 0.01)
+        live.publish(started("c", "local", None, 0))
+        for _ in range(2):
+            listener = live.follow()
+            await anext(listener)
+            await listener.aclose()  # pyright: ignore[reportAttributeAccessIssue]
+        while not abandoned:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        return abandoned
+
+    assert asyncio.run(left_twice()) == ["t"]
+
+
+def test_looking_at_a_turn_searches_nothing(tmp_path: Path) -> None:
+    class Failing(DictRetriever):
+        async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+            self.searched.append(query)
+            raise RetrieverError("the index is down")
+
+    policy = working(hold=True)
+    with chat(policy, tmp_path, profile="rag", at_once=1) as served:
+        first, second = served.ask(), served.ask("Never begun?")
+        for turn in (second, first):
+            served.client.delete(f"/api/turns/{turn}")
+            served.events(turn)
+    with chat(policy, tmp_path, profile="rag", retriever=Failing()) as served:
+        for turn in (first, second):
+            assert served.events(turn)[-1]["type"] == "turn.cancelled"
+        assert served.retriever.searched == []
 
 
 def test_a_question_that_leans_on_others_is_rewritten_to_stand_alone(tmp_path: Path) -> None:

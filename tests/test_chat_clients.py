@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 
-from inference.chat.openai_replies import Reasoning, inert, reasoning_of
+from inference.chat.openai_api import Reasoning, inert, reasoning_of
 from steprag.types import Passage
-from tests.chat_parts import TOKEN, WORK, Served, WritingPolicy, chat, parsed, scripted
+from tests.chat_parts import Served, WritingPolicy, chat, parsed, scripted
 from tests.fakes import DictRetriever, answer, evidence, query
-from tests.test_chat import wait_for, working
+from tests.test_chat import working
 
 TITLE = """### Task:
 Generate a concise title summarizing the chat history.
@@ -80,8 +78,10 @@ def test_tools_that_a_client_offers_are_ignored_and_said_to_be() -> None:
     assert first["steprag"]["ignored"] == ["system"]
 
 
-def test_a_history_with_tool_calls_of_another_model_is_read() -> None:
+def test_a_long_history_with_tool_calls_of_another_model_is_read_from_its_end() -> None:
+    old = [{"role": role, "content": f"{role} {n}"} for n in range(150) for role in ("user", "assistant")]
     messages = [
+        *old,
         {"role": "user", "content": "What time is it?"},
         {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": {}}]},
         {"role": "tool", "tool_call_id": "1", "content": "noon"},
@@ -93,7 +93,9 @@ def test_a_history_with_tool_calls_of_another_model_is_read() -> None:
     with chat(working(), rewriter=rewriter) as served:
         reply = served.client.post("/v1/chat/completions", json={"model": "agent", "messages": messages})
     assert reply.json()["choices"][0]["message"]["content"] == "lek"
+    assert reply.json()["usage"]["prompt_tokens"] == 50
     assert "It is noon." in seen[0][1]["content"]
+    assert "assistant 149" in seen[0][1]["content"]
 
 
 def test_a_citation_links_to_its_passage_with_the_evidence_marked() -> None:
@@ -133,10 +135,16 @@ def test_clients_that_show_no_annotations_can_have_links_in_the_answer(stream: b
 def test_a_passage_that_attacks_stays_text_on_its_page_and_in_other_clients() -> None:
     attack = "<img src=x onerror=alert(1)> ![](https://evil.example/?q=1) {title} <script>alert(1)</script>"
     world = DictRetriever((Passage("1", attack, f"{attack} Tirana is the capital of Albania."),))
-    work = (query("Tirana"), evidence("Tirana is the capital of Albania."), answer("![](https://evil.example/)"))
+    work = (
+        query("Tirana"),
+        evidence("Tirana is the capital of Albania."),
+        answer("![](https://evil.example/) or 1 < 2 <b>lek</b>"),
+    )
     with chat(WritingPolicy(scripted(*work)), retriever=world) as served:
         message = completed(served, "What?")["choices"][0]["message"]
         page = httpx2.get(message["annotations"][0]["url_citation"]["url"]).text
+    assert message["content"] == "! [](https://evil.example/) or 1 < 2 ‹b>lek‹/b>"
+    assert message["annotations"][0]["url_citation"]["end_index"] == len(message["content"])
     for text in (message["reasoning"], message["content"]):
         assert "![" not in text
     assert "<" not in message["reasoning"]
@@ -155,19 +163,3 @@ def test_reasoning_is_the_text_without_tags_however_it_is_cut(size: int) -> None
     written = "".join(lone.of({"type": "step.delta", "text": piece}) for piece in ("<pl", "an>1. Who", "?</plan>"))
     assert written + lone.of({"type": "step.finished"}) == "plan: 1. Who?\n\n"
     assert inert("[a](b)") == "[a] (b)"
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")
-@pytest.mark.parametrize("stream", ["true", "false"])
-def test_a_killed_curl_frees_its_slot(stream: str) -> None:
-    policy = working(hold=True)
-    with chat(policy, at_once=1) as served:
-        body = f'{{"model": "agent", "stream": {stream}, "messages": [{{"role": "user", "content": "Which?"}}]}}'
-        command = ["curl", "-sN", f"{served.url}/v1/chat/completions", "-H", f"Authorization: Bearer {TOKEN}",
-                   "-H", "Content-Type: application/json", "-d", body]  # fmt: skip
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as curl:
-            wait_for(lambda: policy.begun)
-            curl.kill()
-        wait_for(lambda: policy.cancelled)
-        policy.script, policy.hold = scripted(*WORK), False
-        assert served.whole()[-1]["finish"] == "answer"

@@ -11,7 +11,7 @@ from steprag.runs import open_run
 from steprag.training_rows import HumanPair, Pair
 from steprag.types import Turn
 from tests.chat_parts import WORK, Served, WritingPolicy, chat, scripted
-from tests.fakes import evidence
+from tests.fakes import answer, evidence
 from tests.test_chat import in_order, wait_for
 
 REFUSED = "I do not know."
@@ -32,6 +32,8 @@ def test_a_fork_goes_on_from_the_changed_step_and_becomes_a_preference(tmp_path:
         refused = served.client.post(f"/api/turns/{turn}/fork", json={"step": 2, "text": evidence("x")})
         assert refused.status_code == 422
         assert refused.json()["error"]["code"] == "wrong_action"
+        long = served.client.post(f"/api/turns/{turn}/fork", json={"step": 2, "text": "x" * 9000})
+        assert long.status_code == 422
         fork = served.client.post(f"/api/turns/{turn}/fork", json={"step": 2, "text": "currency of Albania"}).json()
         events = served.events(fork["turn"])
         assert served.retriever.searched[searched:] == ["currency of Albania"]
@@ -48,6 +50,28 @@ def test_a_fork_goes_on_from_the_changed_step_and_becomes_a_preference(tmp_path:
     assert pair["prompt"][-1]["role"] == "user"
     (_, forked) = read_records(tmp_path / "turns.jsonl", Turn)
     assert (forked.parent, forked.given, forked.prediction) == (turn, 3, "lek")
+
+
+def test_a_fork_sees_what_the_question_itself_found_as_the_turn_before_did(tmp_path: Path) -> None:
+    thought, answered = "<reason> Tirana is the capital of Albania. </reason>", answer("lek")
+    policy = WritingPolicy(scripted(thought, answered, answered))
+    with chat(policy, tmp_path, profile="ircot") as served:
+        turn = served.whole("Where is Tirana?")[0]["turn"]
+        events = forked(served, turn, step=0, text="Albania uses the lek.")
+        in_order(events)
+        direct = served.whole("Where is Lima?", mode="direct")
+    (pair,) = read_records(tmp_path / "preferred.jsonl", HumanPair)
+    assert pair.prompt == policy.prompts[0]
+    first, _, forked_prompt, alone = (prompt[-1]["content"] for prompt in policy.prompts)
+    assert "Tirana: Tirana is the capital" in first
+    assert forked_prompt.startswith(first.rpartition("\n")[0])
+    assert served.retriever.searched == [
+        "Where is Tirana?",
+        "Tirana is the capital of Albania.",
+        "Albania uses the lek.",
+    ]
+    assert "Passages" not in alone
+    assert "passages" not in {event["type"] for event in direct}
 
 
 def test_a_refused_completion_is_written_by_a_person_and_becomes_a_pair(tmp_path: Path) -> None:

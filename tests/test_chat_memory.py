@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from inference.chat.config import ChatConfig
-from inference.chat.memory import ChoiceFormat
-from inference.chat.referents import names, rewritings
+from inference.chat.memory import ChoiceFormat, names, rewritings
 from inference.chat.serve import SMALL
 from inference.config import config_of
 from tests.chat_parts import WritingPolicy, chat

@@ -19,7 +19,7 @@ from steprag.errors import PolicyError
 from steprag.policy.client import OpenAIPolicy
 from steprag.policy.replies import whole_reply
 from steprag.sections import PolicyConfig
-from tests.chat_parts import BEARER, TOKEN, WORK, Served, WritingPolicy, chat, parsed, scripted
+from tests.chat_parts import BEARER, TOKEN, WORK, Served, WritingPolicy, chat, scripted
 from tests.fakes import answer, query
 from tests.streaming import streaming_endpoint
 from tests.test_chat import wait_for, working
@@ -54,17 +54,6 @@ def test_the_openai_package_reads_steps_answer_sources_and_usage() -> None:
     assert chunks[-1].usage.total_tokens == 5 * 15
     events = [chunk.model_extra["steprag"] for chunk in chunks if chunk.model_extra and "steprag" in chunk.model_extra]
     assert [events[0]["type"], events[-1]["type"]] == ["turn.started", "turn.finished"]
-
-
-def test_without_streaming_the_answer_is_the_same() -> None:
-    with chat(working()) as served:
-        whole = client(served).chat.completions.create(model="agent-local", messages=asked())
-    message = whole.choices[0].message
-    assert message.content == "lek"
-    assert message.annotations
-    assert [one.url_citation.title for one in message.annotations] == ["Tirana", "Albania"]
-    assert whole.usage
-    assert whole.usage.prompt_tokens == 50
 
 
 def test_a_refused_completion_is_told_as_content_and_a_failure_as_an_error() -> None:
@@ -234,16 +223,6 @@ def test_an_engine_that_repeats_what_it_writes_on_is_not_heard_doing_so() -> Non
     reply = asyncio.run(whole_reply(chunks(), "So the answer is", heard.append))
     assert heard == [" lek"]
     assert reply["choices"][0]["message"]["content"] == "So the answer is lek"
-
-
-def test_events_of_a_reply_are_read_by_any_sse_client() -> None:
-    with chat(working()) as served:
-        body = {"model": "agent", "messages": asked(), "stream": True}
-        with served.client.stream("POST", "/v1/chat/completions", json=body) as reply:
-            lines = list(reply.iter_lines())
-    assert lines[-3:-1] == ["data: [DONE]", ""] or lines[-2:] == ["data: [DONE]", ""]
-    first = next(parsed(iter(lines)))
-    assert first["object"] == "chat.completion.chunk"
 
 
 def test_a_reader_of_a_byte_at_a_time_holds_nobody_up() -> None:

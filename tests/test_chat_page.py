@@ -42,7 +42,7 @@ def ended(page: Any, turns: int = 1) -> Any:
 
 
 def test_the_first_screen_says_what_this_is_and_what_answers(browser: Any) -> None:
-    with chat(working()) as served, page_in(browser) as page:
+    with chat(working(), examples=(QUESTION, "Where is Lima?")) as served, page_in(browser) as page:
         opened(page, served)
         assert page.url == f"{served.url}/"  # the token is gone from the address, and no script can read the cookie
         assert page.evaluate("document.cookie") == ""
@@ -52,11 +52,12 @@ def test_the_first_screen_says_what_this_is_and_what_answers(browser: Any) -> No
         assert "world" in words
         assert page.get_by_role("combobox", name="Mode").locator("option").count() == 2
         examples = page.locator(".examples button")
-        assert examples.count() == 3
+        assert examples.count() == 2
         examples.first.click()
-        assert (
-            ended(page).locator("h2").inner_text() == "Which currency is used in the country whose capital is Tirana?"
-        )
+        assert ended(page).locator("h2").inner_text() == QUESTION
+    with chat(working()) as served, page_in(browser) as page:
+        opened(page, served)
+        assert page.get_by_text("Try one").count() == 0  # of an index that nobody knows
 
 
 def test_without_its_token_the_page_asks_for_it(browser: Any) -> None:
@@ -296,6 +297,27 @@ def test_conversations_are_listed_opened_and_deleted(browser: Any) -> None:
         page.get_by_role("link", name="First?").wait_for(state="detached")
         page.goto(first)
         page.locator(".notice", has_text="not there any more").wait_for()
+
+
+def test_only_turns_that_are_drawn_are_asked_for_and_none_after_an_error(browser: Any) -> None:
+    asked: list[str] = []
+    with chat(WritingPolicy(lambda messages: answer("lek"))) as served, page_in(browser) as page:
+        more: dict[str, str] = {}
+        for number in range(22):
+            told = served.whole(f"Question {number}?", mode="direct", **more)
+            more = {"conversation": told[0]["conversation"]}
+        opened(page, served)
+        page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/events") else None)
+        page.goto(f"{served.url}/#c={more['conversation']}")
+        ended(page, 20)
+        assert len(asked) == 20
+        broken = {"error": {"message": "the journal is damaged", "code": "failed"}}
+        page.route("**/events", lambda route: route.fulfill(status=500, json=broken))
+        page.get_by_role("button", name="Show earlier turns").click()
+        page.get_by_text("The journal is damaged.").first.wait_for()
+        ended(page, 2)
+        page.wait_for_timeout(4000)  # longer than the browser waits before it tries again
+        assert len(asked) == 20 + 2 * 2  # each asks once, and once why
 
 
 class BrokenPolicy(WritingPolicy):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from inference.chat.api import PAGE
-from steprag.web.assets import SHARED, VENDOR, page_file
+from inference.chat.routes import PAGE
+from steprag.web.app import SHARED, VENDOR, page_file
 
 MODULES = sorted([*PAGE.glob("*.js"), *SHARED.glob("*.js")])
 IMPORT = re.compile(r'^(?:import|export) (?:\* as \w+|\w+|\{([^}]*)\})(?: from "([^"]+)")?;$', re.MULTILINE)

@@ -34,7 +34,7 @@ from steprag.view.api import create_view_app
 from steprag.view.export import document, write_export
 from steprag.view.folders import open_folders
 from steprag.web.app import FREE
-from steprag.web.guard import Door
+from steprag.web.guard import Access
 from tests.viewing import MARKUP, SHIPPED, TOKEN, answered_run, made_run, made_tree, shipped_lines, shipped_run
 
 Ask = Callable[[httpx2.AsyncClient], Coroutine[Any, Any, Any]]
@@ -44,7 +44,7 @@ def asked(ask: Ask, *runs: Path, token: str | None = TOKEN) -> Any:
     """What `ask` gets from a viewer of these runs, without a socket between."""
 
     async def whole() -> Any:
-        app = create_view_app(Answers(open_folders(map(str, runs))), Door(TOKEN, True, FREE, 2**16, "steprag1"))
+        app = create_view_app(Answers(open_folders(map(str, runs))), Access(TOKEN, True, FREE, 2**16, "steprag1"))
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         transport = httpx2.ASGITransport(app)
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:1", headers=headers) as client:

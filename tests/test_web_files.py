@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from steprag.web.assets import VENDOR
+from steprag.web.app import VENDOR
 
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]

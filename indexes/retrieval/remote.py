@@ -15,7 +15,6 @@ import httpx2
 from indexes.retrieval.rankings import asked_of, named
 from steprag.bounded_http import BoundedClient, checked_url
 from steprag.errors import ConfigError, DataError, RetrieverError
-from steprag.hosts import is_loopback
 from steprag.inputs import passage_from_row
 from steprag.json_text import NotJson, decoded
 from steprag.progress import say

@@ -27,7 +27,7 @@ from indexes.service.config import LimitsConfig
 from steprag.errors import StepragError
 from steprag.types import Passage
 from steprag.web.guard import Door, Guard
-from steprag.web.replies import ApiError, as_json, tell_errors
+from steprag.web.app import ApiError, as_json, tell_errors
 
 ROUTES = frozenset({"/retrieve", "/search", "/batch_search", "/health", "/metrics"})
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)

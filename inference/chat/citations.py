@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from steprag.types import Passage, State
 
 RUN = 4
-"""Words in a row that evidence and passage must share; all of the evidence, where it has fewer."""
+"""Words in a row that evidence and passage must share; all of the shorter text, where it has fewer."""
 ENOUGH = 0.5
 """The part of a sentence's words that a passage must have to be cited for it."""
-_WORD = re.compile(r"\w+")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+"""Scripts that put no space between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
 
 
 @dataclass(frozen=True)
@@ -54,65 +58,64 @@ def citations(state: State, keeps: frozenset[str]) -> tuple[Citation, ...]:
     found = [*state.earlier, state.passages]
     numbers = numbered(found)
     passages = {passage.id: passage for row in found for passage in row}
-    cited: dict[str, tuple[int, list[tuple[int, int]]]] = {}
+    texts = {id: _Text(passage.text) for id, passage in passages.items()}
+    cited: dict[str, tuple[int, set[int]]] = {}
     for place, step in enumerate(state.steps):
         if step.action in keeps:
-            seen = {passage.id: passage.text for row in found[: place + 1] for passage in row}
+            seen = {passage.id: texts[passage.id] for row in found[: place + 1] for passage in row}
             for sentence in _SENTENCE_END.split(step.content):
-                for id, spans in _best(sentence, seen).items():
-                    cited.setdefault(id, (place, []))[1].extend(spans)
+                for id, words in _best(_Text(sentence), seen).items():
+                    cited.setdefault(id, (place, set()))[1].update(words)
     return tuple(
-        Citation(n, passages[id], *((cited[id][0], _merged(cited[id][1])) if id in cited else (None, ())))
+        Citation(n, passages[id], *((cited[id][0], texts[id].spans(cited[id][1])) if id in cited else (None, ())))
         for id, n in numbers.items()
     )
 
 
-def _best(sentence: str, texts: dict[str, str]) -> dict[str, tuple[tuple[int, int], ...]]:
-    """The spans in those of the texts that hold most of a sentence's words, and at least half of them. Others share
+class _Text:
+    """A text cut into words once, however often it is compared. Case is not looked at; where no spaces stand between
+    words, each character is one.
+    """
+
+    def __init__(self, text: str) -> None:
+        matches = [*_WORD.finditer(text)]
+        self.words = [match.group().lower() for match in matches]
+        self._places = [match.span() for match in matches]
+        self._runs: dict[int, dict[tuple[str, ...], list[int]]] = {}
+
+    def runs(self, length: int) -> dict[tuple[str, ...], list[int]]:
+        """Every run of so many words, and where it begins, counted in words."""
+        if length not in self._runs:
+            runs = self._runs[length] = {}
+            for start in range(len(self.words) - length + 1):
+                runs.setdefault(tuple(self.words[start : start + length]), []).append(start)
+        return self._runs[length]
+
+    def spans(self, words: set[int]) -> tuple[tuple[int, int], ...]:
+        """The words of these numbers as [start, end) in characters; neighbours are one span."""
+        spans: list[tuple[int, int]] = []
+        for word in sorted(words):
+            start, end = self._places[word]
+            spans.append((spans.pop()[0], end) if word - 1 in words else (start, end))
+        return tuple(spans)
+
+
+def _best(sentence: _Text, texts: dict[str, _Text]) -> dict[str, set[int]]:
+    """The words in those of the texts that hold most of a sentence's words, and at least half of them. Others share
     phrases with it ("is the capital of") and no facts.
     """
-    shares = {id: _share(sentence, text) for id, text in texts.items()}
-    most = max(shares.values(), default=0.0)
-    return {id: shared_spans(sentence, texts[id]) for id, share in shares.items() if share == most >= ENOUGH}
+    shares = {id: _shared(text, sentence) for id, text in texts.items()}
+    most = max(map(len, shares.values()), default=0)
+    if most < ENOUGH * len(sentence.words):
+        return {}
+    return {id: _shared(sentence, texts[id]) for id, words in shares.items() if len(words) == most > 0}
 
 
-def _share(sentence: str, text: str) -> float:
-    """The part of a sentence's words that stand in runs which `text` has too."""
-    words = _words(sentence)
-    length, spans = len(words), shared_spans(text, sentence)
-    covered = sum(len(_words(sentence[start:end])) for start, end in spans)
-    return covered / length if length else 0.0
-
-
-def _merged(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Spans in order, those that touch as one."""
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return tuple(merged)
-
-
-def _words(text: str) -> list[str]:
-    return [match.group().lower() for match in _WORD.finditer(text)]
-
-
-def shared_spans(evidence: str, text: str) -> tuple[tuple[int, int], ...]:
-    """Where `text` has RUN or more words of `evidence` in a row, as [start, end) in characters; case is not looked at.
-
-    Evidence that says there is none ("None") stands nowhere.
-    """
-    words = _words(evidence)
-    if not words or words == ["none"]:
-        return ()
-    places = [(match.group().lower(), match.start(), match.end()) for match in _WORD.finditer(text)]
-    length = min(RUN, len(words))
-    runs = {tuple(words[start : start + length]) for start in range(len(words) - length + 1)}
-    spans: list[tuple[int, int]] = []
-    for start in range(len(places) - length + 1):
-        window = places[start : start + length]
-        if tuple(word for word, _, _ in window) in runs:
-            spans.append((window[0][1], window[-1][2]))
-    return _merged(spans)
+def _shared(evidence: _Text, text: _Text) -> set[int]:
+    """The words of `text`, by number, that stand in a run of RUN or more words which `evidence` has too."""
+    length = min(RUN, len(evidence.words), len(text.words))
+    if not length or ["none"] in (evidence.words, text.words):  # "None" says that there is no evidence
+        return set()
+    runs = text.runs(length)
+    common = evidence.runs(length).keys() & runs.keys()
+    return {start + word for run in common for start in runs[run] for word in range(length)}

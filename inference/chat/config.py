@@ -30,6 +30,8 @@ class ChatServiceConfig(Section):
     history: int = Field(default=10, ge=0, description="earlier turns that the rewriter reads")
     question_chars: Positive = Field(default=8192, description="characters in a question; more is 422")
     body_bytes: Positive = Field(default=2**20, description="longest request body; more is 413")
+    examples: tuple[str, ...] = Field(default=(), description="questions that the page offers; of the demo's index, "
+                                      "where none are given, three that it can answer")  # fmt: skip
     keep: bool = Field(default=True, description="write turns into the run folder; false: memory only")
 
 

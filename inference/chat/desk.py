@@ -6,12 +6,15 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict, deque
+from collections.abc import Coroutine
 from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from inference.chat import events
 from inference.chat.config import ChatServiceConfig
-from inference.chat.live import LiveTurn
-from inference.chat.player import ChatAgent, end_of, play, turn_of
+from inference.chat.events import LiveTurn, end_of
+from inference.chat.player import ChatAgent, play, turn_of
 from inference.chat.store import TurnRequest
 from steprag.errors import StepragError
 from steprag.types import Passage, Step, Turn, Usage
@@ -19,6 +22,7 @@ from steprag.types import Passage, Step, Turn, Usage
 log = logging.getLogger(__name__)
 REMEMBERED = 256
 """Turns that ended whose events are still in memory, deltas and all."""
+BROKE = "a fault of the service; its log says more"
 
 
 class Full(Exception):
@@ -40,84 +44,105 @@ def so_far(live: LiveTurn) -> dict[str, Any]:
 
 
 class Desk:
-    """The queue of a service. One turn of a conversation at a time; conversations take turns.
-
-    `ended`: turns since the start and their seconds, by how they ended; `refused`: those that found no room.
+    """The queue of a service. One turn of a conversation at a time; conversations take turns. `metrics`: Prometheus'
+    registry of what it has done.
     """
 
     def __init__(self, chat: ChatAgent, limits: ChatServiceConfig, at_once: int) -> None:
         self.chat, self._limits, self._at_once = chat, limits, at_once
         self._live: OrderedDict[str, LiveTurn] = OrderedDict()
+        self._accepting: dict[str, str] = {}
         self._waiting: OrderedDict[str, deque[LiveTurn]] = OrderedDict()
         self._playing: dict[str, LiveTurn] = {}
         self._closing = False
-        self.ended: dict[str, tuple[int, float]] = {}
-        self.refused = 0
+        self.metrics = metrics = CollectorRegistry()
+        Gauge("steprag_turns_waiting", "Turns accepted and not begun", registry=metrics).set_function(
+            lambda: self.waiting
+        )
+        Gauge("steprag_turns_playing", "Turns that are played now", registry=metrics).set_function(lambda: self.playing)
+        self._refused = Counter("steprag_turns_refused", "Questions refused because too many wait", registry=metrics)
+        by = {"labelnames": ["finish"], "registry": metrics}
+        self._ended = Counter("steprag_turns", "Turns that ended since the start, by how", **by)
+        self._seconds = Counter("steprag_turn_seconds", "What their play took", **by)
         for request in chat.store.pending:  # a service that was killed goes on
-            self._queue(LiveTurn(request, self._left))
+            self._queue(request)
 
     @property
     def waiting(self) -> int:
         """Turns that were accepted and are not begun."""
-        return sum(map(len, self._waiting.values()))
+        return len(self._accepting) + sum(map(len, self._waiting.values()))
 
     @property
     def playing(self) -> int:
         """Turns that are played now."""
         return len(self._playing)
 
-    def accept(self, request: TurnRequest) -> LiveTurn:
+    async def accept(self, request: TurnRequest) -> LiveTurn:
         """Takes a turn; it is kept when this returns. Raises Full."""
         if self.waiting >= self._limits.waiting:
-            self.refused += 1
+            self._refused.inc()
             raise Full
-        self.chat.store.accept(request)
-        live = LiveTurn(request, self._left)
-        self._queue(live)
-        return live
+        self._accepting[request.id] = request.conversation
+        try:
+            await self.chat.store.accept(request)
+        finally:
+            del self._accepting[request.id]
+        return self._queue(request)
 
     def live(self, turn_id: str) -> LiveTurn | None:
         """A turn whose events are in memory."""
         return self._live.get(turn_id)
 
-    def of(self, conversation: str) -> list[LiveTurn]:
-        """The turns of a conversation that did not end yet."""
-        return [live for live in self._live.values() if live.request.conversation == conversation and not live.over]
+    def busy(self, conversation: str) -> bool:
+        """Whether a turn of the conversation has not ended yet."""
+        return bool(self._of(conversation)) or conversation in self._accepting.values()
 
     def cancel(self, turn_id: str) -> None:
         """Ends a turn that waits or plays; the request to the engine is closed."""
         live = self._live.get(turn_id)
-        if live is None or live.over:
+        if live is None or live.over or live.cancelled or live.ending:
             return
         live.cancelled = True
         if live.task is not None:
             live.task.cancel()
             return
         self._waiting[live.request.conversation].remove(live)
-        self._end(live, turn_of(live.request, finish="cancelled"))
+        self._start(live, self._end(live, self._stopped(live)))
 
-    def forget(self, conversation: str) -> None:
+    async def forget(self, conversation: str) -> None:
         """Ends and deletes a conversation: its turns, and their calls in the journal."""
-        for live in self.of(conversation):
+        under_way = self._of(conversation)
+        for live in under_way:
             self.cancel(live.id)
-        for turn_id in self.chat.store.forget(conversation):
-            self._live.pop(turn_id, None)
+        while tasks := [live.task for live in under_way if live.task and not live.task.done()]:
+            await asyncio.wait(tasks)
+        turns = [*self.chat.store.conversations.get(conversation, ())]
+        for turn_id in turns:
             self.chat.journal.forget(turn_id)
+        await self.chat.store.forget(conversation)
+        for turn_id in turns:
+            self._live.pop(turn_id, None)
 
     async def close(self) -> None:
         """Stops playing. What was accepted and not answered is played at the next start."""
         self._closing = True
-        tasks = [live.task for live in self._playing.values() if live.task]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := [live.task for live in self._live.values() if live.task and not live.task.done()]:
+            for live in self._playing.values():
+                if live.task and not live.ending:
+                    live.task.cancel()
+            await asyncio.wait(tasks)
 
-    def _queue(self, live: LiveTurn) -> None:
-        request = live.request
+    def _of(self, conversation: str) -> list[LiveTurn]:
+        turns = self.chat.store.conversations.get(conversation, ())
+        return [live for turn_id in turns if (live := self._live.get(turn_id)) and not live.over]
+
+    def _queue(self, request: TurnRequest) -> LiveTurn:
+        live = LiveTurn(request, self._abandon, self._limits.leave)
         self._live[live.id] = live
         live.publish(events.started(request.conversation, request.mode, request.parent, self.waiting))
         self._waiting.setdefault(request.conversation, deque()).append(live)
         self._begin()
+        return live
 
     def _begin(self) -> None:
         """Begins as many turns as there is room for: the next one of each conversation that has none under way."""
@@ -131,8 +156,28 @@ class Desk:
                 live = turns.popleft()
                 self._waiting.move_to_end(conversation)
                 self._playing[conversation] = live
-                live.task = asyncio.create_task(self._play(live))
-                live.task.add_done_callback(lambda task, live=live: self._broke(live, task))
+                self._start(live, self._play(live))
+
+    def _start(self, live: LiveTurn, work: Coroutine[Any, Any, None]) -> None:
+        live.task = asyncio.create_task(work)
+        live.task.add_done_callback(lambda task: self._done(live, task))
+
+    def _done(self, live: LiveTurn, task: asyncio.Task[None]) -> None:
+        """Frees the turn's place, whatever ended the task: one that is cancelled before its first step runs no line of
+        its own. A fault of this program must not leave anyone waiting: it is logged, and the turn fails.
+        """
+        if self._playing.get(live.request.conversation) is live:
+            del self._playing[live.request.conversation]
+        error = None if task.cancelled() else task.exception()
+        if error:
+            log.error("turn %s broke", live.id, exc_info=error)
+        if error and live.ending and not live.over:
+            live.publish(events.failed(BROKE, "failed"))
+        elif error and not live.over:
+            self._start(live, self._end(live, turn_of(live.request, finish="failed", error=BROKE)))
+        elif task.cancelled() and live.cancelled and not live.over:
+            self._start(live, self._end(live, self._stopped(live)))
+        self._begin()
 
     async def _play(self, live: LiveTurn) -> None:
         live.begun = time.monotonic()
@@ -141,19 +186,8 @@ class Desk:
         except asyncio.CancelledError:
             if not live.cancelled:  # the service ends: the turn is played again at its next start
                 raise
-            turn = turn_of(live.request, finish="cancelled", seconds=live.seconds, **so_far(live))
-        finally:
-            del self._playing[live.request.conversation]
-        self._end(live, turn)
-        self._begin()
-
-    def _broke(self, live: LiveTurn, task: asyncio.Task[None]) -> None:
-        """A fault of this program must not leave anyone waiting: it is logged, and the turn fails."""
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        log.error("turn %s broke", live.id, exc_info=error)
-        self._end(live, turn_of(live.request, finish="failed", error="a fault of the service; its log says more"))
-        self._begin()
+            turn = self._stopped(live)
+        await self._end(live, turn)
 
     async def _played(self, live: LiveTurn) -> Turn:
         """The turn as it ended, whatever ended it."""
@@ -167,27 +201,25 @@ class Desk:
             error = str(problem)
         return turn_of(live.request, finish="failed", error=error, seconds=live.seconds, **so_far(live))
 
-    def _end(self, live: LiveTurn, turn: Turn) -> None:
+    def _stopped(self, live: LiveTurn) -> Turn:
+        return turn_of(live.request, finish="cancelled", seconds=live.seconds, **so_far(live))
+
+    async def _end(self, live: LiveTurn, turn: Turn) -> None:
         """Keeps the turn, then tells its last event."""
-        request, last = live.request, end_of(turn)
-        known = request.id in {one.id for one in self.chat.store.pending}
+        live.ending, last = True, end_of(turn)
         try:
-            if known:  # else its conversation was deleted meanwhile
-                self.chat.store.end(request, turn)
+            if self.chat.store.waits(turn.id):  # else its conversation was deleted meanwhile
+                await self.chat.store.end(turn)
         except (OSError, StepragError) as problem:
             log.warning("turn %s is not kept: %s", live.id, problem)
             last = events.failed(f"the turn cannot be kept: {problem}", "not_kept")
         live.publish(last)
-        count, seconds = self.ended.get(turn.finish, (0, 0.0))
-        self.ended[turn.finish] = (count + 1, seconds + turn.seconds)
+        self._ended.labels(turn.finish).inc()
+        self._seconds.labels(turn.finish).inc(turn.seconds)
         ended = [one for one in self._live.values() if one.over and not one.listeners]
         for old in ended[: max(0, len(ended) - REMEMBERED)]:
             del self._live[old.id]
 
-    def _left(self, live: LiveTurn) -> None:
-        """The last listener left: someone may come back, or nobody wants the answer any more."""
-        asyncio.get_running_loop().call_later(self._limits.leave, self._abandon, live)
-
-    def _abandon(self, live: LiveTurn) -> None:
-        if not live.listeners and not self._closing:
-            self.cancel(live.id)
+    def _abandon(self, turn_id: str) -> None:
+        if not self._closing:
+            self.cancel(turn_id)

@@ -1,4 +1,4 @@
-"""What a turn tells while it is played: JSON objects, in an order that `next_state` knows.
+"""What a turn tells while it is played: JSON objects, in an order that `next_state` knows; and who listens to it.
 
     started question (step.started delta* step.finished passages?)* answer? (finished | failed | cancelled)
 
@@ -8,14 +8,21 @@ A turn whose profile searches with the question itself begins with `passages` of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from inference.chat.citations import Citation
+from inference.chat.store import TurnRequest
 from steprag.agent.retriever import url_of
-from steprag.types import Passage, Step, Usage
+from steprag.types import Passage, Step, Turn, Usage
 
 Event = dict[str, Any]
+PING = 15.0
+"""Seconds without an event after which listeners are told so: their connections must be seen to live."""
 
 ENDS = ("turn.finished", "turn.failed", "turn.cancelled")
 _AFTER: dict[str, tuple[str, ...]] = {
@@ -105,3 +112,86 @@ def failed(message: str, code: str) -> Event:
 def cancelled() -> Event:
     """Someone ended the turn."""
     return {"type": "turn.cancelled"}
+
+
+def end_of(turn: Turn) -> Event:
+    """The last event of a turn that ended."""
+    if turn.finish == "cancelled":
+        return cancelled()
+    if turn.finish == "failed":
+        return failed(turn.error or "", "failed")
+    return finished(turn.finish, turn.usage, turn.seconds, turn.refused)
+
+
+@dataclass
+class LiveTurn:
+    """A turn while it is played. Its events are one list that every listener reads at its own pace, so a slow one costs
+    no memory.
+
+    `abandon` is called where nobody has listened for `abandon_after` seconds since the last listener left and the turn
+    is not over. `ending`: its record is being written. `mark` names this telling: a service that started again tells a
+    turn anew, in other pieces.
+    """
+
+    request: TurnRequest
+    abandon: Callable[[str], None]
+    abandon_after: float
+    events: list[Event] = field(default_factory=list)
+    begun: float | None = None
+    cancelled: bool = False
+    ending: bool = False
+    listeners: int = 0
+    task: asyncio.Task[None] | None = None
+    mark: str = field(default_factory=lambda: secrets.token_hex(4))
+    _state: str = ""
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _abandoning: asyncio.TimerHandle | None = None
+
+    @property
+    def id(self) -> str:
+        """The turn's id."""
+        return self.request.id
+
+    @property
+    def over(self) -> bool:
+        """Whether its last event is there."""
+        return self._state in ENDS
+
+    @property
+    def seconds(self) -> float:
+        """Since the play began."""
+        return 0.0 if self.begun is None else time.monotonic() - self.begun
+
+    def publish(self, event: Event) -> None:
+        """Adds an event. Raises ValueError where it may not stand there (`next_state`)."""
+        self._state = next_state(self._state, event)
+        self.events.append({"turn": self.id, **event})
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    async def follow(self, after: int = 0) -> AsyncIterator[list[Event]]:
+        """The events from place `after` on until the turn is over, as many at once as there are. An empty list says
+        that PING seconds passed without one.
+        """
+        self.listeners += 1
+        if self._abandoning:
+            self._abandoning.cancel()
+        try:
+            place = after
+            while True:
+                if place < len(self.events):
+                    news, place = self.events[place:], len(self.events)
+                    yield news
+                elif self.over:
+                    return
+                else:
+                    try:
+                        async with asyncio.timeout(PING):
+                            await self._news.wait()
+                    except TimeoutError:
+                        yield []
+        finally:
+            self.listeners -= 1
+            if not self.listeners and not self.over:
+                loop = asyncio.get_running_loop()
+                self._abandoning = loop.call_later(self.abandon_after, self.abandon, self.id)

@@ -1,7 +1,8 @@
-"""Plays a turn with the one agent, and tells it as events; tells a turn that ended again from what was kept of it."""
+"""Plays a turn with the one agent, and tells it as events."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import aclosing
@@ -10,21 +11,19 @@ from typing import Any
 
 from inference.chat import events
 from inference.chat.citations import citations, numbered
-from inference.chat.events import Event
-from inference.chat.live import LiveTurn
+from inference.chat.events import Event, LiveTurn
 from inference.chat.memory import ROLE, Rewriter
 from inference.chat.store import TurnRequest, TurnStore
-from inference.predictions import BROKEN_OFF
 from steprag.agent.environment import Environment
 from steprag.agent.open import Agent
 from steprag.agent.retriever import Choosing, Retriever, url_of
 from steprag.agent.rollout import Asked, Heard, Taken, rollout
 from steprag.batch.journal import Journal, QuestionCalls
-from steprag.batch.journalled import state_of
-from steprag.errors import StepFormatError
 from steprag.policy.client import Model
 from steprag.policy.replies import HeardPolicy
 from steprag.types import Completion, Episode, Found, Passage, Question, State, Step, Turn, Usage
+from steprag.policy.replies import HeardPolicy
+from steprag.types import Episode, Found, Passage, Question, State, Turn, Usage
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,9 @@ async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
     teller = _Teller(live, chat.environment(request.mode).retriever)
     agent = calls.agent(Agent(chat.environment(request.mode), _heard(chat.policy, teller)))
     state = agent.environment.start(seen)
+    if request.given:
+        state = await agent.environment.opened(state)  # as in the turn that it forks
+        teller.found(agent.environment, state)
     for place, step in enumerate(request.given):
         state = await agent.environment.apply(state, step)
         live.publish(events.step_finished(place, step, given=True))
@@ -73,7 +75,7 @@ async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
                 case Taken():
                     teller.taken(agent.environment, turn)
                 case Episode():
-                    return _ended(request, turn, agent.environment, live)
+                    return await _ended(request, turn, agent.environment, live)
                 case Heard():
                     pass
     raise RuntimeError("a rollout ended without its episode")
@@ -98,10 +100,10 @@ def _heard(policy: Model, teller: _Teller) -> Model:
     return replace(policy, policy=HeardPolicy(policy.policy, teller.heard))
 
 
-def _ended(request: TurnRequest, episode: Episode, environment: Environment, live: LiveTurn) -> Turn:
+async def _ended(request: TurnRequest, episode: Episode, environment: Environment, live: LiveTurn) -> Turn:
     """The turn of a finished episode; its answer is published."""
     if episode.prediction is not None:
-        live.publish(_answer(episode.state, environment))
+        live.publish(await answer_event(episode.state, environment))
     state = episode.state
     found = tuple(row for place, row in enumerate([*state.earlier, state.passages]) if _led(environment, state, place))
     return turn_of(request, question=state.question, steps=state.steps, passages=found, usage=episode.usage,
@@ -123,10 +125,11 @@ def turn_of(request: TurnRequest, *, passages: tuple[Any, ...] = (), **fields: A
                 given=len(request.given), **{**blank, **fields})  # fmt: skip
 
 
-def _answer(state: State, environment: Environment) -> Event:
+async def answer_event(state: State, environment: Environment) -> Event:
+    """The answer that `state` ends with, and what it rests on; a thread compares the texts."""
     grammar = environment.profile.grammar
     keeps = frozenset(action.name for action in grammar.actions if action.keeps and not action.terminal)
-    return events.answer(state.steps[-1].content, citations(state, keeps))
+    return events.answer(state.steps[-1].content, await asyncio.to_thread(citations, state, keeps))
 
 
 class _Teller:
@@ -184,72 +187,3 @@ def _source(passages: tuple[Passage, ...]) -> str:
 
 def _difference(after: Usage, before: Usage) -> Usage:
     return Usage(*(late - early for late, early in zip(vars(after).values(), vars(before).values(), strict=True)))
-
-
-@dataclass(frozen=True)
-class StepDetail:
-    """A step as the policy saw it. `candidates`: the raw completions, each with the reason for which it was refused."""
-
-    messages: tuple[Any, ...]
-    allowed: tuple[str, ...]
-    candidates: tuple[tuple[str, str | None], ...]
-
-
-async def states_of(chat: ChatAgent, turn: Turn | TurnRequest, question: str, steps: tuple[Step, ...]) -> list[State]:
-    """The states of a turn, from its start on; searches come from the journal."""
-    environment = chat.environment(turn.mode)
-    calls = chat.journal.question(Question(turn.id, turn.asked, ()), live=True)
-    environment = replace(environment, retriever=calls.retriever(environment.retriever))
-    states = [await environment.opened(environment.start(question))]
-    for step in steps:
-        states.append(await environment.apply(states[-1], step))
-    return states
-
-
-async def detail(chat: ChatAgent, turn: Turn, place: int) -> StepDetail:
-    """The prompt of the turn's step at `place`, and what the policy answered."""
-    environment = chat.environment(turn.mode)
-    state = (await states_of(chat, turn, turn.question, turn.steps[:place]))[-1]
-    observation = environment.observe(state)
-    name = state_of(observation.messages, observation.allowed)
-    samples = [sample for (_, at, _, _), sample in chat.journal.calls_of(turn.id) if at == name]
-    listed = tuple((one.text, _refusal(environment, state, one)) for sample in samples for one in sample.completions)
-    return StepDetail(observation.messages, observation.allowed, listed)
-
-
-def _refusal(environment: Environment, state: State, completion: Completion) -> str | None:
-    try:
-        environment.parse(state, completion)
-    except StepFormatError as error:
-        return error.reason
-    return None
-
-
-async def retold(chat: ChatAgent, turn: Turn) -> list[Event]:
-    """The events of a turn that ended, without deltas."""
-    environment = chat.environment(turn.mode)
-    told = [events.started(turn.conversation, turn.mode, turn.parent, 0), events.question(turn.asked, turn.question)]
-    states = await states_of(chat, turn, turn.question, turn.steps)
-    if first := found_event(environment, states[0], environment.retriever):
-        told.append(first)
-    for place, (step, state) in enumerate(zip(turn.steps, states[1:], strict=True)):
-        given = place < turn.given
-        if not given:
-            told.append(events.step_started(place, environment.allowed(states[place])))
-        told.append(events.step_finished(place, step, given=given))
-        if searched := found_event(environment, state, environment.retriever):
-            told.append(searched)
-    if turn.prediction is not None:
-        told.append(_answer(states[-1], environment))
-    elif turn.refused is not None or turn.finish in BROKEN_OFF:
-        told.append(events.step_started(len(turn.steps), environment.allowed(states[-1])))
-    return [{"turn": turn.id, **event} for event in [*told, end_of(turn)]]
-
-
-def end_of(turn: Turn) -> Event:
-    """The last event of a turn."""
-    if turn.finish == "cancelled":
-        return events.cancelled()
-    if turn.finish == "failed":
-        return events.failed(turn.error or "", "failed")
-    return events.finished(turn.finish, turn.usage, turn.seconds, turn.refused)

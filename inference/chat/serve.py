@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from indexes import open_retriever
-from inference.chat.api import FREE, create_chat_app
 from inference.chat.config import ChatConfig
 from inference.chat.desk import Desk
 from inference.chat.memory import ChoiceFormat, QuestionFormat, Rewriter
 from inference.chat.player import ChatAgent
+from inference.chat.routes import FREE, create_chat_app
 from inference.chat.service import ChatService
 from inference.chat.store import TurnStore
 from inference.config import config_of
@@ -35,11 +35,17 @@ from steprag.hosts import listen, url_of
 from steprag.policy.client import Model, OpenAIPolicy, open_model
 from steprag.progress import say
 from steprag.runs import code_version, open_run
-from steprag.web.app import door_of, show_link, token_of
+from steprag.web.app import access_of, show_link, token_of
 from steprag.web.listening import serve_app
 
 DEMO_INDEX = "runs/demo/index"
 """What quickstart.sh builds: the index that answers where none is named."""
+EXAMPLES = (
+    "Which currency is used in the country whose capital is Tirana?",
+    "Which country has more inhabitants, Kenya or Ethiopia?",
+    "In which language are the laws of the country where George de Hevesy worked written?",
+)
+"""Questions that the demo's index can answer: two steps, a comparison, three steps."""
 SMALL = {"rewriter": {"on": True, "way": "choose"}}
 """How the shipped agent reads questions that lean on others, where nothing else is said."""
 MODES = ("auto", "local", "web", "both")
@@ -83,9 +89,12 @@ async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:
                     mode = config.serve.mode or next(iter(chat.modes))
                     if mode not in chat.modes:
                         raise ConfigError(f"serve.mode is {quoted(mode)}; here there are {', '.join(chat.modes)}")
-                    door = door_of(listening, config.serve.host, token, config.serve.body_bytes, FREE)
-                    service = ChatService(desk, door, config.serve, _model_name(config), index, mode, code_version())
-                    show_link(listening, door)
+                    access = access_of(listening, config.serve.host, token, config.serve.body_bytes, FREE)
+                    examples = config.serve.examples or (EXAMPLES if index == DEMO_INDEX else ())
+                    service = ChatService(
+                        desk, access, config.serve, _model_name(config), index, mode, code_version(), examples
+                    )
+                    show_link(listening, access)
                     say(f"open the link, or point a client at {url_of(listening)}/v1 with the token as its key; "
                         "Ctrl-C stops it")  # fmt: skip
                     try:
@@ -122,8 +131,9 @@ async def _chat_agent(config: ChatConfig, environment: Environment, folder: Path
 
 
 def modes_of(environment: Environment) -> dict[str, Environment]:
-    """The agent's environments by mode, the default first. `direct` answers at once; the others differ in where they
-    search: a web file with an index brings auto, local, web and both.
+    """The agent's environments by mode, the default first. `direct` answers at once, without the search that some
+    profiles begin with; the others differ in where they search: a web file with an index brings auto, local, web and
+    both.
     """
     retriever = environment.retriever
     if isinstance(retriever, Sourced):
@@ -131,7 +141,8 @@ def modes_of(environment: Environment) -> dict[str, Environment]:
         searching = {name: replace(environment, retriever=retriever.sources[name]) for name in names}
     else:
         searching = {"web" if retriever.fingerprint.startswith("web:") else "local": environment}
-    return {**searching, "direct": replace(environment, depth=1)}
+    words = environment.profile.words.model_copy(update={"search_first": False})
+    return {**searching, "direct": replace(environment, depth=1, profile=replace(environment.profile, words=words))}
 
 
 @asynccontextmanager

@@ -10,45 +10,25 @@ import hmac
 import re
 from collections.abc import Iterable
 from html import escape
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Response
 
-from inference.chat.player import retold
+from inference.chat.retelling import retold
 from inference.chat.service import ChatService
-from steprag.web.guard import Door
-from steprag.web.replies import ApiError
+from steprag.web.app import ApiError
+from steprag.web.guard import Access
 
 PREFIX = "/sources"
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<link rel="icon" href="/page/icon.svg" type="image/svg+xml">
-<link rel="stylesheet" href="/page/base.css">
-<link rel="stylesheet" href="/page/source.css">
-<script src="/page/theme.js"></script>
-</head>
-<body>
-<main class="source-page">
-<p class="quiet">Passage {n}, read for the question “{question}”</p>
-<h1>{title}</h1>
-<p class="source-text">{text}</p>
-{where}
-<p class="quiet">{ground}</p>
-</main>
-</body>
-</html>
-"""
+_PAGE = Path(__file__).with_name("page") / "source.html"
 
 
-def source_path(door: Door, turn: str, n: int, title: str) -> str:
+def source_path(access: Access, turn: str, n: int, title: str) -> str:
     """The path of passage `n` of a turn, with its proof. The title is for people, whom Open WebUI shows the path."""
     name = re.sub(r"\W+", "-", title)[:60].strip("-") or "passage"
-    return f"{PREFIX}/{quote(name)}/{turn}/{n}?key={_proof(door, turn, n)}"
+    return f"{PREFIX}/{quote(name)}/{turn}/{n}?key={_proof(access, turn, n)}"
 
 
 def source_routes(service: ChatService) -> APIRouter:
@@ -57,7 +37,7 @@ def source_routes(service: ChatService) -> APIRouter:
 
     @router.get("/{title}/{turn_id}/{n}")
     async def source(turn_id: str, n: int, key: str = "") -> Response:
-        if not hmac.compare_digest(key.encode(), _proof(service.door, turn_id, n).encode()):
+        if not hmac.compare_digest(key.encode(), _proof(service.access, turn_id, n).encode()):
             raise ApiError(401, "no_token", "this link was not made by this service, or before it got another token")
         live = desk.live(turn_id)
         events = live.events if live else await retold(desk.chat, service.ended(turn_id))
@@ -66,8 +46,8 @@ def source_routes(service: ChatService) -> APIRouter:
     return router
 
 
-def _proof(door: Door, turn: str, n: int) -> str:
-    return hmac.new(door.token.encode(), f"source {turn} {n}".encode(), hashlib.sha256).hexdigest()[:16]
+def _proof(access: Access, turn: str, n: int) -> str:
+    return hmac.new(access.token.encode(), f"source {turn} {n}".encode(), hashlib.sha256).hexdigest()[:16]
 
 
 def _page(events: list[dict[str, Any]], n: int) -> str:
@@ -80,8 +60,15 @@ def _page(events: list[dict[str, Any]], n: int) -> str:
     cited = next((one for one in sources if one["n"] == n and one["cited"]), None)
     question = next(event["question"] for event in events if event["type"] == "question")
     ground = f"Marked: the evidence of step {cited['evidence'] + 1}." if cited else "The answer does not rest on it."
-    return _PAGE.format(n=n, question=escape(question), title=escape(item["title"]), where=_address(item["url"]),
-                        text="".join(marked(item["text"], cited["spans"] if cited else ())), ground=ground)  # fmt: skip
+    text = "".join(marked(item["text"], cited["spans"] if cited else ()))
+    return _PAGE.read_text().format(
+        n=n,
+        question=escape(question),
+        title=escape(item["title"]),
+        where=_address(item["url"]),
+        text=text,
+        ground=ground,
+    )
 
 
 def _address(url: str | None) -> str:

@@ -11,9 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from steprag.errors import ConfigError, DataError
 from steprag.view.answers import Address, Answers
-from steprag.web.app import page_app
-from steprag.web.guard import Door
-from steprag.web.replies import ApiError, as_json
+from steprag.web.app import ApiError, as_json, page_app
+from steprag.web.guard import Access
 
 PAGE = Path(__file__).parent / "page"
 Kind = Literal["trees", "pairs", "predictions", "episodes"]
@@ -67,9 +66,9 @@ class Crowded:
             self._working -= 1
 
 
-def create_view_app(answers: Answers, door: Door) -> FastAPI:
+def create_view_app(answers: Answers, access: Access) -> FastAPI:
     """The application."""
-    app = page_app("StepRAG viewer", PAGE, door)
+    app = page_app("StepRAG viewer", PAGE, access)
     app.include_router(run_routes(answers))
     app.include_router(tree_routes(answers))
     app.add_middleware(Crowded, at_once=AT_ONCE)

@@ -21,7 +21,7 @@ from steprag.errors import ConfigError, DataError
 from steprag.files import written_whole
 from steprag.view.answers import Address, Answers
 from steprag.view.quality import CLOCKS
-from steprag.web.assets import SHARED, VENDOR, page_file
+from steprag.web.app import SHARED, VENDOR, page_file
 
 PAGE = Path(__file__).parent / "page"
 POLICY = (

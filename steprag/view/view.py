@@ -57,15 +57,15 @@ def main(argv: list[str]) -> int:
 async def serve_view(answers: Answers, host: str, port: int, token_env: str) -> None:
     """Serves until a signal comes. Raises ConfigError where address or token are not in order."""
     from steprag.view.api import create_view_app
-    from steprag.web.app import door_of, show_link, token_of
+    from steprag.web.app import access_of, show_link, token_of
     from steprag.web.listening import serve_app
 
     token = token_of(host, token_env)
     with listen(host, port) as listening:
-        door = door_of(listening, host, token, BODY_BYTES)
-        show_link(listening, door)
+        access = access_of(listening, host, token, BODY_BYTES)
+        show_link(listening, access)
         say(f"open the link to view {', '.join(answers.folders)}; Ctrl-C stops it")
-        await serve_app(create_view_app(answers, door), listening, grace=GRACE)
+        await serve_app(create_view_app(answers, access), listening, grace=GRACE)
 
 
 if __name__ == "__main__":

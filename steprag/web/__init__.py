@@ -1,1 +1,1 @@
-"""What both web pages share: who may ask (`guard`), the listening socket (`listening`), a page's files (`assets`)."""
+"""What both web pages share: the application (`app`), who may ask (`guard`), the socket (`listening`)."""

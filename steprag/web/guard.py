@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 
 from fastapi import HTTPException
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from steprag.hosts import stranger
@@ -33,7 +33,7 @@ HEADERS = (
 
 
 @dataclass(frozen=True)
-class Door:
+class Access:
     """Who may ask. `token`: what requests must carry. `loopback`: only names of this machine are answered.
 
     `free`: paths that need no token, a page's own files; one that ends in "/" stands for all below it. `body_bytes`:
@@ -63,8 +63,8 @@ class Door:
 class Guard:
     """The middleware. Answers 403 to strangers' names and pages, 401 without the token; adds the pages' headers."""
 
-    def __init__(self, app: ASGIApp, door: Door) -> None:
-        self._app, self._door = app, door
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -77,17 +77,17 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *HEADERS]
             await send(message)
 
-        if refusal := _refusal(self._door, scope["path"], headers):
-            await _refuse(sending, *refusal)
+        if refusal := _refusal(self._access, scope["path"], headers):
+            await _reply(*refusal)(scope, receive, sending)
             return
-        await self._app(scope, bounded(receive, self._door.body_bytes), sending)
+        await self._app(scope, bounded(receive, self._access.body_bytes), sending)
 
 
-def _refusal(door: Door, path: str, headers: dict[str, str]) -> tuple[int, str, str] | None:
+def _refusal(access: Access, path: str, headers: dict[str, str]) -> tuple[int, str, str] | None:
     """Status, code and message for who may not ask; None for who may."""
-    if refused := stranger(headers, loopback=door.loopback):
+    if refused := stranger(headers, loopback=access.loopback):
         return 403, *refused
-    if _is_free(path, door.free) or _carries_token(door, headers):
+    if _is_free(path, access.free) or _carries_token(access, headers):
         return None
     return 401, "no_token", "this service wants its token: Authorization: Bearer TOKEN, or the link that it printed"
 
@@ -96,15 +96,15 @@ def _is_free(path: str, free: tuple[str, ...]) -> bool:
     return any(path == one or (one.endswith("/") and one != "/" and path.startswith(one)) for one in free)
 
 
-def _carries_token(door: Door, headers: dict[str, str]) -> bool:
+def _carries_token(access: Access, headers: dict[str, str]) -> bool:
     kind, _, token = headers.get("authorization", "").partition(" ")
-    if kind.lower() == "bearer" and door.knows(token.strip()):
+    if kind.lower() == "bearer" and access.knows(token.strip()):
         return True
     try:
-        cookie = SimpleCookie(headers.get("cookie", "")).get(door.cookie)
+        cookie = SimpleCookie(headers.get("cookie", "")).get(access.cookie)
     except CookieError:
         return False
-    return cookie is not None and hmac.compare_digest(cookie.value.encode(), door.session().encode())
+    return cookie is not None and hmac.compare_digest(cookie.value.encode(), access.session().encode())
 
 
 def bounded(receive: Receive, most: int) -> Receive:
@@ -127,11 +127,8 @@ def error_body(message: str, kind: str, code: str, param: str | None = None) -> 
     return {"error": {"message": message, "type": kind, "code": code, "param": param}}
 
 
-async def _refuse(send: Send, status: int, code: str, message: str) -> None:
-    kind = "authentication_error" if status == 401 else "permission_error"
-    body = json.dumps(error_body(message, kind, code)).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def _reply(status: int, code: str, message: str) -> Response:
+    kind, headers = (
+        ("authentication_error", {"WWW-Authenticate": "Bearer"}) if status == 401 else ("permission_error", {})
+    )
+    return JSONResponse(error_body(message, kind, code), status, headers)

@@ -74,11 +74,11 @@ export function Feedback({ turn, controller }) {
   const [asking, setAsking] = useState(false);
   const { feedback } = turn;
   async function judge(right) {
-    await controller.judge(turn.id, { right });
+    await controller.judge(turn, { right });
     setAsking(!right);
   }
   async function correct(answer) {
-    const kept = await controller.judge(turn.id, { right: false, answer });
+    const kept = await controller.judge(turn, { right: false, answer });
     if (kept) setAsking(false);
     return kept ? null : "This was not kept.";
   }

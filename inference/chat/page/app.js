@@ -1,5 +1,6 @@
 // The page as a whole: what is known, what is shown of it, and the address bar.
 import { Composer } from "./composer.js";
+import { signIn } from "./api.js";
 import { addressed, createController } from "./controller.js";
 import { Conversations, Drawer } from "./conversations.js";
 import { html, useEffect, useMemo, useState } from "./html.js";
@@ -56,8 +57,11 @@ export function App() {
     () => html`<${Conversations} ...${{ conversations, current, info, controller }} close=${() => setDrawer(false)} />`,
     [conversations, current, info],
   );
-  const status = html`<div class="visually-hidden" role="status" aria-live="polite">${state.said}</div>`;
-  if (state.session === "closed") return html`<main class="centred"><${SignIn} controller=${controller} /></main>`;
+  const status = html`<div class="unseen" role="status" aria-live="polite">${state.said}</div>`;
+  if (state.session === "closed") {
+    return html`<${SignIn} title="StepRAG" service="This service" command="steprag serve" signIn=${signIn}
+      signed=${controller.start} />`;
+  }
   if (state.session === "unknown") return html`<main class="centred quiet">${state.notice ?? "Loading …"}</main>`;
 
   return html`

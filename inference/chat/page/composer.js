@@ -36,7 +36,7 @@ export function Composer({ info, turns, notice, draft, change, controller }) {
   return html`<form class="composer" onSubmit=${send}>
     ${notice && html`<p class="notice">${notice}</p>`}
     <div class="box">
-      <label class="visually-hidden" for="question">Question</label>
+      <label class="unseen" for="question">Question</label>
       <textarea id="question" ref=${box} rows="1" placeholder="Ask a question" value=${text} maxlength="8192"
         onInput=${(event) => change({ text: event.currentTarget.value })} onKeyDown=${pressed}></textarea>
       <div class="controls">
@@ -58,7 +58,7 @@ export function Composer({ info, turns, notice, draft, change, controller }) {
 
 function ModeChoice({ modes, mode, choose }) {
   return html`<label class="mode">
-    <span class="visually-hidden">Mode</span>
+    <span class="unseen">Mode</span>
     <select value=${mode} title=${modeWords(mode)} onChange=${(event) => choose(event.currentTarget.value)}>
       ${modes.map((one) => html`<option key=${one} value=${one}>${modeWords(one)}</option>`)}
     </select>

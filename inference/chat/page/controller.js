@@ -1,13 +1,13 @@
 // What the page does: asks the service, follows turns, and tells the reducer. Views call these functions, nothing else.
 import * as api from "./api.js";
+import { named } from "./signin.js";
 import { follow } from "./stream.js";
-import { isOver } from "./turns.js";
 import { sentence } from "./words.js";
 
-/** The token and the conversation that the address names: #token=…, #c=… A plus is a plus: tokens may hold it. */
+/** The token and the conversation that the address names. */
 export function addressed(hash) {
-  const named = new URLSearchParams(hash.replace(/^#/, "").replaceAll("+", "%2B"));
-  return { token: named.get("token"), conversation: named.get("c") };
+  const said = named(hash);
+  return { token: said.get("token"), conversation: said.get("c") };
 }
 
 /** The page's actions. `dispatch` tells the reducer, `getState` gives what it knows now. */
@@ -74,7 +74,6 @@ export function createController(dispatch, getState) {
     });
     if (!listed) return;
     dispatch({ type: "listed", conversation, rows: listed.turns });
-    for (const row of listed.turns) if (!isOver(getState().turns[row.turn])) followTurn(row.turn);
   }
 
   /** Signs in with the token of the address, if any, and shows the conversation that it names. */
@@ -89,18 +88,6 @@ export function createController(dispatch, getState) {
     if (!info) return;
     dispatch({ type: "session.open", info });
     await Promise.all([listConversations(), show(conversation, false)]);
-  }
-
-  /** Signs in with a token that was typed, or with the whole link. Gives what is wrong, or null. */
-  async function signIn(typed) {
-    const token = addressed(typed.slice(typed.indexOf("#") + 1)).token ?? typed.trim();
-    try {
-      await api.signIn(token);
-    } catch (error) {
-      return error instanceof api.ApiError ? error.message : String(error);
-    }
-    await start();
-    return null;
   }
 
   function begun({ turn, conversation }, known) {
@@ -128,7 +115,6 @@ export function createController(dispatch, getState) {
     return true;
   }
 
-  /** Asks again from a step, with other words in its place. Gives what is wrong, or null. */
   /** Goes on from a step of the turn that a person wrote: {step, text, action?}. Gives what is wrong, or null. */
   async function fork(turn, change) {
     let wrong = "The service wants its token.";
@@ -142,10 +128,12 @@ export function createController(dispatch, getState) {
     await attempt(() => api.cancel(turn));
   }
 
-  /** Says whether the answer is right, and what is. Gives whether it was kept. */
-  async function judge(turn, feedback) {
-    const kept = await attempt(() => api.judge(turn, feedback).then(() => true));
-    if (kept) dispatch({ type: "changed", turn, change: { feedback } });
+  /** Says whether the answer is right, and what is; of a wrong one, what was said before stays. Gives whether it was
+   * kept. */
+  async function judge(turn, said) {
+    const before = said.right ? null : turn.feedback?.answer;
+    const kept = await attempt(() => api.judge(turn.id, said).then(() => true));
+    if (kept) dispatch({ type: "changed", turn: turn.id, change: { feedback: { answer: before, ...said } } });
     return Boolean(kept);
   }
 
@@ -158,5 +146,6 @@ export function createController(dispatch, getState) {
     if (shown) await show(null);
   }
 
-  return { start, signIn, show, ask, fork, stop, judge, remove, say: (text) => dispatch({ type: "said", text }) };
+  const say = (text) => dispatch({ type: "said", text });
+  return { start, show, follow: followTurn, ask, fork, stop, judge, remove, say };
 }

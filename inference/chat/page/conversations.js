@@ -1,6 +1,7 @@
 // The conversations: a column beside the page, or a drawer where there is no room. Also the theme, and what answers.
 import { html, useEffect, useRef, useState } from "./html.js";
 import { Icon, IconButton } from "./icons.js";
+import { useTheme } from "./themechoice.js";
 import { ago, count } from "./words.js";
 
 export function Conversations({ conversations, current, info, controller, close }) {
@@ -76,13 +77,7 @@ export function Drawer({ open, close, children }) {
   </dialog>`;
 }
 
-const NEXT = { system: "light", light: "dark", dark: "system" };
-
 function ThemeButton() {
-  const [theme, setTheme] = useState(window.steprag.stored() ?? "system");
-  function change() {
-    window.steprag.set(NEXT[theme]);
-    setTheme(NEXT[theme]);
-  }
-  return html`<${IconButton} icon=${theme} label=${`Theme: ${theme}. Change to ${NEXT[theme]}`} onClick=${change} />`;
+  const [theme, next, change] = useTheme();
+  return html`<${IconButton} icon=${theme} label=${`Theme: ${theme}. Change to ${next}`} onClick=${change} />`;
 }

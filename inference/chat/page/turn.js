@@ -1,7 +1,7 @@
 // A conversation's turns. A turn is the question, the working trace, and how it ended.
 import { Answer, Feedback } from "./answer.js";
 import { EditBox } from "./editbox.js";
-import { html, useId, useMemo, useState } from "./html.js";
+import { html, useEffect, useId, useMemo, useState } from "./html.js";
 import { Icon, SmallButton } from "./icons.js";
 import { Trace } from "./trace.js";
 import { isOver } from "./turns.js";
@@ -13,7 +13,7 @@ export function Turns({ turns, controller }) {
   const [more, setMore] = useState(0);
   const first = Math.max(0, turns.length - SHOWN - more);
   return html`<div class="turns">
-    <h1 class="visually-hidden">Conversation</h1>
+    <h1 class="unseen">Conversation</h1>
     ${first > 0 && html`<button type="button" class="earlier" onClick=${() => setMore(more + SHOWN)}>
       Show earlier turns (${first})
     </button>`}
@@ -29,6 +29,9 @@ function Turn(props) {
 
 function TurnView({ turn, last, controller }) {
   const id = useId();
+  useEffect(() => {
+    if (!isOver(turn)) controller.follow(turn.id); // only turns that are drawn are asked for
+  }, [turn.id]);
   return html`<article class="turn" id=${turn.id} aria-labelledby=${id} aria-busy=${!isOver(turn)}>
     <${Asked} id=${id} turn=${turn} controller=${controller} />
     ${!turn.heard && html`<p class="line calm"><span class="waiting-dot"></span>

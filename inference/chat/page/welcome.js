@@ -1,14 +1,7 @@
-// The first screen: what this is, how it works, three questions to try, and what answers.
+// The first screen: what this is, how it works, questions to try, and what answers.
 import { html } from "./html.js";
 import { Icon } from "./icons.js";
 import { actionName } from "./words.js";
-
-/** Questions that the embedded world Atlas can answer: two steps, a comparison, three steps. */
-const EXAMPLES = [
-  "Which currency is used in the country whose capital is Tirana?",
-  "Which country has more inhabitants, Kenya or Ethiopia?",
-  "In which language are the laws of the country where George de Hevesy worked written?",
-];
 
 const STEPS = [
   ["query", "It asks a search engine what it needs to know."],
@@ -26,14 +19,14 @@ export function Welcome({ info, mode, controller }) {
         <b>${actionName(action)}</b> <span>${words}</span>
       </li>`)}
     </ol>
-    <h2>Try one</h2>
+    ${info.examples.length > 0 && html`<h2>Try one</h2>
     <ul class="examples">
-      ${EXAMPLES.map((question) => html`<li key=${question}>
+      ${info.examples.map((question) => html`<li key=${question}>
         <button type="button" onClick=${() => controller.ask(question, { mode, rewrite: true })}>
           <span>${question}</span><${Icon} name="send" />
         </button>
       </li>`)}
-    </ul>
+    </ul>`}
     <dl class="who">
       <div><dt>Model</dt><dd>${info.model}</dd></div>
       <div><dt>Index</dt><dd>${info.index}</dd></div>

@@ -6,6 +6,8 @@ import { PairsPage } from "./pairs.js";
 import { PredictionsPage } from "./predictions.js";
 import { QualityPage } from "./quality.js";
 import { go, link, useRoute } from "./route.js";
+import { named, SignIn } from "./signin.js";
+import { useTheme } from "./themechoice.js";
 import { TrainingPage } from "./training.js";
 import { TreesPage } from "./trees.js";
 
@@ -23,12 +25,14 @@ export function App() {
     if (!offline) signInByLink().then(setSigned);
   }, []);
   if (signed === null) return null;
-  return signed ? html`<${Viewer} onRefused=${() => setSigned(false)} />` : html`<${SignIn} onSigned=${() => setSigned(true)} />`;
+  if (signed) return html`<${Viewer} onRefused=${() => setSigned(false)} />`;
+  return html`<${SignIn} title="StepRAG view" service="The viewer" command="steprag view" signIn=${api.signIn}
+    signed=${() => setSigned(true)} />`;
 }
 
 /** Hands in the token of the printed link, and takes it out of the address. */
 async function signInByLink() {
-  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  const token = named(location.hash).get("token");
   if (token === null) return true; // the cookie may know us
   history.replaceState(null, "", location.pathname);
   try {
@@ -37,28 +41,6 @@ async function signInByLink() {
   } catch {
     return false;
   }
-}
-
-function SignIn({ onSigned }) {
-  const [wrong, setWrong] = useState("");
-  async function send(event) {
-    event.preventDefault();
-    const given = new FormData(event.currentTarget).get("token");
-    try {
-      await api.signIn(given.includes("token=") ? given.split("token=")[1] : given);
-      onSigned();
-    } catch (error) {
-      setWrong(error.message);
-    }
-  }
-  return html`<main class="sign-in"><form onSubmit=${send}>
-    <h1>StepRAG view</h1>
-    <p>The viewer wants its token. <code>steprag view</code> printed a link that holds it: open that link, or paste it here.</p>
-    <label for="token">Link or token</label>
-    <input id="token" name="token" type="password" autocomplete="off" required />
-    <p role="alert" class="fault-words">${wrong}</p>
-    <button type="submit" class="primary">Open</button>
-  </form></main>`;
 }
 
 function Viewer({ onRefused }) {
@@ -106,15 +88,13 @@ function RunWords({ run, error }) {
   </p>`;
 }
 
-const THEMES = { "": "System colours", light: "Light", dark: "Dark" };
+const THEMES = { system: "System colours", light: "Light", dark: "Dark" };
 
 function ThemeChoice() {
-  const [theme, setTheme] = useState(window.steprag.stored() ?? "");
-  const names = Object.keys(THEMES);
-  const next = names[(names.indexOf(theme) + 1) % names.length];
+  const [theme, next, change] = useTheme();
   return html`<button type="button" class="quiet theme-choice" title=${`${THEMES[theme]}; press for: ${THEMES[next]}`}
     aria-label=${`Colours: ${THEMES[theme]}. Change to ${THEMES[next]}`}
-    onClick=${() => { window.steprag.set(next); setTheme(next); }}>
+    onClick=${change}>
     <svg viewBox="0 0 24 24" aria-hidden="true"><circle cx="12" cy="12" r="8" /><path d="M12 4a8 8 0 0 1 0 16z" class="filled" /></svg>
   </button>`;
 }
