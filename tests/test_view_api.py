@@ -23,7 +23,8 @@ from steprag.agent.grammars import TRANSCRIPT
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.tree_results import tree_counts
 from steprag.cli import main
-from steprag.files import dump_line, from_dict, line_hash, read_records
+from steprag.files import dump_line, from_dict, line_hash, read_records, write_records
+from steprag.marks import preference_key
 from steprag.runs import open_run
 from steprag.training_rows import Pair
 from steprag.types import Passage, Tree
@@ -205,7 +206,7 @@ def test_a_rule_that_has_nothing_to_say_of_a_tree_hides_no_other(tmp_path: Path)
 def test_a_marked_pair_is_dropped_by_the_next_build(tmp_path: Path) -> None:
     run = shipped_run(tmp_path / "run", 6)
     before = pairs_of(run, tmp_path / "pairs")
-    body = {"run": "pairs", "line": 2, "id": before[1].question_id}
+    body = {"run": "pairs", "line": 2, "id": preference_key(before[1])}
 
     async def ask(client: httpx2.AsyncClient) -> Any:
         told = [
@@ -221,6 +222,74 @@ def test_a_marked_pair_is_dropped_by_the_next_build(tmp_path: Path) -> None:
     assert pairs_of(run, tmp_path / "pairs") == before  # the folder itself goes on as it was made
     report = json.loads((tmp_path / "again/report.json").read_text(encoding="utf-8"))
     assert {row["rule"]: row["before"] - row["after"] for row in report["rules"]}["not marked as wrong"] == 1
+
+
+def test_a_pair_is_found_by_its_preference_when_the_file_changed(tmp_path: Path) -> None:
+    """A question has many pairs: its id would find another one."""
+    made = pairs_of(shipped_run(tmp_path / "run", 2), tmp_path / "pairs")
+    twin = next(pair for pair in made[1:] if pair.question_id == made[0].question_id)
+    file = tmp_path / "pairs/pairs.train.jsonl"
+
+    async def ask(client: httpx2.AsyncClient) -> Any:
+        row = next(row for row in (await client.get("/api/rows/pairs?run=pairs")).json()["rows"]
+                   if row["line"] == made.index(twin) + 1)  # fmt: skip
+        at = {"run": "pairs", "line": row["line"], "id": row["id"]}
+        write_records(file, [pair for pair in reversed(made) if pair is not made[-1]])
+        record = (await client.get("/api/record/pairs", params=at)).json()
+        wrong = (await client.post("/api/marks", json={**at, "wrong": True})).json()["wrong"]
+        write_records(file, [pair for pair in made if pair is not twin])
+        return record, wrong, [(await client.get("/api/record/pairs", params=at)).status_code,
+                               (await client.post("/api/marks", json={**at, "wrong": True})).status_code]  # fmt: skip
+
+    record, wrong, gone = asked(ask, tmp_path / "pairs")
+    assert record["chosen"] == [dict(twin.chosen[0])]
+    assert record["rejected"] == [dict(twin.rejected[0])]
+    assert wrong == [record["key"]] == [preference_key(twin)]
+    assert gone == [404, 404]
+
+
+def test_a_record_whose_id_several_have_is_not_guessed(tmp_path: Path) -> None:
+    row = {"step": 1, "question": "q", "finish": "answer", "reward": 1.0, "rewards": {}}
+    with open_run(tmp_path / "grpo", "train", identity={}, config={}):
+        (tmp_path / "grpo/episodes.jsonl").write_text(2 * (json.dumps(row) + "\n"), encoding="utf-8")
+
+    async def ask(client: httpx2.AsyncClient) -> list[int]:
+        return [(await client.get(f"/api/record/episodes?run=grpo&line={line}&id=q")).status_code for line in (2, 3)]
+
+    assert asked(ask, tmp_path / "grpo") == [200, 404]
+
+
+def test_no_mark_is_lost_when_many_are_made_at_once(tmp_path: Path) -> None:
+    made = pairs_of(shipped_run(tmp_path / "run", 6), tmp_path / "pairs")
+    keys = {preference_key(pair) for pair in made}
+
+    async def ask(client: httpx2.AsyncClient) -> Any:
+        bodies = [{"run": "pairs", "line": line, "id": preference_key(pair), "wrong": True}
+                  for line, pair in enumerate(made, 1)]  # fmt: skip
+        await asyncio.gather(*(client.post("/api/marks", json=body) for body in bodies))
+        return (await client.get("/api/marks?run=pairs")).json()["wrong"]
+
+    assert set(asked(ask, tmp_path / "pairs")) == keys
+
+
+def test_what_is_unchanged_is_not_computed_again(tmp_path: Path) -> None:
+    """Of a run that grows only what was added is scored: we change what was scored, and that goes unseen."""
+    file = answered_run(tmp_path / "live", ["lek", "lek"]) / "predictions.jsonl"
+    first, second = file.read_text(encoding="utf-8").splitlines()
+    (tmp_path / "live/manifest.json").write_text(json.dumps({"stage": "infer", "identity": {}, "status": "running"}))
+    wrong = first.replace('"prediction":"lek"', '"prediction":"sol"')
+    assert wrong != first
+
+    async def ask(client: httpx2.AsyncClient) -> list[Any]:
+        told = []
+        for text in (f"{first}\n{second}\n", f"{wrong}\n{second}\n{second.replace('q1', 'q2')}\n"):
+            with file.open("r+", encoding="utf-8") as stream:
+                stream.write(text)
+            (row,) = (await client.get("/api/comparison?run=live")).json()["rows"]
+            told.append((row["questions"], row["em"]))
+        return told
+
+    assert asked(ask, tmp_path / "live") == [(2, 1.0), (3, 1.0)]
 
 
 def test_marks_that_are_no_marks_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
