@@ -4,11 +4,12 @@ import { matcher, number, percent } from "./format.js";
 import { html, useMemo, useState } from "./html.js";
 import { useLive, useLoaded, useRows } from "./loading.js";
 import { Action, Back, Choice, Facts, Fault, FileNotes, options, Raw, Search, Shown } from "./parts.js";
-import { Figure } from "./quality.js";
+import { Figure, shown } from "./quality.js";
 import { go, link } from "./route.js";
 import { VirtualList } from "./virtual.js";
 
 const OUTCOMES = [["won", "won: only this run is right"], ["lost", "lost: only the other is right"], ["both", "both right"], ["none", "none right"]];
+const RANGED = 2; // figures of the short table that are shown with their intervals
 const RIGHT = [["right", "right"], ["wrong", "wrong"]];
 
 export function PredictionsPage({ run, runs, route }) {
@@ -94,14 +95,17 @@ function Figures({ runs }) {
   if (error) return html`<p class="hint figures-wait">${error.message}</p>`;
   if (!data) return html`<p class="hint figures-wait" role="status">Computing the figures …</p>`;
   const { rows } = data;
+  const two = rows.length > 1;
+  const value = (one) => (one ? shown(one.value, one.unit) : "–");
   const kinds = data.main.map((name) => [name, rows.map((row) => row.quality.figures[name]).find(Boolean)]).filter(([, kind]) => kind);
   const gain = (row) => row.gain_em !== undefined &&
     html`${(100 * row.gain_em).toFixed(1)} points <small>${(100 * row.gain_low).toFixed(1)} to ${(100 * row.gain_high).toFixed(1)}, p ${number(row.gain_p)}</small>`;
   return html`<div class="table-box" tabindex="0" role="region" aria-label="Figures with 95 % intervals"><table class="figures">
-    <caption class="unseen">${runs.length > 1 ? "Over the questions that both runs came to" : "All questions of the run"}, with 95 % intervals; shares in percent</caption>
-    <thead><tr><th>run</th><th>questions</th>${rows.length > 1 && html`<th>EM over the other</th>`}${kinds.map(([, kind]) => html`<th>${kind.label}</th>`)}</tr></thead>
+    <caption class="unseen">${two ? "Over the questions that both runs came to" : "All questions of the run"}, with 95 % intervals; shares in percent</caption>
+    <thead><tr><th>run</th><th>questions</th>${kinds.map(([, kind], place) => html`<th>${kind.label}</th>${two && !place && html`<th>EM over the other</th>`}`)}</tr></thead>
     <tbody>${rows.map((row) => html`<tr><th scope="row">${row.run}</th><td>${row.questions}${row.failed ? ` (+${row.failed} failed)` : ""}</td>
-      ${rows.length > 1 && html`<td>${gain(row)}</td>`}${kinds.map(([name, kind]) => html`<td><${Figure} one=${row.quality.figures[name]} unit=${kind.unit} /></td>`)}</tr>`)}</tbody></table>
+      ${kinds.map(([name, kind], place) => html`<td>${place < RANGED ? html`<${Figure} one=${row.quality.figures[name]} unit=${kind.unit} />` : value(row.quality.figures[name])}</td>
+        ${two && !place && html`<td>${gain(row)}</td>`}`)}</tr>`)}</tbody></table>
     <p class="hint"><a href=${link({ run: keys.at(-1), tab: "quality", more: keys.length > 1 ? keys[0] : "" })}>Every figure, with n, interval and definition</a></p></div>`;
 }
 

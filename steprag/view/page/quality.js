@@ -38,7 +38,7 @@ function useFiles(run) {
 }
 
 /** A share in percent, a count as it is; `sign` shows a plus before a gain. */
-function shown(value, unit, sign = false) {
+export function shown(value, unit, sign = false) {
   const plus = sign && value >= 0 ? "+" : "";
   return unit === "share" ? `${plus}${(100 * value).toFixed(1)}` : `${plus}${value.toFixed(Math.abs(value) >= 100 ? 1 : 2)}`;
 }
