@@ -74,17 +74,6 @@ def test_an_index_of_another_file_is_not_believed(tmp_path: Path) -> None:
     assert [place.id for place in read_whole(Listing(trees, TREES, indexed=True)).places] == ["b", "c"]
 
 
-def test_reading_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    trees = tmp_path / "trees.jsonl"
-    trees.write_text("".join(shipped_lines(4)), encoding="utf-8")
-    listing = Listing(trees, TREES)
-    listing.refresh(0)
-    assert len(listing.places) == 1
-    assert not listing.complete
-    listing.refresh(60)
-    assert [place.line for place in listing.places] == [1, 2, 3, 4]
-
-
 def test_a_growing_file_is_followed_and_a_torn_line_waits(tmp_path: Path) -> None:
     trees, (first, second) = tmp_path / "trees.jsonl", shipped_lines(2)
     trees.write_text(first + second[:100], encoding="utf-8")
