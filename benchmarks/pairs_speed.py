@@ -30,16 +30,7 @@ from steprag.agent.profiles import load_profile
 from steprag.config import load_config
 from steprag.files import dump_line
 from steprag.tree import Tree
-from steprag.types import Completion, Message, Passage, Question, Sample, State, Usage
-from steprag.types import (
-    Completion,
-    Message,
-    Passage,
-    Question,
-    Sample,
-    Usage,
-)
-from steprag.tree import Tree
+from steprag.types import Completion, Message, Passage, Question, Sample, Usage
 
 WORDS = [f"word{i}" for i in range(3000)]
 GOLDEN = "word7 word11 word13"

@@ -16,6 +16,7 @@ from steprag.errors import StepFormatError
 from steprag.gold import holds_golden
 from steprag.metrics import guessable, normalise
 from steprag.policy.client import Policy, Scorer
+from steprag.tree import Node
 from steprag.types import (
     Completion,
     Found,
@@ -24,7 +25,6 @@ from steprag.types import (
     Step,
     Usage,
 )
-from steprag.tree import Node
 
 
 @dataclass(frozen=True)

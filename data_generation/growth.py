@@ -7,8 +7,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from steprag.tree import TREE_FORMAT, Node, Tree
-from steprag.types import Question, State, Usage
 from steprag.agent.environment import Environment
 from steprag.tree import TREE_FORMAT, Node, Tree
 from steprag.types import Question, State, Usage

@@ -11,12 +11,6 @@ import asyncio
 from dataclasses import replace
 
 from data_generation.config import SearchConfig, TreeLimits
-from data_generation.drill import at_hand
-from data_generation.flights import Flight, fly
-from data_generation.expand import Searcher
-from data_generation.growth import Growth, finished, mark_pending
-from data_generation.search import select
-from steprag.tree import Tree
 from data_generation.expand import Searcher, expand
 from data_generation.growth import (
     Rule,

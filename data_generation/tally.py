@@ -18,8 +18,6 @@ from steprag.metrics import normalise
 from steprag.policy.budget import Spending
 from steprag.progress import say
 from steprag.runs import Run
-from steprag.tree import Tree
-from steprag.types import Usage
 from steprag.tree import Node, Tree
 from steprag.types import Question, Usage
 

@@ -26,11 +26,9 @@ from indexes.manifest import (
     fingerprint,
 )
 from indexes.vectors.vector_file import VECTORS
-from steprag.files import to_dict, write_json
-from steprag.run_outputs import file_facts
 from indexes.whole_folder import LOCK, STATE
-from steprag.run_outputs import file_facts
 from steprag.files import dump_line, to_dict, write_json
+from steprag.run_outputs import file_facts
 from steprag.runs import code_version, now
 
 FILES = (INDEX, VECTORS, PASSAGES, OFFSETS)

@@ -16,27 +16,26 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from inference.figures import shown
 from inference.predictions import predictions_file, read_predictions
 from inference.scores import mean
 from steprag.agent.inert import neutralise
 from steprag.agent.judge import asked
 from steprag.agent.profiles import fill
-from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.asking import ask_each, model_asked
 from steprag.batch.results import ResultKind, Results
-from steprag.batch.worklist import SAMPLING, failures_in, note_failures, same_model, unfinished, work_off
+from steprag.batch.worklist import failures_in
 from steprag.cli import guarded
 from steprag.config import StageConfig, add_options, config_from, parse_arguments
-from steprag.errors import PART_DONE, ConfigError, RequestError
+from steprag.errors import PART_DONE, ConfigError
 from steprag.files import existing, file_hash, read_records, write_json
 from steprag.gold import em_of
 from steprag.json_text import NotJson, decoded
-from steprag.policy.budget import BudgetConfig, Spending
-from steprag.policy.client import model_identity, open_model
+from steprag.policy.budget import BudgetConfig
 from steprag.policy.protocols import Policy
 from steprag.runs import checked_manifest, open_run
 from steprag.sections import JudgeConfig
 from steprag.stats import share_interval
-from steprag.tree import Failure
 from steprag.types import Message, Prediction, Question, Usage, Verdict
 from steprag.yaml_files import read_yaml
 
@@ -96,42 +95,29 @@ async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[s
     identity = {
         "predictions": file_hash(file),
         "prompt": {"hash": file_hash(PROMPT)[:16]},
-        "judge": {**model_identity(config.judge), **config.judge.model_dump(include=SAMPLING)},
+        "judge": model_asked(config.judge),
     }
-    spending = Spending(config.budget, {"judge": config.judge.price})
-    with open_run(out, "judge", identity=identity, config=config.model_dump()) as opened:
-        verdicts = Results(opened.path / "verdicts.jsonl", VERDICTS)
-        todo = unfinished(questions, verdicts)
-        if todo:
-            async with open_model(config.judge, YesOrNo()) as model, Journal(out / JOURNAL, spending) as journal:
-                opened.set(calls_lost=journal.lost)
-                same_model(opened, judge=model)
 
-                async def one(question: Question) -> Verdict | Failure:
-                    journalled = journal.question(question).policy(model.policy, "judge", model.gate)
-                    return await verdict(predictions[question.id], journalled)
+    async def one(question: Question, policy: Policy) -> Verdict:
+        return await verdict(predictions[question.id], policy)
 
-                at_once, total = config.judge.concurrency, len(questions)
-                await work_off(opened, todo, one, results=verdicts, at_once=at_once, total=total, spending=spending,
-                               begun=journal.begun)  # fmt: skip
-        verdicts.put_in_order(question.id for question in questions)
-        failed = note_failures(opened, verdicts)
+    with open_run(out, "judge", identity=identity, config=config.model_dump()) as run_of_judge:
+        verdicts = Results(out / "verdicts.jsonl", VERDICTS)
+        failed = await ask_each(run_of_judge, questions, verdicts, one, role="judge", model=config.judge,
+                                replies=YesOrNo(), budget=config.budget)  # fmt: skip
         unanswered = len(failures_in(run).keys() - predictions.keys())
         scores = scored(predictions, list(read_records(verdicts.path, Verdict)), failed, unanswered)
         scores |= {"identity": identity, "predictions_of": played}
         write_json(out / "metrics.json", scores)
-        opened.set(usage=scores["usage"])
+        run_of_judge.set(usage=scores["usage"])
     return scores, failed
 
 
-async def verdict(prediction: Prediction, policy: Policy) -> Verdict | Failure:
+async def verdict(prediction: Prediction, policy: Policy) -> Verdict:
     """An episode without an answer is wrong without asking. A reply that is neither word gives `right` None."""
     if prediction.prediction is None:
         return Verdict(prediction.id, right=False, text="", usage=Usage())
-    try:
-        said = await asked(policy, render(prediction, prediction.prediction), ("right",), parse, seed=0)
-    except RequestError as error:
-        return Failure(prediction.id, type(error).__name__, str(error))
+    said = await asked(policy, render(prediction, prediction.prediction), ("right",), parse, seed=0)
     return Verdict(prediction.id, None if said.score is None else said.score > 0, said.text, said.usage)
 
 
@@ -192,17 +178,20 @@ def table(scores: dict[str, Any]) -> str:
     """The scores in a few readable lines."""
     if scores["right"] is None:
         return f"the judge gave no verdict on any of {scores['questions']} answers"
-    low, high = scores["right_interval"]
-    least, most = scores["strict_right_interval"]
+    right, agreement, em, strict = (shown("share", scores[key]) for key in ("right", "agreement", "em", "strict_right"))
     return (
-        f"right      {100 * scores['right']:.1f} (95 % interval {100 * low:.1f} to {100 * high:.1f}), says the judge; "
-        f"EM of the same {100 * scores['em']:.1f}\n"
-        f"agreement  {100 * scores['agreement']:.1f} % with EM\n"
-        f"of all     {100 * scores['strict_right']:.1f} (95 % interval {100 * least:.1f} to {100 * most:.1f}): every "
-        "question counts, and those without a verdict are wrong\n"
+        f"right      {right} ({_span(scores['right_interval'])}), says the judge; EM of the same {em}\n"
+        f"agreement  {agreement} % with EM\n"
+        f"of all     {strict} ({_span(scores['strict_right_interval'])}): every question counts, and those without a "
+        "verdict are wrong\n"
         f"questions  {scores['questions']} ({scores['unread']} without a verdict, {scores['failed']} failed, "
         f"{scores['unanswered']} without a prediction)"
     )
+
+
+def _span(interval: tuple[float, float]) -> str:
+    low, high = (shown("share", end) for end in interval)
+    return f"95 % interval {low} to {high}"
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ import sys
 from contextlib import aclosing
 
 from indexes import open_retriever
+from inference.best_of import critic_of
 from inference.config import InferConfig, add_infer_options, infer_config
-from inference.critic_choice import critic_of
 from inference.state_value import certain, check_state_value
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.critic import Critic

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from inference.predictions import predictions_file, read_predictions
+from inference.scores import Score
 from steprag.engines.hub import HUB_ID, MODEL_FILES, fetched
 from steprag.engines.models import embedded_encoder, sha256_of
 from steprag.engines.threads import one_load
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, DataError
+from steprag.files import file_hash, read_json, write_json
 
+BERTSCORE = "bertscore.json"
+"""The file in a run folder that `steprag evaluate --bertscore` writes."""
 EMBEDDED = "minilm"
 """The embedded encoder's name, as for indexes."""
 SPACED = ("roberta", "gpt2")
@@ -123,3 +128,35 @@ def _weights(folder: Path) -> str:
     """The first 16 digits of a SHA-256 over the weights' hashes."""
     hashes = "".join(sha256_of(file) for file in sorted(folder.glob("*.safetensors")))
     return hashlib.sha256(hashes.encode()).hexdigest()[:16]
+
+
+def write_bertscore(run: Path, model: str, layer: int | None) -> None:
+    """Scores a run's predictions by BERTScore into `bertscore.json`, unless that is there already.
+
+    Raises ConfigError where there is no such model or layer.
+    """
+    scorer = BertScorer(model, layer)
+    if _read(run)[0] == scorer.told:
+        return
+    predictions = [one for one in read_predictions(run) if one.golden_answers]
+    matches = scorer.best([one.prediction for one in predictions], [one.golden_answers for one in predictions])
+    f1 = {one.id: match.f1 for one, match in zip(predictions, matches, strict=True)}
+    write_json(run / BERTSCORE, {**scorer.told, "predictions": file_hash(predictions_file(run)), "f1": f1})
+
+
+def with_bertscore(run: Path, scores: Sequence[Score]) -> tuple[list[Score], dict[str, Any] | None]:
+    """The scores with those that `bertscore.json` holds of these predictions, and what made them; None without any."""
+    told, f1 = _read(run)
+    return [replace(one, bertscore=f1.get(one.id)) for one in scores] if told else list(scores), told
+
+
+def _read(run: Path) -> tuple[dict[str, Any] | None, dict[str, float]]:
+    if not (run / BERTSCORE).is_file():
+        return None, {}
+    kept = read_json(run / BERTSCORE)
+    f1 = kept.get("f1")
+    if kept.get("predictions") != file_hash(predictions_file(run)):
+        return None, {}  # of earlier predictions
+    if not isinstance(f1, dict) or not all(isinstance(value, int | float) for value in f1.values()):
+        raise DataError(run / BERTSCORE, "f1 holds no scores; remove the file")
+    return {key: kept.get(key) for key in ("model", "weights", "layer")}, f1

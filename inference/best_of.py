@@ -1,4 +1,4 @@
-"""Best-of-N: several episodes of one question, and the one that is believed."""
+"""Best-of-N: several episodes of one question, and the one that is believed; the step critic that may choose."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from inference.config import InferConfig
+from steprag.agent.critic import CriticFiles, find_critic
 from steprag.agent.environment import Environment
+from steprag.agent.profiles import PromptProfile
 from steprag.agent.rollout import Choose, episode_of, rollout
 from steprag.errors import ConfigError
 from steprag.metrics import normalise
@@ -26,6 +28,19 @@ def check_sampling(config: InferConfig) -> None:
             f"best_of is {config.best_of} and policy.temperature is 0: every episode would be the same; "
             "give --policy.temperature 0.8"
         )
+
+
+def critic_of(config: InferConfig, profile: PromptProfile) -> CriticFiles | None:
+    """The critic that the configuration names, None where it names none. Raises ConfigError where it cannot choose."""
+    if config.critic is None:
+        if config.candidates > 1:
+            raise ConfigError("candidates: nothing chooses among them; give a step critic with --critic")
+        return None
+    if config.candidates == config.best_of == 1:
+        raise ConfigError("critic: one completion of one episode is no choice; give --candidates 4 or --best_of 4")
+    if config.candidates > 1 and config.policy.temperature == 0:
+        raise ConfigError("candidates: at temperature 0 all are the same; give --policy.temperature 0.8")
+    return find_critic(config.critic, profile, unchecked=config.prompt.unchecked)
 
 
 async def play(

@@ -16,27 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from inference.plots import draw
-from inference.quality_tables import quality_of, quality_tables
 from inference.runs_compared import (
     Scored,
-    asked_of,
     check_alike,
     check_direct,
     difference,
     groups_of,
+    quality,
     read_run,
-    right,
+    row,
     shared,
 )
-from inference.scores import HARNESS, gold_recall, mean
+from inference.scores import HARNESS, mean
+from inference.tables import by_group, main_table, quality_tables
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.errors import ConfigError, quoted
 from steprag.figures import can_draw
 from steprag.files import existing, write_json, written_whole
-
-ENDS = {"": "value", "_low": "low", "_high": "high", "_n": "n"}
-"""Columns of a figure: its name with these ends, and what of `inference.quality.figures` they hold."""
 
 
 def main(argv: list[str]) -> int:
@@ -48,11 +45,7 @@ def main(argv: list[str]) -> int:
         "--direct", metavar="RUN", help="the base model without searching: tells over- from under-search"
     )
     parser.add_argument("--out", metavar="DIR", help="folder for compare.md, .csv, .json and the plots")
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="compare runs that are unfinished or of other questions",
-    )
+    parser.add_argument("--force", action="store_true", help="compare runs that are unfinished or of other questions")
     given = parse_arguments(parser, argv)
     names = given.names or [Path(run).name for run in given.runs]
     if len(names) != len(given.runs):
@@ -74,131 +67,12 @@ def main(argv: list[str]) -> int:
     if direct:
         check_direct(direct)
     rows = [row(run, runs[0], direct) for run in runs]
-    quality = {run.name: quality_of(run, runs[0]) for run in runs}
-    tables = markdown(rows, given.force) + by_group(runs) + quality_tables(quality)
+    told = {run.name: quality(run, runs[0]) for run in runs}
+    tables = main_table(rows, given.force) + by_group(runs) + quality_tables(told)
     sys.stdout.write(tables)
     if given.out:
-        write(Path(given.out), runs, rows, direct, given.force, quality, tables)
+        write(Path(given.out), runs, rows, direct, given.force, told, tables)
     return 0
-
-
-def row(run: Scored, base: Scored, direct: Scored | None) -> dict[str, Any]:
-    """A line of the table: plain numbers and texts by column name."""
-    scores = list(run.scores.values())
-    line: dict[str, Any] = {
-        "run": run.name,
-        "questions": len(scores),
-        "failed": len(run.failed),
-        "strict_em": right(run) / len(asked_of(run)),
-        **{f"{name}{end}": one[key] for name, one in run.figures.items() for end, key in ENDS.items()},
-        "gold_recall": gold_recall(scores),
-        "seconds_median": run.seconds["median"] if run.seconds else None,
-        "seconds_p95": run.seconds["p95"] if run.seconds else None,
-        **fingerprints(run.identity),
-    }
-    if run is not base:
-        line |= {f"gain_{key}": value for key, value in vars(difference(run, base)).items()}
-    if direct is not None:
-        line |= search_errors(run, direct)
-    return line
-
-
-def fingerprints(identity: dict[str, Any]) -> dict[str, Any]:
-    """What the figures of a run were made with; compare.json holds the whole identity beside them."""
-    prompt = identity.get("prompt") or {}
-    names = {"harness": identity.get("harness"), "questions_hash": identity.get("questions")}
-    return names | {"index": identity.get("index"), "profile": prompt.get("profile"), "prompt_hash": prompt.get("hash")}
-
-
-def search_errors(run: Scored, direct: Scored) -> dict[str, float | None]:
-    """How often the model searches needlessly, and how often it should have searched; both 0 to 1.
-
-    over_search: the share of the questions it answers alone (`known_alone`) for which it still searched.
-    under_search: the share of the other questions (`unknown_alone`) to which it gave a wrong answer without a search.
-    None where there is no such question.
-    """
-    known = [run.scores[key] for key, alone in direct.scores.items() if alone.em == 1 and key in run.scores]
-    unknown = [run.scores[key] for key, alone in direct.scores.items() if alone.em < 1 and key in run.scores]
-    return {
-        "over_search": mean(one.searches > 0 for one in known) if known else None,
-        "under_search": mean(one.answered and not one.searches and one.em < 1 for one in unknown) if unknown else None,
-        "known_alone": len(known),
-        "unknown_alone": len(unknown),
-    }
-
-
-def markdown(rows: list[dict[str, Any]], forced: bool = False) -> str:
-    """The table as Markdown, percentages with their intervals; with strict EM where a question of any run failed."""
-    head = ["run", "questions", "EM", "F1", "cover", "gold found", "answered", "steps", "searches", "tokens"]
-    head.append("EM over the first (95 % interval, p)")
-    strict = any(line["failed"] for line in rows)
-    if strict:
-        head += ["strict EM (failed is wrong)", "over the first"]
-    if "over_search" in rows[0]:
-        head += ["over-search", "under-search"]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(_cells(line, strict)) + " |" for line in rows]
-    if forced:
-        lines += [
-            "",
-            "Forced: not checked for end, questions, index and harness; over the questions that all runs came to.",
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def by_group(runs: list[Scored]) -> str:
-    """EM of each run on each group of questions, and of every run but the first its difference from that; "" without
-    groups.
-    """
-    groups = groups_of(runs)
-    if not groups:
-        return ""
-    head = ["EM by kind of question", *(f"{name} ({len(part[0].scores)})" for name, part in groups.items())]
-    lines = ["", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for place, run in enumerate(runs):
-        cells = [_group_cell(part[place], part[0]) for part in groups.values()]
-        lines.append("| " + " | ".join([run.name, *cells]) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _group_cell(run: Scored, base: Scored) -> str:
-    em = _percent(mean(one.em for one in run.scores.values()))
-    if run.name == base.name:
-        return em
-    gain = difference(run, base)
-    return f"{em} ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
-
-
-def _cells(line: dict[str, Any], strict: bool) -> list[str]:
-    cells = [line["run"], f"{line['questions']}" + (f" (+{line['failed']} failed)" if line["failed"] else "")]
-    cells += [_with_range(line, name) for name in ("em", "f1")]
-    cells += [_percent(line[name]) for name in ("cover", "gold_recall", "format")]
-    cells += [f"{line['steps']:.1f}", f"{line['searches']:.1f}", f"{line['tokens']:,.0f}"]
-    if "gain_em" in line:
-        span = f"{100 * line['gain_low']:+.1f} to {100 * line['gain_high']:+.1f}"
-        cells.append(f"{100 * line['gain_em']:+.1f} ({span}, p {line['gain_p']:.3g})")
-    else:
-        cells.append("")
-    if strict:
-        cells += [_percent(line["strict_em"]), f"{100 * line['gain_strict']:+.1f}" if "gain_strict" in line else ""]
-    return cells + [
-        _share_of(line[name], line[of])
-        for name, of in (("over_search", "known_alone"), ("under_search", "unknown_alone"))
-        if name in line
-    ]
-
-
-def _with_range(line: dict[str, Any], name: str) -> str:
-    low, high = line[f"{name}_low"], line[f"{name}_high"]
-    return f"{_percent(line[name])} ({100 * low:.1f} to {100 * high:.1f})"
-
-
-def _share_of(value: float | None, count: int) -> str:
-    return "" if value is None else f"{100 * value:.1f} of {count}"
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f}"
 
 
 def write(
@@ -207,7 +81,7 @@ def write(
     rows: list[dict[str, Any]],
     direct: Scored | None,
     forced: bool,
-    quality: dict[str, Any],
+    told: dict[str, Any],
     tables: str,
 ) -> None:
     """compare.md, compare.csv, three plots, and compare.json.
@@ -239,7 +113,7 @@ def write(
         "runs": {line["run"]: line for line in rows},
         "differences": differences,
         "groups": groups,
-        "quality": quality,
+        "quality": told,
         "identities": {run.name: run.identity for run in runs},
         "direct": direct.identity if direct else None,
         "scored_with": HARNESS,
@@ -247,10 +121,7 @@ def write(
     }
     write_json(out / "compare.json", compared)
     shown = "".join(f"\n![{picture}]({picture})\n" for picture in pictures)
-    for name, content in (
-        ("compare.csv", text.getvalue()),
-        ("compare.md", tables + shown),
-    ):
+    for name, content in (("compare.csv", text.getvalue()), ("compare.md", tables + shown)):
         with written_whole(out / name) as stream:
             stream.write(content)
 

@@ -9,9 +9,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from inference.bertscore import with_bertscore, write_bertscore
+from inference.figures import figures, quality_of, shown
 from inference.predictions import read_predictions
-from inference.quality import errors_of, figures, how_counted, read_bertscore, text_scores, write_bertscore, written_by
-from inference.scores import HARNESS, Score, gold_recall, interval, mean, score
+from inference.scores import HARNESS, Score, word_score
 from steprag.batch.worklist import failures_in
 from steprag.cli import guarded
 from steprag.config import parse_arguments
@@ -20,9 +21,10 @@ from steprag.files import existing, write_json
 from steprag.runs import checked_manifest, events_of, has_ended
 from steprag.types import Usage
 
-AVERAGED = ("em", "f1", "precision", "recall", "cover")
-COUNTED = {"format": "answered", "steps": "steps", "searches": "searches", "tokens": "tokens"}
-"""Other means over the predictions, and what of a score they are the mean of."""
+FLAT = ("em", "f1", "precision", "recall", "cover")
+"""Figures that metrics.json has by themselves too, with their intervals."""
+FLAT_MEANS = ("gold_recall", "format", "steps", "searches", "tokens")
+"""Those that it has without."""
 
 
 def main(argv: list[str]) -> int:
@@ -51,18 +53,16 @@ def evaluate(run: Path) -> dict[str, Any]:
     denominator. `ended`: whether every question has an outcome; those without are in no figure. Raises ConfigError
     where none has one.
     """
-    each, kinds, usage, texts = [], [], Usage(), {}
-    bert, likeness = read_bertscore(run)
+    each, usage = [], Usage()
     for prediction in read_predictions(run):
-        each.append(score(prediction))
-        texts |= text_scores([prediction], likeness if bert else None)
-        kind = prediction.metadata.get("type")
-        kinds.append(kind if isinstance(kind, str) else None)
+        each.append(word_score(prediction))
         usage += prediction.usage
+    each, bert = with_bertscore(run, each)
     manifest = checked_manifest(run, "identity")
     failed = len(failures_in(run).keys() - {one.id for one in each})
     if not each and not failed:
         raise ConfigError(f"{run} has no predictions to score")
+    told = figures(each)
     scores: dict[str, Any] = {
         "scored_with": HARNESS,
         "identity": manifest["identity"],
@@ -70,27 +70,23 @@ def evaluate(run: Path) -> dict[str, Any]:
         "questions": len(each) + failed,
         "answered": sum(one.answered for one in each),
         "failed": failed,
-        **{f"{name}{end}": value for name in AVERAGED for end, value in _with_interval(each, name)},
+        **{f"{name}{end}": value for name in FLAT for end, value in _with_interval(told.get(name))},
         "strict_em": sum(one.em for one in each) / (len(each) + failed),
-        "gold_recall": gold_recall(each),
-        **{name: mean(getattr(one, of) for one in each) if each else None for name, of in COUNTED.items()},
+        **{name: told[name]["value"] if name in told else None for name in FLAT_MEANS},
         "seconds": episode_seconds(run / "metrics.jsonl"),
         "finish": dict(Counter(one.finish for one in each).most_common()),
-        "by_type": _by_type(kinds, [one.em for one in each]),
+        "by_type": _by_type(each),
         "usage": vars(usage),
-        "figures": figures(each, texts),
-        "written": written_by(each),
-        "errors": errors_of(each),
-        "counted_with": how_counted(bert),
+        **quality_of(each, told, bert),
     }
     write_json(run / "metrics.json", scores)
     return scores
 
 
-def _with_interval(each: list[Score], name: str) -> list[tuple[str, Any]]:
-    if not each:
+def _with_interval(figure: dict[str, Any] | None) -> list[tuple[str, Any]]:
+    if figure is None:
         return [("", None), ("_interval", None)]
-    return [("", mean(getattr(one, name) for one in each)), ("_interval", interval(each, name))]
+    return [("", figure["value"]), ("_interval", (figure["low"], figure["high"]))]
 
 
 def episode_seconds(events: Path) -> dict[str, float] | None:
@@ -102,59 +98,47 @@ def episode_seconds(events: Path) -> dict[str, float] | None:
     return {"median": seconds[len(seconds) // 2], "p95": seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))]}
 
 
-def _by_type(kinds: list[str | None], matches: list[float]) -> dict[str, dict[str, float]]:
+def _by_type(scores: list[Score]) -> dict[str, dict[str, float]]:
     """EM by the question's `metadata.type`, where it has one."""
     groups: dict[str, list[float]] = {}
-    for kind, match in zip(kinds, matches, strict=True):
-        if kind:
-            groups.setdefault(kind, []).append(match)
+    for one in scores:
+        for kind in one.groups[:-1]:
+            groups.setdefault(kind, []).append(one.em)
     return {kind: {"questions": len(group), "em": sum(group) / len(group)} for kind, group in sorted(groups.items())}
 
 
 def table(scores: dict[str, Any]) -> str:
     """The scores in a few readable lines."""
-    head = f"questions  {scores['questions']} ({scores['answered']} answered, {scores['failed']} failed)"
-    if not scores["ended"]:
-        head += "\nunfinished the run did not come to its end: run it again to go on"
-    if scores["em"] is None:
-        return f"{head}\nno question has a prediction; failures.jsonl says why"
-    lines = [
-        head,
-        f"EM         {_percent(scores['em'], scores['em_interval'])}",
-        *([f"strict EM  {100 * scores['strict_em']:.1f} (failed questions are wrong)"] if scores["failed"] else []),
-        f"F1         {_percent(scores['f1'], scores['f1_interval'])}",
-        f"cover EM   {_percent(scores['cover'], scores['cover_interval'])}",
-        f"tokens     {scores['tokens']:,.0f} an episode",
-        f"steps      {scores['steps']:.1f} an episode, {scores['searches']:.1f} searches",
-    ]
-    if scores["gold_recall"] is not None:
-        lines.append(f"gold       {100 * scores['gold_recall']:.1f} % of the marked passages were found")
-    lines += [
-        f"EM {kind:<12} {100 * part['em']:.1f} of {part['questions']}" for kind, part in scores["by_type"].items()
-    ]
-    return "\n".join([*lines, *_quality_lines(scores)])
-
-
-def _quality_lines(scores: dict[str, Any]) -> list[str]:
-    """Words and forms of the answers, in a line each."""
-    told, kept = scores["figures"], scores["written"]
-    lines = [
-        f"{told[name]['label']:<10} {_percent(told[name]['value'], (told[name]['low'], told[name]['high']))}"
-        for name in ("rouge_l", "bleu", "bertscore")
-        if name in told
-    ]
+    told, lines = scores["figures"], [_head(scores)]
+    if not told:
+        return f"{lines[0]}\nno question has a prediction; failures.jsonl says why"
+    strict = f"strict EM  {shown('share', scores['strict_em'])} (failed questions are wrong)"
+    lines += [_line(told["em"]), *([strict] if scores["failed"] else []), _line(told["f1"]), _line(told["cover"])]
+    lines.append(f"tokens     {scores['tokens']:,.0f} an episode")
+    lines.append(f"steps      {scores['steps']:.1f} an episode, {scores['searches']:.1f} searches")
+    if "gold_recall" in told:
+        lines.append(f"gold       {shown('share', scores['gold_recall'])} % of the marked passages were found")
+    lines += [f"EM {kind:<12} {shown('share', part['em'])} of {part['questions']}"
+              for kind, part in scores["by_type"].items()]  # fmt: skip
+    lines += [_line(told[name]) for name in ("rouge_l", "bleu", "bertscore") if name in told]
+    kept = scores["written"]
     if kept["n"]:
-        actions = ", ".join(f"{one['action']} {100 * one['value']:.1f} of {one['n']}" for one in kept["actions"])
-        lines.append(f"grammar    {_percent(kept['value'], (kept['low'], kept['high']))} of {kept['n']} completions "
-                     f"follow it: {actions}")  # fmt: skip
+        actions = ", ".join(f"{one['action']} {shown('share', one['value'])} of {one['n']}" for one in kept["actions"])
+        lines.append(f"{_line({'label': 'grammar', **kept})} of {kept['n']} completions follow it: {actions}")
     lines.append("errors     " + ", ".join(f"{kind} {count}" for kind, count in scores["errors"].items()))
-    if "missing" in scores["counted_with"]:
-        lines.append(scores["counted_with"]["missing"])
-    return lines
+    lines += [scores["counted_with"]["missing"]] if "missing" in scores["counted_with"] else []
+    return "\n".join(lines)
 
 
-def _percent(value: float, interval: tuple[float, float]) -> str:
-    return f"{100 * value:.1f} (95 % interval {100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
+def _head(scores: dict[str, Any]) -> str:
+    head = f"questions  {scores['questions']} ({scores['answered']} answered, {scores['failed']} failed)"
+    return head if scores["ended"] else f"{head}\nunfinished the run did not come to its end: run it again to go on"
+
+
+def _line(one: dict[str, Any]) -> str:
+    """A figure that is a share, in percent with its interval."""
+    value, low, high = (shown("share", one[key]) for key in ("value", "low", "high"))
+    return f"{one['label']:<10} {value} (95 % interval {low} to {high})"
 
 
 if __name__ == "__main__":

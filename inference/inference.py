@@ -19,9 +19,8 @@ if not __package__:  # run as a file: Python looks beside it first, where `infer
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from indexes import open_retriever
-from inference.best_of import Scorer, by_critic, by_vote, check_sampling, play
+from inference.best_of import Scorer, by_critic, by_vote, check_sampling, critic_of, play
 from inference.config import InferConfig, add_infer_options, infer_config
-from inference.critic_choice import critic_of
 from inference.datasets import chosen_file, sampled
 from inference.evaluate import evaluate, table
 from inference.scores import HARNESS

@@ -19,21 +19,18 @@ from pydantic import Field
 from inference.config import GreedyConfig
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.grammar import Grammar
-from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.asking import ask_each, model_asked
 from steprag.batch.results import ResultKind, Results
-from steprag.batch.worklist import SAMPLING, note_failures, same_model, unfinished, work_off
 from steprag.cli import guarded
 from steprag.config import StageConfig, add_options, config_from, parse_arguments
-from steprag.errors import PART_DONE, ConfigError, RequestError, StepFormatError
+from steprag.errors import PART_DONE, ConfigError, StepFormatError
 from steprag.files import existing, file_hash, read_records, write_json
-from steprag.policy.budget import BudgetConfig, Spending
-from steprag.policy.client import model_identity, open_model
+from steprag.policy.budget import BudgetConfig
 from steprag.policy.protocols import Policy
 from steprag.runs import checked_manifest, open_run
 from steprag.sections import Positive, PromptConfig
 from steprag.stats import share_interval
 from steprag.training_rows import Trajectory
-from steprag.tree import Failure
 from steprag.types import Question, Usage
 
 ROWS = "sft.train.jsonl"
@@ -91,28 +88,20 @@ async def readings(config: ReadingsConfig, worked: Path, out: Path) -> tuple[dic
         "readings": file_hash(file),
         "limit": config.limit,
         "prompt": {"hash": profile.hash},
-        "policy": {**model_identity(config.policy), **config.policy.model_dump(include=SAMPLING)},
+        "policy": model_asked(config.policy),
     }
-    spending = Spending(config.budget, {"policy": config.policy.price})
-    with open_run(out, "readings", identity=identity, config=config.model_dump()) as opened:
-        choices = Results(opened.path / "choices.jsonl", CHOICES)
-        if todo := unfinished(questions, choices):
-            async with open_model(config.policy, grammar) as model, Journal(out / JOURNAL, spending) as journal:
-                opened.set(calls_lost=journal.lost)
-                same_model(opened, policy=model)
 
-                async def one(question: Question) -> ReadingChoice | Failure:
-                    journalled = journal.question(question).policy(model.policy, "policy", model.gate)
-                    return await chosen(question.id, rows[question.id], grammar, journalled)
+    async def one(question: Question, policy: Policy) -> ReadingChoice:
+        return await chosen(question.id, rows[question.id], grammar, policy)
 
-                await work_off(opened, todo, one, results=choices, at_once=config.policy.concurrency,
-                               total=len(questions), spending=spending, begun=journal.begun)  # fmt: skip
-        choices.put_in_order(question.id for question in questions)
-        failed = note_failures(opened, choices)
+    with open_run(out, "readings", identity=identity, config=config.model_dump()) as run:
+        choices = Results(out / "choices.jsonl", CHOICES)
+        failed = await ask_each(run, questions, choices, one, role="policy", model=config.policy, replies=grammar,
+                                budget=config.budget)  # fmt: skip
         made = list(read_records(choices.path, ReadingChoice))
         scores = {**scored(made, grammar), "failed": failed, "identity": identity}
         write_json(out / "metrics.json", scores)
-        opened.set(counts={"readings": scores["readings"]}, usage=scores["usage"])
+        run.set(counts={"readings": scores["readings"]}, usage=scores["usage"])
     return scores, failed
 
 
@@ -144,13 +133,10 @@ def _follows_call(before: Trajectory | None, grammar: Grammar) -> bool:
     return before is None or grammar.effects[before.action] == "call"
 
 
-async def chosen(name: str, row: Trajectory, grammar: Grammar, policy: Policy) -> ReadingChoice | Failure:
+async def chosen(name: str, row: Trajectory, grammar: Grammar, policy: Policy) -> ReadingChoice:
     """What the policy does at that place."""
     allowed = _after_call(grammar)
-    try:
-        sample = await policy.sample(row.prompt, allowed, n=1, seed=0)
-    except RequestError as error:
-        return Failure(name, type(error).__name__, str(error))
+    sample = await policy.sample(row.prompt, allowed, n=1, seed=0)
     try:
         said = grammar.parse(sample.completions[0], allowed).action
     except StepFormatError:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
 
 from steprag.agent.compliance import Written, written
 from steprag.gold import em_of, gold_of
-from steprag.metrics import cover_match, guessable, normalise, overlap
+from steprag.metrics import bleu, cover_match, guessable, normalise, overlap, rouge_l
 from steprag.stats import mean_interval, share_interval
 from steprag.types import Prediction, Turn
 
@@ -45,6 +46,9 @@ class Score:
 
     `groups`: the question's `metadata.type`, if it has one, and "open", or "guessable" where the answer can be guessed
     from the question's own words.
+
+    `rouge_l`, `bleu`, `bertscore`: how like the answer's words are to a golden answer's, 0 to 1 (BERTScore may lie
+    below 0); None where they were not computed (`word_score`).
     """
 
     id: str
@@ -64,6 +68,9 @@ class Score:
     error: str
     written: Written
     groups: tuple[str, ...] = ()
+    rouge_l: float | None = None
+    bleu: float | None = None
+    bertscore: float | None = None
 
 
 def score(prediction: Prediction) -> Score:
@@ -93,6 +100,23 @@ def score(prediction: Prediction) -> Score:
         written=completions_of(prediction),
         groups=_groups(prediction),
     )
+
+
+def word_score(prediction: Prediction) -> Score:
+    """`score`, with ROUGE-L and BLEU where the extra `quality` is installed."""
+    plain, said, golden = score(prediction), prediction.prediction, prediction.golden_answers
+    return replace(plain, rouge_l=rouge_l(said, golden), bleu=bleu(said, golden)) if counts_words() else plain
+
+
+@cache
+def counts_words() -> bool:
+    """Whether the extra `quality` is installed. The other figures are complete without it."""
+    try:
+        import rouge_score  # noqa: F401
+        import sacrebleu  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
 
 
 def _error(said: str | None, em: float, cover: float, f1: float, gold: float | None) -> str:
@@ -127,19 +151,8 @@ def mean(values: Iterable[float]) -> float:
     return sum(listed) / len(listed) if listed else 0.0
 
 
-def interval(scores: Sequence[Score], name: str) -> tuple[float, float]:
-    """The 95 % interval of a metric's mean: Wilson's for those that are 0 or 1, else the bootstrap's."""
-    return interval_of([float(getattr(score, name)) for score in scores])
-
-
 def interval_of(values: list[float]) -> tuple[float, float]:
     """The 95 % interval of a mean: Wilson's where every value is 0 or 1, else the bootstrap's."""
     if set(values) <= {0.0, 1.0}:
         return share_interval(int(sum(values)), len(values))
     return mean_interval(values)
-
-
-def gold_recall(scores: Sequence[Score]) -> float | None:
-    """Mean over the questions with marked passages; None where there are none."""
-    marked = [score.gold for score in scores if score.gold is not None]
-    return mean(marked) if marked else None

@@ -8,12 +8,9 @@ from dataclasses import dataclass, replace
 
 from steprag.agent.grammar import Grammar
 from steprag.agent.stack import live
-from steprag.tree import Node, Tree, path_to
-from steprag.types import Step
 from steprag.gold import Fact, Gold, facts_of, gold_of, holds_golden, mentions, subject
 from steprag.metrics import guessable, normalise
-from steprag.tree import path_to
-from steprag.tree import Node, Tree
+from steprag.tree import Node, Tree, path_to
 from steprag.types import Step
 
 

@@ -14,15 +14,10 @@ from preference.rewards import Rewards
 from steprag.agent.grammar import Grammar
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.agent.stack import popped
-from steprag.gain import probability
-from steprag.training_rows import Trajectory
-from steprag.tree import Node, Tree, as_reply, path_to
-from steprag.types import Step
 from steprag.gain import CONVINCED, gains, probability
 from steprag.metrics import guessable
 from steprag.training_rows import Ranking, StepLabel, Trajectory
-from steprag.tree import as_reply, path_to
-from steprag.tree import Node, Tree
+from steprag.tree import Node, Tree, as_reply, path_to
 from steprag.types import Step
 
 

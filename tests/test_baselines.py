@@ -221,18 +221,6 @@ def test_a_baseline_runs_end_to_end(name: str, world_index: Path, tmp_path: Path
     assert scores["identity"] == identity, "a figure says what it was made with"
 
 
-def test_baselines_stand_in_one_table(world_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    questions = tmp_path / "questions.jsonl"
-    write_records(questions, [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(3)])
-    with serve(stopping(writer)) as endpoint:
-        for name in ("direct", "rag"):
-            command = ["infer", *options(endpoint, questions, world_index, tmp_path / name, "--prompt.profile", name)]
-            assert main(command) == 0
-    capsys.readouterr()
-    assert main(["compare", str(tmp_path / "direct"), str(tmp_path / "rag")]) == 0
-    assert "| rag | 3 | 100.0" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(("engine", "sent"), [
     ("vllm", {"continue_final_message": True, "add_generation_prompt": False}),
     ("sglang", {"continue_final_message": True, "add_generation_prompt": False}),
@@ -274,27 +262,11 @@ def test_an_engine_may_repeat_the_message_that_it_writes_on(world_index: Path, t
         f"{THOUGHT}<search> Albania prices </search>", f"{THOUGHT}<answer> lek </answer>"]  # fmt: skip
 
 
-def test_a_completion_is_closed_only_where_it_was_stopped(world_index: Path, tmp_path: Path) -> None:
-    questions = tmp_path / "questions.jsonl"
-    write_records(questions, [Question("q", QUESTION, ("lek",))])
-    plain = chat_reply(lambda prompt, draw: "<answer> lek")
-
-    def reply(request: dict[str, Any]) -> tuple[int, Any]:
-        status, body = plain(request)
-        assert isinstance(body, dict)
-        body["choices"][0]["finish_reason"] = "length"
-        return status, body
-
-    with serve(reply) as endpoint:
-        command = options(endpoint, questions, world_index, tmp_path / "run", "--prompt.profile", "direct")
-        assert main(["infer", *command]) == 0
-    assert json.loads((tmp_path / "run/metrics.json").read_text())["finish"] == {"truncated": 1}
-
-
 @pytest.mark.parametrize(("engine", "said", "finish"), [
     ("vllm", {"stop_reason": "</answer>"}, "answer"), ("sglang", {"matched_stop": "</answer>"}, "answer"),
     ("vllm", {"stop_reason": None}, "no_action"), ("sglang", {"matched_stop": 2}, "no_action"),
     ("vllm", {}, "answer"), ("openai", {}, "answer"), ("openai", {"stop_reason": None}, "answer"),
+    ("openai", {"finish_reason": "length"}, "truncated"),
 ])  # fmt: skip
 def test_no_tag_is_closed_for_a_model_that_ended_by_itself(
     engine: str, said: dict[str, Any], finish: str, world_index: Path, tmp_path: Path

@@ -114,13 +114,10 @@ def test_a_direct_run_against_itself_searches_too_little(tmp_path: Path) -> None
     (line,) = csv.DictReader((tmp_path / "out/compare.csv").open())
     assert (float(line["over_search"]), float(line["under_search"])) == (0.0, 1.0)
     assert (line["known_alone"], line["unknown_alone"]) == ("3", "9")
-
-
-def test_half_an_answer_is_not_known_alone(tmp_path: Path) -> None:
-    direct = run_with(tmp_path / "direct", [prediction(0, "lek", 0, parts=[["lek"], ["euro"]])])
-    assert main(["compare", direct, "--direct", direct, "--out", str(tmp_path / "out")]) == 0
+    known = run_of(tmp_path / "known", ["lek"] * 3, searches=0)
+    assert main(["compare", known, "--direct", known, "--out", str(tmp_path / "out")]) == 0
     (line,) = csv.DictReader((tmp_path / "out/compare.csv").open())
-    assert (line["em"], line["known_alone"], line["unknown_alone"], line["under_search"]) == ("0.5", "0", "1", "1.0")
+    assert (line["under_search"], line["unknown_alone"]) == ("", "0"), "a share of no question is none"
 
 
 def test_runs_that_share_no_question_of_a_kind_are_compared_on_the_others(tmp_path: Path) -> None:
@@ -133,12 +130,14 @@ def test_runs_that_share_no_question_of_a_kind_are_compared_on_the_others(tmp_pa
     assert "few" not in json.loads((tmp_path / "out/compare.json").read_text())["groups"]
 
 
-def test_an_episode_that_was_refused_is_no_answer_without_a_search(tmp_path: Path) -> None:
-    direct = run_of(tmp_path / "direct", ["sol"] * 4, searches=0)
+def test_half_an_answer_is_not_known_alone_and_a_refused_episode_gave_none(tmp_path: Path) -> None:
+    half, out = prediction(0, "lek", 0, parts=[["lek"], ["euro"]]), tmp_path / "out"
+    direct = run_with(tmp_path / "direct", [half, *(prediction(n, "sol", 0) for n in (1, 2, 3))])
     refused = run_of(tmp_path / "refused", [None] * 3 + ["sol"], searches=0)
-    assert main(["compare", refused, "--direct", direct, "--out", str(tmp_path / "out")]) == 0
-    (line,) = csv.DictReader((tmp_path / "out/compare.csv").open())
-    assert float(line["under_search"]) == 1 / 4
+    assert main(["compare", direct, refused, "--direct", direct, "--out", str(out)]) == 0
+    first, second = csv.DictReader((out / "compare.csv").open())
+    assert (first["em"], first["known_alone"], first["unknown_alone"]) == (str(0.5 / 4), "0", "4")
+    assert (first["under_search"], second["under_search"]) == ("1.0", str(1 / 4))
 
 
 def test_a_direct_run_that_searches_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,12 +224,6 @@ def test_a_failed_question_is_no_other_question(tmp_path: Path, capsys: pytest.C
     write_records(Path(part) / "failures.jsonl", [Failure("q5", "PolicyError", "")])
     assert main(["compare", whole, part]) == 0
     assert "5 (+1 failed)" in capsys.readouterr().out
-
-
-def test_a_share_of_no_question_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run, direct = run_of(tmp_path / "run", ["lek"] * 3), run_of(tmp_path / "direct", ["sol"] * 3, searches=0)
-    assert main(["compare", run, "--direct", direct]) == 0
-    assert capsys.readouterr().out.splitlines()[2].endswith("|  |  | 0.0 of 3 |")
 
 
 def test_runs_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

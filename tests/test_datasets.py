@@ -180,14 +180,9 @@ def test_a_sample_is_what_the_run_answers_and_is(
     assert read_manifest(tmp_path / "run")["identity"]["sample"] == 5
     assert main([*run, "--sample", "6"]) == 2
     assert "sample = 5, and is now asked for 6" in capsys.readouterr().err
-    whole = options(
-        lek, tmp_path / "q.jsonl", index, tmp_path / "whole", "--sample", "5", "--seed", "3", "--limit", "2"
-    )
-    assert main(["infer", *whole]) == 0
-    assert [one.id for one in read_records(tmp_path / "whole/predictions.jsonl", Prediction)] == answered[:2]
-    first = options(lek, tmp_path / "q.jsonl", index, tmp_path / "first", "--limit", "1")
-    assert main(["infer", *first]) == 0
-    assert "sample" not in read_manifest(tmp_path / "first")["identity"]
+    few = ("--sample", "5", "--seed", "3", "--limit", "2")
+    assert main(["infer", *options(lek, tmp_path / "q.jsonl", index, tmp_path / "few", *few)]) == 0
+    assert [one.id for one in read_records(tmp_path / "few/predictions.jsonl", Prediction)] == answered[:2]
 
 
 def chosen(tmp_path: Path, choices: object, *golden: str, question: str = "Which drug is a salt?") -> Question:
@@ -206,22 +201,18 @@ def test_choices_are_asked_with_their_question(choices: object, tmp_path: Path) 
     assert read_questions(tmp_path / "again.jsonl") == [question]
 
 
-@pytest.mark.parametrize("choices", [DRUGS, list(DRUGS.values())])
-def test_golden_letters_are_the_words_of_their_choice(choices: object, tmp_path: Path) -> None:
-    assert chosen(tmp_path, choices, "A", "C").golden_answers == (DRUGS["A"], DRUGS["C"])
-    assert chosen(tmp_path, ["A", "B"], "B").golden_answers == ("B",)
-
-
-def test_choices_of_several_lines_and_answers_that_are_no_choice(tmp_path: Path) -> None:
-    question = chosen(tmp_path, {"A": "one\n line", "B": "two"}, "three")
-    assert question.question == "Which drug is a salt?\n- one line\n- two"
-    assert question.golden_answers == ("three",)
-
-
-@pytest.mark.parametrize("choices", [None, {}, []])
-def test_a_question_without_choices_stays_as_it_is(choices: object, tmp_path: Path) -> None:
-    asked = "Which drug\nis a salt? "
-    assert chosen(tmp_path, choices, "x", question=asked) == Question("m", asked, ("x",), {"choices": choices})
+@pytest.mark.parametrize(("choices", "golden", "words", "shown"), [
+    (DRUGS, ("A", "C"), ("Citalopram", "Propranolol"), CHOOSE),
+    (list(DRUGS.values()), ("A", "C"), ("Citalopram", "Propranolol"), CHOOSE),
+    (["A", "B"], ("B",), ("B",), "Which drug is a salt?\n- A\n- B"),
+    ({"A": "one\n line", "B": "two"}, ("three",), ("three",), "Which drug is a salt?\n- one line\n- two"),
+    *((none, ("x",), ("x",), "Which drug is a salt?") for none in (None, {}, [])),
+])  # fmt: skip
+def test_golden_letters_are_the_words_of_their_choice(
+    choices: object, golden: tuple[str, ...], words: tuple[str, ...], shown: str, tmp_path: Path
+) -> None:
+    question = chosen(tmp_path, choices, *golden)
+    assert (question.question, question.golden_answers, question.metadata["choices"]) == (shown, words, choices)
 
 
 @pytest.mark.parametrize("choices", ["A) one", {"A": 1}, {"text": ["one"], "label": ["A"]}, [["one"]], 7])
@@ -287,18 +278,8 @@ def searched(file: Path, index: Path, out: Path, *more: str) -> Path:
 
 
 def paired(folder: Path, *trees: Path) -> dict[str, Any]:
-    runs = [
-        "--trees",
-        *map(str, trees),
-        "--out",
-        str(folder),
-        "--pairs.margin",
-        "0.01",
-        "--products",
-        "[pairs,steps]",
-        "--card.plots",
-        "false",
-    ]
+    runs = ["--trees", *map(str, trees), "--out", str(folder), "--pairs.margin", "0.01", "--products", "[pairs,steps]",
+            "--card.plots", "false"]  # fmt: skip
     assert main(["pairs", *runs]) == 0
     return json.loads((folder / "report.json").read_text())
 

@@ -25,13 +25,10 @@ from steprag.inputs import read_passages, read_questions
 from steprag.json_text import NotJson, decoded
 from steprag.packed import EXPANSION, LINE
 from steprag.runs import read_manifest
-from steprag.types import Passage, Prediction, Question
-from steprag.tree import Tree
-from steprag.yaml_files import read_yaml
-from tests.levels import SEED, rounds
 from steprag.tree import Tree
 from steprag.types import Passage, Prediction, Question
 from tests.hostile_files import mutated_bytes
+from tests.levels import SEED, rounds
 
 MIB = 1 << 20
 CRASHES = {

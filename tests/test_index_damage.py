@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import steprag.checksums
 
-import steprag.run_outputs
 import indexes.build
 import indexes.search
-import steprag.checksums
+import steprag.run_outputs
 from indexes import open_retriever
 from indexes.build import IndexConfig, build_index
 from indexes.corpora.passage_store import PassageStore, write_passages

@@ -16,12 +16,9 @@ from preference.build import main, one_prompt
 from preference.config import LabelConfig, PairsConfig, SftConfig
 from preference.pairs import RuleCounts, build_pairs
 from preference.rewards import Estimate, Rewards, outcomes, rewards
-from preference.rule_counts import Funnel
-from preference.supervised import build_trajectories
+from preference.supervised import build_labels, build_rankings, build_trajectories
 from steprag.agent.actions import Action
 from steprag.agent.grammar import START, Grammar
-from preference.supervised import build_labels, build_rankings, build_trajectories
-from steprag.agent.grammar import START, Action, Grammar
 from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.agent.profiles import grammar_of
 from steprag.cli import main as steprag

@@ -26,26 +26,14 @@ from steprag.config import load_config
 from steprag.errors import ConfigError, PolicyError
 from steprag.files import to_dict
 from steprag.gain import probability
-from steprag.policy.client import Policy
-from steprag.tree import Node, Tree, children_of, discounted
-from steprag.types import Message, Question, Sample, State
 from steprag.policy.protocols import Policy
-from steprag.tree import children_of, discounted
-from steprag.types import (
-    Message,
-    Question,
-    Sample,
-    State,
-)
-from steprag.tree import Node, Tree
-from tests.fakes import QUESTION, BelievingPolicy, DictRetriever, ScriptedPolicy, answer, beginner, evidence, query
+from steprag.tree import Node, Tree, children_of, discounted
 from steprag.types import (
     Message,
     Question,
     Sample,
     Usage,
 )
-from steprag.tree import Node, Tree
 from tests.fakes import QUESTION, BelievingPolicy, DictRetriever, ScriptedPolicy, answer, evidence, query
 
 GOLDEN = Path(__file__).parent / "golden_tree.json"

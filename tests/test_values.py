@@ -19,20 +19,10 @@ from steprag.agent.judge import Judge, Judgement, ScoreFormat, parse_score
 from steprag.agent.profiles import load_profile
 from steprag.batch.journal import Journal
 from steprag.config import load_config
-from steprag.tree import Tree
-from steprag.types import Completion, Message, Question, Sample, State, Usage
-from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy, answer, evidence
 from steprag.policy.client import open_model
 from steprag.sections import JudgeConfig
-from steprag.types import (
-    Completion,
-    Message,
-    Question,
-    Sample,
-    State,
-    Usage,
-)
 from steprag.tree import Tree
+from steprag.types import Completion, Message, Question, Sample, State, Usage
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy, answer, chat_reply, evidence, serve
 
 ASKED = Question("q1", QUESTION, ("lek", "Albanian lek"))

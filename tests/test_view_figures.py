@@ -129,6 +129,10 @@ def test_the_file_to_mail_has_the_figures_and_the_ways(browser: Browser, runs: l
     with page_in(browser) as page:
         page.goto(f"{out.as_uri()}#/after/quality//before")
         page.wait_for_selector("text=ROUGE-L", timeout=LONG)
+        assert cells(page, "Figures of the answers", "F1")[2] == "-8.3 -75.0 to +50.0"
+        page.goto(f"{out.as_uri()}#/before/quality//after")  # the file holds one way round: the page turns it
+        expect(page.locator("thead >> nth=0")).to_contain_text("before less after")
+        assert cells(page, "Figures of the answers", "F1")[2] == "+8.3 -50.0 to +75.0"
         page.goto(f"{out.as_uri()}#/pairs/pairs/0.1")
         page.click("text=/node \\d+ in its tree/ >> nth=0")
         page.click("text=in pairs >> nth=0")

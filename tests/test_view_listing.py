@@ -17,7 +17,7 @@ from steprag.errors import ConfigError
 from steprag.files import dump_line
 from steprag.view.folders import open_folders
 from steprag.view.listing import Listing
-from steprag.view.series import POINTS, series_of
+from steprag.view.series import POINTS, Series
 from tests.viewing import SHIPPED, made_run, made_tree, shipped_lines, shipped_run
 
 
@@ -72,17 +72,6 @@ def test_an_index_of_another_file_is_not_believed(tmp_path: Path) -> None:
     trees = made_run(tmp_path / "run", made_tree(5, "a")) / "trees.jsonl"
     trees.write_text(dump_line(made_tree(5, "b")) + "\n" + dump_line(made_tree(6, "c")) + "\n", encoding="utf-8")
     assert [place.id for place in read_whole(Listing(trees, TREES, indexed=True)).places] == ["b", "c"]
-
-
-def test_reading_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    trees = tmp_path / "trees.jsonl"
-    trees.write_text("".join(shipped_lines(4)), encoding="utf-8")
-    listing = Listing(trees, TREES)
-    listing.refresh(0)
-    assert len(listing.places) == 1
-    assert not listing.complete
-    listing.refresh(60)
-    assert [place.line for place in listing.places] == [1, 2, 3, 4]
 
 
 def test_a_growing_file_is_followed_and_a_torn_line_waits(tmp_path: Path) -> None:
@@ -215,7 +204,7 @@ def test_curves_survive_what_training_and_kills_leave(tmp_path: Path) -> None:
             {"event": "failure", "id": "r", "seconds": "x", "time": "no time"}]  # fmt: skip
     text = "\n".join(json.dumps(row) for row in rows) + '\nnot json\n[]\n{"step": 4, "lo'
     (tmp_path / "metrics.jsonl").write_text(text, encoding="utf-8")
-    told = series_of(tmp_path / "metrics.jsonl")
+    told = Series(tmp_path / "metrics.jsonl").told()
     assert told["steps"] == [1, 2, 3]
     assert told["curves"] == {"loss": [2.0, 1.5, None], "eval_loss": [None, None, 1.0]}
     assert told["done"] == [
@@ -225,10 +214,26 @@ def test_curves_survive_what_training_and_kills_leave(tmp_path: Path) -> None:
     assert told["faults"] == 3
 
 
+def test_curves_that_grow_are_read_on(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 1, "loss": 3}\n{"step": 2, "lo', encoding="utf-8")
+    series = Series(file)
+    assert (series.told()["steps"], series.told()["faults"]) == ([1], 1)
+    with file.open("r+", encoding="utf-8") as stream:
+        stream.write('{"step": 7, "loss": 3}\n')  # over a line that was read: it is not read again
+        stream.seek(0, 2)
+        stream.write('ss": 2}\n{"step": 3, "loss": 1}')
+    assert series.told()["curves"] == {"loss": [3, 2, 1]}
+    assert (series.told()["steps"], series.told()["faults"]) == ([1, 2, 3], 0)
+    file.unlink()
+    file.write_text('{"step": 9, "loss": 1}\n', encoding="utf-8")
+    assert series.told()["steps"] == [9]
+
+
 def test_long_curves_are_thinned_and_keep_their_end(tmp_path: Path) -> None:
     lines = (json.dumps({"step": step, "loss": step}) for step in range(5001))
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    told = series_of(tmp_path / "metrics.jsonl")
+    told = Series(tmp_path / "metrics.jsonl").told()
     assert len(told["steps"]) <= POINTS + 1
     assert told["steps"][-1] == 5000
 
@@ -239,7 +244,7 @@ def test_numbers_that_no_float_holds_are_no_points(tmp_path: Path) -> None:
         f'{{"step": 1, "loss": {huge}, "lr": 0.5}}\n{{"step": {huge}, "loss": 1}}\n'
         f'{{"event": "done", "seconds": {huge}}}\n{{"step": 2, "loss": Infinity, "lr": -{huge}}}\n'
     )
-    told = series_of(tmp_path / "metrics.jsonl")
+    told = Series(tmp_path / "metrics.jsonl").told()
     assert told["steps"] == [1, 2]
     assert told["curves"] == {"lr": [0.5, None]}
     assert told["done"] == [{"at": None, "seconds": None, "failed": False}]

@@ -27,7 +27,7 @@ from tests.viewing import (
 )
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 expect = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install -e '.[dev]'").expect
 __all__ = ["browser"]
@@ -304,3 +304,69 @@ def test_the_shipped_file_opens_as_it_is(browser: Browser) -> None:
         page.goto(link)
         page.wait_for_selector(".node-pane .raw")
         assert page.inner_text(".shown") == "100 trees"
+
+
+ROWS_ON_THE_WAY = """async () => {
+  const { useRows } = await import("/page/loading.js");
+  const { html } = await import("/page/html.js");
+  const { render } = await import("/vendor/preact/preact.js");
+  const drawn = [];
+  const Rows = () => {
+    const { rows, complete } = useRows("run", "trees", 1, "");
+    drawn.push(rows.length);
+    return html`<p id="rows">${complete ? rows.length : ""}</p>`;
+  };
+  window.drawn = drawn;
+  const place = document.body.appendChild(document.createElement("div"));
+  render(html`<${Rows} />`, place);
+}"""
+
+
+def test_rows_are_not_redrawn_for_every_reply(browser: Browser, tmp_path: Path) -> None:
+    """The clock of the page stands still: the first reply is drawn and the last one."""
+
+    def answer(route: Route) -> None:
+        start = int(route.request.url.rpartition("from=")[2])
+        rows = [{"line": start + number + 1, "id": f"q{start + number}"} for number in range(10)]
+        told = {"generation": 0, "name": "trees.jsonl", "rows": rows, "complete": start >= 490, "read": start + 10,
+                "size": 500, "torn": False, "faults": [], "fault_count": 0}  # fmt: skip
+        route.fulfill(json=told)
+
+    with viewer(made_run(tmp_path / "run", made_tree(5))) as link, page_in(browser) as page:
+        at(page, link, "#/run/trees")
+        page.route("**/api/rows/**", answer)
+        page.evaluate("performance.now = () => 1000")
+        page.evaluate(ROWS_ON_THE_WAY)
+        expect(page.locator("#rows")).to_have_text("500")
+        assert set(page.evaluate("drawn")) == {0, 10, 500}
+
+
+LONG_LIST = """async () => {
+  const { VirtualList } = await import("/page/virtual.js");
+  const { html, useState } = await import("/page/html.js");
+  const { render } = await import("/vendor/preact/preact.js");
+  const List = () => {
+    const [active, setActive] = useState(-1);
+    return html`<${VirtualList} id="long" count=${1000000} height=${76} active=${active} onActive=${setActive}
+      rowRole="option" role="listbox" aria-label="Long" style=${{ height: "400px" }} row=${(index) => index} />`;
+  };
+  const place = document.createElement("div");
+  document.body.prepend(place);
+  render(html`<${List} />`, place);
+}"""
+
+
+def test_every_row_of_a_list_of_a_million_can_be_reached(browser: Browser, link: str) -> None:
+    """Its rows are taller together than a browser draws."""
+    with page_in(browser) as page:
+        at(page, link, "#/trees/trees")
+        page.evaluate(LONG_LIST)
+        page.focus("#long")
+        for key, row in (("End", "999999"), ("ArrowUp", "999998"), ("PageUp", "999994"), ("Home", "0")):
+            page.keyboard.press(key)
+            chosen = page.locator("#long .row[aria-selected=true]")
+            expect(chosen).to_have_text(row)
+            expect(chosen).to_be_in_viewport()
+        page.evaluate("document.getElementById('long').scrollTop = 1e9")
+        expect(page.locator("#long .row").last).to_have_text("999999")
+        expect(page.locator("#long .row").last).to_be_in_viewport()

@@ -16,9 +16,7 @@ from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.config import load_config
 from steprag.tree import Tree
-from steprag.types import Question, State
 from steprag.types import Question
-from steprag.tree import Tree
 from tests.browser import browser, page_in
 from tests.fakes import QUESTION, BelievingPolicy, DictRetriever
 from tests.viewing import SHIPPED, made_run, viewer

@@ -24,10 +24,9 @@ import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from steprag import errors
-from steprag.engines.outlive_guard import running
-from steprag.engines.threads import threads_for
 from steprag.engines.models import resolve_model
 from steprag.engines.outlive_guard import running
+from steprag.engines.threads import threads_for
 from steprag.engines.tokens import load_tokenizer
 from steprag.engines.weights import base_weights
 from steprag.errors import TrainingError

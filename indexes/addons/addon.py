@@ -16,11 +16,6 @@ from indexes.retrieval.rankings import named
 from steprag.errors import ConfigError, DataError
 from steprag.files import from_dict, read_json, to_dict, write_json
 from steprag.run_outputs import FileFacts, check_files, file_facts
-from steprag.sections import Section
-from indexes.retrieval.rankings import named
-from steprag.run_outputs import FileFacts, check_files, file_facts
-from steprag.errors import ConfigError, DataError
-from steprag.files import from_dict, read_json, to_dict, write_json
 
 FORMAT = 1
 

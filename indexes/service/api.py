@@ -26,8 +26,8 @@ from indexes.retrieval.remote import FINGERPRINT
 from indexes.service.config import LimitsConfig
 from steprag.errors import StepragError
 from steprag.types import Passage
-from steprag.web.guard import Door, Guard
 from steprag.web.app import ApiError, as_json, tell_errors
+from steprag.web.guard import Access, Guard
 
 ROUTES = frozenset({"/retrieve", "/search", "/batch_search", "/health", "/metrics"})
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -150,8 +150,8 @@ def create_app(served: Served) -> FastAPI:
     telemetry = Telemetry(served.retriever)
     desk = _Desk(served, telemetry)
     free = ("/health",) if served.token is not None else tuple(ROUTES)
-    door = Door(served.token or secrets.token_hex(), served.loopback, free, served.limits.body_bytes, "steprag_index")
-    app.add_middleware(Guard, door)
+    access = Access(served.token or secrets.token_hex(), served.loopback, free, served.limits.body_bytes, "steprag_index")
+    app.add_middleware(Guard, access)
     app.add_middleware(_Noting, served.retriever.fingerprint, telemetry)
     tell_errors(app)
 

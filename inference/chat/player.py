@@ -21,8 +21,6 @@ from steprag.agent.rollout import Asked, Heard, Taken, rollout
 from steprag.batch.journal import Journal, QuestionCalls
 from steprag.policy.client import Model
 from steprag.policy.replies import HeardPolicy
-from steprag.types import Completion, Episode, Found, Passage, Question, State, Step, Turn, Usage
-from steprag.policy.replies import HeardPolicy
 from steprag.types import Episode, Found, Passage, Question, State, Turn, Usage
 
 

@@ -12,8 +12,7 @@ from pydantic import Field, StrictStr, TypeAdapter, ValidationError
 
 from steprag.errors import JournalError
 from steprag.files import from_dict
-from steprag.types import COUNTABLE
-from steprag.types import Completion, Passage, Question, Sample, Usage
+from steprag.types import COUNTABLE, Completion, Passage, Question, Sample, Usage
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS calls(

@@ -32,8 +32,6 @@ from steprag.errors import BudgetReached, ConfigError, StepragError
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.progress import say
 from steprag.runs import Run
-from steprag.tree import Failure
-from steprag.types import Question
 from steprag.sections import PriceConfig
 from steprag.tree import Failure
 from steprag.types import Question, Usage

@@ -10,9 +10,6 @@ from typing_extensions import TypedDict
 
 from steprag.agent.compliance import written
 from steprag.batch.results import ResultKind
-from steprag.files import dump_line
-from steprag.tree import Tree
-from steprag.types import Usage
 from steprag.files import dump_line, existing
 from steprag.tree import Tree
 from steprag.types import Usage

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from steprag.engines.threads import fast_dtype
 from steprag.engines.launch import vllm_is_for_cpus
-from steprag.engines.threads import usable_cores
+from steprag.engines.threads import fast_dtype, usable_cores
 from steprag.errors import ConfigError
 from steprag.experiments.stages import RECIPES
 

@@ -17,8 +17,6 @@ from steprag import atlas
 from steprag.cli import guarded
 from steprag.config import parse_arguments
 from steprag.engines.threads import spin_briefly
-from steprag.engines.launch import vllm_is_for_cpus
-from steprag.engines.threads import fast_dtype, spin_briefly, usable_cores
 from steprag.errors import ConfigError
 from steprag.experiments.contenders import (
     LABELS,

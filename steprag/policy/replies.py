@@ -16,10 +16,8 @@ from pydantic import ValidationError
 from steprag.errors import PolicyUnavailable
 from steprag.files import as_utf8
 from steprag.json_text import NotJson, decoded
-from steprag.types import COUNTABLE, Completion, Sample, Usage
 from steprag.policy.protocols import Listener, Policy, Streaming
-from steprag.types import COUNTABLE
-from steprag.types import Completion, Message, Sample, Usage
+from steprag.types import COUNTABLE, Completion, Message, Sample, Usage
 
 LONGEST = 1 << 20
 """Characters of a completion: a longer one is no answer to a request that bounds its tokens."""

@@ -7,18 +7,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
+from inference.figures import MAIN
+from inference.scores import score
+from preference.view_rewards import rule_names, view_rewards
 from steprag.batch.results import Place
 from steprag.errors import ConfigError, DataError, quoted
 from steprag.files import line_hash, read_rows, to_dict, write_records
 from steprag.runs import now
 from steprag.training_rows import MARKS, Pair, WrongPair, preference_key, read_marks
 from steprag.tree import Tree
-from steprag.view.doors import COMPARISON, REWARDS, RULES, SCORE, behind
-from steprag.view.folders import SERIES, RunFolder
-from steprag.view.kinds import FILES
+from steprag.view.folders import FILES, RunFolder
 from steprag.view.listing import Listing
 from steprag.view.quality import CLOCKS, quality_of
-from steprag.view.series import series_of
+from steprag.view.scored import ScoredRuns
 from steprag.view.trees import TreeReader, node_of, node_told, roles, skeleton
 
 SLICE = 0.25
@@ -31,8 +34,8 @@ ROWS = 2000
 
 @dataclasses.dataclass(frozen=True)
 class Address:
-    """Where a record stands: run, kind, number of the file among the run's of that kind, line. `id` is the record's: it
-    finds the record again where the file was put into another order.
+    """Where a record stands: run, kind, number of the file among the run's of that kind, line. `id` is the listing's:
+    it finds the record again where the file was put into another order, unless several records have it.
     """
 
     run: str
@@ -43,11 +46,15 @@ class Address:
 
 
 class Answers:
-    """Answers for some run folders. Nothing of a run stays in memory but its listings and the last few trees."""
+    """Answers for some run folders. Of a run stay in memory its listings, its scores and the last few trees; what did
+    not change since the last request is not computed again.
+    """
 
     def __init__(self, folders: dict[str, RunFolder]) -> None:
         self.folders = folders
         self._trees = TreeReader()
+        self._scored = ScoredRuns()
+        self._quality: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
 
     def run(self, key: str) -> RunFolder:
         """The run of that name. Raises ConfigError: requests reach the named folders alone."""
@@ -57,7 +64,7 @@ class Answers:
 
     def runs(self) -> dict[str, Any]:
         """Every run with what its manifest says; `stamp` changes whenever one of its files does."""
-        return {"runs": [_run_told(run) for run in self.folders.values()], "rules": behind(RULES)()}
+        return {"runs": [_run_told(run) for run in self.folders.values()], "rules": rule_names()}
 
     def rows(self, run: str, kind: str, file: int, start: int) -> dict[str, Any]:
         """The rows of a file from the `start`-th on. `next` is where the following ones begin."""
@@ -100,12 +107,12 @@ class Answers:
         options = dict(self.run(like).manifest()[0].get("config") or {}) if like else {}
         made = options.pop("reward", None)  # folders of earlier versions have the section `label` under this name
         options["label"] = {**(options.get("label") or made or {}), **reward}
-        return behind(REWARDS)(tree, line, self.run(at.run).grammar(tree), options)
+        return view_rewards(tree, line, self.run(at.run).grammar(tree), options)
 
     def every_reward(self, at: Address) -> dict[str, Any]:
         """`rewards` of a tree under every rule, by its name; `fault` says why a rule has nothing to say of the tree."""
         told = {}
-        for rule in behind(RULES)():
+        for rule in rule_names():
             try:
                 told[rule] = self.rewards(at, {"name": rule}, None)
             except ConfigError as error:
@@ -143,7 +150,7 @@ class Answers:
         if at.kind == "pairs":
             told["key"] = preference_key(record)
         if at.kind == "predictions" and record.golden_answers:
-            told["score"] = behind(SCORE)(record)
+            told["score"] = dataclasses.asdict(score(record))
         return told
 
     def kinds(self, run: str) -> dict[str, str]:
@@ -156,10 +163,7 @@ class Answers:
 
     def series(self, run: str) -> dict[str, Any]:
         """The curves of a run. Raises ConfigError where it has none."""
-        path = self.run(run).file(SERIES)
-        if path is None:
-            raise ConfigError(f"{run} has no {SERIES}")
-        return series_of(path)
+        return self.run(run).series().told()
 
     def quality(self, run: str) -> dict[str, Any]:
         """How the completions of each file of the run follow the grammar, and lengths, as far as it is listed."""
@@ -169,13 +173,18 @@ class Answers:
                 with listing.lock:
                     listing.refresh(SLICE)
                     places, complete = list(listing.places), listing.complete
-                told.append({"name": listing.path.name, "complete": complete, **quality_of(kind, places)})
+                    state = listing.generation, len(places)
+                known = self._quality.get(listing.path)
+                if known is None or known[0] != state:
+                    known = self._quality[listing.path] = state, quality_of(kind, places)
+                told.append({"name": listing.path.name, "complete": complete, **known[1]})
         return {"files": told}
 
     def comparison(self, runs: Iterable[str]) -> dict[str, Any]:
-        """The rows of `steprag compare` over the questions that all of these runs came to."""
-        folders = [self.run(key) for key in runs]
-        return {"rows": behind(COMPARISON)([run.root for run in folders], [run.key for run in folders])}
+        """The rows of `steprag compare` over the questions that all of these runs came to; `main`: the figures of its
+        short table.
+        """
+        return {"rows": self._scored.compared([self.run(key) for key in runs]), "main": MAIN}
 
     def marks(self, run: str) -> dict[str, Any]:
         """The names of the preferences that were marked as wrong in a pairs folder."""
@@ -187,13 +196,14 @@ class Answers:
         listing, place = self._place(at)
         pair: Pair = listing.read(place)
         file = self._marks_file(at.run)
-        marks = read_marks(file) if file.exists() else {}
         key = preference_key(pair)
-        marks.pop(key, None)
-        if wrong:
-            chosen, rejected = (part[-1]["content"] for part in (pair.chosen, pair.rejected))
-            marks[key] = WrongPair(key, pair.question_id, chosen, rejected, now())
-        write_records(file, marks.values())
+        with FileLock(file.with_name(f".{MARKS}.lock")):  # two requests at once would lose one of two marks
+            marks = read_marks(file) if file.exists() else {}
+            marks.pop(key, None)
+            if wrong:
+                chosen, rejected = (part[-1]["content"] for part in (pair.chosen, pair.rejected))
+                marks[key] = WrongPair(key, pair.question_id, chosen, rejected, now())
+            write_records(file, marks.values())
         return self.marks(at.run)
 
     def _marks_file(self, run: str) -> Path:
@@ -212,7 +222,9 @@ class Answers:
         with listing.lock:
             listing.refresh(SLICE)
             found = [place for place in listing.places if not at.id or place.id == at.id]
-            place = next((place for place in found if place.line == at.line), found[0] if found and at.id else None)
+        place = next((place for place in found if place.line == at.line), None)
+        if place is None and at.id and len(found) == 1:  # the file was put into another order
+            place = found[0]
         if place is None:
             raise DataError(listing.path, "no record stands there", line=at.line)
         return listing, place

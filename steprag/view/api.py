@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -89,9 +91,8 @@ def run_routes(answers: Answers) -> APIRouter:
     """Runs, their files and the marks. The functions read files, so they run in threads."""
     router = APIRouter(prefix="/api")
 
-    @router.get("/runs")
-    def runs() -> Response:
-        return as_json(answers.runs())
+    for ask in (answers.runs, answers.kinds, answers.series, answers.quality, answers.marks):
+        router.get(f"/{ask.__name__}", response_model=None)(_replied(ask))
 
     @router.get("/rows/{kind}")
     def rows(kind: Kind, run: str, file: Place = 0, start: Annotated[int, Query(ge=0, alias="from")] = 0) -> Response:
@@ -101,25 +102,9 @@ def run_routes(answers: Answers) -> APIRouter:
     def record(at: RecordAt) -> Response:
         return as_json(answers.record(at))
 
-    @router.get("/kinds")
-    def kinds(run: str) -> Response:
-        return as_json(answers.kinds(run))
-
-    @router.get("/series")
-    def series(run: str) -> Response:
-        return as_json(answers.series(run))
-
-    @router.get("/quality")
-    def quality(run: str) -> Response:
-        return as_json(answers.quality(run))
-
     @router.get("/comparison")
     def comparison(run: Annotated[list[str], Query(min_length=1, max_length=8)]) -> Response:
         return as_json(answers.comparison(run))
-
-    @router.get("/marks")
-    def marks(run: str) -> Response:
-        return as_json(answers.marks(run))
 
     @router.post("/marks")
     def mark(body: MarkBody) -> Response:
@@ -129,8 +114,10 @@ def run_routes(answers: Answers) -> APIRouter:
 
 
 def tree_routes(answers: Answers) -> APIRouter:
-    """Trees, their nodes and rewards."""
+    """Trees, their nodes and rewards, and the ways between a tree and its pairs."""
     router = APIRouter(prefix="/api")
+    for ask in (answers.pairs_of, answers.where):
+        router.get(f"/{ask.__name__}", response_model=None)(_replied(ask))
 
     @router.get("/tree")
     def tree(at: TreeAt) -> Response:
@@ -157,12 +144,14 @@ def tree_routes(answers: Answers) -> APIRouter:
     def every_reward(at: TreeAt) -> Response:
         return as_json(answers.every_reward(at))
 
-    @router.get("/pairs_of")
-    def pairs_of(tree: str) -> Response:
-        return as_json(answers.pairs_of(tree))
-
-    @router.get("/where")
-    def where(tree: str, question: str) -> Response:
-        return as_json(answers.where(tree, question))
-
     return router
+
+
+def _replied(ask: Callable[..., dict[str, Any]]) -> Callable[..., Response]:
+    """`ask` as a route, which has its parameters."""
+
+    @wraps(ask)
+    def reply(**given: Any) -> Response:
+        return as_json(ask(**given))
+
+    return reply

@@ -13,7 +13,7 @@ import json
 import posixpath
 import re
 from collections.abc import Iterator
-from itertools import permutations
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +150,8 @@ def _tree(answers: Answers, at: Address) -> dict[str, Any]:
 
 
 def _comparisons(answers: Answers, runs: list[str]) -> Iterator[tuple[str, Any]]:
-    for keys in [*((key,) for key in runs), *permutations(runs, 2)]:
+    """Of two runs one way round: the page turns the differences."""
+    for keys in [*((key,) for key in runs), *combinations(runs, 2)]:
         try:
             yield f"comparison/{'/'.join(keys)}", answers.comparison(keys)
         except (ConfigError, DataError):

@@ -1,4 +1,4 @@
-"""The run folders of a page: which there are, what is in them, and what their manifests say."""
+"""The run folders of a page: which there are, which files in them it lists, and what it shows of each record."""
 
 from __future__ import annotations
 
@@ -7,15 +7,111 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from inference.scores import score
+from steprag.agent.compliance import written
 from steprag.agent.grammar import Grammar
 from steprag.agent.profiles import grammar_of_tree
+from steprag.batch.results import ResultKind
+from steprag.batch.tree_results import TREES
 from steprag.errors import ConfigError, DataError
+from steprag.metrics import normalise
 from steprag.runs import read_manifest
+from steprag.training_rows import Pair, preference_key
 from steprag.tree import Tree
-from steprag.view.kinds import FILES, FileKind
+from steprag.types import Prediction, Turn
 from steprag.view.listing import Listing
+from steprag.view.series import Series
 
 SERIES = "metrics.jsonl"
+_BESIDE = (SERIES, "manifest.json", "failures.jsonl", "bertscore.json")
+"""Files that change what is shown, beside those that are listed."""
+
+
+@dataclass(frozen=True)
+class GroupEpisode:
+    """An episode of GRPO as training writes it down (`episodes.jsonl`)."""
+
+    step: int
+    question: str
+    finish: str
+    reward: float
+    rewards: dict[str, float]
+    advantage: float | None = None
+    prediction: str | None = None
+    refused: str | None = None
+    steps: tuple[str, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """A file's name in a run folder and the records in it. `indexed`: it has an index that counts as `kind` does."""
+
+    name: str
+    kind: ResultKind[Any]
+    indexed: bool = False
+
+    def takes(self, name: str) -> bool:
+        """Whether a file of that name, given by itself, is read as this kind: "trees.round2.jsonl.gz" is trees."""
+        first, mine = name.partition(".")[0], self.name.partition(".")[0]
+        return first == mine and ("val" in name.split(".")) == ("val" in self.name.split("."))
+
+
+def _pair(pair: Pair) -> dict[str, Any]:
+    asked = next((m["content"] for m in pair.prompt if m["role"] == "user"), "")
+    return {
+        "question_id": pair.question_id,
+        "action": pair.action,
+        "rejected_action": pair.rejected_action,
+        "depth": pair.depth,
+        "margin": pair.margin,
+        "visits": [pair.chosen_visits, pair.rejected_visits],
+        "nodes": [pair.chosen_node, pair.rejected_node],
+        "tree": pair.tree,
+        "question": asked.partition("\n")[0].removeprefix("Question: ")[:300],
+    }
+
+
+_PLAYED = ("finish", "steps", "searches", "sampled", "words", "written")
+"""Of a score what tells how the episode went, not whether it is right."""
+
+
+def _scored(prediction: Prediction) -> dict[str, Any]:
+    return _shown(prediction, "em", "f1", "gold", "tokens", "error", "groups", *_PLAYED)
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    return _shown(turn, *_PLAYED)  # without golden answers its marks mean nothing
+
+
+def _shown(prediction: Prediction, *names: str) -> dict[str, Any]:
+    scored = vars(score(prediction))
+    return {**{name: scored[name] for name in names}, "question": prediction.question, "said": prediction.prediction}
+
+
+def _episode(episode: GroupEpisode) -> dict[str, Any]:
+    told = ("step", "finish", "reward", "rewards", "advantage", "prediction")
+    refused = [] if episode.refused is None else [(None, episode.refused, episode.finish)]
+    said = episode.prediction
+    return {
+        **{name: getattr(episode, name) for name in told},
+        "steps": len(episode.steps),
+        "words": None if said is None else len(normalise(said).split()),
+        "written": written([*((None, text, None) for text in episode.steps), *refused]),
+    }
+
+
+PAIRS = ResultKind(Pair, preference_key, _pair)  # a question has many pairs: its id names none of them
+FILES: dict[str, tuple[FileKind, ...]] = {
+    "trees": (FileKind("trees.jsonl", TREES, indexed=True), FileKind("trees.jsonl.gz", TREES)),
+    "pairs": (FileKind("pairs.train.jsonl", PAIRS), FileKind("pairs.val.jsonl", PAIRS)),
+    "predictions": (
+        FileKind("predictions.jsonl", ResultKind(Prediction, lambda one: one.id, _scored)),
+        FileKind("turns.jsonl", ResultKind(Turn, lambda one: one.id, _turn)),
+    ),
+    "episodes": (FileKind("episodes.jsonl", ResultKind(GroupEpisode, lambda one: one.question, _episode)),),
+}
+"""By what the page calls them."""
 
 
 @dataclass
@@ -25,6 +121,7 @@ class RunFolder:
     key: str
     path: Path
     _listings: dict[str, Listing[Any]] = field(default_factory=dict)
+    _series: Series | None = None
 
     @property
     def root(self) -> Path:
@@ -53,6 +150,14 @@ class RunFolder:
             self._listings[path.name] = Listing(path, file.kind, indexed=file.indexed)
         return self._listings[path.name]
 
+    def series(self) -> Series:
+        """The curves of the run. Raises ConfigError where it has none."""
+        path = self.file(SERIES)
+        if path is None:
+            raise ConfigError(f"{self.key} has no {SERIES}")
+        self._series = self._series or Series(path)
+        return self._series
+
     def manifest(self) -> tuple[dict[str, Any], str | None]:
         """The manifest, or {} and what is wrong with it."""
         if not (self.path.is_dir() and self.file("manifest.json")):
@@ -73,7 +178,7 @@ class RunFolder:
 
     def stamp(self) -> str:
         """Changes whenever a file that the page shows does."""
-        names = [*(file.name for files in FILES.values() for file in files), SERIES, "manifest.json"]
+        names = [*(file.name for files in FILES.values() for file in files), *_BESIDE]
         names = names if self.path.is_dir() else [self.path.name]
         told = [(path.stat().st_size, path.stat().st_mtime_ns) for name in names if (path := self.file(name))]
         return str(hash(tuple(told)))
@@ -118,5 +223,4 @@ def _key(path: Path, taken: Iterable[str]) -> str:
     name = whole.name.partition(".")[0] if whole.is_file() else whole.name
     wanted = [name, f"{whole.parent.name}-{name}"]
     wanted += [f"{name}-{number}" for number in range(2, len(list(taken)) + 3)]
-    free = next(one for one in wanted if one and one not in taken)
-    return free
+    return next(one for one in wanted if one and one not in taken)

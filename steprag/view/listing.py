@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Generic
+from typing import Any, BinaryIO, Generic, NamedTuple
 
 from steprag.batch.results import Place, Record, ResultKind, place_of, places_in_index
 from steprag.errors import ConfigError, DataError
@@ -36,13 +36,28 @@ class Fault:
     message: str
 
 
-@dataclass(frozen=True)
-class Stamp:
+class Stamp(NamedTuple):
     """What tells that a file is another one than before, or has more in it."""
 
     inode: int
     size: int
     changed: int
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """The stamp of a file; None where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def replaced(before: Stamp | None, now: Stamp | None) -> bool:
+    """Whether another file stands there now, and not the same one with more in it."""
+    if before is None or now is None:
+        return now != before
+    return now != before and not (now.inode == before.inode and now.size > before.size)
 
 
 class Listing(Generic[Record]):
@@ -87,8 +102,8 @@ class Listing(Generic[Record]):
     def refresh(self, seconds: float, enough: int | None = None) -> None:
         """Looks at the file again and reads on for so long at most, at least one line; not beyond `enough` places."""
         with self.lock:
-            now = _stamp_of(self.path)
-            if self._replaced(now):
+            now = stamp_of(self.path)
+            if replaced(self._stamp, now) or (self._unpacked and now != self._stamp):
                 self.generation += 1
                 self._forget()
                 self._stamp = now
@@ -100,13 +115,6 @@ class Listing(Generic[Record]):
                 self._read_index(self._index, deadline, enough)
             if now is not None and self._index is None and not self.complete:
                 self._read_on(deadline, enough)
-
-    def _replaced(self, now: Stamp | None) -> bool:
-        before = self._stamp
-        if before is None or now is None:
-            return now != before
-        grown = now.inode == before.inode and now.size > before.size and self._unpacked is None
-        return not (grown or now == before)
 
     def _begin(self) -> None:
         if self._stamp is None:
@@ -193,16 +201,8 @@ class Listing(Generic[Record]):
         return from_dict(self._kind.record, row, self.path, place.line)
 
 
-def _stamp_of(path: Path) -> Stamp | None:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
-
-
 def _whole(line: bytes) -> bool:
-    """Whether a last line without a newline is an object all the same: no part of one is JSON."""
+    """Whether a last line without a newline is a whole object: no part of one is JSON."""
     try:
         return isinstance(decoded(line), dict)
     except NotJson:

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from inference.figures import KINDS
 from steprag.agent.compliance import compliance, over_time, together
 from steprag.batch.results import Place
 from steprag.stats import mean_interval
@@ -18,10 +19,7 @@ BARS = 20
 CLOCKS = {"trees": "tree", "predictions": "prediction", "episodes": "training step"}
 """Files whose records note their completions, and what their time is counted in: the order of the file, or steps."""
 LENGTHS = {
-    "words": ("answer's words", "words of the normalised answer, over answered questions"),
-    "steps": ("steps", "accepted steps an episode"),
-    "searches": ("searches", "searches an episode"),
-    "sampled": ("tokens written", "tokens that the policy wrote an episode"),
+    **{name: (KINDS[name].label, KINDS[name].definition) for name in ("words", "steps", "searches", "sampled")},
     "depth": ("depth", "steps from the question to the deepest node of a tree"),
     "nodes": ("nodes", "nodes of a tree"),
 }

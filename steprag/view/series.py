@@ -3,43 +3,79 @@
 from __future__ import annotations
 
 import math
+import threading
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from steprag.json_text import NotJson, decoded
+from steprag.view.listing import Stamp, replaced, stamp_of
 
 POINTS = 2000
 """Points that a curve has at most; of longer runs every n-th."""
 NOT_CURVES = frozenset({"step", "time", "event", "id", "epoch", "num_tokens", "seconds"})
 
 
-def series_of(path: Path) -> dict[str, Any]:
-    """`steps` and `curves` by name, of the same length (None where nothing was logged); `done`: for every question that
-    was finished the seconds since the first line, and how long it took; `faults`: how many lines could not be read.
+class Series:
+    """The curves of a file, which may grow: a look reads only what was added since the last one."""
 
-    A step that an interrupted run made twice counts once, as logged last.
-    """
-    steps: dict[float, dict[str, float]] = {}
-    done: list[dict[str, Any]] = []
-    faults, first = 0, None
-    with path.open("rb") as stream:
-        for line in stream:
-            row = _row(line)
-            if row is None:
-                faults += bool(line.strip())
-                continue
-            at = _seconds(row.get("time"))
-            first = at if first is None else first
-            if _number(row.get("step")) is not None:
-                steps.setdefault(row["step"], {}).update(_numbers(row))
-            elif row.get("event") in ("done", "failure"):
-                done.append({"at": None if at is None or first is None else round(at - first, 3),
-                             "seconds": _number(row.get("seconds")), "failed": row["event"] == "failure"})  # fmt: skip
-    kept = _thinned(sorted(steps))
-    names = list(dict.fromkeys(name for step in kept for name in steps[step]))
-    curves = {name: [steps[step].get(name) for step in kept] for name in names}
-    return {"steps": kept, "curves": curves, "done": _thinned(done), "faults": faults}
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self._stamp: Stamp | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._end, self._faults = 0, 0
+        self._first: float | None = None
+        self._steps: dict[float, dict[str, float]] = {}
+        self._done: list[dict[str, Any]] = []
+        self._told: dict[str, Any] = {}
+
+    def told(self) -> dict[str, Any]:
+        """`steps` and `curves` by name, of the same length (None where nothing was logged); `done`: for every question
+        that was finished the seconds since the first line, and how long it took; `faults`: how many lines could not be
+        read.
+
+        A step that an interrupted run made twice counts once, as logged last.
+        """
+        with self._lock:
+            now = stamp_of(self._path)
+            if replaced(self._stamp, now):
+                self._forget()
+            if now != self._stamp or not self._told:
+                self._stamp = now
+                torn = self._read_on()
+                kept = _thinned(sorted(self._steps))
+                names = list(dict.fromkeys(name for step in kept for name in self._steps[step]))
+                curves = {name: [self._steps[step].get(name) for step in kept] for name in names}
+                faults = self._faults + torn
+                self._told = {"steps": kept, "curves": curves, "done": _thinned(self._done), "faults": faults}
+            return self._told
+
+    def _read_on(self) -> bool:
+        """Reads what was added; whether the last line is not whole. Such a line is read again by the next look."""
+        with self._path.open("rb") as stream:
+            stream.seek(self._end)
+            for line in stream:
+                row = _row(line)
+                if row is None and not line.endswith(b"\n"):
+                    return bool(line.strip())
+                self._end += len(line)
+                if row is not None:
+                    self._take(row)
+                else:
+                    self._faults += bool(line.strip())
+        return False
+
+    def _take(self, row: dict[str, Any]) -> None:
+        at = _seconds(row.get("time"))
+        self._first = at if self._first is None else self._first
+        if _number(row.get("step")) is not None:
+            self._steps.setdefault(row["step"], {}).update(_numbers(row))
+        elif row.get("event") in ("done", "failure"):
+            since = None if at is None or self._first is None else round(at - self._first, 3)
+            failed = row["event"] == "failure"
+            self._done.append({"at": since, "seconds": _number(row.get("seconds")), "failed": failed})
 
 
 def _thinned(values: list[Any]) -> list[Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from typing import Any
+
+from cachetools import LRUCache
 
 from steprag.agent.grammar import Grammar
 from steprag.batch.database import Database
@@ -24,21 +25,18 @@ class TreeReader:
     """Reads trees by run and line; the last few stay in memory, so that nodes open at once."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[Any, ...], tuple[Tree, str]] = OrderedDict()
+        self._kept: LRUCache[Any, tuple[Tree, str]] = LRUCache(KEPT)
         self._lock = threading.Lock()
 
     def tree(self, listing: Listing[Tree], place: Place) -> tuple[Tree, str]:
         """The tree and the text of its line. Raises DataError."""
         key = (listing.path, listing.generation, place.start, place.length)
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        found = listing.read(place), listing.line_at(place)
-        with self._lock:
-            self._kept[key] = found
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
+            found = self._kept.get(key)
+        if found is None:
+            found = listing.read(place), listing.line_at(place)
+            with self._lock:
+                self._kept[key] = found
         return found
 
 

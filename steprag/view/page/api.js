@@ -33,6 +33,13 @@ const server = {
   mark: (body) => request("POST", "/api/marks", body),
 };
 
+/** A comparison of two runs, the other way round: the file holds one of both. */
+function turned({ rows: [base, run], main }) {
+  const gains = Object.entries(run.quality.gains).map(([name, { value, low, high, n }]) => [name, { value: -value, low: -high, high: -low, n }]);
+  const less = { gain_em: -run.gain_em, gain_low: -run.gain_high, gain_high: -run.gain_low, gain_p: run.gain_p };
+  return { rows: [run, { ...base, ...less, quality: { ...base.quality, gains: Object.fromEntries(gains) } }], main };
+}
+
 /** The same from a pack. `steprag/view/export.py` names its pieces. */
 const packed = (pack) => ({
   runs: () => pack.get("runs"),
@@ -55,7 +62,10 @@ const packed = (pack) => ({
   kinds: (run) => pack.get(`kinds/${run}`),
   quality: (run) => pack.get(`quality/${run}`),
   series: (run) => pack.get(`series/${run}`),
-  comparison: (runs) => pack.get(`comparison/${runs.join("/")}`),
+  comparison: async (runs) => {
+    if (runs.length < 2 || pack.holds(`comparison/${runs.join("/")}`)) return pack.get(`comparison/${runs.join("/")}`);
+    return turned(await pack.get(`comparison/${[...runs].reverse().join("/")}`));
+  },
   marks: (run) => pack.get(`marks/${run}`),
 });
 

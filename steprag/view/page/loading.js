@@ -24,6 +24,43 @@ export function useLoaded(load, keys) {
   return state.keys === mark ? state : { ...NONE, stale: state.data, loading: true };
 }
 
+const REST = 4; // pauses are so many times as long as the request before them
+
+/**
+ * What `load()` gives of something that grows: `stamp` asks again, `keys` say what is shown. One request is under way at
+ * a time, and the pause after it keeps most of the server's time free: on a live run the stamp changes all the time.
+ */
+export function useLive(load, keys, stamp) {
+  const mark = JSON.stringify(keys);
+  const [state, setState] = useState({ ...NONE, mark: null });
+  const next = useRef(null);
+  const wake = useRef(null); // ends the pause; null while no request or pause is under way
+  useEffect(() => {
+    const other = next.current?.mark !== mark;
+    next.current = { load, mark, wanted: true };
+    if (!wake.current) ask();
+    else if (other) wake.current();
+  }, [mark, stamp]);
+  useEffect(() => () => (next.current = null), []);
+  async function ask() {
+    wake.current = () => {};
+    while (next.current?.wanted) {
+      const mine = next.current;
+      mine.wanted = false;
+      const began = performance.now();
+      const told = await mine.load().then((data) => ({ ...NONE, data }), (error) => ({ ...NONE, error }));
+      if (next.current?.mark !== mine.mark) continue;
+      setState({ ...told, mark: mine.mark });
+      await new Promise((resolve) => {
+        wake.current = resolve;
+        setTimeout(resolve, REST * (performance.now() - began));
+      });
+    }
+    wake.current = null;
+  }
+  return state.mark === mark ? state : NONE;
+}
+
 /** The runs, asked again every few seconds while the page is seen. */
 export function useRuns() {
   const [state, setState] = useState({ runs: null, rules: [], error: null });
@@ -58,6 +95,7 @@ export function useRuns() {
   return { ...state, again: again.current };
 }
 
+const REDRAW = 300; // milliseconds between two redraws of a list that comes in
 const EMPTY = { rows: [], faults: [], faultCount: 0, read: 0, size: 0, torn: false, complete: false, error: null };
 
 /**
@@ -66,11 +104,11 @@ const EMPTY = { rows: [], faults: [], faultCount: 0, read: 0, size: 0, torn: fal
  */
 export function useRows(run, kind, files, stamp) {
   const [state, setState] = useState(EMPTY);
-  const kept = useRef({ key: "", parts: [] });
+  const kept = useRef({ key: "" });
   useEffect(() => {
     const key = `${run}/${kind}`;
     if (kept.current.key !== key) {
-      kept.current = { key, parts: [] };
+      kept.current = { key, parts: [], drawn: -REDRAW };
       setState(EMPTY);
     }
     const mine = kept.current;
@@ -85,10 +123,13 @@ export function useRows(run, kind, files, stamp) {
         }
         if (ended) return;
         part.generation = told.generation;
-        part.rows = part.rows.concat(told.rows.map((row) => ({ ...row, file })));
+        for (const row of told.rows) part.rows.push({ ...row, file });
         part.told = told;
         complete = told.complete || offline;
-        setState(summed(mine.parts));
+        if (complete || performance.now() - mine.drawn > REDRAW) {
+          mine.drawn = performance.now();
+          setState(summed(mine.parts));
+        }
       }
     }
     (async () => {
@@ -109,7 +150,7 @@ function summed(parts) {
   const told = parts.filter((part) => part?.told);
   const total = (name) => told.reduce((sum, part) => sum + part.told[name], 0);
   return {
-    rows: told.length === 1 ? told[0].rows : told.flatMap((part) => part.rows),
+    rows: told.flatMap((part) => part.rows),
     faults: told.flatMap((part) => part.told.faults.map((fault) => ({ ...fault, name: part.told.name }))),
     faultCount: total("fault_count"),
     read: total("read"),

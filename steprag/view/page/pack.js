@@ -6,6 +6,10 @@ export class Pack {
     this.opened = new Map();
   }
 
+  holds(name) {
+    return Object.hasOwn(this.pieces, name);
+  }
+
   /** The piece of that name; throws where the file does not hold it. */
   get(name) {
     if (!this.opened.has(name)) this.opened.set(name, this.unpack(name));
@@ -13,7 +17,7 @@ export class Pack {
   }
 
   async unpack(name) {
-    if (!Object.hasOwn(this.pieces, name)) throw new Error("this file does not hold that");
+    if (!this.holds(name)) throw new Error("this file does not hold that");
     const bytes = Uint8Array.from(atob(this.pieces[name]), (letter) => letter.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     return JSON.parse(await new Response(stream).text());

@@ -11,13 +11,14 @@ import { VirtualList } from "./virtual.js";
 const MARGINS = [["", "any margin"], ["0.2", "margin ≥ 0.2"], ["0.5", "margin ≥ 0.5"], ["-0.2", "margin < 0.2"]];
 const STATES = [["", "all"], ["wrong", "marked wrong"], ["unmarked", "not marked"]];
 const NONE = new Set();
+const UNKNOWN = {};
 
 export function PairsPage({ run, runs, route }) {
   const files = run.files.pairs;
   const state = useRows(run.key, "pairs", files.length, run.stamp);
   const [marking, setMarking] = useState(0);
   const marks = useLoaded(() => api.marks(run.key), [run.key, marking]);
-  const kinds = useLoaded(() => api.kinds(run.key), [run.key, run.stamp]).data ?? {};
+  const kinds = useLoaded(() => api.kinds(run.key), [run.key, run.stamp]).data ?? UNKNOWN;
   const wrong = useMemo(() => new Set((marks.data ?? marks.stale)?.wrong ?? NONE), [marks]);
   const [filter, setFilter] = useState({ asked: "", action: "", depth: "", kind: "", margin: "", marked: "" });
   const set = (name) => (value) => setFilter((before) => ({ ...before, [name]: value }));
@@ -25,15 +26,19 @@ export function PairsPage({ run, runs, route }) {
   const [file, line] = route.place ? route.place.split(".").map(Number) : [rows[0]?.file, innerWidth > 900 ? rows[0]?.line : 0];
   const is = (row) => row.file === file && row.line === line;
   const chosen = state.rows.find(is);
+  const choices = useMemo(() => ({
+    action: options(state.rows, actions, "every action"), depth: options(state.rows, (row) => row.depth, "every depth"),
+    kind: options(state.rows, (row) => kinds[row.question_id], "every kind"),
+  }), [state.rows, kinds]);
   const choice = (name, label, all) => html`<${Choice} label=${label} hidden value=${filter[name]} onChange=${set(name)} options=${all} />`;
   return html`<div class=${`columns ${route.place ? "one-chosen" : ""}`}>
     <section class="side" aria-label="Pairs">
       <div class="filters">
         <${Search} label="Search questions" value=${filter.asked} onInput=${set("asked")} />
         <div class="filter-row">
-          ${choice("action", "Action", options(state.rows, (row) => actions(row), "every action"))}
-          ${choice("depth", "Depth", options(state.rows, (row) => row.depth, "every depth"))}
-          ${Object.keys(kinds).length > 0 && choice("kind", "Kind of question", options(state.rows, (row) => kinds[row.id], "every kind"))}
+          ${choice("action", "Action", choices.action)}
+          ${choice("depth", "Depth", choices.depth)}
+          ${Object.keys(kinds).length > 0 && choice("kind", "Kind of question", choices.kind)}
           ${choice("margin", "Margin", MARGINS)}
           ${wrong.size > 0 && choice("marked", "Marks", STATES)}
         </div>
@@ -42,10 +47,10 @@ export function PairsPage({ run, runs, route }) {
       </div>
       <${VirtualList} id="pairs" role="listbox" aria-label="Pairs" rowRole="option" count=${rows.length} height=${76} active=${rows.findIndex(is)}
         onActive=${(index) => go({ run: run.key, tab: "pairs", place: `${rows[index].file}.${rows[index].line}` }, true)}
-        row=${(index) => html`<${PairRow} row=${rows[index]} wrong=${wrong.has(rows[index].key)} />`} />
+        row=${(index) => html`<${PairRow} row=${rows[index]} wrong=${wrong.has(rows[index].id)} />`} />
     </section>
     <div class="main">${chosen
-      ? html`<${PairView} key=${chosen.key} run=${run} runs=${runs} row=${chosen} wrong=${wrong.has(chosen.key)} marksFile=${marks.data?.file}
+      ? html`<${PairView} key=${chosen.id} run=${run} runs=${runs} row=${chosen} wrong=${wrong.has(chosen.id)} marksFile=${marks.data?.file}
           onMarked=${() => setMarking((times) => times + 1)} />`
       : html`<p class="empty">${state.rows.length ? "Choose a pair." : ""}</p>`}</div>
   </div>`;
@@ -57,9 +62,9 @@ function kept(rows, { asked, action, depth, kind, margin, marked }, kinds, wrong
   const fits = matcher(asked);
   const bound = Math.abs(Number(margin));
   return rows.filter((row) =>
-    fits(row.question, row.id) && (!action || actions(row) === action) && (!depth || String(row.depth) === depth) &&
-    (!kind || kinds[row.id] === kind) && (!margin || (row.margin !== null && (margin.startsWith("-") ? row.margin < bound : row.margin >= bound))) &&
-    (!marked || wrong.has(row.key) === (marked === "wrong")));
+    fits(row.question, row.question_id) && (!action || actions(row) === action) && (!depth || String(row.depth) === depth) &&
+    (!kind || kinds[row.question_id] === kind) && (!margin || (row.margin !== null && (margin.startsWith("-") ? row.margin < bound : row.margin >= bound))) &&
+    (!marked || wrong.has(row.id) === (marked === "wrong")));
 }
 
 function PairRow({ row, wrong }) {
@@ -70,7 +75,7 @@ function PairRow({ row, wrong }) {
 function PairView({ run, runs, row, wrong, marksFile, onMarked }) {
   const at = { run: run.key, file: row.file, line: row.line, id: row.id };
   const { data: pair, error } = useLoaded(() => api.record("pairs", at), [at]);
-  const home = useLoaded(row.tree ? () => api.where(row.tree, row.id) : null, [row.tree]);
+  const home = useLoaded(row.tree ? () => api.where(row.tree, row.question_id) : null, [row.tree]);
   const [failed, setFailed] = useState(null);
   if (error) return html`<${Fault} error=${error} />`;
   if (!pair) return html`<p class="empty" role="status">Opening the pair …</p>`;

@@ -2,12 +2,14 @@
 import { api } from "./api.js";
 import { matcher, number, percent } from "./format.js";
 import { html, useMemo, useState } from "./html.js";
-import { useLoaded, useRows } from "./loading.js";
+import { useLive, useLoaded, useRows } from "./loading.js";
 import { Action, Back, Choice, Facts, Fault, FileNotes, options, Raw, Search, Shown } from "./parts.js";
+import { Figure, shown } from "./quality.js";
 import { go, link } from "./route.js";
 import { VirtualList } from "./virtual.js";
 
 const OUTCOMES = [["won", "won: only this run is right"], ["lost", "lost: only the other is right"], ["both", "both right"], ["none", "none right"]];
+const RANGED = 2; // figures of the short table that are shown with their intervals
 const RIGHT = [["right", "right"], ["wrong", "wrong"]];
 
 export function PredictionsPage({ run, runs, route }) {
@@ -23,6 +25,10 @@ export function PredictionsPage({ run, runs, route }) {
   const line = Number(route.place) || (innerWidth > 900 ? rows[0]?.line : 0);
   const chosen = state.rows.find((row) => row.line === line);
   const choice = (name, label, all) => html`<${Choice} label=${label} hidden value=${filter[name]} onChange=${set(name)} options=${all} />`;
+  const choices = useMemo(() => ({
+    error: options(state.rows, (row) => row.error, "any error"), group: options(state.rows, (row) => row.groups, "every kind"),
+    finish: options(state.rows, (row) => row.finish, "any ending"), searches: options(state.rows, (row) => row.searches, "any searches"),
+  }), [state.rows]);
   const outcomes = other ? OUTCOMES.map(([name, words]) => [name, `${words} (${tally[name]})`]) : RIGHT;
   return html`<div class=${`columns ${route.place ? "one-chosen" : ""}`}>
     <section class="side" aria-label="Predictions">
@@ -32,10 +38,10 @@ export function PredictionsPage({ run, runs, route }) {
         <${Search} label="Search questions and answers" value=${filter.asked} onInput=${set("asked")} />
         <div class="filter-row">
           ${choice("outcome", "Outcome", [["", "any outcome"], ...outcomes])}
-          ${choice("error", "Error", options(state.rows, (row) => row.error, "any error"))}
-          ${choice("group", "Kind of question", options(state.rows, (row) => row.groups, "every kind"))}
-          ${choice("finish", "Ending", options(state.rows, (row) => row.finish, "any ending"))}
-          ${choice("searches", "Searches", options(state.rows, (row) => row.searches, "any searches"))}
+          ${choice("error", "Error", choices.error)}
+          ${choice("group", "Kind of question", choices.group)}
+          ${choice("finish", "Ending", choices.finish)}
+          ${choice("searches", "Searches", choices.searches)}
         </div>
         <${Shown} shown=${rows.length} all=${state.rows.length} word="prediction" />
         <${FileNotes} state=${state} />
@@ -82,22 +88,24 @@ function PredictionRow({ row, their }) {
       their ? ` · other: ${their.em === 1 ? "right" : "wrong"}` : ""}</span>`;
 }
 
-/** The figures of `steprag compare`: with another run, over the questions that both came to, and the difference. */
+/** The short table of `steprag compare`: with another run, over the questions that both came to, and the difference. */
 function Figures({ runs }) {
   const keys = runs.map((run) => run.key);
-  const { data, error } = useLoaded(() => api.comparison(keys), [keys, runs.map((run) => run.status)]);
+  const { data, error } = useLive(() => api.comparison(keys), keys, runs.map((run) => run.status).join());
   if (error) return html`<p class="hint figures-wait">${error.message}</p>`;
   if (!data) return html`<p class="hint figures-wait" role="status">Computing the figures …</p>`;
-  const range = (row, name) => html`${percent(row[name])} <small>${percent(row[`${name}_low`])} to ${percent(row[`${name}_high`])}</small>`;
+  const { rows } = data;
+  const two = rows.length > 1;
+  const value = (one) => (one ? shown(one.value, one.unit) : "–");
+  const kinds = data.main.map((name) => [name, rows.map((row) => row.quality.figures[name]).find(Boolean)]).filter(([, kind]) => kind);
   const gain = (row) => row.gain_em !== undefined &&
     html`${(100 * row.gain_em).toFixed(1)} points <small>${(100 * row.gain_low).toFixed(1)} to ${(100 * row.gain_high).toFixed(1)}, p ${number(row.gain_p)}</small>`;
   return html`<div class="table-box" tabindex="0" role="region" aria-label="Figures with 95 % intervals"><table class="figures">
-    <caption class="unseen">${runs.length > 1 ? "Over the questions that both runs came to" : "All questions of the run"}, with 95 % intervals</caption>
-    <thead><tr><th>run</th><th>questions</th><th>EM</th>${data.rows.length > 1 && html`<th>EM over the other</th>`}<th>F1</th>
-      <th>cover</th><th>gold found</th><th>answered</th><th>steps</th><th>searches</th><th>tokens</th></tr></thead>
-    <tbody>${data.rows.map((row) => html`<tr><th scope="row">${row.run}</th><td>${row.questions}${row.failed ? ` (+${row.failed} failed)` : ""}</td>
-      <td>${range(row, "em")}</td>${data.rows.length > 1 && html`<td>${gain(row)}</td>`}<td>${range(row, "f1")}</td><td>${percent(row.cover)}</td><td>${percent(row.gold_recall)}</td>
-      <td>${percent(row.format)}</td><td>${number(row.steps, 1)}</td><td>${number(row.searches, 1)}</td><td>${number(Math.round(row.tokens))}</td></tr>`)}</tbody></table>
+    <caption class="unseen">${two ? "Over the questions that both runs came to" : "All questions of the run"}, with 95 % intervals; shares in percent</caption>
+    <thead><tr><th>run</th><th>questions</th>${kinds.map(([, kind], place) => html`<th>${kind.label}</th>${two && !place && html`<th>EM over the other</th>`}`)}</tr></thead>
+    <tbody>${rows.map((row) => html`<tr><th scope="row">${row.run}</th><td>${row.questions}${row.failed ? ` (+${row.failed} failed)` : ""}</td>
+      ${kinds.map(([name, kind], place) => html`<td>${place < RANGED ? html`<${Figure} one=${row.quality.figures[name]} unit=${kind.unit} />` : value(row.quality.figures[name])}</td>
+        ${two && !place && html`<td>${gain(row)}</td>`}`)}</tr>`)}</tbody></table>
     <p class="hint"><a href=${link({ run: keys.at(-1), tab: "quality", more: keys.length > 1 ? keys[0] : "" })}>Every figure, with n, interval and definition</a></p></div>`;
 }
 

@@ -3,7 +3,7 @@ import { api } from "./api.js";
 import { Chart } from "./chart.js";
 import { count, number, percent, plural } from "./format.js";
 import { html, useEffect, useMemo, useState } from "./html.js";
-import { useLoaded } from "./loading.js";
+import { useLive } from "./loading.js";
 import { Action, Choice, Fault } from "./parts.js";
 import { go, link } from "./route.js";
 
@@ -28,27 +28,27 @@ export function QualityPage({ run, runs, route }) {
 /** What the files of the run tell, asked again while they are being listed. */
 function useFiles(run) {
   const [times, setTimes] = useState(0);
-  const { data, stale, error } = useLoaded(() => api.quality(run.key), [run.key, run.stamp, times]);
+  const { data, error } = useLive(() => api.quality(run.key), [run.key], `${run.stamp}/${times}`);
   useEffect(() => {
     if (!data || data.files.every((file) => file.complete)) return undefined;
     const timer = setTimeout(() => setTimes(times + 1), AGAIN);
     return () => clearTimeout(timer);
   }, [data]);
-  return { told: (data ?? stale)?.files, error };
+  return { told: data?.files, error };
 }
 
 /** A share in percent, a count as it is; `sign` shows a plus before a gain. */
-function shown(value, unit, sign = false) {
+export function shown(value, unit, sign = false) {
   const plus = sign && value >= 0 ? "+" : "";
   return unit === "share" ? `${plus}${(100 * value).toFixed(1)}` : `${plus}${value.toFixed(Math.abs(value) >= 100 ? 1 : 2)}`;
 }
 
 function Answers({ runs }) {
   const keys = runs.map((run) => run.key);
-  const { data, stale, error } = useLoaded(() => api.comparison(keys), [keys, runs.map((run) => run.stamp)]);
-  const rows = (data ?? stale)?.rows;
+  const { data, error } = useLive(() => api.comparison(keys), keys, runs.map((run) => run.stamp).join());
   if (error) return html`<p class="hint">${error.message}</p>`;
-  if (!rows || rows.length !== runs.length) return html`<p class="hint" role="status">Computing the figures …</p>`;
+  if (!data) return html`<p class="hint" role="status">Computing the figures …</p>`;
+  const { rows } = data;
   const told = rows.map((row) => row.quality);
   const figures = Object.entries(told.at(-1).figures);
   const two = rows.length > 1;
@@ -60,14 +60,20 @@ function Answers({ runs }) {
       <thead><tr><th>figure</th>${rows.map((row) => html`<th>${row.run}</th>`)}${two && html`<th>${rows[1].run} less ${rows[0].run}</th>`}<th>n</th><th>what it means</th></tr></thead>
       <tbody>${figures.map(([name, one]) => html`<tr><th scope="row">${one.label}</th>
         ${told.map((each) => html`<td><${Figure} one=${each.figures[name]} unit=${one.unit} /></td>`)}
-        ${two && html`<td><${Figure} one=${told[1].gains[name]} unit=${one.unit} sign=${true} /></td>`}
+        ${two && html`<td class=${tone(told[1].gains[name], one.better)}><${Figure} one=${told[1].gains[name]} unit=${one.unit} sign=${true} /></td>`}
         <td>${[...new Set(told.map((each) => each.figures[name]?.n ?? 0))].join(", ")}</td><td class="means">${one.definition}</td></tr>`)}</tbody></table></div>
     ${notes.map((note) => html`<p class="hint">${note}</p>`)}
     ${!("bertscore" in told.at(-1).figures) && html`<p class="hint">BERTScore loads a model: <code>steprag evaluate --predictions RUN --bertscore minilm</code> adds it.</p>`}
     <${Errors} rows=${rows} keys=${keys} /></section>`;
 }
 
-function Figure({ one, unit, sign }) {
+/** "right" for a gain, "wrong" for a loss; "" where the interval holds 0 or neither direction is better. */
+function tone(gain, better) {
+  if (!better || !gain || gain.low * gain.high <= 0) return "";
+  return (gain.value > 0) === (better === "more") ? "right" : "wrong";
+}
+
+export function Figure({ one, unit, sign }) {
   if (!one) return "–";
   return html`${shown(one.value, unit, sign)} <small>${shown(one.low, unit, sign)} to ${shown(one.high, unit, sign)}</small>`;
 }

@@ -3,7 +3,7 @@ import { api } from "./api.js";
 import { Chart } from "./chart.js";
 import { number, plural } from "./format.js";
 import { html, useMemo, useState } from "./html.js";
-import { useLoaded, useRows } from "./loading.js";
+import { useLive, useLoaded, useRows } from "./loading.js";
 import { Choice, Facts, Fault, FileNotes, Raw } from "./parts.js";
 
 const FIRST = ["loss", "eval_loss", "reward", "rewards/margins", "rewards/accuracies", "groups_dropped"];
@@ -11,8 +11,8 @@ const PLANNED = new Set(["learning_rate", "beta"]); // set by a schedule: nothin
 const HELD_OUT = "eval_";
 
 export function TrainingPage({ run }) {
-  const series = useLoaded(run.kinds.includes("series") ? () => api.series(run.key) : null, [run.key, run.stamp]);
-  const told = series.data ?? series.stale;
+  const series = useLive(async () => (run.kinds.includes("series") ? api.series(run.key) : null), [run.key], run.stamp);
+  const told = series.data;
   const panels = useMemo(() => (told ? panelsOf(told) : []), [told]);
   const still = panels.filter((panel) => panel.still !== undefined);
   return html`<div class="curves">

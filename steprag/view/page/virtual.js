@@ -2,6 +2,7 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 
 const SPARE = 4;
+const TALLEST = 15e6; // pixels: browsers draw nothing beyond 17.8 (Firefox) or 33.5 million (Chrome)
 
 /**
  * `row(index)` draws a row's inside; `rowProps(index)` are further attributes of its element. `active` is an index or -1.
@@ -9,10 +10,14 @@ const SPARE = 4;
  */
 export function VirtualList({ count, height, row, rowProps, rowRole, active, onActive, onKey, id, ...attributes }) {
   const box = useRef(null);
-  const [view, setView] = useState({ top: 0, height: 400 });
+  const [view, setView] = useState({ top: 0, scrolled: 0, height: 400 });
+  const whole = count * height;
+  const inside = Math.min(whole, TALLEST);
+  /** Pixels of the list for a pixel of the scroll bar: 1, or more where the list is taller than browsers draw. */
+  const scale = (element) => (whole > inside ? (whole - element.clientHeight) / (inside - element.clientHeight) : 1);
   const measure = () => {
     const element = box.current;
-    if (element) setView({ top: element.scrollTop, height: element.clientHeight });
+    if (element) setView({ top: element.scrollTop * scale(element), scrolled: element.scrollTop, height: element.clientHeight });
   };
   useEffect(() => {
     const watcher = new ResizeObserver(measure);
@@ -22,10 +27,10 @@ export function VirtualList({ count, height, row, rowProps, rowRole, active, onA
   useLayoutEffect(() => {
     const element = box.current;
     if (active < 0 || !element) return;
-    const top = active * height;
-    if (top < element.scrollTop) element.scrollTop = Math.max(0, top - height);
-    else if (top + height > element.scrollTop + element.clientHeight) {
-      element.scrollTop = top + 2 * height - element.clientHeight;
+    const [top, seen] = [active * height, element.scrollTop * scale(element)];
+    if (top < seen) element.scrollTop = Math.max(0, top - height) / scale(element);
+    else if (top + height > seen + element.clientHeight) {
+      element.scrollTop = (top + 2 * height - element.clientHeight) / scale(element);
     }
     measure();
   }, [active, count, height]);
@@ -46,11 +51,11 @@ export function VirtualList({ count, height, row, rowProps, rowRole, active, onA
     const own = rowProps?.(index) ?? {};
     rows.push(html`<div key=${index} id=${`${id}-${index}`} role=${rowRole} aria-selected=${index === active ? "true" : "false"}
       aria-setsize=${count} aria-posinset=${index + 1} ...${own} class=${`row ${own.class ?? ""}`}
-      style=${{ top: `${index * height}px`, height: `${height}px` }} onClick=${() => onActive(index)}>${row(index)}</div>`);
+      style=${{ top: `${view.scrolled + index * height - view.top}px`, height: `${height}px` }} onClick=${() => onActive(index)}>${row(index)}</div>`);
   }
   const seen = active >= first && active < last;
   return html`<div class="virtual" ref=${box} tabindex="0" onScroll=${measure} onKeyDown=${keyed} id=${id}
     aria-activedescendant=${seen ? `${id}-${active}` : undefined} ...${attributes}>
-    <div class="virtual-inside" role="presentation" style=${{ height: `${count * height}px` }}>${rows}</div>
+    <div class="virtual-inside" role="presentation" style=${{ height: `${inside}px` }}>${rows}</div>
   </div>`;
 }
