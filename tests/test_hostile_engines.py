@@ -44,7 +44,7 @@ def test_the_transformers_server_wants_its_key(key: str | None, monkeypatch: pyt
                 ("/v1/models", KEY),
                 ("/v1/models", "\u00fc"),
             )
-            headers = [{"Authorization": f"Bearer {given}".encode()} for _, given in sent]
+            headers = [[(b"Authorization", f"Bearer {given}".encode())] for _, given in sent]
             return [
                 (await client.get(path, headers=one)).status_code for (path, _), one in zip(sent, headers, strict=True)
             ]

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
@@ -39,6 +39,9 @@ from steprag.engines.pretrained import from_pretrained, loading
 from steprag.engines.threads import fast_dtype, one_load
 from steprag.errors import ConfigError
 from steprag.files import read_json
+
+if TYPE_CHECKING:
+    from gguf import GGUFReader
 
 __all__ = ["base_weights", "gguf_adapter", "hf_weights", "lora_rank", "merged_folder", "transformers_folder"]
 
@@ -180,24 +183,59 @@ def _replaced(target: Path, fill: Callable[[Path], None]) -> None:
 
 
 def _write_hf(gguf: Path, folder: Path) -> None:
-    gguf_values(gguf, lambda key: False)  # transformers would read on beyond a damaged header
+    from gguf import GGUFReader
+
+    gguf_values(gguf, lambda key: False)  # the packages would read on beyond a damaged header
     with one_load():
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM
 
-        place: dict[str, Any] = {"source": str(gguf.parent), "gguf_file": gguf.name}
-        tokenizer = from_pretrained(AutoTokenizer, **place, clean_up_tokenization_spaces=False)
         with contextlib.redirect_stderr(io.StringIO()):  # a bar that nothing turns off
-            model = from_pretrained(AutoModelForCausalLM, **place, dtype=torch.float32)
+            model = from_pretrained(AutoModelForCausalLM, str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32)
     model.config.rms_norm_eps = round(model.config.rms_norm_eps, 12)  # GGUF has it as float32
-    tokenizer.model_max_length = model.config.max_position_embeddings
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         setattr(model.generation_config, name, getattr(model.config, name))
     model.hf_quantizer = None  # its numbers are float32 by now, and can be saved as such
     del model.config.quantization_config
     model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    (folder / _MANIFEST).write_text(json.dumps(_manifest(), indent=2) + "\n", encoding="utf-8")
+    with loading(gguf):
+        reader = GGUFReader(gguf)
+    _write_tokenizer(reader, folder, model.config.max_position_embeddings)
+    _write_json(folder / _MANIFEST, _manifest())
+
+
+def _write_tokenizer(reader: GGUFReader, folder: Path, max_length: int) -> None:
+    """`tokenizer.json` and its configuration, from vocabulary and merges in the GGUF header.
+
+    By hand, for what transformers makes of this header splits blanks otherwise than llama.cpp. The pre-tokeniser is
+    that of SmolLM2 (digits one by one, then GPT-2's byte level), which the header names
+    "smollm" without describing it.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    tokens: list[str] = reader.fields["tokenizer.ggml.tokens"].contents()
+    kinds: list[int] = reader.fields["tokenizer.ggml.token_type"].contents()
+    merges = [tuple(merge.split(" ")) for merge in reader.fields["tokenizer.ggml.merges"].contents()]
+    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
+    control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == 3]
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    keys = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+    ids = {name: int(reader.fields[f"tokenizer.ggml.{key}_token_id"].contents()) for name, key in keys.items()}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": max_length,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": reader.fields["tokenizer.chat_template"].contents(),
+    }
+    _write_json(folder / "tokenizer_config.json", {**settings, **{name: tokens[i] for name, i in ids.items()}})
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def eight_bit_gguf() -> Path:
