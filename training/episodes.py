@@ -275,7 +275,6 @@ def numbers_of(groups: Sequence[Group]) -> dict[str, float]:
     Of groups that failed there is nothing but their share, which counts as dropped too.
     """
     episodes = [episode for group in groups for episode in group.episodes]
-    turns = [turn for group in groups for each in group.turns for turn in each]
 
     def mean(values: Iterable[float]) -> float:
         return fmean(map(float, values))
@@ -291,7 +290,7 @@ def numbers_of(groups: Sequence[Group]) -> dict[str, float]:
         "episodes/answered": mean(episode.prediction is not None for episode in episodes),
         "episodes/steps": mean(len(episode.state.steps) for episode in episodes),
         "episodes/searches": mean(len(episode.retrieved) for episode in episodes),
-        "episodes/tokens": sum(len(turn.completion) for turn in turns) / len(episodes),
+        "episodes/tokens": mean(sum(len(turn.completion) for turn in each) for group in groups for each in group.turns),
     }
     for name in {name: None for group in groups for name in group.terms}:
         told = [value for group in groups for value in group.terms.get(name, ()) if value is not None]
