@@ -50,7 +50,7 @@ sys.exit(None if torch.cuda.is_available() else f"torch {torch.__version__} find
 rm -rf -- "$out"
 mkdir -p "$out" && touch "$out/.gpu_check"
 ended=0
-GPU_CHECK_OUT=$out $venv/bin/python -m pytest -v -p no:cacheprovider -m gpu --junitxml "$out/junit.xml" "${checks[@]:-tests/test_gpu.py}" || ended=$?
+GPU_CHECK_OUT=$out $venv/bin/python -m pytest -v -p no:cacheprovider -m gpu -o junit_family=xunit1 --junitxml "$out/junit.xml" "${checks[@]:-tests/test_gpu.py}" || ended=$?
 [ $ended -le 1 ] || { echo "the checks are those of: $venv/bin/python -m pytest --collect-only -q tests/test_gpu.py" >&2; exit 2; }
 $venv/bin/python -m benchmarks.gpu_table "$out/junit.xml" --out "$out/gpu.md" "${into[@]}"
 exit $ended
