@@ -15,7 +15,7 @@ from steprag.agent.judge import Judge
 from steprag.errors import StepFormatError
 from steprag.gold import holds_golden
 from steprag.metrics import guessable, normalise
-from steprag.policy.client import Policy, Scorer
+from steprag.policy.protocols import Policy, Scorer
 from steprag.tree import Node
 from steprag.types import (
     Completion,

@@ -150,7 +150,9 @@ def create_app(served: Served) -> FastAPI:
     telemetry = Telemetry(served.retriever)
     desk = _Desk(served, telemetry)
     free = ("/health",) if served.token is not None else tuple(ROUTES)
-    access = Access(served.token or secrets.token_hex(), served.loopback, free, served.limits.body_bytes, "steprag_index")
+    access = Access(
+        served.token or secrets.token_hex(), served.loopback, free, served.limits.body_bytes, "steprag_index"
+    )
     app.add_middleware(Guard, access)
     app.add_middleware(_Noting, served.retriever.fingerprint, telemetry)
     tell_errors(app)
@@ -177,7 +179,7 @@ def create_app(served: Served) -> FastAPI:
     @app.get("/health")
     async def health(request: Request) -> Response:
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
-        known = served.token is None or door.knows(token)
+        known = served.token is None or access.knows(token)
         named = {FINGERPRINT: served.retriever.fingerprint} if known else None
         status = 200 if served.retriever.state == "healthy" else 503
         return as_json(_health(served, telemetry, known=known), status, named)
