@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Protocol
 
 from steprag.agent.tools import ToolSpec
@@ -71,7 +72,7 @@ class Action:
 class Markup(Protocol):
     """A grammar, as far as the stack goes."""
 
-    @property
+    @cached_property
     def shrinks(self) -> bool:
         """Whether an action takes steps off the stack."""
         ...
