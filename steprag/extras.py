@@ -9,10 +9,9 @@ EXTRAS = {
     "engines": (
         *("xllamacpp", "gguf", "huggingface_hub", "torch", "transformers", "peft", "safetensors", "tokenizers"),
         *("fastapi", "uvicorn"),  # imported by `transformers serve`
-        "jinja2",  # torch brings it; chat templates are rendered by it
     ),
-    "index": ("sentence_transformers", "faiss", "zstandard", "bm25s", "Stemmer", "torch", "transformers"),
-    "train": ("trl", "accelerate", "datasets", "torch", "transformers", "peft", "jinja2"),
+    "index": ("sentence_transformers", "faiss", "zstandard", "bm25s", "Stemmer", "regex", "torch", "transformers"),
+    "train": ("trl", "accelerate", "datasets", "torch", "transformers", "peft"),
     "data": ("py3langid", "pyarrow", "datasets", "huggingface_hub"),
     "plots": ("matplotlib",),
     "quality": ("rouge_score", "sacrebleu"),
