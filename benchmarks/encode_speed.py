@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from indexes.corpora.passage_store import passage_text
 from indexes.corpora.readers import open_source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EMBEDDED, Overrides, find_encoder, read_spec
+from indexes.rows.passage_store import passage_text
 from steprag.types import Passage
 
 

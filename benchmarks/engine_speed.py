@@ -15,11 +15,11 @@ import time
 
 from steprag import atlas
 from steprag.agent.grammars import TRANSCRIPT
+from steprag.config.sections import PolicyConfig
 from steprag.engines.launch import ENGINES
-from steprag.inputs import read_passages, read_questions
 from steprag.policy.client import open_policy
 from steprag.policy.protocols import Policy
-from steprag.sections import PolicyConfig
+from steprag.records.inputs import read_passages, read_questions
 from steprag.types import Message, Usage
 
 PASSAGES = 6

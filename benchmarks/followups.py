@@ -23,15 +23,15 @@ from indexes import open_retriever
 from inference.chat.config import ChatConfig
 from inference.chat.memory import ChoiceFormat, Exchange, QuestionFormat, Rewriter
 from inference.inference import answer_one
-from inference.scores import score
+from inference.scoring.scores import score
 from steprag import atlas
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.open import make_environment, open_agent
-from steprag.config import add_options, config_from
+from steprag.config.load import add_options, config_from
 from steprag.errors import RequestError
-from steprag.inputs import read_passages, read_questions
 from steprag.policy.client import open_model
-from steprag.stats import mcnemar, mean_interval
+from steprag.records.inputs import read_passages, read_questions
+from steprag.scores.stats import mcnemar, mean_interval
 from steprag.types import Prediction, Question
 
 

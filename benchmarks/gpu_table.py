@@ -16,9 +16,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from steprag.cli import guarded
-from steprag.config import parse_arguments
+from steprag.config.load import parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import written_whole
+from steprag.records.jsonl import written_whole
 
 BEGIN, END = "<!-- gpu_check: begin -->", "<!-- gpu_check: end -->"
 PACKAGES = ("torch", "trl", "bitsandbytes", "liger-kernel", "faiss-gpu-cuvs", "faiss-cpu")

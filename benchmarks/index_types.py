@@ -25,10 +25,10 @@ from types import SimpleNamespace
 import numpy as np
 
 from indexes.config import AnnConfig
-from indexes.manifest import INDEX, IndexFacts, read_index_manifest
+from indexes.folder.manifest import INDEX, IndexFacts, read_index_manifest
+from indexes.rows.vector_file import VECTORS, VectorFile
 from indexes.vectors.index_types import build_type, open_index
 from indexes.vectors.recall import make_probe, measure
-from indexes.vectors.vector_file import VECTORS, VectorFile
 
 TYPES = ("flat", "flat-fp16", "ivf-sq8", "hnsw-sq8", "ivf-pq", "rabitq")
 QUERIES = 500
@@ -62,7 +62,7 @@ def real(folder: Path, indexes: list[Path], questions: list[Path]) -> np.ndarray
     """Writes the vectors of all folders one behind the other; returns the vectors of sampled questions."""
     from indexes.encoding.embed import Encoder
     from indexes.encoding.encoders import find_encoder
-    from steprag.inputs import read_questions
+    from steprag.records.inputs import read_questions
 
     manifests = [read_index_manifest(index) for index in indexes]
     dimension = manifests[0].encoder.dimension

@@ -26,14 +26,14 @@ import numpy as np
 import indexes.corpora.read_corpus as read_corpus
 import indexes.encoding.shards
 from indexes.config import AnnConfig
-from indexes.corpora.passage_store import PassageStore
 from indexes.corpora.read_corpus import take_in
 from indexes.corpora.readers import open_source
 from indexes.encoding.encoders import EncoderSpec
 from indexes.encoding.shards import Work, encode_shards
+from indexes.rows.passage_store import PassageStore
+from indexes.rows.vector_file import VECTORS, VectorFile
 from indexes.vectors.index_types import build_type
 from indexes.vectors.recall import make_probe
-from indexes.vectors.vector_file import VECTORS, VectorFile
 
 WORDS = [f"word{n}" for n in range(5000)]
 

@@ -38,8 +38,8 @@ from preference.pairs import build_pairs
 from preference.rewards import rewards
 from steprag import atlas
 from steprag.agent.grammars import TRANSCRIPT
-from steprag.gold import Fact, facts_of
-from steprag.metrics import exact_match, guessable, normalise
+from steprag.scores.gold import Fact, facts_of
+from steprag.scores.metrics import exact_match, guessable, normalise
 from steprag.tree import Tree, children_of
 
 ACTIONS = ("query", "evidence", "query or answer")

@@ -27,8 +27,8 @@ from data_generation.growth import finished, root_only
 from data_generation.search import run_wave
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
-from steprag.config import load_config
-from steprag.files import dump_line
+from steprag.config.load import load_config
+from steprag.records.jsonl import dump_line
 from steprag.tree import Tree
 from steprag.types import Completion, Message, Passage, Question, Sample, Usage
 

@@ -29,18 +29,18 @@ from pathlib import Path
 from indexes import open_retriever
 from inference.config import InferConfig, add_infer_options, infer_config
 from inference.inference import answer_one
-from inference.scores import score
+from inference.scoring.scores import score
 from steprag import atlas
 from steprag.agent.environment import Environment
 from steprag.agent.open import Agent, open_agent
 from steprag.agent.retriever import Retriever
 from steprag.batch.journalled import state_of
 from steprag.errors import RequestError
-from steprag.files import LineJournal, read_rows
-from steprag.inputs import read_questions
-from steprag.metrics import normalise
 from steprag.policy.protocols import Policy
-from steprag.stats import share_interval
+from steprag.records.inputs import read_questions
+from steprag.records.jsonl import LineJournal, read_rows
+from steprag.scores.metrics import normalise
+from steprag.scores.stats import share_interval
 from steprag.types import Completion, Message, Passage, Prediction, Question, Sample, Usage
 
 TARGET = "Varnholt"

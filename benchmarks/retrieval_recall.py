@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from indexes import open_retriever
-from indexes.evaluate import evaluate, read_judged
-from steprag.sections import RetrieverConfig
+from indexes.commands.evaluate import evaluate, read_judged
+from steprag.config.sections import RetrieverConfig
 
 SETS = ("2wikimultihopqa", "hotpotqa", "musique", "popqa")
 MODES: dict[str, dict[str, Any]] = {

@@ -30,10 +30,10 @@ from data_generation.search import run_wave
 from steprag.agent.environment import Environment
 from steprag.agent.open import Agent, make_environment
 from steprag.agent.profiles import load_profile
-from steprag.config import load_config
+from steprag.config.load import load_config
 from steprag.policy.client import Model
 from steprag.policy.gate import Gate
-from steprag.runs import open_run
+from steprag.runs.run import open_run
 from steprag.types import Completion, Message, Passage, Question, Sample, Usage
 
 FACTS = tuple(Passage(str(i), f"Thing {i}", f"Thing {i} is next to thing {i + 1}.", 1.0) for i in range(100))

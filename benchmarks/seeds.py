@@ -20,11 +20,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from inference.runs_compared import Scored, check_alike, groups_of, read_run
+from inference.scoring.runs_compared import Scored, check_alike, groups_of, read_run
 from steprag.cli import guarded
-from steprag.config import parse_arguments
+from steprag.config.load import parse_arguments
 from steprag.errors import ConfigError
-from steprag.stats import mean_interval, shown
+from steprag.scores.stats import mean_interval, shown
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from inference.inference import answer_one
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.open import make_environment, open_agent
 from steprag.batch.journal import Journal
-from steprag.config import load_config
+from steprag.config.load import load_config
 from steprag.types import Question
 
 TOKEN = "a-token-of-the-benchmark"

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import httpx2
 
-from indexes.evaluate import read_judged
+from indexes.commands.evaluate import read_judged
 
 CLIENTS, ROUNDS, TOP_K = 64, 3, 3
 WAITING = 512

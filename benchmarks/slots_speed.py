@@ -31,7 +31,7 @@ from urllib.request import urlopen
 import psutil
 from aiohttp import web
 
-from steprag.files import write_records
+from steprag.records.jsonl import write_records
 from steprag.types import Question
 
 SESSION = "X-Session-ID"

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from steprag.batch.results import index_of, places_of
 from steprag.batch.tree_results import TREES
-from steprag.files import write_records
+from steprag.records.jsonl import write_records
 from tests.viewing import made_run, made_tree, shipped_lines, viewer
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steprag.cli import run as steprag
-from steprag.files import written_whole
+from steprag.records.jsonl import written_whole
 from tests.viewing import SHIPPED, viewer
 
 if TYPE_CHECKING:

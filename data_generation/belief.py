@@ -34,15 +34,15 @@ from steprag.batch.results import Place, Results, places_of, read_at
 from steprag.batch.tree_results import TREES, trees_file
 from steprag.batch.worklist import note_failures, same_model, unfinished, work_off
 from steprag.cli import guarded
-from steprag.config import StageConfig, add_options, load_config, options_from, parse_arguments
+from steprag.config.load import StageConfig, add_options, load_config, options_from, parse_arguments
+from steprag.config.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
+from steprag.console.progress import say
 from steprag.errors import PART_DONE, ConfigError, RequestError, quoted
-from steprag.files import file_hash, read_records
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.client import model_identity
 from steprag.policy.scoring import refusal
-from steprag.progress import say
-from steprag.runs import open_run, run_of
-from steprag.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
+from steprag.records.jsonl import file_hash, read_records
+from steprag.runs.run import open_run, run_of
 from steprag.tree import Failure, Node, Tree
 from steprag.types import Question, State, Step
 

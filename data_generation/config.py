@@ -6,10 +6,8 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from steprag.config import StageConfig, with_preset
-from steprag.policy.budget import BudgetConfig
-from steprag.policy.scoring import refusal
-from steprag.sections import (
+from steprag.config.load import StageConfig, with_preset
+from steprag.config.sections import (
     EpisodeConfig,
     JournalConfig,
     JudgeConfig,
@@ -19,6 +17,8 @@ from steprag.sections import (
     RetrieverConfig,
     Section,
 )
+from steprag.policy.budget import BudgetConfig
+from steprag.policy.scoring import refusal
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "default": {},

@@ -13,9 +13,9 @@ from steprag.agent.environment import Environment
 from steprag.agent.grammar import Grammar
 from steprag.agent.judge import Judge
 from steprag.errors import StepFormatError
-from steprag.gold import holds_golden
-from steprag.metrics import guessable, normalise
 from steprag.policy.protocols import Policy, Scorer
+from steprag.scores.gold import holds_golden
+from steprag.scores.metrics import guessable, normalise
 from steprag.tree import Node
 from steprag.types import (
     Completion,

@@ -44,13 +44,13 @@ from steprag.batch.worklist import (
     work_off,
 )
 from steprag.cli import guarded
-from steprag.config import add_options, config_from, index_of, parse_arguments
+from steprag.config.load import add_options, config_from, index_of, parse_arguments
 from steprag.errors import PART_DONE, ConfigError, RequestError
-from steprag.files import existing
-from steprag.inputs import ids_identity, read_questions
 from steprag.policy.budget import Spending
 from steprag.policy.client import model_identity
-from steprag.runs import Run, open_run
+from steprag.records.inputs import ids_identity, read_questions
+from steprag.records.jsonl import existing
+from steprag.runs.run import Run, open_run
 from steprag.tree import Failure, Tree
 from steprag.types import Question
 

@@ -22,13 +22,13 @@ from steprag.batch.journalled import SCORE
 from steprag.batch.results import places_of
 from steprag.batch.tree_results import TREES
 from steprag.cli import guarded
-from steprag.config import add_options, config_from, parse_arguments
+from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.errors import ConfigError
-from steprag.files import existing
-from steprag.inputs import read_questions
 from steprag.policy.budget import Spending
-from steprag.runs import events_of, read_manifest
-from steprag.stats import mean_interval
+from steprag.records.inputs import read_questions
+from steprag.records.jsonl import existing
+from steprag.runs.run import events_of, read_manifest
+from steprag.scores.stats import mean_interval
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,11 @@ from steprag.batch.results import index_of
 from steprag.batch.tree_results import tree_counts
 from steprag.batch.worklist import FAILED
 from steprag.cli import guarded
-from steprag.config import add_options, leaves, load_config, options_from, parse_arguments
+from steprag.config.load import add_options, leaves, load_config, options_from, parse_arguments
 from steprag.errors import ConfigError, DataError, NotJournalled, quoted
-from steprag.files import dump_line, existing, written_whole
 from steprag.policy.protocols import Policy, Scorer
-from steprag.runs import checked_manifest, open_run, read_manifest
+from steprag.records.jsonl import dump_line, existing, written_whole
+from steprag.runs.run import checked_manifest, open_run, read_manifest
 from steprag.tree import Failure, Tree
 from steprag.types import Completion, Message, Passage, Question, Sample, Usage
 

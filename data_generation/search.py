@@ -26,8 +26,8 @@ from data_generation.growth import (
 from data_generation.values import Fresh, outcomes
 from steprag.agent.belief import believe
 from steprag.errors import NotJournalled
-from steprag.gain import gains
-from steprag.metrics import f1, guessable
+from steprag.scores.gain import gains
+from steprag.scores.metrics import f1, guessable
 from steprag.tree import Tree
 
 RIGHT = 0.5

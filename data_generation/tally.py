@@ -12,12 +12,12 @@ from typing import Any
 from steprag.batch.merge import Merging
 from steprag.batch.results import Place, Results, places_of, read_at
 from steprag.batch.tree_results import TREES
+from steprag.console.progress import say
 from steprag.errors import ConfigError
-from steprag.files import existing, file_hash
-from steprag.metrics import normalise
 from steprag.policy.budget import Spending
-from steprag.progress import say
-from steprag.runs import Run
+from steprag.records.jsonl import existing, file_hash
+from steprag.runs.run import Run
+from steprag.scores.metrics import normalise
 from steprag.tree import Node, Tree
 from steprag.types import Question, Usage
 

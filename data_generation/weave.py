@@ -22,12 +22,12 @@ from steprag.agent.profiles import grammar_of_tree
 from steprag.agent.stack import popped
 from steprag.batch.tree_results import trees_file
 from steprag.cli import guarded
-from steprag.config import parse_arguments
+from steprag.config.load import parse_arguments
+from steprag.console.progress import say
 from steprag.errors import ConfigError
-from steprag.files import read_records, write_records
-from steprag.gold import gold_of
-from steprag.progress import say
-from steprag.runs import run_of
+from steprag.records.jsonl import read_records, write_records
+from steprag.runs.run import run_of
+from steprag.scores.gold import gold_of
 from steprag.tree import Node, Tree, children_of, path_to
 from steprag.types import Step
 

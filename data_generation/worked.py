@@ -23,14 +23,14 @@ from steprag.agent.environment import Environment
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.cli import guarded
-from steprag.config import StageConfig, add_options, config_from, parse_arguments
+from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
+from steprag.config.sections import EpisodeConfig, Positive, PromptConfig
+from steprag.console.progress import say
 from steprag.errors import DataError, StepFormatError
-from steprag.files import existing, file_hash, read_records, write_records
-from steprag.inputs import read_passages
-from steprag.progress import say
-from steprag.runs import open_run
-from steprag.sections import EpisodeConfig, Positive, PromptConfig
-from steprag.training_rows import Trajectory
+from steprag.records.inputs import read_passages
+from steprag.records.jsonl import existing, file_hash, read_records, write_records
+from steprag.records.training_rows import Trajectory
+from steprag.runs.run import open_run
 from steprag.types import Completion, Message, Passage, State
 
 SOURCE = "worked"

@@ -5,6 +5,6 @@ Other stages use one name of this package, `open_retriever`. Nothing heavy is im
 
 from __future__ import annotations
 
-from indexes.retrieval.open import open_retriever
+from indexes.open import open_retriever
 
 __all__ = ["open_retriever"]

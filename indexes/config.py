@@ -11,8 +11,8 @@ from indexes.encoding.embed import Dtype
 from indexes.encoding.encoders import EMBEDDED, NO_ENCODER, NONE, EncoderSpec, Overrides, find_encoder, read_spec
 from indexes.encoding.runtimes import Backend
 from indexes.vectors.config import AnnConfig, TypeName
-from steprag.config import StageConfig
-from steprag.sections import Positive
+from steprag.config.load import StageConfig
+from steprag.config.sections import Positive
 
 
 class IndexConfig(StageConfig):

@@ -11,8 +11,8 @@ from steprag.agent.environment import Environment
 from steprag.agent.profiles import PromptProfile
 from steprag.agent.rollout import Choose, episode_of, rollout
 from steprag.errors import ConfigError
-from steprag.metrics import normalise
 from steprag.policy.protocols import Policy
+from steprag.scores.metrics import normalise
 from steprag.types import Episode, Message
 
 Scorer = Callable[[tuple[Message, ...], str], float]

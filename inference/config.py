@@ -10,11 +10,18 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import Field
 
 from steprag.agent.open import SERVED
-from steprag.config import StageConfig, add_options, environment, load_config, options_from
+from steprag.config.load import StageConfig, add_options, environment, load_config, options_from
+from steprag.config.sections import (
+    EpisodeConfig,
+    JournalConfig,
+    PolicyConfig,
+    Positive,
+    PromptConfig,
+    RetrieverConfig,
+)
 from steprag.engines.models import shipped_adapters
 from steprag.policy.budget import BudgetConfig
-from steprag.sections import EpisodeConfig, JournalConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
-from steprag.yaml_files import read_yaml
+from steprag.records.yaml_files import read_yaml
 
 Config = TypeVar("Config", bound=StageConfig)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from steprag import atlas
 from steprag.engines.hub import asking_the_hub
 from steprag.errors import ConfigError, quoted
-from steprag.files import existing
+from steprag.records.jsonl import existing
 from steprag.types import Question
 
 FLASHRAG = "RUC-NLPIR/FlashRAG_datasets"

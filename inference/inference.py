@@ -22,8 +22,8 @@ from indexes import open_retriever
 from inference.best_of import Scorer, by_critic, by_vote, check_sampling, critic_of, play
 from inference.config import InferConfig, add_infer_options, infer_config
 from inference.datasets import chosen_file, sampled
-from inference.evaluate import evaluate, table
-from inference.scores import HARNESS
+from inference.scoring.evaluate import evaluate, table
+from inference.scoring.scores import HARNESS
 from inference.state_value import certain, check_state_value
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.critic import Critic
@@ -46,12 +46,12 @@ from steprag.batch.worklist import (
     work_off,
 )
 from steprag.cli import guarded
-from steprag.config import index_of, parse_arguments
+from steprag.config.load import index_of, parse_arguments
 from steprag.errors import PART_DONE, RequestError
-from steprag.inputs import ids_identity, read_questions
 from steprag.policy.budget import Spending
 from steprag.policy.protocols import Policy
-from steprag.runs import Run, open_run
+from steprag.records.inputs import ids_identity, read_questions
+from steprag.runs.run import Run, open_run
 from steprag.tree import Failure
 from steprag.types import Episode, Found, Prediction, Question, Usage
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from steprag.files import existing, read_records
-from steprag.training_rows import people_id
+from steprag.records.jsonl import existing, read_records
+from steprag.records.training_rows import people_id
 from steprag.types import Prediction, Turn
 
 PREDICTIONS = "predictions.jsonl"

@@ -22,15 +22,15 @@ from steprag.agent.grammar import Grammar
 from steprag.batch.asking import ask_each, model_asked
 from steprag.batch.results import ResultKind, Results
 from steprag.cli import guarded
-from steprag.config import StageConfig, add_options, config_from, parse_arguments
+from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
+from steprag.config.sections import Positive, PromptConfig
 from steprag.errors import PART_DONE, ConfigError, StepFormatError
-from steprag.files import existing, file_hash, read_records, write_json
 from steprag.policy.budget import BudgetConfig
 from steprag.policy.protocols import Policy
-from steprag.runs import checked_manifest, open_run
-from steprag.sections import Positive, PromptConfig
-from steprag.stats import share_interval
-from steprag.training_rows import Trajectory
+from steprag.records.jsonl import existing, file_hash, read_records, write_json
+from steprag.records.training_rows import Trajectory
+from steprag.runs.run import checked_manifest, open_run
+from steprag.scores.stats import share_interval
 from steprag.types import Question, Usage
 
 ROWS = "sft.train.jsonl"

@@ -16,20 +16,20 @@ from preference.exchange.push import add_push_option, push_if_asked
 from preference.kept import grounded
 from preference.pairs import build_pairs
 from preference.pairs_folder import PairsFolder, made_folder
-from preference.report import generation_facts
-from preference.reward_diagnostics import Calibration, RewardDiagnostics
+from preference.report.reward_diagnostics import Calibration, RewardDiagnostics
+from preference.report.write import generation_facts
 from preference.rewards import outcomes, rewards, spre
 from preference.supervised import build_labels, build_rankings, build_trajectories, ends
 from steprag.agent.grammar import Grammar
 from steprag.agent.profiles import check_follows, grammar_of
 from steprag.batch.tree_results import trees_file
 from steprag.cli import guarded
-from steprag.config import PREFIX, add_options, config_from, parse_arguments
+from steprag.config.load import PREFIX, add_options, config_from, parse_arguments
+from steprag.console.progress import say
 from steprag.errors import ConfigError
-from steprag.files import file_hash, from_dict, line_hash, parse_line, read_lines
-from steprag.metrics import guessable
-from steprag.progress import say
-from steprag.runs import open_run, run_of
+from steprag.records.jsonl import file_hash, from_dict, line_hash, parse_line, read_lines
+from steprag.runs.run import open_run, run_of
+from steprag.scores.metrics import guessable
 from steprag.tree import Tree
 from steprag.types import Usage
 

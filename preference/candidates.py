@@ -18,8 +18,8 @@ from preference.config import BalanceConfig, FilterConfig
 from preference.filters import content_reader
 from preference.pairs import RuleCounts, same_words
 from steprag.agent.grammar import Grammar
-from steprag.files import PARTIAL, dump_line
-from steprag.training_rows import Pair
+from steprag.records.jsonl import PARTIAL, dump_line
+from steprag.records.training_rows import Pair
 from steprag.types import Message
 
 COLUMNS = {"chosen": "Q", "rejected": "Q", "cell": "I", "split": "B", "margin": "d", "tokens": "I",

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from steprag.config import StageConfig, with_preset
-from steprag.files import existing, file_hash
-from steprag.sections import Positive, Section
+from steprag.config.load import StageConfig, with_preset
+from steprag.config.sections import Positive, Section
+from steprag.records.jsonl import existing, file_hash
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -158,7 +158,7 @@ class SftConfig(Section):
 
 
 class LeakageConfig(Section):
-    """What `steprag pairs leakage` compares the questions with (`preference.leakage`)."""
+    """What `steprag pairs leakage` compares the questions with (`preference.report.leakage`)."""
 
     against: tuple[str, ...] = Field(default=(), description="evaluation files that no question may come from")
     ngram: int = Field(default=13, ge=2, description="words in a row that must not occur in a prompt")

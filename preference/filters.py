@@ -11,8 +11,8 @@ from preference.config import FilterConfig
 from steprag.agent.actions import Action
 from steprag.agent.grammar import Grammar
 from steprag.errors import StepFormatError
-from steprag.metrics import normalise
-from steprag.training_rows import Pair, preference_key, read_marks
+from steprag.records.training_rows import Pair, preference_key, read_marks
+from steprag.scores.metrics import normalise
 from steprag.types import Completion, Message
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from steprag.agent.grammar import Grammar
 from steprag.agent.stack import live
-from steprag.gold import Fact, Gold, facts_of, gold_of, holds_golden, mentions, subject
-from steprag.metrics import guessable, normalise
+from steprag.scores.gold import Fact, Gold, facts_of, gold_of, holds_golden, mentions, subject
+from steprag.scores.metrics import guessable, normalise
 from steprag.tree import Node, Tree, path_to
 from steprag.types import Step
 
@@ -144,7 +144,7 @@ def gold_recall(tree: Tree, gold: Gold | None, grammar: Grammar) -> list[float |
 def supported(tree: Tree, grammar: Grammar) -> list[bool | None]:
     """For every node by id, whether the episode has found and kept by then what the answer needs; None: nobody knows.
 
-    1. Where `metadata.facts` lists them (`steprag.gold.Fact`): every fact's passage was found, and its words were kept.
+    1. Where `metadata.facts` lists them (`steprag.scores.gold.Fact`): each fact's passage was found, its words kept.
     2. Else, on questions that cannot be guessed: a golden answer stands in the kept text.
     3. Else, where gold passages are marked (a comparison's two): each was found, and the kept text names it.
     """

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from preference.config import PairsConfig
 from preference.rewards import Estimate, Rewards
-from steprag.metrics import normalise
-from steprag.training_rows import Pair
+from steprag.records.training_rows import Pair
+from steprag.scores.metrics import normalise
 from steprag.tree import Node, Tree, as_reply, children_of
 
 SOURCE = "search"

@@ -12,16 +12,16 @@ from typing import Any
 from preference.candidates import Candidates, pair_stats
 from preference.config import FolderConfig
 from preference.filters import checks, content_reader, open_counter, step_checks
-from preference.leakage import check_folder
 from preference.pairs import RuleCounts
-from preference.report import report_files, summary
+from preference.report.leakage import check_folder
+from preference.report.write import report_files, summary
 from steprag.agent.grammar import Grammar
+from steprag.console.progress import say
 from steprag.errors import ConfigError, quoted
-from steprag.files import dump_line, written_whole
-from steprag.inputs import dataset_of
-from steprag.progress import say
-from steprag.runs import Run
-from steprag.training_rows import Pair, Ranking, StepLabel, Trajectory
+from steprag.records.inputs import dataset_of
+from steprag.records.jsonl import dump_line, written_whole
+from steprag.records.training_rows import Pair, Ranking, StepLabel, Trajectory
+from steprag.runs.run import Run
 from steprag.tree import Node, Tree
 from steprag.types import Question
 

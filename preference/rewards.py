@@ -16,8 +16,8 @@ from preference.config import LabelConfig
 from preference.gain import gain_values
 from preference.kept import gold_recall, golden_met
 from steprag.agent.grammar import Grammar
-from steprag.gold import gold_of
-from steprag.metrics import exact_match, f1_with_articles
+from steprag.scores.gold import gold_of
+from steprag.scores.metrics import exact_match, f1_with_articles
 from steprag.tree import Tree, children_of, discounted
 
 

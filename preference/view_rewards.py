@@ -14,7 +14,7 @@ from preference.pairs import fates
 from preference.rewards import Rewards, rewards
 from steprag.agent.grammar import Grammar
 from steprag.errors import ConfigError
-from steprag.files import line_hash
+from steprag.records.jsonl import line_hash
 from steprag.tree import Tree
 
 

@@ -7,17 +7,17 @@ from .agent.profiles import PromptProfile as PromptProfile, load_profile as load
 from .agent.retriever import Retriever as Retriever
 from .agent.rollout import episode_of as episode_of, rollout as rollout
 from .errors import StepragError as StepragError
-from .files import read_records as read_records, write_records as write_records
-from .inputs import read_passages as read_passages, read_questions as read_questions
+from .records.jsonl import read_records as read_records, write_records as write_records
+from .records.inputs import read_passages as read_passages, read_questions as read_questions
 from .policy.client import open_policy as open_policy
 from .policy.protocols import Policy as Policy
-from .sections import (
+from .config.sections import (
     EpisodeConfig as EpisodeConfig,
     PolicyConfig as PolicyConfig,
     PromptConfig as PromptConfig,
     RetrieverConfig as RetrieverConfig,
 )
-from .training_rows import Pair as Pair
+from .records.training_rows import Pair as Pair
 from .tree import Failure as Failure, Node as Node, Tree as Tree
 from .types import (
     Completion as Completion,

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from steprag.console.terminal import plain_terminals
 from steprag.errors import NO_ROOM, ConfigError, StepragError, quoted
 from steprag.extras import missing_extra
-from steprag.terminal import plain_terminals
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ COMMANDS = (
     Command("reproduce stack", "steprag.experiments.stack_proof", "what do steps back and summaries bring? its report"),
     Command("reproduce", "steprag.experiments.reproduce", "does training on steps help? the proof, with its report"),
     Command("doctor", "steprag.doctor", "what this machine can do"),
-    Command("index build", "indexes.build", "corpus to vectors and a FAISS index"),
-    Command("index adopt", "indexes.adopt", "an index folder around a FAISS file that another program built"),
-    Command("index check", "indexes.check", "an index folder's files and vectors against its manifest"),
-    Command("index search", "indexes.search", "passages for a query"),
+    Command("index build", "indexes.commands.build", "corpus to vectors and a FAISS index"),
+    Command("index adopt", "indexes.commands.adopt", "an index folder around a FAISS file that another program built"),
+    Command("index check", "indexes.commands.check", "an index folder's files and vectors against its manifest"),
+    Command("index search", "indexes.commands.search", "passages for a query"),
     Command("index serve", "indexes.service.serve", "an index folder over HTTP"),
-    Command("index upload", "indexes.milvus.upload", "an index folder into a Milvus collection"),
-    Command("index evaluate", "indexes.evaluate", "recall of an index against supporting passages"),
+    Command("index upload", "indexes.commands.upload", "an index folder into a Milvus collection"),
+    Command("index evaluate", "indexes.commands.evaluate", "recall of an index against supporting passages"),
     Command("policy", "steprag.engines.policy_command", "serve a model or adapter; convert what the trainer made"),
     Command("worked", "data_generation.worked", "worked episodes to supervised steps"),
-    Command("plan index", "indexes.plan", "what each index type of a corpus takes on this machine"),
-    Command("tools list", "indexes.tools.list", "what the agent would be told of a tools file"),
+    Command("plan index", "indexes.commands.plan", "what each index type of a corpus takes on this machine"),
+    Command("tools list", "indexes.commands.tools_list", "what the agent would be told of a tools file"),
     Command("plan train", "training.plan", "memory and disk of a training run, before it starts"),
     Command("plan", "data_generation.plan", "what a generation run will cost, before anything is spent"),
     Command("generate", "data_generation.generate", "Monte Carlo tree search: questions to trees"),
@@ -52,24 +52,24 @@ COMMANDS = (
     Command("pairs import", "preference.exchange.importing", "a published RAG_ProGuide.json to pairs and its prompts"),
     Command("pairs people", "preference.exchange.people", "what people changed and corrected in conversations"),
     Command("pairs export", "preference.exchange.export", "pairs for other tools: LLaMA-Factory, OpenAI, verl"),
-    Command("pairs leakage", "preference.leakage", "looks for evaluation questions in a pairs folder"),
+    Command("pairs leakage", "preference.report.leakage", "looks for evaluation questions in a pairs folder"),
     Command("pairs", "preference.build", "trees to preference pairs and supervised steps"),
     Command("train", "training.train", "pairs, or the agent's own episodes, to a checkpoint"),
     Command("infer", "inference.inference", "run the agent over questions and score it"),
     Command("serve", "inference.chat.serve", "talk to the agent: a web page that shows its work, and an OpenAI API"),
     Command("ask", "inference.ask", "one question, its steps shown as they come"),
-    Command("compare", "inference.compare", "runs of the agent side by side: table, paired tests, plots"),
+    Command("compare", "inference.scoring.compare", "runs of the agent side by side: table, paired tests, plots"),
     Command("view", "steprag.view.view", "trees, pairs, predictions and training curves of run folders, in a browser"),
-    Command("evaluate", "inference.evaluate", "score predictions again"),
-    Command("run check", "steprag.run_check", "finished run folders against the hashes in their manifests"),
+    Command("evaluate", "inference.scoring.evaluate", "score predictions again"),
+    Command("run check", "steprag.runs.check", "finished run folders against the hashes in their manifests"),
     Command("readings", "inference.readings", "does an agent that can go back keep what helps, and only that?"),
-    Command("judge", "inference.answer_judge", "have a model say which answers are right"),
+    Command("judge", "inference.scoring.answer_judge", "have a model say which answers are right"),
 )
 
 CONFIGS = (
     "indexes.config:IndexConfig",
-    "indexes.evaluate:EvaluateConfig",
-    "indexes.search:SearchStageConfig",
+    "indexes.commands.evaluate:EvaluateConfig",
+    "indexes.commands.search:SearchStageConfig",
     "indexes.service.config:ServeConfig",
     "indexes.web.config:WebFileConfig",
     "data_generation.config:GenerateConfig",
@@ -78,11 +78,11 @@ CONFIGS = (
     "preference.config:LeakageStageConfig",
     "training.config:TrainConfig",
     "inference.config:InferConfig",
-    "inference.answer_judge:AnswerJudgeConfig",
+    "inference.scoring.answer_judge:AnswerJudgeConfig",
     "inference.chat.config:ChatConfig",
     "inference.readings:ReadingsConfig",
 )
-"""The configurations of all commands: what may be set in the environment (`steprag.config.environment`)."""
+"""The configurations of all commands: what may be set in the environment (`steprag.config.load.environment`)."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -121,7 +121,7 @@ def run(argv: list[str]) -> int:
         sys.stdout.write(_help())
         return 0
     if argv[0] == "--version":
-        from steprag.runs import code_version
+        from steprag.runs.run import code_version
 
         sys.stdout.write(code_version() + "\n")
         return 0

@@ -15,13 +15,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from steprag.cli import guarded
-from steprag.config import parse_arguments
+from steprag.config.load import parse_arguments
 from steprag.engines.launch import vllm_program
 from steprag.engines.models import cache_dir, embedded_encoder, embedded_gguf, verify
 from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError
 from steprag.extras import EXTRAS, missing_of, remedy
-from steprag.runs import code_version
+from steprag.runs.run import code_version
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "sentence-transformers", "faiss-cpu", "xllamacpp", "openai")
 

@@ -1,8 +1,8 @@
 """The values that stages exchange. Read this file first.
 
-Everything here is frozen plain data. `steprag.files` reads and writes the ones that live in JSON Lines files
+Everything here is frozen plain data. `steprag.records.jsonl` reads and writes the ones that live in JSON Lines files
 (Question, Passage, Tree, Prediction, Verdict, Failure). Fields that other programs put into such a file are kept in
-`extra` and written back. The rows that training learns from stand in `steprag.training_rows`.
+`extra` and written back. The rows that training learns from stand in `steprag.records.training_rows`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Question:
     """A question with every golden answer that counts as right (at least one). FlashRAG's format.
 
     `id` names the question in all our files. FlashRAG's ids are unique within one file only, so there it is
-    `dataset/id` (`steprag.inputs.read_questions`). `dataset` is None where nothing names the data set.
+    `dataset/id` (`steprag.records.inputs.read_questions`). `dataset` is None where nothing names the data set.
     """
 
     id: str

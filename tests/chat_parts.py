@@ -15,23 +15,23 @@ import httpx2
 import uvicorn
 
 from inference.chat.config import ChatServiceConfig
-from inference.chat.desk import Desk
-from inference.chat.events import ENDS
+from inference.chat.http.routes import FREE, create_chat_app
+from inference.chat.http.service import ChatService
 from inference.chat.memory import Rewriter
-from inference.chat.player import ChatAgent
-from inference.chat.routes import FREE, create_chat_app
 from inference.chat.serve import modes_of
-from inference.chat.service import ChatService
-from inference.chat.store import TurnStore
+from inference.chat.turns.desk import Desk
+from inference.chat.turns.events import ENDS
+from inference.chat.turns.player import ChatAgent
+from inference.chat.turns.store import TurnStore
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
-from steprag.hosts import listen, url_of
+from steprag.config.sections import EpisodeConfig, PolicyConfig
+from steprag.net.hosts import listen, url_of
 from steprag.policy.client import Model
 from steprag.policy.gate import Gate
 from steprag.policy.protocols import Listener
-from steprag.sections import EpisodeConfig, PolicyConfig
 from steprag.types import Completion, Message, Sample, Usage
 from steprag.web.app import FREE as PAGE_FREE
 from steprag.web.guard import Access

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from indexes.build import IndexConfig, build_index
-from indexes.sealing import Built
-from steprag.config import load_config
-from steprag.files import write_records
+from indexes.commands.build import IndexConfig, build_index
+from indexes.folder.sealing import Built
+from steprag.config.load import load_config
+from steprag.records.jsonl import write_records
 from tests.fakes import WORLD
 from tests.indexing import small, write_corpus
 from tests.levels import LEVEL, SEED

@@ -15,7 +15,7 @@ import torch
 from tests.grpo_parts import ASKED, world
 from tests.test_grpo import SCRIPT, scripted, trainer_for
 from training.config import GrpoSection
-from training.episodes import play
+from training.play.episodes import play
 
 
 def main(speaker: Path, out: Path) -> None:

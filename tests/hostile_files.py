@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from steprag.run_outputs import file_facts
+from steprag.records.sealed import file_facts
 
 RAW = {"nested": "[" * 100_000, "digits": "9" * 5000, "surrogate": '"\\ud83d"', "NaN": "NaN", "minus": "-Infinity",
        "huge": "-1e999"}  # fmt: skip

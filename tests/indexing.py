@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import indexes.build
-import indexes.search
+import indexes.commands.build
+import indexes.commands.search
 from indexes import open_retriever
-from indexes.build import IndexConfig
+from indexes.commands.build import IndexConfig
 from steprag.cli import guarded
-from steprag.config import load_config
-from steprag.sections import RetrieverConfig
+from steprag.config.load import load_config
+from steprag.config.sections import RetrieverConfig
 from steprag.types import Passage
 
 PASSAGES = [
@@ -41,7 +41,7 @@ def hybrid_index(folder: Path, passages: Sequence[Passage], encoder: Path) -> Pa
     """By the command, with BM25; the corpus lies beside it."""
     corpus = write_corpus(folder / "corpus.jsonl", [(p.id, p.title, p.text) for p in passages])
     argv = ["--corpus", str(corpus), "--out", str(folder / "index"), "--encoder", str(encoder), "--hybrid"]
-    assert guarded(indexes.build.main, argv) == 0
+    assert guarded(indexes.commands.build.main, argv) == 0
     return folder / "index"
 
 
@@ -49,12 +49,12 @@ def words_index(folder: Path, passages: Sequence[Passage]) -> Path:
     """By the command, of words alone: no weights are loaded."""
     corpus = write_corpus(folder / "corpus.jsonl", [(p.id, p.title, p.text) for p in passages])
     argv = ["--corpus", str(corpus), "--out", str(folder / "index"), "--encoder", "none"]
-    assert guarded(indexes.build.main, argv) == 0
+    assert guarded(indexes.commands.build.main, argv) == 0
     return folder / "index"
 
 
 def ask(path: Path, *queries: str, top_k: int = 3) -> list[tuple[Passage, ...]]:
-    return asyncio.run(indexes.search.search_all(open_retriever(path), queries, top_k))
+    return asyncio.run(indexes.commands.search.search_all(open_retriever(path), queries, top_k))
 
 
 def edit_manifest(folder: Path, *keys: str, value: object) -> None:

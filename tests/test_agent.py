@@ -14,7 +14,7 @@ from steprag.agent.profiles import PROFILES, load_profile
 from steprag.agent.rollout import episode_of, rollout
 from steprag.cli import main
 from steprag.errors import ConfigError
-from steprag.files import read_records, write_records
+from steprag.records.jsonl import read_records, write_records
 from steprag.types import Completion, Message, Prediction, Question, State, Step, Usage
 from tests.fakes import (
     QUESTION,

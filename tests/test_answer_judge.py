@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from inference.answer_judge import parse
+from inference.scoring.answer_judge import parse
 from steprag.cli import main
-from steprag.files import read_records, write_records
-from steprag.runs import open_run
+from steprag.records.jsonl import read_records, write_records
+from steprag.runs.run import open_run
 from steprag.types import Prediction, Step, Usage, Verdict
 from tests.fakes import Endpoint, chat_reply, serve
 

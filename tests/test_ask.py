@@ -12,7 +12,7 @@ import pytest
 from inference.chat.config import ChatConfig
 from inference.config import InferConfig, config_of
 from steprag.cli import main
-from steprag.config import StageConfig, add_options
+from steprag.config.load import StageConfig, add_options
 from steprag.engines.models import SHIPPED, shipped_adapters
 from tests.fakes import QUESTION, WORLD, answer, chat_reply, evidence, query, serve
 from tests.indexing import hybrid_index

@@ -23,10 +23,10 @@ from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.cli import main
 from steprag.engines.models import embedded_sha256, shipped_adapters
-from steprag.gold import facts_of
-from steprag.inputs import read_questions
-from steprag.metrics import guessable, normalise
-from steprag.runs import read_manifest
+from steprag.records.inputs import read_questions
+from steprag.runs.run import read_manifest
+from steprag.scores.gold import facts_of
+from steprag.scores.metrics import guessable, normalise
 from steprag.types import Passage
 from tests.fakes import DictRetriever, answer, evidence, query
 

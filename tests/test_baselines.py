@@ -15,8 +15,8 @@ from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.rollout import episode_of, rollout
 from steprag.cli import main
-from steprag.files import read_records, write_records
-from steprag.runs import read_manifest
+from steprag.records.jsonl import read_records, write_records
+from steprag.runs.run import read_manifest
 from steprag.types import Completion, Episode, Message, Prediction, Question, State, Step
 from tests.fakes import QUESTION, DictRetriever, Endpoint, Script, ScriptedPolicy, chat_reply, options, serve
 

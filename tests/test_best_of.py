@@ -17,7 +17,7 @@ from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.batch.journal import JOURNAL
 from steprag.cli import main
-from steprag.files import read_records, write_records
+from steprag.records.jsonl import read_records, write_records
 from steprag.types import Episode, Message, Prediction, Question, State, Step, Usage
 from tests.fakes import QUESTION, DictRetriever, Endpoint, ScriptedPolicy, answer, chat_reply, options, serve
 

@@ -14,24 +14,24 @@ from typing import Any
 
 import pytest
 
-from inference.chat.citations import citations
 from inference.chat.config import ChatServiceConfig
-from inference.chat.desk import Desk
-from inference.chat.events import LiveTurn, next_state, started
-from inference.chat.player import ChatAgent, turn_of
 from inference.chat.serve import modes_of
-from inference.chat.store import TurnRequest, TurnStore
+from inference.chat.turns.citations import citations
+from inference.chat.turns.desk import Desk
+from inference.chat.turns.events import LiveTurn, next_state, started
+from inference.chat.turns.player import ChatAgent, turn_of
+from inference.chat.turns.store import TurnRequest, TurnStore
 from inference.inference import answer_one
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import SourceChoice
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
+from steprag.config.sections import EpisodeConfig, PolicyConfig
 from steprag.errors import RetrieverError
-from steprag.files import read_records, write_records
 from steprag.policy.client import Model
 from steprag.policy.gate import Gate
-from steprag.sections import EpisodeConfig, PolicyConfig
+from steprag.records.jsonl import read_records, write_records
 from steprag.types import Feedback, Passage, Prediction, Question, State, Step, Turn
 from tests.chat_parts import WORK, WritingPolicy, chat, scripted
 from tests.fakes import DictRetriever, answer, query

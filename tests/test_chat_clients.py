@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from inference.chat.openai_api import Reasoning, inert, reasoning_of
+from inference.chat.http.openai_api import Reasoning, inert, reasoning_of
 from steprag.types import Passage
 from tests.chat_parts import Served, WritingPolicy, chat, parsed, scripted
 from tests.fakes import DictRetriever, answer, evidence, query

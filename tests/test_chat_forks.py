@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from steprag.cli import main
-from steprag.files import read_records
-from steprag.runs import open_run
-from steprag.training_rows import HumanPair, Pair
+from steprag.records.jsonl import read_records
+from steprag.records.training_rows import HumanPair, Pair
+from steprag.runs.run import open_run
 from steprag.types import Turn
 from tests.chat_parts import WORK, Served, WritingPolicy, chat, scripted
 from tests.fakes import answer, evidence

@@ -15,10 +15,10 @@ import openai
 import pytest
 
 from steprag.agent.grammars import TRANSCRIPT
+from steprag.config.sections import PolicyConfig
 from steprag.errors import PolicyError
 from steprag.policy.client import OpenAIPolicy
 from steprag.policy.replies import whole_reply
-from steprag.sections import PolicyConfig
 from tests.chat_parts import BEARER, TOKEN, WORK, Served, WritingPolicy, chat, scripted
 from tests.fakes import answer, query
 from tests.streaming import streaming_endpoint

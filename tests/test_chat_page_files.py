@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from inference.chat.routes import PAGE
+from inference.chat.http.routes import PAGE
 from steprag.web.app import SHARED, VENDOR, page_file
 
 MODULES = sorted([*PAGE.glob("*.js"), *SHARED.glob("*.js")])

@@ -16,12 +16,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from inference.chat.events import next_state
+from inference.chat.turns.events import next_state
 from steprag import atlas
 from steprag.cli import main
 from steprag.engines.models import shipped_adapters
-from steprag.files import read_records
-from steprag.inputs import read_questions
+from steprag.records.inputs import read_questions
+from steprag.records.jsonl import read_records
 from steprag.types import Prediction, Turn
 from tests.chat_parts import parsed
 

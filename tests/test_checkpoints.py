@@ -12,12 +12,12 @@ from data_generation.config import GenerateConfig
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.profiles import PROFILES, load_profile
 from steprag.cli import main
-from steprag.config import load_config
+from steprag.config.load import load_config
+from steprag.config.sections import PolicyConfig, PromptConfig
 from steprag.engines.models import hub_revision, resolve_model
 from steprag.errors import ConfigError
-from steprag.files import write_records
-from steprag.runs import read_manifest
-from steprag.sections import PolicyConfig, PromptConfig
+from steprag.records.jsonl import write_records
+from steprag.runs.run import read_manifest
 from steprag.types import Question
 from tests.fakes import chat_reply, options, serve
 from tests.training_parts import train

@@ -17,8 +17,8 @@ import yaml
 
 from data_generation.config import GenerateConfig
 from steprag.cli import main
-from steprag.config import load_config
-from steprag.files import write_records
+from steprag.config.load import load_config
+from steprag.records.jsonl import write_records
 from steprag.types import Question
 from tests.ray_parts import retriever_service
 from tests.test_documents import known_options

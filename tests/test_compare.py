@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from benchmarks import seeds
-from inference.scores import HARNESS, score
+from inference.scoring.scores import HARNESS, score
 from steprag.agent.profiles import PROFILES, load_profile
 from steprag.cli import guarded, main
-from steprag.files import write_records
-from steprag.runs import open_run
+from steprag.records.jsonl import write_records
+from steprag.runs.run import open_run
 from steprag.tree import Failure
 from steprag.types import Found, Prediction, Step, Usage
 

@@ -23,9 +23,9 @@ from preference.config import PairsStageConfig
 from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import PLACES
 from steprag.cli import COMMANDS, CONFIGS, main
-from steprag.config import StageConfig, index_of, leaves, load_config
+from steprag.config.load import StageConfig, index_of, leaves, load_config
+from steprag.config.sections import PromptConfig
 from steprag.errors import ConfigError
-from steprag.sections import PromptConfig
 from training.config import TrainConfig
 
 ROOT = Path(__file__).parent.parent
@@ -184,7 +184,7 @@ def test_options_may_say_none() -> None:
 
 
 def _schemas() -> dict[str, type[StageConfig]]:
-    index = importlib.import_module("indexes.build").IndexConfig
+    index = importlib.import_module("indexes.commands.build").IndexConfig
     return {"generation": GenerateConfig, "inference": InferConfig, "preference": PairsStageConfig,
             "training": TrainConfig, "index": index, "web": WebFileConfig}  # fmt: skip
 

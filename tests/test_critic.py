@@ -11,7 +11,7 @@ from steprag.agent.critic import Critic, find_critic
 from steprag.agent.profiles import load_profile
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.cli import main
-from steprag.files import read_json, read_records, write_records
+from steprag.records.jsonl import read_json, read_records, write_records
 from steprag.types import Message, Prediction, Question
 from tests.fakes import answer, chat_reply, evidence, serve
 from tests.test_checkpoints import with_prompt

@@ -16,10 +16,10 @@ from steprag import atlas
 from steprag.agent.profiles import load_profile
 from steprag.cli import main
 from steprag.errors import ConfigError, DataError
-from steprag.files import dump_line, from_dict, read_lines, read_records, write_records
-from steprag.inputs import read_questions
-from steprag.runs import read_manifest
-from steprag.training_rows import Pair
+from steprag.records.inputs import read_questions
+from steprag.records.jsonl import dump_line, from_dict, read_lines, read_records, write_records
+from steprag.records.training_rows import Pair
+from steprag.runs.run import read_manifest
 from steprag.tree import Tree
 from steprag.types import Prediction, Question, State
 from tests.fakes import QUESTION, WORLD, Endpoint, answer, chat_reply, evidence, listening, options, query, serve

@@ -24,6 +24,7 @@ from steprag.agent.grammar import START
 from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
 from steprag.agent.judge import ScoreFormat
 from steprag.cli import guarded
+from steprag.config.sections import PolicyConfig
 from steprag.engines import EMBEDDED, Endpoint, EngineSpec, embedded_gguf, resolve_model, serving
 from steprag.engines.adapters import gguf_adapter, permute_rows
 from steprag.engines.launch import command, vllm_program
@@ -35,7 +36,6 @@ from steprag.engines.weights import hf_weights, merged_folder, transformers_fold
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable
 from steprag.policy.client import OpenAIPolicy, open_policy
 from steprag.policy.requests import OutputFormat
-from steprag.sections import PolicyConfig
 from steprag.types import Message, Sample
 from tests.models import TEMPLATE, make_tokenizer
 

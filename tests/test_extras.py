@@ -20,7 +20,7 @@ import pytest
 
 from steprag.cli import main
 from steprag.extras import EXTRAS, extra_of
-from steprag.files import write_records
+from steprag.records.jsonl import write_records
 from steprag.types import Question
 from tests.fakes import QUESTION, DictRetriever, chat_reply, serve
 

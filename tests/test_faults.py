@@ -16,10 +16,10 @@ import pytest
 
 from data_generation.config import GenerateConfig
 from steprag.agent.open import open_agent
-from steprag.config import load_config
+from steprag.config.load import load_config
 from steprag.errors import PolicyUnavailable
-from steprag.files import read_records
-from steprag.runs import read_manifest
+from steprag.records.jsonl import read_records
+from steprag.runs.run import read_manifest
 from steprag.tree import Failure, Tree
 from steprag.types import Question
 from tests.fakes import QUESTION, DictRetriever, Endpoint, beginner, chat_reply, listening

@@ -16,9 +16,9 @@ import pytest
 
 import steprag
 from steprag.errors import BudgetReached, ConfigError, DataError
-from steprag.files import LineJournal, lines_of, write_json, write_records, written_whole
-from steprag.inputs import passage_from_row, read_questions
-from steprag.runs import open_run, read_manifest
+from steprag.records.inputs import passage_from_row, read_questions
+from steprag.records.jsonl import LineJournal, lines_of, write_json, write_records, written_whole
+from steprag.runs.run import open_run, read_manifest
 from steprag.types import Passage, Question
 
 GOOD = '{"id":"1","question":"Which?","golden_answers":["a"],"metadata":{"k":1},"source":"x"}\n'
@@ -218,7 +218,7 @@ def test_the_version_says_whether_the_checkout_was_changed(tmp_path: Path) -> No
     git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
         subprocess.run([*git, *words], check=True)
-    line = [sys.executable, "-B", "-c", "from steprag.runs import code_version; print(code_version())"]
+    line = [sys.executable, "-B", "-c", "from steprag.runs.run import code_version; print(code_version())"]
 
     def said() -> str:
         environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
@@ -244,7 +244,7 @@ def test_the_manifest_says_how_a_run_ended(tmp_path: Path, error: BaseException,
 
 def test_a_killed_run_leaves_a_manifest_and_can_go_on(tmp_path: Path) -> None:
     code = (
-        "import os,signal,sys; from steprag.runs import open_run\n"
+        "import os,signal,sys; from steprag.runs.run import open_run\n"
         "with open_run(sys.argv[1], 'infer', identity={'a': 1}, config={}): os.kill(os.getpid(), signal.SIGKILL)"
     )
     ended = subprocess.run([sys.executable, "-c", code, str(tmp_path / "r")], env=os.environ, check=False)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from steprag.config.sections import PolicyConfig
 from steprag.policy.gate import BURST_SECONDS, CHARS_A_TOKEN, Gate
-from steprag.sections import PolicyConfig
 from steprag.types import Usage
 
 

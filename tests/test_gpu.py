@@ -29,7 +29,7 @@ import pytest
 from steprag import atlas
 from steprag.engines.outlive_guard import running
 from steprag.errors import PART_DONE, StepragError
-from steprag.files import read_json, read_rows, write_records
+from steprag.records.jsonl import read_json, read_rows, write_records
 
 Device = Literal["cpu", "cuda"]
 ON_CPU = os.environ.get("DEVICE") == "cpu"

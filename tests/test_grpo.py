@@ -21,25 +21,25 @@ from typing import Any
 
 import pytest
 
-from indexes.build import build_index
+from indexes.commands.build import build_index
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.batch.journal import QuestionCalls
 from steprag.cli import guarded
 from steprag.engines.models import resolve_model
 from steprag.engines.tokens import load_tokenizer, prompt_tokens
-from steprag.files import write_records
-from steprag.runs import open_run
+from steprag.records.jsonl import write_records
+from steprag.runs.run import open_run
 from steprag.types import Passage, Question
 from tests.fakes import WORLD, DictRetriever, chat_reply, query, serve
 from tests.grpo_parts import ASKED, KEPT, NO, SEARCH, YES, make_speaker, spoken, world
 from tests.indexing import small, write_corpus
 from tests.training_parts import lines, tensors
 from training.config import GrpoSection, TrainConfig
-from training.episodes import Group, Sampling, StepRow, numbers_of, play, rows_of
+from training.play.episodes import Group, Sampling, StepRow, numbers_of, play, rows_of
+from training.play.turn_gains import Scored, normalised, turn_gains
+from training.play.world import World, staged
 from training.train import main
-from training.turn_gains import Scored, normalised, turn_gains
-from training.world import World, staged
 
 FAST = [
     *("--stage", "grpo", "--threads", "1", "--warmup", "0", "--episode.top_k", "1", "--episode.depth", "5"),

@@ -17,11 +17,11 @@ from steprag.agent.grammars import GRAMMARS, STACK, TRANSCRIPT
 from steprag.agent.profiles import load_profile
 from steprag.agent.rollout import episode_of, rollout
 from steprag.errors import ConfigError
+from steprag.records.yaml_files import read_yaml
 from steprag.types import Episode, Passage, Question, State, Step, Usage
-from steprag.yaml_files import read_yaml
 from tests.fakes import WORLD, DictRetriever, ScriptedPolicy, answer, evidence, query
 from tests.grpo_parts import world
-from training.rewards import REWARDS, Played, advantages, check_names, score
+from training.play.rewards import REWARDS, Played, advantages, check_names, score
 
 QUESTION = Question(
     "q", "Which currency does Albania use?", ("the lek", "Albanian lek"), {"supporting_titles": ["Tirana", "Albania"]}

@@ -17,21 +17,21 @@ import pytest
 from indexes import open_retriever
 from indexes.addons.bm25 import Bm25Config, add_bm25
 from indexes.addons.links import add_links
-from indexes.check import check_folder
-from indexes.manifest import read_index_manifest
+from indexes.commands.check import check_folder
+from indexes.folder.manifest import read_index_manifest
 from indexes.retrieval.folder_retriever import FolderRetriever
 from indexes.service.api import Served, create_app
 from indexes.service.config import LimitsConfig
 from steprag.agent.checkpoints import profile_for
 from steprag.cli import main
+from steprag.config.sections import PromptConfig
+from steprag.console.terminal import plain
 from steprag.engines.models import resolve_model
 from steprag.errors import DataError, StepragError
-from steprag.files import LineJournal, write_json, write_records
-from steprag.run_outputs import FILES, check_outputs, outputs
-from steprag.runs import checked_manifest, open_run, read_manifest
-from steprag.sections import PromptConfig
-from steprag.terminal import plain
-from steprag.training_rows import MARKS, WrongPair
+from steprag.records.jsonl import LineJournal, write_json, write_records
+from steprag.records.sealed import FILES, check_outputs, outputs
+from steprag.records.training_rows import MARKS, WrongPair
+from steprag.runs.run import checked_manifest, open_run, read_manifest
 from tests.fakes import Endpoint
 from tests.indexing import edit_manifest
 from tests.levels import SEED, rounds

@@ -26,22 +26,22 @@ from indexes import open_retriever
 from indexes.addons.bm25 import Bm25Config, add_bm25
 from indexes.addons.links import add_links
 from indexes.config import IndexConfig
-from indexes.manifest import read_index_manifest
-from inference.chat.store import TurnStore
+from indexes.folder.manifest import read_index_manifest
+from inference.chat.turns.store import TurnStore
 from inference.config import InferConfig
 from preference.exchange.export import FORMATS
 from steprag.agent.checkpoints import profile_for, special_tokens
 from steprag.agent.profiles import PROFILES, load_profile
 from steprag.agent.retriever import Retriever
 from steprag.cli import main
-from steprag.config import load_config
+from steprag.config.load import load_config
+from steprag.config.sections import PromptConfig, RetrieverConfig
 from steprag.engines.models import resolve_model
 from steprag.engines.tokens import load_tokenizer
 from steprag.errors import StepragError
-from steprag.files import write_records
-from steprag.runs import read_manifest
-from steprag.sections import PromptConfig, RetrieverConfig
-from steprag.training_rows import MARKS, WrongPair
+from steprag.records.jsonl import write_records
+from steprag.records.training_rows import MARKS, WrongPair
+from steprag.runs.run import read_manifest
 from steprag.types import Question
 from tests.fakes import QUESTION, Endpoint, chat_reply, serve
 from tests.hostile_files import mutate, reseal

@@ -15,13 +15,13 @@ import pytest
 
 from data_generation.config import GenerateConfig
 from indexes.retrieval.remote import RemoteRetriever
-from steprag import bounded_http
 from steprag.agent.judge import ScoreFormat
-from steprag.bounded_http import BoundedClient, _begun, checked_url
-from steprag.config import load_config
+from steprag.config.load import load_config
+from steprag.config.sections import PolicyConfig, RetrieverConfig
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable, RetrieverError
+from steprag.net import bounded_http
+from steprag.net.bounded_http import BoundedClient, _begun, checked_url
 from steprag.policy.client import OpenAIPolicy
-from steprag.sections import PolicyConfig, RetrieverConfig
 from steprag.types import Message
 from tests.fakes import listening
 

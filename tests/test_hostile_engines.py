@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from data_generation.config import GenerateConfig
 from steprag.agent.grammars import TRANSCRIPT
-from steprag.config import load_config
+from steprag.config.load import load_config
 from steprag.engines.launch import ENGINE_KEY, EngineSpec, command
 from steprag.engines.server import serving_us
 from steprag.engines.transformers_serve import with_scores

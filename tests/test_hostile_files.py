@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexes.corpora.passage_store import mapped_list
 from indexes.corpora.readers import json_lines
 from indexes.corpora.source import Problem
+from indexes.rows.passage_store import mapped_list
 from preference.exchange.export import export
 from steprag.engines.headers import check_tensors
 from steprag.errors import ConfigError, DataError, StepragError
-from steprag.files import lines_of, read_json, read_lines, read_records, read_rows
-from steprag.inputs import read_passages, read_questions
-from steprag.json_text import NotJson, decoded
-from steprag.packed import EXPANSION, LINE
-from steprag.runs import read_manifest
+from steprag.records.inputs import read_passages, read_questions
+from steprag.records.json_text import NotJson, decoded
+from steprag.records.jsonl import lines_of, read_json, read_lines, read_records, read_rows
+from steprag.records.packed import EXPANSION, LINE
+from steprag.runs.run import read_manifest
 from steprag.tree import Tree
 from steprag.types import Passage, Prediction, Question
 from tests.hostile_files import mutated_bytes
@@ -157,7 +157,7 @@ def test_a_line_has_a_bound_that_the_user_can_raise(tmp_path: Path, monkeypatch:
 def test_a_bomb_costs_little_memory_and_is_refused(
     ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("steprag.packed.FREE", 4 * MIB)
+    monkeypatch.setattr("steprag.records.packed.FREE", 4 * MIB)
     monkeypatch.setenv(LINE, "1")
     file = tmp_path / f"bomb.jsonl{ending}"
     if ending == ".gz":

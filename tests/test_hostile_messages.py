@@ -10,8 +10,8 @@ import yaml
 
 from indexes import open_retriever
 from steprag.errors import LONGEST, ConfigError, DataError, StepragError, quoted, shortened
-from steprag.inputs import read_questions
-from steprag.yaml_files import read_yaml
+from steprag.records.inputs import read_questions
+from steprag.records.yaml_files import read_yaml
 
 LONG = "[" * 100_000
 

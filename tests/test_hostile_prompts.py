@@ -19,10 +19,10 @@ from steprag.agent.grammar import Grammar
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.agent.inert import CONTROL_TOKEN, neutralise, surviving
 from steprag.agent.profiles import PROFILES, load_profile
+from steprag.config.sections import PromptConfig
 from steprag.engines.models import resolve_model
 from steprag.errors import DataError, StepFormatError
-from steprag.inputs import read_passages
-from steprag.sections import PromptConfig
+from steprag.records.inputs import read_passages
 from steprag.types import Completion, Passage, Question, State, Step
 
 FAMILIES = {

@@ -18,7 +18,7 @@ from steprag.agent.rollout import episode_of, rollout
 from steprag.agent.tools import spec_of
 from steprag.cli import main
 from steprag.errors import ConfigError
-from steprag.files import read_records, write_records
+from steprag.records.jsonl import read_records, write_records
 from steprag.types import Passage, Prediction, Question
 from tests.fakes import DictRetriever, ScriptedPolicy, chat_reply, options, serve
 from tests.test_tools import DESK, asked, tools_file

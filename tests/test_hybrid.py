@@ -18,24 +18,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import indexes.build
-import indexes.evaluate
-import indexes.search
+import indexes.commands.build
+import indexes.commands.evaluate
+import indexes.commands.search
 from indexes import open_retriever
 from indexes.addons import postings
-from indexes.addons.addon import write_add_on
 from indexes.addons.bm25 import Analyser, Bm25Config, add_bm25, terms_of, write_bm25
 from indexes.addons.links import mentions, title_words
-from indexes.build import build_index
-from indexes.corpora.passage_store import PassageStore, write_passages
+from indexes.commands.build import build_index
 from indexes.corpora.readers import open_source
-from indexes.manifest import read_index_manifest
-from indexes.retrieval.fusion import HybridSearcher, fuse_ranks, fuse_scores
-from indexes.retrieval.rankings import Asked, Ranking
-from indexes.retrieval.rerank import RerankedSearcher
+from indexes.folder.addon import write_add_on
+from indexes.folder.manifest import read_index_manifest
+from indexes.ranking.fusion import HybridSearcher, fuse_ranks, fuse_scores
+from indexes.ranking.rankings import Asked, Ranking
+from indexes.ranking.rerank import RerankedSearcher
+from indexes.rows.passage_store import PassageStore, write_passages
 from steprag.cli import guarded
+from steprag.config.sections import RetrieverConfig
 from steprag.errors import ConfigError, DataError
-from steprag.sections import RetrieverConfig
 from steprag.types import Passage
 from tests.indexing import fingerprint, hybrid_index, small, words_index
 
@@ -61,7 +61,9 @@ def index(pristine: Path, tmp_path: Path) -> Path:
 
 
 def ids(folder: Path, query: str, top_k: int = 3, **config: Any) -> list[str]:
-    (found,) = asyncio.run(indexes.search.search_all(open_retriever(folder, RetrieverConfig(**config)), [query], top_k))
+    (found,) = asyncio.run(
+        indexes.commands.search.search_all(open_retriever(folder, RetrieverConfig(**config)), [query], top_k)
+    )
     return [passage.id for passage in found]
 
 
@@ -151,10 +153,10 @@ def test_a_build_adds_what_is_missing_and_refuses_other_settings(
     before = fingerprint(index)
     shutil.rmtree(index / "bm25")
     assert fingerprint(index) == fingerprint(index, mode="dense")
-    assert guarded(indexes.build.main, argv) == 0
+    assert guarded(indexes.commands.build.main, argv) == 0
     assert json.loads(capsys.readouterr().out)["bm25"] is True
     assert fingerprint(index) == before
-    assert guarded(indexes.build.main, [*argv, "--bm25.k1", "0.9"]) == 2
+    assert guarded(indexes.commands.build.main, [*argv, "--bm25.k1", "0.9"]) == 2
     assert "bm25 has other settings; delete that folder" in capsys.readouterr().err
 
 
@@ -187,7 +189,7 @@ def test_a_build_of_bm25_that_is_cut_off_leaves_the_index_as_it_was(
     before = sorted(path.name for path in index.iterdir())
     manifest = read_index_manifest(index)
     with monkeypatch.context() as patch:
-        patch.setattr("indexes.addons.addon.write_json", full)
+        patch.setattr("indexes.folder.addon.write_json", full)
         with pytest.raises(ConfigError, match="cannot write .*bm25: No space left.*the index is as it was"):
             add_bm25(index, manifest, Bm25Config())
     assert [name for name in sorted(path.name for path in index.iterdir()) if "lock" not in name] == before
@@ -333,14 +335,14 @@ def questions(tmp_path: Path) -> Path:
 
 def test_evaluate(pristine: Path, questions: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["--index", str(pristine), "--questions", str(questions), "--retriever.mode", "sparse", "--at", "[1,5]"]
-    assert guarded(indexes.evaluate.main, [*argv, "--json"]) == 0
+    assert guarded(indexes.commands.evaluate.main, [*argv, "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures["questions"] == 2
     assert (figures["@1"]["recall"], figures["@1"]["any"], figures["@1"]["all"]) == (75.0, 100.0, 50.0)
-    assert guarded(indexes.evaluate.main, argv) == 0
+    assert guarded(indexes.commands.evaluate.main, argv) == 0
     assert "@1       75.0" in capsys.readouterr().out
     questions.write_text('{"id": "3", "question": "q", "golden_answers": ["x"], "metadata": {}}\n')
-    assert guarded(indexes.evaluate.main, argv) == 2
+    assert guarded(indexes.commands.evaluate.main, argv) == 2
     assert "no question names its passages in metadata.supporting_ids" in capsys.readouterr().err
 
 

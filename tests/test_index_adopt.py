@@ -9,17 +9,17 @@ import faiss
 import numpy as np
 import pytest
 
-import indexes.adopt
-import indexes.check
+import indexes.commands.adopt
+import indexes.commands.check
+import indexes.commands.plan
 import indexes.corpora.readers
-import indexes.plan
-from indexes.adopt import adopt_index
-from indexes.build import build_index
+from indexes.commands.adopt import adopt_index
+from indexes.commands.build import build_index
 from indexes.corpora.readers import open_source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import Overrides, read_spec
+from indexes.rows.vector_file import VECTORS, VectorFile
 from indexes.vectors.index_types import TYPES
-from indexes.vectors.vector_file import VECTORS, VectorFile
 from steprag.cli import guarded
 from steprag.errors import ConfigError, DataError
 from tests.indexing import PASSAGES, ask, small, write_corpus
@@ -51,7 +51,7 @@ def test_a_faiss_file_is_adopted_and_searched(
 ) -> None:
     file = flashrag(tmp_path / "e5_Flat.index", encoder, kind=kind)
     argv = ["--faiss", str(file), "--corpus", str(corpus), "--out", str(tmp_path / "i"), "--encoder", str(encoder)]
-    assert guarded(indexes.adopt.main, argv) == 0
+    assert guarded(indexes.commands.adopt.main, argv) == 0
     assert "files of people you trust only" in capsys.readouterr().err
     queries = Encoder(encoder, read_spec("e", encoder, Overrides())).encode_queries(["iron", "bread"])
     scores, _ = faiss.read_index(str(file)).search(queries, 1)
@@ -71,7 +71,7 @@ def test_an_adopted_flat_index_gives_its_vectors_to_other_types(corpus: Path, en
     original = faiss.read_index(str(file)).reconstruct_n(0, len(PASSAGES))
     assert np.allclose(stored, original, atol=1e-3)
     assert built.manifest.origin == "adopted: f.index"
-    assert guarded(indexes.check.main, ["--index", str(built.path)]) == 0
+    assert guarded(indexes.commands.check.main, ["--index", str(built.path)]) == 0
     assert file.read_bytes() == adopted
 
 
@@ -98,14 +98,14 @@ def test_files_that_do_not_belong_together_are_refused(corpus: Path, encoder: Pa
 def test_check_finds_what_opening_does_not_look_for(
     index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert guarded(indexes.check.main, ["--index", str(index), "--json"]) == 0
+    assert guarded(indexes.commands.check.main, ["--index", str(index), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["passages"], found["encoded_again"]) == (6, 6)
     assert found["lowest_cosine"] > 0.999
     content = bytearray((index / VECTORS).read_bytes())
     content[-3] ^= 0x40
     (index / VECTORS).write_bytes(content)
-    assert guarded(indexes.check.main, ["--index", str(index)]) == 2
+    assert guarded(indexes.commands.check.main, ["--index", str(index)]) == 2
     assert "vectors.faiss: is not the file that was written" in capsys.readouterr().err
 
 
@@ -113,38 +113,38 @@ def test_plan_counts_compares_and_recommends(
     corpus: Path, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["--corpus", str(corpus), "--encoder", str(encoder), "--out", str(tmp_path)]
-    assert guarded(indexes.plan.main, [*argv, "--json"]) == 0
+    assert guarded(indexes.commands.plan.main, [*argv, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["passages"], report["dimension"], report["recommended"]) == (6, 16, "flat")
     assert [line["type"] for line in report["types"]] == [*TYPES, "bm25"]
-    assert guarded(indexes.plan.main, [*argv[:-1], str(tmp_path / "not" / "yet")]) == 0
+    assert guarded(indexes.commands.plan.main, [*argv[:-1], str(tmp_path / "not" / "yet")]) == 0
     assert "recommended: --type flat" in capsys.readouterr().out
-    assert guarded(indexes.plan.main, []) == 2
+    assert guarded(indexes.commands.plan.main, []) == 2
 
 
 def test_plan_of_an_index_without_vectors(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["--encoder", "none", "--out", str(tmp_path)]
-    assert guarded(indexes.plan.main, ["--corpus", str(corpus), *argv, "--json"]) == 0
+    assert guarded(indexes.commands.plan.main, ["--corpus", str(corpus), *argv, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["passages"], report["recommended"], report["encoding_seconds"]) == (6, "bm25", None)
     assert [line["type"] for line in report["types"]] == ["bm25"]
-    assert guarded(indexes.plan.main, ["--rows", "1000000", *argv]) == 0
+    assert guarded(indexes.commands.plan.main, ["--rows", "1000000", *argv]) == 0
     assert "recommended: --encoder none" in capsys.readouterr().out
 
 
 def test_what_bm25_takes_as_planned_and_as_built(corpus: Path, tmp_path: Path) -> None:
     source, config = open_source(str(corpus)), small(Path("none"))
     index = build_index(str(corpus), tmp_path / "index", config).path
-    trial = indexes.plan.try_bm25(source, config.bm25)
+    trial = indexes.commands.plan.try_bm25(source, config.bm25)
     assert (index / "bm25" / "indices.csc.index.npy").stat().st_size == 128 + 4 * round(6 * trial.postings)
 
 
 def test_plan_recommends_what_memory_and_disk_allow() -> None:
     rows, dimension = 21_015_324, 768
     for memory, disk, wanted in ((128, 200, "ivf-sq8"), (16, 200, "rabitq"), (2, 200, None), (128, 20, None)):
-        machine = indexes.plan.Room(memory * 2**30, disk * 2**30, 4)
-        lines = indexes.plan.plan(rows, dimension, small(Path("x")).ann, machine, timed=False)
-        assert indexes.plan.recommend(lines, rows, dimension) == wanted
+        machine = indexes.commands.plan.Room(memory * 2**30, disk * 2**30, 4)
+        lines = indexes.commands.plan.plan(rows, dimension, small(Path("x")).ann, machine, timed=False)
+        assert indexes.commands.plan.recommend(lines, rows, dimension) == wanted
         flat = next(line for line in lines if line.type == "flat")
         assert flat.memory == rows * dimension * 4
 
@@ -162,5 +162,5 @@ def test_large_corpora_are_counted_from_their_beginning(tmp_path: Path, monkeypa
         ("c.jsonl.zst", zstandard.compress(content)),
     ):
         (tmp_path / name).write_bytes(packed)
-        rows, exact = indexes.corpora.readers.count_rows(indexes.plan.open_source(str(tmp_path / name)))
+        rows, exact = indexes.corpora.readers.count_rows(indexes.commands.plan.open_source(str(tmp_path / name)))
         assert (rows, exact) == (5000, False)

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexes.corpora.passage_store import PassageStore, write_passages
+from indexes.folder.sealing import Built
+from indexes.ranking.dense import DenseSearcher
+from indexes.ranking.rankings import VectorIndex
 from indexes.retrieval import folder_retriever
-from indexes.retrieval.dense import DenseSearcher
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
-from indexes.retrieval.rankings import VectorIndex
-from indexes.sealing import Built
+from indexes.rows.passage_store import PassageStore, write_passages
 from steprag.errors import RetrieverError
 from steprag.types import Passage
 from tests.indexing import ask

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import zstandard
 
-import indexes.build
+import indexes.commands.build
 import indexes.corpora.read_corpus
-from indexes.build import IndexConfig, build_index
-from indexes.corpora.passage_store import PassageStore
+from indexes.commands.build import IndexConfig, build_index
 from indexes.corpora.read_corpus import take_in
 from indexes.corpora.readers import open_source
+from indexes.rows.passage_store import PassageStore
 from steprag.cli import guarded
-from steprag.config import load_config
+from steprag.config.load import load_config
 from steprag.errors import ConfigError, DataError
 from steprag.types import Passage
 from tests.indexing import PASSAGES, write_corpus
@@ -43,7 +43,7 @@ def test_bad_corpus(
     corpus = tmp_path / "c.jsonl"
     corpus.write_text(content, encoding="utf-8")
     argv = ["--corpus", str(corpus), "--out", str(tmp_path / "i"), "--encoder", str(encoder)]
-    assert guarded(indexes.build.main, argv) == 2
+    assert guarded(indexes.commands.build.main, argv) == 2
     shown = capsys.readouterr()
     assert message in shown.err
     assert shown.err.count("\n") == 1

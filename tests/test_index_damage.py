@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 import steprag.checksums
 
-import indexes.build
-import indexes.search
-import steprag.run_outputs
+import indexes.commands.build
+import indexes.commands.search
+import steprag.records.sealed
 from indexes import open_retriever
-from indexes.build import IndexConfig, build_index
-from indexes.corpora.passage_store import PassageStore, write_passages
-from indexes.sealing import Built
+from indexes.commands.build import IndexConfig, build_index
+from indexes.folder.sealing import Built
+from indexes.rows.passage_store import PassageStore, write_passages
 from steprag.cli import guarded
+from steprag.config.sections import RetrieverConfig
 from steprag.errors import ConfigError, DataError, StepragError
-from steprag.inputs import read_passages
-from steprag.sections import RetrieverConfig
+from steprag.records.inputs import read_passages
 from steprag.types import Passage
 from tests.indexing import PASSAGES, ask, edit_manifest, fingerprint, small, write_corpus
 from tests.models import make_encoder
@@ -64,16 +64,16 @@ def test_manifest_keeps_the_contract(minilm: Built) -> None:
 def test_commands(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus, out = write_corpus(tmp_path / "c.jsonl"), tmp_path / "i"
     argv = ["--corpus", str(corpus), "--out", str(out), "--encoder", str(encoder), "--json"]
-    assert guarded(indexes.build.main, argv) == 0
+    assert guarded(indexes.commands.build.main, argv) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["passages"], report["reused"], report["dimension"]) == (len(PASSAGES), False, 16)
-    assert guarded(indexes.build.main, argv) == 0
+    assert guarded(indexes.commands.build.main, argv) == 0
     assert json.loads(capsys.readouterr().out)["reused"] is True
-    assert guarded(indexes.search.main, ["--index", str(out), "iron", "bread", "--top_k", "2", "--json"]) == 0
+    assert guarded(indexes.commands.search.main, ["--index", str(out), "iron", "bread", "--top_k", "2", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["query"] for row in rows] == ["iron", "bread"]
     assert [len(row["passages"]) for row in rows] == [2, 2]
-    assert guarded(indexes.search.main, ["--index", str(out), "iron"]) == 0
+    assert guarded(indexes.commands.search.main, ["--index", str(out), "iron"]) == 0
     assert capsys.readouterr().out.startswith("# iron\n1. ")
 
 
@@ -198,7 +198,7 @@ def test_fingerprint_names_corpus_and_encoder(index: Path, encoder: Path, tmp_pa
 
 def test_a_large_file_is_sampled_at_opening(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is too large to be hashed at every opening."""
-    monkeypatch.setattr(steprag.run_outputs, "HASHED_BYTES", 0)
+    monkeypatch.setattr(steprag.records.sealed, "HASHED_BYTES", 0)
     fingerprint(index)
     vectors = index / "vectors.faiss"
     content = vectors.read_bytes()

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexes.build import build_index
+from indexes.commands.build import build_index
 from indexes.encoding import runtimes
 from indexes.encoding.embed import Encoder, batches
 from indexes.encoding.encoders import Overrides, find_encoder, read_spec
-from indexes.manifest import read_index_manifest
+from indexes.folder.manifest import read_index_manifest
 from steprag.errors import ConfigError
 from tests.indexing import PASSAGES, ask, small, write_corpus
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-import indexes.build
-from indexes.build import build_index
+import indexes.commands.build
+from indexes.commands.build import build_index
 from indexes.encoding.work import MARKS
-from indexes.manifest import read_index_manifest
-from indexes.vectors.vector_file import VECTORS
+from indexes.folder.manifest import read_index_manifest
+from indexes.rows.vector_file import VECTORS
 from steprag.errors import ConfigError, DataError
 from tests.indexing import PASSAGES, ask, small, write_corpus
 
@@ -32,7 +32,7 @@ def many(path: Path) -> Path:
 
 def command(corpus: Path, out: Path, encoder: Path, *more: str) -> list[str]:
     argv = ["--corpus", str(corpus), "--out", str(out), "--encoder", str(encoder), "--shard_rows", str(SHARD), *more]
-    return [sys.executable, "-m", "indexes.build", *argv]
+    return [sys.executable, "-m", "indexes.commands.build", *argv]
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_shard_whose_bytes_are_not_those_of_its_mark_is_encoded_again(
     config = small(encoder, shard_rows=100)
     whole = build_index(str(corpus), tmp_path / "whole", config)
     with monkeypatch.context() as patch:
-        patch.setattr(indexes.build, "build_type", interrupt)
+        patch.setattr(indexes.commands.build, "build_type", interrupt)
         with pytest.raises(KeyboardInterrupt):
             build_index(str(corpus), tmp_path / "i", config)
     vectors = tmp_path / ".i.building" / VECTORS

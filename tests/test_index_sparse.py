@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-import indexes.adopt
-import indexes.build
-import indexes.check
+import indexes.commands.adopt
+import indexes.commands.build
+import indexes.commands.check
 from indexes import open_retriever
-from indexes.build import build_index
-from indexes.manifest import read_index_manifest
-from indexes.retrieval.open import mode_of
+from indexes.commands.build import build_index
+from indexes.folder.manifest import read_index_manifest
+from indexes.open import mode_of
 from steprag.cli import guarded
+from steprag.config.sections import RetrieverConfig
 from steprag.errors import ConfigError, DataError
-from steprag.sections import RetrieverConfig
 from tests.indexing import PASSAGES, ask, fingerprint, hybrid_index, small, write_corpus
 
 NONE = Path("none")
@@ -63,15 +63,15 @@ def test_the_command_finds_it_built_and_adds_links(
     index: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["--corpus", str(corpus), "--out", str(index), "--encoder", "none", "--json"]
-    assert guarded(indexes.build.main, argv) == 0
+    assert guarded(indexes.commands.build.main, argv) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["reused"], report["bm25"], report["type"], report["dimension"]) == (True, True, "bm25", 0)
-    assert guarded(indexes.build.main, [*argv, "--hybrid"]) == 0
+    assert guarded(indexes.commands.build.main, [*argv, "--hybrid"]) == 0
     assert (index / "links").is_dir()
     shutil.rmtree(index / "bm25")
-    assert guarded(indexes.build.main, argv) == 0
+    assert guarded(indexes.commands.build.main, argv) == 0
     assert (index / "bm25").is_dir()
-    assert guarded(indexes.build.main, [*argv, "--bm25.k1", "0.9"]) == 2
+    assert guarded(indexes.commands.build.main, [*argv, "--bm25.k1", "0.9"]) == 2
 
 
 def test_what_does_not_go_with_it(index: Path, corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_what_does_not_go_with_it(index: Path, corpus: Path, tiny_encoder: Path,
     with pytest.raises(ConfigError, match="another encoder"):
         build_index(str(corpus), index, small(tiny_encoder))
     with pytest.raises(ConfigError, match="say with --encoder"):
-        indexes.adopt.adopt_index(tmp_path / "x.faiss", str(corpus), tmp_path / "new", small(NONE))
+        indexes.commands.adopt.adopt_index(tmp_path / "x.faiss", str(corpus), tmp_path / "new", small(NONE))
     assert not (tmp_path / "new").exists()
 
 
@@ -94,7 +94,7 @@ def test_a_corpus_without_words_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_check_hashes_its_files(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded(indexes.check.main, ["--index", str(index), "--json"]) == 0
+    assert guarded(indexes.commands.check.main, ["--index", str(index), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["encoded_again"], "bm25/data.csc.index.npy" in found["files"]) == (0, True)
     (index / "passages.jsonl").write_bytes((index / "passages.jsonl").read_bytes().replace(b"Iron", b"Zinc"))

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import indexes.search
+import indexes.commands.search
 from indexes import open_retriever
-from indexes.build import build_index
-from indexes.manifest import IndexFacts, read_index_manifest
-from indexes.plan import sizes
-from indexes.retrieval.dense import DenseSearcher
+from indexes.commands.build import build_index
+from indexes.commands.plan import sizes
+from indexes.folder.manifest import IndexFacts, read_index_manifest
+from indexes.ranking.dense import DenseSearcher
+from indexes.rows.vector_file import VECTORS, VectorFile
 from indexes.vectors.config import AnnConfig
 from indexes.vectors.index_types import TYPES, Rescored, build_type, open_index
 from indexes.vectors.recall import make_probe, measure
-from indexes.vectors.vector_file import VECTORS, VectorFile
 from steprag.errors import ConfigError, DataError
 from tests.indexing import PASSAGES, ask, fingerprint, small, write_corpus
 
@@ -127,7 +127,7 @@ def test_another_type_takes_the_vectors_that_are_there(
         assert (built.manifest.index.type, built.manifest.fingerprint != flat.fingerprint) == (name, True)
         assert (fingerprint(out) == built.manifest.fingerprint) == TYPES[name].exact, "older caches have other rankings"
         assert [[p.id for p in found] for found in ask(out, "iron", "bread")] == [[p.id for p in f] for f in before]
-    assert asyncio.run(indexes.search.search_all(served, ["iron"], 3)) == before[:1]
+    assert asyncio.run(indexes.commands.search.search_all(served, ["iron"], 3)) == before[:1]
     elsewhere = build_index(corpus, tmp_path / "j", small(encoder), vectors_from=out)
     assert (elsewhere.manifest.fingerprint, (tmp_path / "j" / VECTORS).read_bytes()) == (flat.fingerprint, vectors)
     shown = capsys.readouterr().err

@@ -27,15 +27,15 @@ from steprag.agent.open import Agent, make_environment
 from steprag.agent.profiles import load_profile
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.cli import guarded, main
-from steprag.config import load_config
+from steprag.config.load import load_config
+from steprag.config.sections import PolicyConfig, PriceConfig, RateConfig
 from steprag.errors import BudgetReached, ConfigError, DataError, JournalError, PolicyRefused, RetrieverError
-from steprag.files import read_records, write_json
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.client import Model
 from steprag.policy.gate import Gate
 from steprag.policy.protocols import Policy
-from steprag.runs import open_run, read_manifest
-from steprag.sections import PolicyConfig, PriceConfig, RateConfig
+from steprag.records.jsonl import read_records, write_json
+from steprag.runs.run import open_run, read_manifest
 from steprag.tree import Failure, Tree
 from steprag.types import Message, Passage, Question, Sample
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy

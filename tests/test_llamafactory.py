@@ -17,7 +17,7 @@ from tests.training_parts import lines, make_qwen2, tensors, train, train_until_
 from training.checks import ROOT, check_recipe, executable
 from training.config import DpoSection, LlamaFactorySection, TrainConfig
 from training.job import OUT_OF_MEMORY, reason
-from training.llamafactory import TrainerLog
+from training.launch.llamafactory import TrainerLog
 
 REAL = ROOT / ".venv-llamafactory" / "bin" / "llamafactory-cli"
 

@@ -14,9 +14,9 @@ from inference.datasets import question_file
 from steprag import atlas
 from steprag.cli import main
 from steprag.errors import DataError
-from steprag.files import write_records
-from steprag.inputs import read_questions
-from steprag.metrics import normalise
+from steprag.records.inputs import read_questions
+from steprag.records.jsonl import write_records
+from steprag.scores.metrics import normalise
 from tests.fakes import WORLD, chat_reply, options, serve
 from tests.indexing import words_index
 

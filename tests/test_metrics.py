@@ -17,8 +17,8 @@ from __future__ import annotations
 import pytest
 
 from steprag.errors import ConfigError
-from steprag.gold import facts_of, gold_of
-from steprag.metrics import Overlap, cover_match, exact_match, f1, guessable, overlap
+from steprag.scores.gold import facts_of, gold_of
+from steprag.scores.metrics import Overlap, cover_match, exact_match, f1, guessable, overlap
 from steprag.types import Question
 
 # prediction, golden answers, EM, F1, precision, recall: all scripts agree (SQuAD's has no precision and recall).

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from indexes.build import build_index
-from indexes.milvus import upload as uploading
-from indexes.milvus.retriever import MilvusAddress, address_of
-from indexes.retrieval.open import open_retriever
-from indexes.sealing import Built
+from indexes.commands import upload as uploading
+from indexes.commands.build import build_index
+from indexes.folder.sealing import Built
+from indexes.open import open_retriever
+from indexes.retrieval.milvus import MilvusAddress, address_of
 from steprag.cli import main
+from steprag.config.sections import RetrieverConfig
 from steprag.engines.launch import free_port
 from steprag.errors import ConfigError, RetrieverError
-from steprag.sections import RetrieverConfig
 from steprag.types import Passage
 from tests.indexing import small, write_corpus
 

@@ -21,13 +21,13 @@ from preference.candidates import in_circles
 from preference.config import FilterConfig, LabelConfig
 from preference.exchange.push import push
 from preference.filters import checks, content_reader
-from preference.reward_diagnostics import RewardDiagnostics, half_means
+from preference.report.reward_diagnostics import RewardDiagnostics, half_means
 from preference.rewards import spre
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.cli import main as steprag
-from steprag.files import dump_line, read_records, write_records
-from steprag.runs import read_manifest
-from steprag.training_rows import Pair, Ranking, StepLabel, Trajectory
+from steprag.records.jsonl import dump_line, read_records, write_records
+from steprag.records.training_rows import Pair, Ranking, StepLabel, Trajectory
+from steprag.runs.run import read_manifest
 from steprag.tree import Tree
 from steprag.types import Message, Question
 from tests.fakes import QUESTION, ScriptedPolicy, answer, beginner, evidence, query

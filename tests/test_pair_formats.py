@@ -20,9 +20,9 @@ from steprag.agent.profiles import load_profile
 from steprag.agent.rollout import episode_of, rollout
 from steprag.cli import main
 from steprag.errors import DataError
-from steprag.files import read_records, write_records
-from steprag.runs import read_manifest
-from steprag.training_rows import Pair, Trajectory
+from steprag.records.jsonl import read_records, write_records
+from steprag.records.training_rows import Pair, Trajectory
+from steprag.runs.run import read_manifest
 from steprag.types import Message, Question, State
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy, query
 from tests.test_pair_filters import PROMPT, pair

@@ -11,9 +11,9 @@ import pytest
 
 from inference.predictions import read_predictions
 from steprag.cli import main
-from steprag.files import read_records, write_records
-from steprag.runs import open_run, read_manifest
-from steprag.training_rows import HumanPair, Pair
+from steprag.records.jsonl import read_records, write_records
+from steprag.records.training_rows import HumanPair, Pair
+from steprag.runs.run import open_run, read_manifest
 from steprag.types import Message, Question, Turn
 from tests.chat_parts import WORK, WritingPolicy, chat, scripted
 from tests.fakes import WORLD, answer, chat_reply, query, serve

@@ -17,15 +17,15 @@ import pytest
 import data_generation.generate
 import inference.inference
 from indexes import open_retriever
-from indexes.build import build_index
+from indexes.commands.build import build_index
 from steprag.agent.retriever import Retriever
 from steprag.cli import main
+from steprag.config.sections import RetrieverConfig
 from steprag.errors import RetrieverError
-from steprag.files import read_records, write_records
-from steprag.metrics import normalise
-from steprag.runs import read_manifest
-from steprag.sections import RetrieverConfig
-from steprag.training_rows import Pair, Trajectory
+from steprag.records.jsonl import read_records, write_records
+from steprag.records.training_rows import Pair, Trajectory
+from steprag.runs.run import read_manifest
+from steprag.scores.metrics import normalise
 from steprag.tree import Failure, Tree
 from steprag.types import Message, Prediction, Question
 from tests.fakes import QUESTION, WORLD, Endpoint, answer, beginner, chat_reply, listening, options, serve

@@ -22,11 +22,11 @@ from steprag.agent.grammar import START, Grammar
 from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.agent.profiles import grammar_of
 from steprag.cli import main as steprag
-from steprag.config import load_config
+from steprag.config.load import load_config
 from steprag.errors import ConfigError, DataError
-from steprag.files import dump_line, from_dict, read_records, to_dict, write_records
-from steprag.runs import read_manifest
-from steprag.training_rows import Pair, Trajectory
+from steprag.records.jsonl import dump_line, from_dict, read_records, to_dict, write_records
+from steprag.records.training_rows import Pair, Trajectory
+from steprag.runs.run import read_manifest
 from steprag.tree import Node, Tree
 from steprag.types import Found, Message, Question, Usage
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from steprag.progress import Progress
+from steprag.console.progress import Progress
 
 KILLED = """
 import os, signal

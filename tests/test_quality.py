@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from inference.bertscore import BertScorer
-from inference.scores import score
+from inference.scoring.bertscore import BertScorer
+from inference.scoring.scores import score
 from steprag.agent.compliance import compliance, over_time, together, written
 from steprag.cli import main
 from steprag.errors import ConfigError
-from steprag.metrics import bleu, bleu_signature, rouge_l
+from steprag.scores.metrics import bleu, bleu_signature, rouge_l
 from steprag.types import Found, Prediction, Step, Turn, Usage
 from tests.viewing import answered_run
 

@@ -23,10 +23,10 @@ from steprag.agent.verdicts import (
 )
 from steprag.batch.journal import JOURNAL
 from steprag.cli import guarded
-from steprag.files import write_records
+from steprag.config.sections import JudgeConfig
 from steprag.policy.client import Model, open_model
 from steprag.policy.gate import Gate
-from steprag.sections import JudgeConfig
+from steprag.records.jsonl import write_records
 from steprag.types import Completion, Message, Passage, Question, Sample, Usage
 from tests.fakes import WORLD, chat_reply, serve
 from tests.grpo_parts import ASKED, make_speaker
@@ -34,8 +34,8 @@ from tests.indexing import words_index
 from tests.ragas_golden import FILE
 from tests.test_grpo import FAST
 from tests.training_parts import lines
-from training.judging import embedded_likeness, episode_judge
-from training.rewards import precision_of, relevancy_of, share_of
+from training.play.judging import embedded_likeness, episode_judge
+from training.play.rewards import precision_of, relevancy_of, share_of
 from training.train import main
 
 GOLDEN = json.loads(FILE.read_text())

@@ -24,10 +24,10 @@ from steprag.agent.open import open_agent
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.working import Slots
 from steprag.cli import main
-from steprag.config import load_config
+from steprag.config.load import load_config
 from steprag.errors import DataError, PolicyRefused, StepFormatError, StepragError
-from steprag.files import read_records, write_records
-from steprag.runs import open_run, read_manifest
+from steprag.records.jsonl import read_records, write_records
+from steprag.runs.run import open_run, read_manifest
 from steprag.tree import Failure, Tree
 from steprag.types import Question
 from tests.fakes import QUESTION, DictRetriever, Endpoint, chat_reply, options, serve

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from indexes.build import build_index
+from indexes.commands.build import build_index
 from indexes.encoding.work import MARKS
-from indexes.vectors.vector_file import VECTORS
+from indexes.rows.vector_file import VECTORS
 from steprag.errors import ConfigError, StepragError
 from tests.indexing import small, write_corpus
 from tests.ray_parts import MARK, needs_ray

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from steprag.files import read_records
-from steprag.runs import read_manifest
+from steprag.records.jsonl import read_records
+from steprag.runs.run import read_manifest
 from steprag.tree import Tree
 from steprag.types import Prediction
 

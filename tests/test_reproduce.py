@@ -36,7 +36,7 @@ from steprag.experiments.options import proof_parser, sizes_asked
 from steprag.experiments.report import costs, seconds, verdict
 from steprag.experiments.reproduce import one_kind, run_stages, search, the_questions
 from steprag.experiments.stages import Pipeline, Stage, stage
-from steprag.files import read_records, write_json
+from steprag.records.jsonl import read_records, write_json
 from steprag.types import Question
 
 

@@ -16,7 +16,7 @@ from steprag.batch.results import Place, Results, index_of, places_of, read_at
 from steprag.batch.tree_results import TREES
 from steprag.cli import main
 from steprag.errors import DataError
-from steprag.files import dump_line, read_records, write_json
+from steprag.records.jsonl import dump_line, read_records, write_json
 from steprag.tree import Node, Tree
 from steprag.types import Question, Usage
 from tests.fakes import Endpoint

@@ -15,13 +15,13 @@ from steprag.agent.environment import Environment
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.agent.profiles import load_profile
 from steprag.cli import main
+from steprag.config.sections import PolicyConfig
 from steprag.engines.launch import vllm_program
 from steprag.engines.tokens import prompt_tokens
 from steprag.errors import BudgetReached, ConfigError, PolicyError
-from steprag.files import read_records, write_records
 from steprag.policy.client import OpenAIPolicy, open_policy
-from steprag.runs import read_manifest
-from steprag.sections import PolicyConfig
+from steprag.records.jsonl import read_records, write_records
+from steprag.runs.run import read_manifest
 from steprag.tree import Tree
 from steprag.types import Message, Question, Sample, State
 from tests.fakes import (

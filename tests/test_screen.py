@@ -11,9 +11,9 @@ from steprag import atlas
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.screen import screened, without_instructions
-from steprag.config import load_config
-from steprag.inputs import read_passages
-from steprag.sections import EpisodeConfig
+from steprag.config.load import load_config
+from steprag.config.sections import EpisodeConfig
+from steprag.records.inputs import read_passages
 from steprag.types import Passage, Step
 from tests.fakes import DictRetriever
 

@@ -22,11 +22,11 @@ from data_generation.search import grow, select
 from data_generation.values import VALUES
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
-from steprag.config import load_config
+from steprag.config.load import load_config
 from steprag.errors import ConfigError, PolicyError
-from steprag.files import to_dict
-from steprag.gain import probability
 from steprag.policy.protocols import Policy
+from steprag.records.jsonl import to_dict
+from steprag.scores.gain import probability
 from steprag.tree import Node, Tree, children_of, discounted
 from steprag.types import (
     Message,

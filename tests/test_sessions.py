@@ -16,8 +16,8 @@ import pytest
 
 from data_generation.config import GenerateConfig
 from steprag.cli import main
-from steprag.config import load_config
-from steprag.files import write_records
+from steprag.config.load import load_config
+from steprag.records.jsonl import write_records
 from steprag.types import Question
 from tests.fakes import QUESTION, Endpoint, believing_reply, listening, options, serve
 

@@ -22,10 +22,10 @@ from steprag.batch.database import Database
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.shards import Share, share_of
 from steprag.cli import main
-from steprag.config import load_config
+from steprag.config.load import load_config
 from steprag.errors import ConfigError, JournalError
-from steprag.files import read_json, write_json, write_records
-from steprag.runs import read_manifest
+from steprag.records.jsonl import read_json, write_json, write_records
+from steprag.runs.run import read_manifest
 from steprag.types import Completion, Question, Sample, Usage
 from tests.fakes import QUESTION, Endpoint, chat_reply, options, serve
 from tests.test_journal import QUESTIONS, Counted, generate

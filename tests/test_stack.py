@@ -21,9 +21,9 @@ from steprag.agent.grammars import GRAMMARS, STACK
 from steprag.agent.profiles import load_profile
 from steprag.agent.stack import idle, live
 from steprag.cli import main
-from steprag.config import load_config
+from steprag.config.load import load_config
 from steprag.errors import ConfigError, StepFormatError
-from steprag.files import read_records, write_records
+from steprag.records.jsonl import read_records, write_records
 from steprag.types import Completion, Passage, Prediction, Question, State, Step
 from tests.fakes import DictRetriever, ScriptedPolicy, chat_reply, options, serve
 

@@ -12,7 +12,7 @@ import pytest
 
 from data_generation.worked import WorkedEpisode, WorkedStep, replay_all
 from inference.readings import after_a_search
-from inference.scores import score
+from inference.scoring.scores import score
 from steprag import atlas
 from steprag.agent.environment import Environment
 from steprag.agent.grammars import STACK
@@ -32,11 +32,11 @@ from steprag.experiments.stack_arms import (
 from steprag.experiments.stack_proof import CONTEXTS, DEPTH, asked_of, scores
 from steprag.experiments.stack_report import did
 from steprag.experiments.stages import Contender
-from steprag.files import read_json, read_records, write_records
-from steprag.gold import em_of, parts_of
-from steprag.inputs import read_passages, read_questions
-from steprag.metrics import parts_match
-from steprag.training_rows import Trajectory
+from steprag.records.inputs import read_passages, read_questions
+from steprag.records.jsonl import read_json, read_records, write_records
+from steprag.records.training_rows import Trajectory
+from steprag.scores.gold import em_of, parts_of
+from steprag.scores.metrics import parts_match
 from steprag.types import Passage, Prediction, Question, Step, Usage
 from tests.fakes import DictRetriever, Endpoint, answer, chat_reply, evidence, query, serve
 

@@ -15,7 +15,7 @@ from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.rollout import episode_of, rollout
 from steprag.cli import main
-from steprag.files import read_records, write_records
+from steprag.records.jsonl import read_records, write_records
 from steprag.types import Episode, Message, Prediction, Question, Sample
 from tests.fakes import (
     QUESTION,

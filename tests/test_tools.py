@@ -25,10 +25,10 @@ from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.tools import BadCall, Call, call_of, spec_of
 from steprag.cli import main
+from steprag.config.sections import EpisodeConfig
 from steprag.engines.launch import free_port
 from steprag.errors import ConfigError, RetrieverError, StepFormatError
-from steprag.files import read_records, write_records
-from steprag.sections import EpisodeConfig
+from steprag.records.jsonl import read_records, write_records
 from steprag.tree import Tree
 from steprag.types import Completion, Passage, Prediction, Question
 from tests.fakes import DictRetriever, chat_reply, options, serve

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import steprag
-from steprag.files import read_records
+from steprag.records.jsonl import read_records
 from steprag.types import Prediction
 
 TOUR = Path(__file__).parent.parent / "docs" / "tour.md"

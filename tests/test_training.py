@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from steprag.cli import guarded
-from steprag.config import load_config
+from steprag.config.load import load_config
 from steprag.errors import ConfigError, DataError
-from steprag.runs import read_manifest
+from steprag.runs.run import read_manifest
 from tests.training_parts import messages, pair_row, reply, train, write
 from training.checks import check_keys, check_recipe
 from training.config import TrainConfig

@@ -13,8 +13,8 @@ import pytest
 
 from steprag.cli import main
 from steprag.errors import ConfigError, TrainingError
-from steprag.files import write_records
-from steprag.runs import read_manifest
+from steprag.records.jsonl import write_records
+from steprag.runs.run import read_manifest
 from steprag.types import Question
 from tests.fakes import QUESTION, chat_reply, options, serve
 from tests.models import make_tokenizer
@@ -45,7 +45,7 @@ def stops_at(ids: list[int], end: int) -> list[int]:
 
 
 def test_both_trainers_see_what_inference_sends(tokenizer: Any, rows: list[Row]) -> None:
-    from training.llamafactory import _pair_columns
+    from training.launch.llamafactory import _pair_columns
     from training.trl.dpo import as_dataset
 
     tokens = checked_tokens(rows, tokenizer, 1000)

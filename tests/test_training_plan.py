@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from steprag.cli import guarded
-from steprag.config import load_config
+from steprag.config.load import load_config
 from steprag.engines.models import ModelFiles
 from tests.training_parts import make_qwen2, train
 from training.config import TrainConfig
-from training.devices import Device, gpus
 from training.estimate import GIB, PUBLISHED, memory, shape_of
+from training.launch.devices import Device, gpus
 from training.plan import RECIPES, main
 
 MADE_FOR = {

@@ -18,8 +18,8 @@ from steprag.errors import ConfigError
 from tests.training_parts import lines, tensors, train, train_until_killed
 from training.checks import check_keys
 from training.config import GrpoSection, TrainConfig
-from training.devices import one_visible
-from training.processes import command, read_rows, threads_each, why, write_rows
+from training.launch.devices import one_visible
+from training.launch.processes import command, read_rows, threads_each, why, write_rows
 from training.rows import TokenRow
 
 TWO = ["--processes", "2", "--batch_size", "2"]
@@ -204,6 +204,6 @@ def workers(out: Path) -> list[str]:
             words = file.read_bytes().decode().split("\0")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if "training.processes" in words and str(out / "processes") in words:
+        if "training.launch.processes" in words and str(out / "processes") in words:
             found.append(" ".join(words))
     return found

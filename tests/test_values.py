@@ -13,14 +13,14 @@ from data_generation.expand import Searcher, make_searcher
 from data_generation.growth import SearchNode, root_only
 from data_generation.search import grow
 from data_generation.values import Fresh, Valued
-from inference.answer_judge import parse
+from inference.scoring.answer_judge import parse
 from steprag.agent.environment import Environment
 from steprag.agent.judge import Judge, Judgement, ScoreFormat, parse_score
 from steprag.agent.profiles import load_profile
 from steprag.batch.journal import Journal
-from steprag.config import load_config
+from steprag.config.load import load_config
+from steprag.config.sections import JudgeConfig
 from steprag.policy.client import open_model
-from steprag.sections import JudgeConfig
 from steprag.tree import Tree
 from steprag.types import Completion, Message, Question, Sample, State, Usage
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy, answer, chat_reply, evidence, serve

@@ -23,9 +23,16 @@ from steprag.agent.grammars import TRANSCRIPT
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.tree_results import tree_counts
 from steprag.cli import main
-from steprag.files import dump_line, from_dict, line_hash, read_records, write_json, write_records
-from steprag.runs import open_run, read_manifest
-from steprag.training_rows import Pair, preference_key
+from steprag.records.jsonl import (
+    dump_line,
+    from_dict,
+    line_hash,
+    read_records,
+    write_json,
+    write_records,
+)
+from steprag.records.training_rows import Pair, preference_key
+from steprag.runs.run import open_run, read_manifest
 from steprag.tree import Tree
 from steprag.types import Passage
 from steprag.view import api

@@ -14,7 +14,7 @@ from steprag.batch.results import places_of
 from steprag.batch.tree_results import TREES
 from steprag.cli import main
 from steprag.errors import ConfigError
-from steprag.files import dump_line
+from steprag.records.jsonl import dump_line
 from steprag.view.folders import open_folders
 from steprag.view.listing import Listing
 from steprag.view.series import POINTS, Series

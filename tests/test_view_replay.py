@@ -14,7 +14,7 @@ from data_generation.growth import SearchTree, finished, root_only
 from data_generation.search import run_wave, verdict
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
-from steprag.config import load_config
+from steprag.config.load import load_config
 from steprag.tree import Tree
 from steprag.types import Question
 from tests.browser import browser, page_in

@@ -11,8 +11,8 @@ import pytest
 from data_generation.weave import NOTES, weave_all
 from data_generation.worked import WorkedEpisode
 from steprag.cli import main
-from steprag.files import read_records, write_records
-from steprag.training_rows import Trajectory
+from steprag.records.jsonl import read_records, write_records
+from steprag.records.training_rows import Trajectory
 from steprag.tree import Node, Tree
 from steprag.types import Found, Question, Usage
 from tests.fakes import WORLD

@@ -20,7 +20,7 @@ from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import url_of
 from steprag.cli import main
 from steprag.errors import BudgetReached, ConfigError, DataError, NotJournalled
-from steprag.files import dump_line, write_records
+from steprag.records.jsonl import dump_line, write_records
 from steprag.types import Passage, Question
 from tests.fakes import answer, chat_reply, evidence, options, query, serve
 from tests.web_site import HTML, QUERY, Web, article, search, web_file

@@ -13,8 +13,8 @@ import pytest
 from indexes import open_retriever
 from indexes.web.sources import FallbackRetriever, FusedRetriever
 from steprag.agent.retriever import Choosing, Retriever, SourceChoice, Sourced, url_of
+from steprag.config.sections import RetrieverConfig
 from steprag.errors import NotJournalled, RetrieverError
-from steprag.sections import RetrieverConfig
 from steprag.types import Passage
 from tests.fakes import WORLD, DictRetriever
 from tests.web_site import HTML, Web, web_file

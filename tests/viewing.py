@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inference.scores import HARNESS
+from inference.scoring.scores import HARNESS
 from steprag.batch.results import Results
 from steprag.batch.tree_results import TREES
 from steprag.cli import main
-from steprag.files import write_records
-from steprag.runs import open_run
+from steprag.records.jsonl import write_records
+from steprag.runs.run import open_run
 from steprag.tree import TREE_FORMAT, Node, Tree
 from steprag.types import Found, Message, Prediction, Question, Step, Usage
 

@@ -8,13 +8,13 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from steprag.config import nearest
+from steprag.config.load import nearest
 from steprag.engines.models import ModelFiles
 from steprag.errors import ConfigError, quoted
-from steprag.files import read_json
+from steprag.records.jsonl import read_json
 from training.config import TrainConfig
 from training.estimate import GIB, checkpoint_bytes, shape_of
-from training.rewards import check_names
+from training.play.rewards import check_names
 from training.rows import Row
 
 LOSSES = (

@@ -6,9 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from steprag.config import StageConfig
+from steprag.config.load import StageConfig
+from steprag.config.sections import (
+    EpisodeConfig,
+    JudgeConfig,
+    Positive,
+    PromptConfig,
+    RetrieverConfig,
+    Section,
+)
 from steprag.policy.budget import BudgetConfig
-from steprag.sections import EpisodeConfig, JudgeConfig, Positive, PromptConfig, RetrieverConfig, Section
 
 Share = Annotated[float, Field(ge=0)]
 

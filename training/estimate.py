@@ -17,7 +17,7 @@ from typing import Any
 from steprag.engines.hub import fetched
 from steprag.engines.models import ModelFiles
 from steprag.errors import ConfigError
-from steprag.files import read_json
+from steprag.records.jsonl import read_json
 from training.config import TrainConfig
 
 GIB = 2**30

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from steprag.engines.models import ModelFiles
 from steprag.errors import TrainingError
-from steprag.json_text import NotJson, decoded
-from steprag.runs import Run
+from steprag.records.json_text import NotJson, decoded
+from steprag.runs.run import Run
 from training.config import TrainConfig
+from training.play.world import World
 from training.rows import TokenRow
-from training.world import World
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -36,8 +36,8 @@ BACK_ENDS = {
     ("trl", "dpo"): "training.trl.dpo",
     ("trl", "critic"): "training.trl.critic",
     ("trl", "grpo"): "training.trl.grpo",
-    ("llamafactory", "sft"): "training.llamafactory",
-    ("llamafactory", "dpo"): "training.llamafactory",
+    ("llamafactory", "sft"): "training.launch.llamafactory",
+    ("llamafactory", "dpo"): "training.launch.llamafactory",
 }
 
 

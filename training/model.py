@@ -19,7 +19,7 @@ from steprag.engines.pretrained import from_pretrained, loading
 from steprag.engines.threads import one_load
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError, quoted
-from steprag.files import read_json, write_json
+from steprag.records.jsonl import read_json, write_json
 from training.config import LoraSection, TrainConfig
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from steprag.cli import guarded
-from steprag.config import add_options, config_from, load_config, parse_arguments
+from steprag.config.load import add_options, config_from, load_config, parse_arguments
 from steprag.engines.models import ModelFiles, resolve_model
 from steprag.errors import ConfigError
-from steprag.files import existing
+from steprag.records.jsonl import existing
 from training.checks import check_keys
 from training.config import TrainConfig
-from training.devices import Device, gpus, processor
 from training.estimate import GIB, PUBLISHED, Data, Shape, checkpoint_bytes, memory, shape_of
+from training.launch.devices import Device, gpus, processor
 from training.rows import data_files, read_training
 
 RECIPES = Path(__file__).parents[1] / "configs" / "training"

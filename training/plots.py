@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from steprag.figures import new_figure, save_png
-from steprag.runs import events_of
+from steprag.console.plots import new_figure, save_png
+from steprag.runs.run import events_of
 
 PANELS = {
     "loss": ("loss", "eval_loss"),

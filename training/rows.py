@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from steprag.engines.tokens import prompt_tokens, reply_tokens
 from steprag.errors import ConfigError, DataError
-from steprag.files import from_dict, read_rows
-from steprag.training_rows import Pair, StepLabel, Trajectory
+from steprag.records.jsonl import from_dict, read_rows
+from steprag.records.training_rows import Pair, StepLabel, Trajectory
 from steprag.types import Message
 from training.config import TrainConfig
 

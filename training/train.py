@@ -20,24 +20,24 @@ from typing import TYPE_CHECKING, Any
 
 from steprag.agent.retriever import PLACES
 from steprag.cli import guarded
-from steprag.config import add_options, config_from, parse_arguments
+from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.console.plots import can_draw
+from steprag.console.progress import say
 from steprag.engines.models import ModelFiles, adapter_hash, hub_revision, resolve_model, weights_hash
 from steprag.engines.threads import spin_briefly, threads_for
 from steprag.engines.tokens import load_tokenizer
 from steprag.errors import ConfigError
-from steprag.figures import can_draw
-from steprag.files import file_hash
-from steprag.progress import say
-from steprag.runs import Run, open_run, run_of
+from steprag.records.jsonl import file_hash
+from steprag.runs.run import Run, open_run, run_of
 from training.checks import check_recipe, check_room, check_smoothing, check_template
 from training.config import NEUTRAL, ONLINE, TrainConfig
-from training.devices import check_devices, show_one_gpu
 from training.job import Job, back_end
+from training.launch.devices import check_devices, show_one_gpu
 from training.model import check_adapter
 from training.parity import checked_tokens
+from training.play.world import World, open_world
 from training.plots import draw
 from training.rows import Row, TokenRow, data_files, read_file, read_training
-from training.world import World, open_world
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -151,7 +151,7 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     say(f"train: {config.stage} on {learnt}, from {inputs.files.label}, {spread}")
     import torch
 
-    from training import processes
+    from training.launch import processes
     from training.trl.common import memory_told, quiet
 
     if config.trainer == "trl":

@@ -64,7 +64,7 @@ def question_row(question: QuestionRow, split: str, order: int) -> dict[str, obj
 
 
 def facts(question: QuestionRow) -> list[dict[str, object]]:
-    """What an episode must find and keep (`steprag.gold.Fact`): of each hop the value, of the last an answer."""
+    """What an episode must find and keep (`steprag.scores.gold.Fact`): of each hop the value, of the last an answer."""
     said = [[[hop.found]] for hop in question.hops]
     if question.kind in ("one-hop", "bridge"):
         said[-1] = [[answer] for answer in question.answers]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import ascii_uppercase
 
-from steprag.metrics import normalise
+from steprag.scores.metrics import normalise
 
 CHOICES = 4
 KINDS = ("one-hop", "bridge")

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from indexes.addons.addon import open_add_on, write_add_on
 from indexes.addons.postings import Counted, count_terms, write_arrays
-from indexes.corpora.passage_store import PassageStore, mapped_list
-from indexes.manifest import IndexManifest
-from indexes.retrieval.rankings import Asked, Ranking, best_rows
+from indexes.folder.addon import open_add_on, write_add_on
+from indexes.folder.manifest import IndexManifest
+from indexes.ranking.rankings import Asked, Ranking, best_rows
+from indexes.rows.passage_store import PassageStore, mapped_list
+from steprag.config.sections import Positive, Section
+from steprag.console.progress import Progress
 from steprag.errors import ConfigError, DataError, quoted
-from steprag.json_text import NotJson, decoded
-from steprag.progress import Progress
-from steprag.sections import Positive, Section
+from steprag.records.json_text import NotJson, decoded
 from steprag.types import Passage
 
 FOLDER = "bm25"

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from indexes.addons.addon import open_add_on, write_add_on
-from indexes.corpora.passage_store import PassageStore, mapped_list
-from indexes.manifest import IndexManifest
-from indexes.retrieval.rankings import POOL, Asked, Ranking, RowSearcher, named, ordered, unit
+from indexes.folder.addon import open_add_on, write_add_on
+from indexes.folder.manifest import IndexManifest
+from indexes.ranking.rankings import POOL, Asked, Ranking, RowSearcher, named, ordered, unit
+from indexes.rows.passage_store import PassageStore, mapped_list
+from steprag.console.progress import Progress
 from steprag.errors import DataError
-from steprag.progress import Progress
 
 FOLDER = "links"
 RULE = 1

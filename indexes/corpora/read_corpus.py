@@ -15,12 +15,12 @@ from typing import BinaryIO
 
 import numpy as np
 
-from indexes.corpora.passage_store import SKIPPED, PassageStore, drop_rows, write_passages
 from indexes.corpora.readers import FORMAT
 from indexes.corpora.source import Problem, Source
+from indexes.rows.passage_store import SKIPPED, PassageStore, drop_rows, write_passages
+from steprag.console.progress import Progress, say
 from steprag.errors import DataError, quoted
-from steprag.files import dump_line
-from steprag.progress import Progress, say
+from steprag.records.jsonl import dump_line
 from steprag.types import Passage
 
 SHOWN = 5

@@ -16,9 +16,9 @@ from indexes.corpora.source import HUB, Item, Problem, Source, passage_or_proble
 from indexes.corpora.wikipedia import dump_passages
 from steprag.engines.hub import asking_the_hub
 from steprag.errors import ConfigError, DataError, quoted
-from steprag.files import existing, file_hash
-from steprag.json_text import NotJson, decoded
-from steprag.packed import NotWhole, lines, open_bytes, too_long, unpacked
+from steprag.records.json_text import NotJson, decoded
+from steprag.records.jsonl import existing, file_hash
+from steprag.records.packed import NotWhole, lines, open_bytes, too_long, unpacked
 from steprag.types import Passage
 
 ATLAS = "atlas"

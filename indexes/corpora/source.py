@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from steprag.errors import DataError
-from steprag.inputs import passage_from_row
+from steprag.records.inputs import passage_from_row
 from steprag.types import Passage
 
 HUB = "hub:"

@@ -16,8 +16,8 @@ from typing import Any
 from steprag.engines.hub import HUB_ID, fetched
 from steprag.engines.models import embedded_encoder
 from steprag.errors import ConfigError, quoted
-from steprag.files import file_hash
-from steprag.json_text import decoded
+from steprag.records.json_text import decoded
+from steprag.records.jsonl import file_hash
 
 EMBEDDED = "minilm"
 NONE = "none"

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from indexes.corpora.passage_store import PassageStore
 from indexes.encoding.embed import Encoder, Tokens
 from indexes.encoding.work import MARKS, Mark, Work
-from indexes.vectors.vector_file import VECTORS, VectorFile
+from indexes.rows.passage_store import PassageStore
+from indexes.rows.vector_file import VECTORS, VectorFile
+from steprag.console.progress import Progress, say
 from steprag.errors import StepragError
-from steprag.files import LineJournal, read_rows
-from steprag.progress import Progress, say
+from steprag.records.jsonl import LineJournal, read_rows
 
 
 def encode_shards(work: Work, devices: list[str], slots: int = 0) -> int:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from cachetools import LRUCache
 
-from indexes.retrieval.rankings import Asked, RowSearcher, asked_of
+from indexes.ranking.rankings import Asked, RowSearcher, asked_of
 from steprag.errors import RetrieverError
 from steprag.types import Passage
 

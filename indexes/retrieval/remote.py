@@ -12,13 +12,13 @@ from typing import Any
 
 import httpx2
 
-from indexes.retrieval.rankings import asked_of, named
-from steprag.bounded_http import BoundedClient, checked_url
+from indexes.ranking.rankings import asked_of, named
+from steprag.config.sections import RetrieverConfig
+from steprag.console.progress import say
 from steprag.errors import ConfigError, DataError, RetrieverError
-from steprag.inputs import passage_from_row
-from steprag.json_text import NotJson, decoded
-from steprag.progress import say
-from steprag.sections import RetrieverConfig
+from steprag.net.bounded_http import BoundedClient, checked_url
+from steprag.records.inputs import passage_from_row
+from steprag.records.json_text import NotJson, decoded
 from steprag.types import Passage
 
 FINGERPRINT = "X-StepRAG-Index"

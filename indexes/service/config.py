@@ -6,8 +6,8 @@ from pydantic import Field, model_validator
 
 from indexes.encoding.runtimes import Backend
 from indexes.retrieval.folder_retriever import MAX_BATCH
-from steprag.config import StageConfig
-from steprag.sections import Positive, RetrieverConfig, Section
+from steprag.config.load import StageConfig
+from steprag.config.sections import Positive, RetrieverConfig, Section
 
 
 class LimitsConfig(Section):

@@ -10,15 +10,15 @@ import signal
 import sys
 from pathlib import Path
 
-from indexes.manifest import read_index_manifest
-from indexes.retrieval.open import Machine, mode_of, open_folder
+from indexes.folder.manifest import read_index_manifest
+from indexes.open import Machine, mode_of, open_folder
 from indexes.service.api import Served, create_app
 from indexes.service.config import ServeConfig
 from steprag.cli import guarded
-from steprag.config import add_options, config_from, parse_arguments
+from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.console.progress import say
 from steprag.engines.threads import usable_cores
-from steprag.hosts import is_loopback, listen, url_of
-from steprag.progress import say
+from steprag.net.hosts import is_loopback, listen, url_of
 from steprag.web.listening import serve_app, token_in
 
 

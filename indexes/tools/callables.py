@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 from indexes.tools.toolbox import said
 from steprag.agent.tools import ToolSpec, spec_of
 from steprag.errors import ConfigError, RetrieverError, quoted
-from steprag.files import as_utf8
+from steprag.records.jsonl import as_utf8
 from steprag.types import Passage
 
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}

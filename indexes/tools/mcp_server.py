@@ -25,8 +25,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from indexes.tools.toolbox import said
 from steprag.agent.tools import ToolSpec, spec_of
-from steprag.bounded_http import direct
 from steprag.errors import ConfigError, RetrieverError
+from steprag.net.bounded_http import direct
 from steprag.types import Passage
 
 RELAY = Path(__file__).with_name("stdio_relay.py")

@@ -22,9 +22,9 @@ from steprag.agent.retriever import Retriever
 from steprag.agent.tools import ToolSpec, spec_of
 from steprag.errors import ConfigError
 from steprag.extras import remedy
-from steprag.files import existing
+from steprag.records.jsonl import existing
+from steprag.records.yaml_files import read_yaml
 from steprag.types import Passage
-from steprag.yaml_files import read_yaml
 
 Opened = Callable[[str], Retriever]
 """Opens an index folder or a service's URL."""

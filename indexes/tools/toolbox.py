@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from steprag.agent.tools import BadCall, ToolSpec, call_of
 from steprag.errors import ConfigError, RetrieverError
-from steprag.files import as_utf8
+from steprag.records.jsonl import as_utf8
 from steprag.types import Passage
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from steprag.sections import Positive, Section
+from steprag.config.sections import Positive, Section
 
 TypeName = Literal["flat", "flat-fp16", "ivf-sq8", "ivf-pq", "hnsw-sq8", "rabitq", "gpu-flat", "gpu-cagra"]
 

@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from indexes.manifest import INDEX
-from indexes.vectors.vector_file import VECTORS, VectorFile
+from indexes.folder.manifest import INDEX
+from indexes.rows.vector_file import VECTORS, VectorFile
 from steprag.errors import ConfigError
 
 

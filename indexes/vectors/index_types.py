@@ -16,13 +16,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from indexes.manifest import INDEX, IndexFacts
-from indexes.retrieval.rankings import VectorIndex
+from indexes.folder.manifest import INDEX, IndexFacts
+from indexes.ranking.rankings import VectorIndex
+from indexes.rows.vector_file import VECTORS, VectorFile, no_room
 from indexes.vectors.config import AnnConfig
 from indexes.vectors.recall import Measured, Probe, measure
-from indexes.vectors.vector_file import VECTORS, VectorFile, no_room
+from steprag.console.progress import say
 from steprag.errors import ConfigError, DataError, quoted
-from steprag.progress import say
 
 ADOPTED = "adopted"
 """A FAISS file of another program, opened as it is."""

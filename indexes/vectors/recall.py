@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from indexes.retrieval.rankings import VectorIndex
-from indexes.vectors.vector_file import VectorFile
+from indexes.ranking.rankings import VectorIndex
+from indexes.rows.vector_file import VectorFile
 
 SAMPLE = 100
 """Passages that serve as queries where no questions are given."""

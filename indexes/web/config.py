@@ -12,8 +12,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from steprag.config import StageConfig
-from steprag.sections import Positive, Section
+from steprag.config.load import StageConfig
+from steprag.config.sections import Positive, Section
 
 ProviderName = Literal["searxng", "brave", "tavily", "serper", "ddgs"]
 Source = Literal["web", "local", "both", "auto"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from indexes.web.extraction_worker import read, write
-from steprag.json_text import decoded
+from steprag.records.json_text import decoded
 
 WORKER = Path(__file__).with_name("extraction_worker.py")
 START_SECONDS = 20.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from indexes.manifest import read_index_manifest
+from indexes.folder.manifest import read_index_manifest
 from indexes.web.config import WebConfig, WebFileConfig
 from indexes.web.pages import AGENT, Pages
 from indexes.web.providers import DdgsProvider, HttpProvider, Provider
@@ -15,7 +15,7 @@ from indexes.web.snapshot import Snapshot
 from indexes.web.sources import FallbackRetriever, FusedRetriever, SourcesRetriever
 from steprag import __version__
 from steprag.agent.retriever import Retriever
-from steprag.config import load_config
+from steprag.config.load import load_config
 from steprag.errors import ConfigError, StepragError
 
 Opened = Callable[[str], Retriever]

@@ -18,8 +18,8 @@ from indexes.web.config import WebConfig
 from indexes.web.fetching import Fetcher, Reply
 from steprag.errors import ConfigError, RetrieverError, quoted
 from steprag.extras import remedy
-from steprag.files import as_utf8
-from steprag.json_text import NotJson, decoded
+from steprag.records.json_text import NotJson, decoded
+from steprag.records.jsonl import as_utf8
 
 QUERY_CHARS, QUERY_WORDS = 400, 50
 """The longest query that every provider takes (Brave's bounds); what is longer is cut at a word."""

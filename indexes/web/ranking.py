@@ -9,8 +9,8 @@ from typing import Protocol
 
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EMBEDDED, EncoderSpec, Overrides, encoder_here, find_encoder, read_spec
-from indexes.manifest import IndexManifest
-from indexes.retrieval.rankings import DECIMALS, named
+from indexes.folder.manifest import IndexManifest
+from indexes.ranking.rankings import DECIMALS, named
 from steprag.errors import ConfigError
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from weakref import WeakValueDictionary
 
+from indexes.ranking.rankings import asked_of, named
 from indexes.retrieval.folder_retriever import remembered_searches
-from indexes.retrieval.rankings import asked_of, named
 from indexes.web.config import WebConfig
 from indexes.web.pages import Pages
 from indexes.web.providers import Provider, query_of

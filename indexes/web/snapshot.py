@@ -20,7 +20,7 @@ from indexes.web.extraction import Page
 from indexes.web.providers import WebResult
 from steprag.batch.database import FAULTS
 from steprag.errors import ConfigError, DataError, JournalError, quoted
-from steprag.json_text import decoded
+from steprag.records.json_text import decoded
 
 FILE = "web.sqlite"
 MEMORY = ":memory:"

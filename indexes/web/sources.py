@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 from cachetools import LRUCache
 
-from indexes.corpora.passage_store import passage_text
-from indexes.retrieval.rankings import RRF_K, named
+from indexes.ranking.rankings import RRF_K, named
+from indexes.rows.passage_store import passage_text
 from indexes.web.ranking import Ranker
 from steprag.agent.retriever import Retriever, SourceChoice
+from steprag.console.progress import say
 from steprag.errors import RetrieverError
-from steprag.progress import say
 from steprag.types import Passage
 
 REMEMBERED = 4096

@@ -19,8 +19,8 @@ from steprag.agent.inert import neutralise
 from steprag.agent.profiles import fill
 from steprag.policy.client import Model
 from steprag.policy.protocols import Policy
+from steprag.records.yaml_files import read_yaml
 from steprag.types import Message
-from steprag.yaml_files import read_yaml
 
 PROMPT = Path(__file__).parents[2] / "configs" / "chat" / "rewrite.yaml"
 ROLE = "rewriter"

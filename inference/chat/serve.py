@@ -14,12 +14,12 @@ from pathlib import Path
 
 from indexes import open_retriever
 from inference.chat.config import ChatConfig
-from inference.chat.desk import Desk
+from inference.chat.http.routes import FREE, create_chat_app
+from inference.chat.http.service import ChatService
 from inference.chat.memory import ChoiceFormat, QuestionFormat, Rewriter
-from inference.chat.player import ChatAgent
-from inference.chat.routes import FREE, create_chat_app
-from inference.chat.service import ChatService
-from inference.chat.store import TurnStore
+from inference.chat.turns.desk import Desk
+from inference.chat.turns.player import ChatAgent
+from inference.chat.turns.store import TurnStore
 from inference.config import config_of
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
@@ -29,12 +29,12 @@ from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import player_identity
 from steprag.cli import guarded
-from steprag.config import add_options, parse_arguments
+from steprag.config.load import add_options, parse_arguments
+from steprag.console.progress import say
 from steprag.errors import ConfigError, quoted
-from steprag.hosts import listen, url_of
+from steprag.net.hosts import listen, url_of
 from steprag.policy.client import Model, OpenAIPolicy, open_model
-from steprag.progress import say
-from steprag.runs import code_version, open_run
+from steprag.runs.run import code_version, open_run
 from steprag.web.app import access_of, show_link, token_of
 from steprag.web.listening import serve_app
 

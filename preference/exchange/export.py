@@ -13,12 +13,12 @@ from typing import Any
 
 from preference.exchange import formats, proguide
 from steprag.cli import guarded
-from steprag.config import parse_arguments
+from steprag.config.load import parse_arguments
+from steprag.console.progress import say
 from steprag.errors import ConfigError, DataError
-from steprag.files import dump_line, existing, from_dict, read_rows, write_json, written_whole
-from steprag.inputs import read_questions
-from steprag.progress import say
-from steprag.training_rows import Pair, Trajectory
+from steprag.records.inputs import read_questions
+from steprag.records.jsonl import dump_line, existing, from_dict, read_rows, write_json, written_whole
+from steprag.records.training_rows import Pair, Trajectory
 
 FORMATS = ("llamafactory", "openai", "verl", "proguide")
 PARQUET_ROWS = 2000

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from steprag.training_rows import Pair, Trajectory
+from steprag.records.training_rows import Pair, Trajectory
 from steprag.types import Message, Question
 
 VERL_SYSTEM = (

@@ -28,13 +28,13 @@ from preference.pairs_folder import made_folder
 from steprag.agent.inert import CONTROL_TOKEN
 from steprag.agent.profiles import PromptProfile, load_profile
 from steprag.cli import guarded
-from steprag.config import add_options, config_from, parse_arguments
+from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.console.progress import say
 from steprag.errors import quoted
-from steprag.files import dump_line, existing, file_hash, line_hash, written_whole
-from steprag.metrics import normalise
-from steprag.progress import say
-from steprag.runs import open_run
-from steprag.training_rows import Pair
+from steprag.records.jsonl import dump_line, existing, file_hash, line_hash, written_whole
+from steprag.records.training_rows import Pair
+from steprag.runs.run import open_run
+from steprag.scores.metrics import normalise
 from steprag.types import Message, Question
 
 SOURCE = "RAG_ProGuide"

@@ -13,11 +13,11 @@ from preference.config import FolderConfig
 from preference.pairs_folder import made_folder
 from steprag.agent.profiles import grammar_of
 from steprag.cli import guarded
-from steprag.config import add_options, config_from, parse_arguments
-from steprag.files import dump_line, existing, file_hash, read_records
-from steprag.progress import say
-from steprag.runs import open_run, read_manifest
-from steprag.training_rows import PEOPLE, HumanPair, Pair, people_id
+from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.console.progress import say
+from steprag.records.jsonl import dump_line, existing, file_hash, read_records
+from steprag.records.training_rows import PEOPLE, HumanPair, Pair, people_id
+from steprag.runs.run import open_run, read_manifest
 from steprag.types import Message, Question, Turn
 
 CORRECTIONS = "corrections.jsonl"

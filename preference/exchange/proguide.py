@@ -16,9 +16,9 @@ import yaml
 
 from steprag.agent.grammars import PROGUIDE
 from steprag.errors import DataError
-from steprag.files import file_hash, read_value
-from steprag.packed import line_bytes
-from steprag.training_rows import Pair
+from steprag.records.jsonl import file_hash, read_value
+from steprag.records.packed import line_bytes
+from steprag.records.training_rows import Pair
 from steprag.types import Passage, State, Step
 
 FIELDS = ("instruction", "input", "prompt", "chosen", "rejected", "chosen_action_type", "chosen_content",

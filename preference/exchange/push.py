@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from steprag.console.progress import say
 from steprag.errors import ConfigError
-from steprag.progress import say
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

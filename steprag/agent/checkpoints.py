@@ -14,12 +14,12 @@ from typing import Any
 
 from steprag.agent.inert import surviving
 from steprag.agent.profiles import PromptProfile, load_profile
+from steprag.config.sections import PolicyConfig, PromptConfig
+from steprag.console.progress import say
 from steprag.engines.headers import gguf_values
 from steprag.engines.models import ModelFiles, resolve_model, weights_hash
 from steprag.errors import ConfigError, DataError
-from steprag.files import read_json
-from steprag.progress import say
-from steprag.sections import PolicyConfig, PromptConfig
+from steprag.records.jsonl import read_json
 
 _TOKENS, _KINDS = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _CONTROL = 3

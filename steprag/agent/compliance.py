@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from steprag.agent.grammars import GRAMMARS
-from steprag.stats import share_interval
+from steprag.scores.stats import share_interval
 
 KEPT = ""
 """The reason of a completion that was not refused."""

@@ -11,11 +11,11 @@ from typing import Any, Generic, TypeVar
 
 from steprag.agent.inert import neutralise
 from steprag.agent.profiles import fill
-from steprag.files import file_hash
-from steprag.json_text import NotJson, decoded
 from steprag.policy.protocols import Policy, Repeating
+from steprag.records.json_text import NotJson, decoded
+from steprag.records.jsonl import file_hash
+from steprag.records.yaml_files import read_yaml
 from steprag.types import Message, Question, State, Usage
-from steprag.yaml_files import read_yaml
 
 Read = TypeVar("Read")
 PROMPT = Path(__file__).parents[2] / "configs" / "judge" / "default.yaml"

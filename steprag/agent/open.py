@@ -16,9 +16,9 @@ from steprag.agent.environment import Environment
 from steprag.agent.judge import ScoreFormat
 from steprag.agent.profiles import PromptProfile
 from steprag.agent.retriever import Retriever, Tooled
+from steprag.config.sections import EpisodeConfig, JudgeConfig, PolicyConfig, PromptConfig
 from steprag.policy.client import Model, open_model, open_policy
 from steprag.policy.gate import Gate
-from steprag.sections import EpisodeConfig, JudgeConfig, PolicyConfig, PromptConfig
 
 SERVED = ("engine", "model", "adapter", "base_url", "api_key_env")
 """Keys of policy and judge that decide who serves them; where all are equal, one engine and one gate serve both."""

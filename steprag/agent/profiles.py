@@ -21,9 +21,9 @@ from steprag.agent.inert import neutralise
 from steprag.agent.stack import live
 from steprag.agent.tools import ToolSpec
 from steprag.errors import ConfigError, quoted
+from steprag.records.yaml_files import read_yaml
 from steprag.tree import Tree
 from steprag.types import Message, Passage, State
-from steprag.yaml_files import read_yaml
 
 PROFILES = Path(__file__).parents[2] / "configs" / "prompts"
 

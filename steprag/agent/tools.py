@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from steprag.errors import ConfigError, quoted
-from steprag.json_text import NotJson, decoded
+from steprag.records.json_text import NotJson, decoded
 
 Kind = Literal["string", "integer", "number", "boolean"]
 KINDS: dict[Kind, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,)}

@@ -15,11 +15,11 @@ from typing import Any, Literal
 from steprag.agent.inert import neutralise
 from steprag.agent.judge import ScoreFormat, asked
 from steprag.agent.profiles import fill
-from steprag.files import file_hash
-from steprag.json_text import NotJson, decoded
 from steprag.policy.protocols import Policy
+from steprag.records.json_text import NotJson, decoded
+from steprag.records.jsonl import file_hash
+from steprag.records.yaml_files import read_yaml
 from steprag.types import Message, Passage
-from steprag.yaml_files import read_yaml
 
 PROMPT = Path(__file__).parents[2] / "configs" / "judge" / "ragas.yaml"
 Asking = Literal["claims", "supported", "useful", "asked"]

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import Results
 from steprag.batch.worklist import SAMPLING, Result, note_failures, same_model, unfinished, work_off
+from steprag.config.sections import PolicyConfig
 from steprag.errors import RequestError
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.client import Policy, model_identity, open_model
 from steprag.policy.requests import OutputFormat
-from steprag.runs import Run
-from steprag.sections import PolicyConfig
+from steprag.runs.run import Run
 from steprag.tree import Failure
 from steprag.types import Question
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field, StrictStr, TypeAdapter, ValidationError
 
 from steprag.errors import JournalError
-from steprag.files import from_dict
+from steprag.records.jsonl import from_dict
 from steprag.types import COUNTABLE, Completion, Passage, Question, Sample, Usage
 
 SCHEMA = """

@@ -24,11 +24,11 @@ from steprag.agent.retriever import Retriever
 from steprag.batch.database import CallKey, Database, KeptCalls
 from steprag.batch.journalled import JournalledPolicy, JournalledRetriever, JournalledScorer, Request, scorer_of
 from steprag.errors import RequestError, StepragError
-from steprag.files import dump_line
 from steprag.policy.budget import Spending
 from steprag.policy.client import Model
 from steprag.policy.gate import Gate
 from steprag.policy.protocols import Policy, Scorer, Sessions
+from steprag.records.jsonl import dump_line
 from steprag.types import Passage, Question, Sample
 
 JOURNAL = "calls.sqlite"

@@ -23,13 +23,13 @@ from steprag.batch.results import ResultKind, Results, gather
 from steprag.batch.shards import Share, shard_of
 from steprag.batch.worklist import FAILED, failures_in, note_failures
 from steprag.cli import guarded
-from steprag.config import parse_arguments
+from steprag.config.load import parse_arguments
+from steprag.config.sections import PriceConfig
+from steprag.console.progress import say
 from steprag.errors import PART_DONE, ConfigError, quoted
-from steprag.files import drop_torn_line, write_records
 from steprag.policy.budget import Spending
-from steprag.progress import say
-from steprag.runs import Run, difference, events_of, locked, open_run, read_manifest
-from steprag.sections import PriceConfig
+from steprag.records.jsonl import drop_torn_line, write_records
+from steprag.runs.run import Run, difference, events_of, locked, open_run, read_manifest
 
 STAGES = {"generate": "data_generation.tally", "infer": "inference.inference"}
 """The modules whose `MERGING` says how runs of a stage are merged."""

@@ -27,12 +27,12 @@ from steprag.batch.ray_cluster import cluster, own_error
 from steprag.batch.shards import Share, share_of
 from steprag.batch.working import Config, Opening, Slots, Work, sync_seconds
 from steprag.batch.worklist import Served, note_served, served_by
-from steprag.config import StageConfig
+from steprag.config.load import StageConfig
+from steprag.config.sections import PriceConfig
+from steprag.console.progress import say
 from steprag.errors import BudgetReached, ConfigError, StepragError
 from steprag.policy.budget import BudgetConfig, Spending
-from steprag.progress import say
-from steprag.runs import Run
-from steprag.sections import PriceConfig
+from steprag.runs.run import Run
 from steprag.tree import Failure
 from steprag.types import Question, Usage
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from steprag.errors import DataError
-from steprag.files import (
+from steprag.records.jsonl import (
     LineJournal,
     drop_torn_line,
     dump_line,

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from steprag.config.sections import PolicyConfig, Section
 from steprag.errors import ConfigError
 from steprag.policy.budget import BudgetConfig
-from steprag.sections import PolicyConfig, Section
 from steprag.types import Question
 
 Config = TypeVar("Config", bound=Section)

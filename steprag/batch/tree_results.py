@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from steprag.agent.compliance import written
 from steprag.batch.results import ResultKind
-from steprag.files import dump_line, existing
+from steprag.records.jsonl import dump_line, existing
 from steprag.tree import Tree
 from steprag.types import Usage
 

@@ -13,7 +13,7 @@ from steprag.batch.working import Config, Outcome, Slots, Work, Working, sync_se
 from steprag.batch.worklist import same_model
 from steprag.errors import ConfigError
 from steprag.policy.budget import Spending
-from steprag.runs import Run
+from steprag.runs.run import Run
 
 
 def add_ray_option(parser: argparse.ArgumentParser) -> None:

@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 
 from steprag.agent.open import Agent
 from steprag.batch.journal import Journal
-from steprag.config import StageConfig
-from steprag.sections import JournalConfig, PolicyConfig
+from steprag.config.load import StageConfig
+from steprag.config.sections import JournalConfig, PolicyConfig
 from steprag.tree import Failure
 from steprag.types import Question
 

@@ -16,12 +16,12 @@ from typing import Any, Protocol, TypeVar
 from steprag.agent.environment import Environment
 from steprag.agent.open import AgentConfig
 from steprag.batch.results import Results
+from steprag.console.progress import Progress, say
 from steprag.errors import ConfigError, DataError
-from steprag.files import LineJournal, drop_torn_line, file_hash, read_rows, write_records
 from steprag.policy.budget import Spending
 from steprag.policy.client import Model, OpenAIPolicy, model_identity
-from steprag.progress import Progress, say
-from steprag.runs import Run
+from steprag.records.jsonl import LineJournal, drop_torn_line, file_hash, read_rows, write_records
+from steprag.runs.run import Run
 from steprag.tree import Failure
 from steprag.types import Question, Usage
 

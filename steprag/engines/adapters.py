@@ -20,7 +20,7 @@ from steprag.engines.headers import gguf_values
 from steprag.engines.models import ModelFiles, adapter_base, adapter_config, cache_dir, resolve_model
 from steprag.engines.pretrained import loading
 from steprag.errors import ConfigError, DataError
-from steprag.files import read_json, shaped
+from steprag.records.jsonl import read_json, shaped
 
 if TYPE_CHECKING:
     import numpy as np

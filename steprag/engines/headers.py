@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from steprag.errors import DataError
-from steprag.json_text import NotJson, decoded
+from steprag.records.json_text import NotJson, decoded
 
 _SIZES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Numbers by GGUF's type; 8 is a string, 9 an array."""

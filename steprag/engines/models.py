@@ -18,8 +18,8 @@ from typing import Any
 from steprag.engines.headers import check_tensors
 from steprag.engines.hub import HUB_ID
 from steprag.errors import ConfigError
-from steprag.files import read_json
-from steprag.run_outputs import check_model
+from steprag.records.jsonl import read_json
+from steprag.records.sealed import check_model
 
 EMBEDDED = "smollm2-135m-instruct"
 _EMBEDDED_NAMES = frozenset({EMBEDDED, "smollm2"})

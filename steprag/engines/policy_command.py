@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from steprag.config import parse_arguments
+from steprag.config.load import parse_arguments
 from steprag.engines.launch import ENGINES, EngineSpec
 from steprag.engines.models import EMBEDDED, resolve_model
 from steprag.engines.server import serving_us

@@ -24,8 +24,8 @@ from steprag.engines import launch
 from steprag.engines.launch import ENGINES, EngineCommand, EngineSpec
 from steprag.engines.models import cache_dir
 from steprag.errors import ConfigError, PolicyUnavailable
-from steprag.hosts import is_loopback
-from steprag.json_text import decoded
+from steprag.net.hosts import is_loopback
+from steprag.records.json_text import decoded
 
 __all__ = ["ENGINES", "Endpoint", "EngineSpec", "serving", "serving_us"]
 

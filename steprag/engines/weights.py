@@ -38,7 +38,7 @@ from steprag.engines.models import (
 from steprag.engines.pretrained import from_pretrained, loading
 from steprag.engines.threads import fast_dtype, one_load
 from steprag.errors import ConfigError
-from steprag.files import read_json
+from steprag.records.jsonl import read_json
 
 if TYPE_CHECKING:
     from gguf import GGUFReader

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from steprag.experiments.options import ProofOptions, size
 from steprag.experiments.stages import Contender
-from steprag.files import read_json
+from steprag.records.jsonl import read_json
 
 WARM = "atlas-warmstart"
 VOTES = 4

@@ -14,16 +14,16 @@ from typing import Any
 
 from steprag import atlas
 from steprag.cli import guarded
-from steprag.config import parse_arguments
+from steprag.config.load import parse_arguments
+from steprag.console.progress import say
 from steprag.engines.threads import spin_briefly
 from steprag.experiments.contenders import WARM
 from steprag.experiments.options import recipe
 from steprag.experiments.report import made
 from steprag.experiments.stages import RECIPES, Contender, Pipeline, compare, stage
-from steprag.files import read_json, write_json
-from steprag.progress import say
-from steprag.runs import read_manifest
-from steprag.stats import shown
+from steprag.records.jsonl import read_json, write_json
+from steprag.runs.run import read_manifest
+from steprag.scores.stats import shown
 
 
 def main(argv: list[str]) -> int:

@@ -13,9 +13,9 @@ from steprag import atlas
 from steprag.engines.threads import usable_cores
 from steprag.experiments.contenders import LABELS, VOTES, Proof, elsewhere, the_contenders
 from steprag.experiments.stages import RECIPES, Contender, Pipeline, compare
-from steprag.files import written_whole
-from steprag.runs import code_version, read_manifest
-from steprag.stats import shown
+from steprag.records.jsonl import written_whole
+from steprag.runs.run import code_version, read_manifest
+from steprag.scores.stats import shown
 
 CLAIMS = (
     ("dpo1", "warm", "one round over the warm start"),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from steprag import atlas
 from steprag.cli import guarded
-from steprag.config import parse_arguments
+from steprag.config.load import parse_arguments
 from steprag.engines.threads import spin_briefly
 from steprag.errors import ConfigError
 from steprag.experiments.contenders import (
@@ -31,11 +31,11 @@ from steprag.experiments.contenders import (
 from steprag.experiments.options import fast, lanes_asked, proof_parser, recipe, sizes_asked
 from steprag.experiments.report import write_report
 from steprag.experiments.stages import RECIPES, Contender, Pipeline, Stage, stage
-from steprag.files import existing, read_json, write_json, write_records
-from steprag.inputs import read_questions
-from steprag.runs import read_manifest
+from steprag.records.inputs import read_questions
+from steprag.records.jsonl import existing, read_json, write_json, write_records
+from steprag.records.yaml_files import read_yaml
+from steprag.runs.run import read_manifest
 from steprag.types import Question
-from steprag.yaml_files import read_yaml
 
 BELIEF = ("--search.score", "true", "--search.score_found", "false", "--reward.name", "gain")
 """How the searches go: by the policy's belief in what it kept and the answers together."""

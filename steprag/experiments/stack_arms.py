@@ -11,7 +11,7 @@ from pathlib import Path
 
 from steprag.atlas import TaskEpisode
 from steprag.experiments.options import ProofOptions, size
-from steprag.files import read_records, write_records
+from steprag.records.jsonl import read_records, write_records
 
 Step = dict[str, object]
 

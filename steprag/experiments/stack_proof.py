@@ -12,17 +12,17 @@ from pathlib import Path
 
 from steprag import atlas
 from steprag.cli import guarded
-from steprag.config import parse_arguments
+from steprag.config.load import parse_arguments
 from steprag.engines.threads import spin_briefly
 from steprag.experiments.options import fast, lanes_asked, proof_parser, recipe, sizes_asked
 from steprag.experiments.stack_arms import ARMS, BASE, STACKED, Arm, StackProof, StackSizes, write_worked
 from steprag.experiments.stack_report import write_report
 from steprag.experiments.stages import RECIPES, Contender, Pipeline, Stage, stage
-from steprag.files import read_records, write_records
-from steprag.inputs import read_questions
-from steprag.training_rows import Trajectory
+from steprag.records.inputs import read_questions
+from steprag.records.jsonl import read_records, write_records
+from steprag.records.training_rows import Trajectory
+from steprag.records.yaml_files import read_yaml
 from steprag.types import Prediction, Question, Usage
-from steprag.yaml_files import read_yaml
 
 CHARS_PER_TOKEN = 3.7
 """Of these prompts, by the embedded model's tokenizer: 3.5 to 3.8 in the four arms."""

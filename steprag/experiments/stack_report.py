@@ -10,9 +10,9 @@ from steprag.engines.threads import usable_cores
 from steprag.experiments.report import as_typed, bears, compared_runs, write_with_costs
 from steprag.experiments.stack_arms import ARMS, StackProof
 from steprag.experiments.stages import Contender, Pipeline
-from steprag.files import read_json, read_records
-from steprag.runs import code_version
-from steprag.training_rows import Trajectory
+from steprag.records.jsonl import read_json, read_records
+from steprag.records.training_rows import Trajectory
+from steprag.runs.run import code_version
 from steprag.types import Prediction
 
 GATE = 0.75

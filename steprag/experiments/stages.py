@@ -22,12 +22,12 @@ from queue import SimpleQueue
 from typing import Any
 
 from steprag.cli import run
+from steprag.console.progress import say
 from steprag.engines.outlive_guard import running
 from steprag.engines.threads import usable_cores
 from steprag.errors import PART_DONE, StepragError
-from steprag.files import read_json, write_json
-from steprag.progress import say
-from steprag.runs import is_done
+from steprag.records.jsonl import read_json, write_json
+from steprag.runs.run import is_done
 
 RECIPES = Path(__file__).parents[2] / "configs"
 PINNED = hasattr(os, "sched_setaffinity")

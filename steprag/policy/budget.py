@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from pydantic import Field
 
+from steprag.config.sections import Positive, PriceConfig, Section
 from steprag.errors import BudgetReached, ConfigError
-from steprag.sections import Positive, PriceConfig, Section
 from steprag.types import Usage
 
 

@@ -18,16 +18,16 @@ from urllib.parse import quote
 import aiohttp
 import openai
 
-from steprag.bounded_http import BoundedClient
+from steprag.config.sections import PolicyConfig
 from steprag.engines.models import resolve_model, sha256_of, weights_hash
 from steprag.engines.server import EngineSpec, serving_us
 from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavailable, StepragError, quoted
+from steprag.net.bounded_http import BoundedClient
 from steprag.policy.gate import Gate
 from steprag.policy.protocols import Listener, Policy
 from steprag.policy.replies import sample_of, served_models, whole_reply
 from steprag.policy.requests import OutputFormat, begun, request_body
 from steprag.policy.scoring import EndpointScorer
-from steprag.sections import PolicyConfig
 from steprag.types import Message, Sample
 
 

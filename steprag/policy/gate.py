@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from aiolimiter import AsyncLimiter
 
-from steprag.sections import PolicyConfig
+from steprag.config.sections import PolicyConfig
 from steprag.types import Usage
 
 CHARS_A_TOKEN = 4

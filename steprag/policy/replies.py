@@ -14,9 +14,9 @@ from openai.types.chat.chat_completion import Choice
 from pydantic import ValidationError
 
 from steprag.errors import PolicyUnavailable
-from steprag.files import as_utf8
-from steprag.json_text import NotJson, decoded
 from steprag.policy.protocols import Listener, Policy, Streaming
+from steprag.records.json_text import NotJson, decoded
+from steprag.records.jsonl import as_utf8
 from steprag.types import COUNTABLE, Completion, Message, Sample, Usage
 
 LONGEST = 1 << 20

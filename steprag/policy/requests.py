@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from steprag.sections import PolicyConfig
+from steprag.config.sections import PolicyConfig
 from steprag.types import Message
 
 MOST_STOPS = 4

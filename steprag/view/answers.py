@@ -9,14 +9,14 @@ from typing import Any
 
 from filelock import FileLock
 
-from inference.figures import MAIN
-from inference.scores import score
+from inference.scoring.figures import MAIN
+from inference.scoring.scores import score
 from preference.view_rewards import rule_names, view_rewards
 from steprag.batch.results import Place
 from steprag.errors import ConfigError, DataError, quoted
-from steprag.files import line_hash, read_rows, to_dict, write_records
-from steprag.runs import now
-from steprag.training_rows import MARKS, Pair, WrongPair, preference_key, read_marks
+from steprag.records.jsonl import line_hash, read_rows, to_dict, write_records
+from steprag.records.training_rows import MARKS, Pair, WrongPair, preference_key, read_marks
+from steprag.runs.run import now
 from steprag.tree import Tree
 from steprag.view.folders import FILES, RunFolder
 from steprag.view.listing import Listing

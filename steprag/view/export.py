@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from steprag.errors import ConfigError, DataError
-from steprag.files import written_whole
+from steprag.records.jsonl import written_whole
 from steprag.view.answers import Address, Answers
 from steprag.view.quality import CLOCKS
 from steprag.web.app import SHARED, VENDOR, page_file

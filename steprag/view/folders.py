@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inference.scores import score
+from inference.scoring.scores import score
 from steprag.agent.compliance import written
 from steprag.agent.grammar import Grammar
 from steprag.agent.profiles import grammar_of_tree
 from steprag.batch.results import ResultKind
 from steprag.batch.tree_results import TREES
 from steprag.errors import ConfigError, DataError
-from steprag.metrics import normalise
-from steprag.runs import read_manifest
-from steprag.training_rows import Pair, preference_key
+from steprag.records.training_rows import Pair, preference_key
+from steprag.runs.run import read_manifest
+from steprag.scores.metrics import normalise
 from steprag.tree import Tree
 from steprag.types import Prediction, Turn
 from steprag.view.listing import Listing

@@ -18,9 +18,9 @@ from typing import Any, BinaryIO, Generic, NamedTuple
 
 from steprag.batch.results import Place, Record, ResultKind, place_of, places_in_index
 from steprag.errors import ConfigError, DataError
-from steprag.files import from_dict, parse_line
-from steprag.json_text import NotJson, decoded
-from steprag.packed import NotWhole, lines, open_bytes, too_long
+from steprag.records.json_text import NotJson, decoded
+from steprag.records.jsonl import from_dict, parse_line
+from steprag.records.packed import NotWhole, lines, open_bytes, too_long
 
 BOM = b"\xef\xbb\xbf"
 """What some editors write before a file's first line."""

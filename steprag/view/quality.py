@@ -9,10 +9,10 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from inference.figures import KINDS
+from inference.scoring.figures import KINDS
 from steprag.agent.compliance import compliance, over_time, together
 from steprag.batch.results import Place
-from steprag.stats import mean_interval
+from steprag.scores.stats import mean_interval
 
 BARS = 20
 """Bars of a histogram at most."""

@@ -10,8 +10,8 @@ from typing import Any
 from cachetools import LRUCache
 
 from inference.predictions import TURNS
-from inference.runs_compared import Scored, compared, read_run
-from inference.scores import Score, word_score
+from inference.scoring.runs_compared import Scored, compared, read_run
+from inference.scoring.scores import Score, word_score
 from steprag.errors import DataError
 from steprag.types import Prediction
 from steprag.view.folders import RunFolder

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from steprag.json_text import NotJson, decoded
+from steprag.records.json_text import NotJson, decoded
 from steprag.view.listing import Stamp, replaced, stamp_of
 
 POINTS = 2000

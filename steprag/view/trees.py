@@ -12,7 +12,7 @@ from steprag.batch.database import Database
 from steprag.batch.journal import JOURNAL
 from steprag.batch.results import Place
 from steprag.errors import DataError, JournalError
-from steprag.files import line_hash
+from steprag.records.jsonl import line_hash
 from steprag.tree import Node, Tree
 from steprag.view.folders import RunFolder
 from steprag.view.listing import Listing

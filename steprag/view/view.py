@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 from steprag.cli import guarded
-from steprag.config import parse_arguments
+from steprag.config.load import parse_arguments
+from steprag.console.progress import say
 from steprag.errors import ConfigError
-from steprag.hosts import listen
-from steprag.progress import say
+from steprag.net.hosts import listen
 from steprag.view.answers import Answers
 from steprag.view.export import write_export
 from steprag.view.folders import open_folders

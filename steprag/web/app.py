@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import Scope
 
 from steprag.errors import StepragError
-from steprag.hosts import is_loopback, url_of
+from steprag.net.hosts import is_loopback, url_of
 from steprag.web.guard import Access, Guard, error_body
 from steprag.web.listening import token_in
 

@@ -1,6 +1,6 @@
 """Who may ask a web service of ours, and what its pages may load. Pure ASGI: it stands before every route.
 
-A request needs a name of this machine (`Host`), a page of ours (`Origin`; both: `steprag.hosts`) and the token.
+A request needs a name of this machine (`Host`), a page of ours (`Origin`; both: `steprag.net.hosts`) and the token.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fastapi import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from steprag.hosts import stranger
+from steprag.net.hosts import stranger
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from steprag.errors import ConfigError
-from steprag.hosts import is_loopback
+from steprag.net.hosts import is_loopback
 
 KEEP_ALIVE = 65
 """Seconds that an idle connection stays open: longer than clients leave theirs, so none is closed under a request."""

@@ -23,10 +23,10 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
+from steprag.console.progress import Progress
 from steprag.engines.threads import return_freed_memory
 from steprag.errors import TrainingError
-from steprag.progress import Progress
-from steprag.runs import Run
+from steprag.runs.run import Run
 from training.config import TrainConfig
 from training.job import OUT_OF_MEMORY, Job, Outcome, finite, last_checkpoint, scores, trainer_arguments
 from training.model import freeze_below, save_merged, save_policy

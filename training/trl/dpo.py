@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
 
-from steprag.progress import Progress
+from steprag.console.progress import Progress
 from training.config import DpoSection
 from training.job import Job, Outcome
 from training.model import freeze_below, load_policy

@@ -1,4 +1,4 @@
-"""Reinforcement learning with TRL's GRPOTrainer, from episodes of our own agent (`training.episodes`).
+"""Reinforcement learning with TRL's GRPOTrainer, from episodes of our own agent (`training.play.episodes`).
 
 A step plays a group of episodes for each of its questions with the weights as they stand, and learns from all of their
 completions at once. TRL brings the loss (DAPO's normalisation: the mean over all sampled tokens of the step), the
@@ -24,13 +24,13 @@ from trl.trainer.utils import pad, use_adapter
 
 from steprag.errors import ConfigError
 from training.config import TrainConfig
-from training.episodes import Group, Sampling, StepRow, numbers_of, rows_of
 from training.job import Job, Outcome
 from training.model import freeze_below, load_policy
+from training.play.episodes import Group, Sampling, StepRow, numbers_of, rows_of
+from training.play.turn_gains import Scored
+from training.play.world import GrpoStage, staged
 from training.trl.common import REFERENCE, Refreezing, common_arguments, run_trainer, save
 from training.trl.shared_prefix import sharing_if_asked
-from training.turn_gains import Scored
-from training.world import GrpoStage, staged
 
 
 class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
@@ -233,7 +233,7 @@ def build(policy: Any, stage: GrpoStage, job: Job) -> EpisodeGRPOTrainer:
 
 def _rewarded_elsewhere(**_: Any) -> list[float | None]:
     """TRL wants a reward function; ours are scored where the episodes are played."""
-    raise RuntimeError("training.rewards scores episodes; TRL has no reason to ask here")
+    raise RuntimeError("training.play.rewards scores episodes; TRL has no reason to ask here")
 
 
 def question_order(config: TrainConfig, count: int) -> list[int]:

@@ -6,7 +6,7 @@ Needs this checkout's core in verl's environment: pip install --no-deps -e .
 import re
 from typing import Any
 
-from steprag.metrics import f1
+from steprag.scores.metrics import f1
 
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 

@@ -1,0 +1,1 @@
+"""The commands of `steprag index`, `plan index` and `tools list`."""

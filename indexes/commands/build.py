@@ -1,0 +1,271 @@
+"""`steprag index build`: corpus to passages to vectors to an index, in a folder that appears whole or not at all.
+
+Intake (`indexes.corpora.read_corpus`), encoding in shards (`indexes.encoding.shards`) and the index itself
+(`indexes.vectors.index_types`) follow one another; each begins where a killed build left it. An index of another type
+of the same corpus and encoder is built from the vectors that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexes.addons.bm25 import FOLDER as BM25
+from indexes.addons.bm25 import add_bm25
+from indexes.addons.links import FOLDER as LINKS
+from indexes.addons.links import add_links
+from indexes.config import IndexConfig, chosen_encoder
+from indexes.corpora.read_corpus import Intake, take_in
+from indexes.corpora.readers import open_source
+from indexes.corpora.source import Source
+from indexes.encoding.embed import Encoder
+from indexes.encoding.encoders import NONE, EncoderSpec
+from indexes.encoding.runtimes import check_backend
+from indexes.encoding.shards import encode_shards
+from indexes.encoding.work import Work
+from indexes.folder.addon import add_ons
+from indexes.folder.manifest import (
+    BUILT,
+    INDEX,
+    MEND,
+    SPARSE,
+    CorpusFacts,
+    IndexFacts,
+    IndexManifest,
+    identity,
+    read_index_manifest,
+)
+from indexes.folder.sealing import Begun, Built, Sealed, seal, shown
+from indexes.folder.whole import building, link, restore
+from indexes.rows.passage_store import OFFSETS, PASSAGES, SKIPPED
+from indexes.rows.vector_file import VECTORS, VectorFile
+from indexes.vectors.index_types import build_type, check_type, requested
+from indexes.vectors.recall import make_probe
+from steprag.cli import guarded
+from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.console.progress import say
+from steprag.errors import ConfigError
+from steprag.records.inputs import read_questions
+from steprag.records.jsonl import existing, read_json, write_json
+from steprag.records.sealed import check_files
+
+INTAKE = "intake.json"
+QUERIES = 500
+"""Questions that are measured at most."""
+PLAIN = {"dtype": "float32", "backend": "torch"}
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What is to be built: `wanted` is the identity of the result."""
+
+    source: Source
+    encoder_folder: Path
+    spec: EncoderSpec
+    config: IndexConfig
+    wanted: dict[str, Any]
+
+
+def build_index(
+    corpus: str, out: Path, config: IndexConfig, vectors_from: Path | None = None, *, hybrid: bool = False
+) -> Built:
+    """Builds the index folder `out`, or finds it built from the same corpus, encoder and type.
+
+    `hybrid` adds BM25 and title links; an index without vectors has BM25 anyway. An index of the same corpus and
+    encoder but of another type, at `out` or at `vectors_from`, gives its vectors.
+    Raises ConfigError where `out` holds anything else, and DataError where the corpus is not in order; either way
+    `out` is as before. A build that is killed goes on when it is started again.
+    """
+    out = out.expanduser().resolve()
+    order = _order(corpus, config)
+    restore(out)
+    there = _existing(out, order.wanted)
+    reused = there is not None and there.identity == order.wanted
+    manifest = there if there is not None and reused else _build(order, out, there is not None, vectors_from)
+    return Built(out, manifest, reused, _add_ons(out, manifest, config, hybrid))
+
+
+def _add_ons(folder: Path, manifest: IndexManifest, config: IndexConfig, hybrid: bool) -> tuple[str, ...]:
+    """Adds what is wanted and not there; returns the names of what was added."""
+    added: list[str] = []
+    if (hybrid or not manifest.encoder.dense) and add_bm25(folder, manifest, config.bm25):
+        added.append(BM25)
+    if hybrid and add_links(folder, manifest):
+        added.append(LINKS)
+    return tuple(added)
+
+
+def _build(order: _Order, out: Path, replaced: bool, vectors_from: Path | None) -> IndexManifest:
+    """Builds `out`, which holds an index of another type where it is `replaced`; returns the manifest as written."""
+    config = order.config
+    if vectors_from and not order.spec.dense:
+        raise ConfigError(f"--vectors_from gives vectors, and --encoder {NONE} wants none; leave one of them out")
+    giver = out if replaced else existing(vectors_from, "index folder") if vectors_from else None
+    state = {key: order.wanted[key] for key in ("corpus", "encoder")}
+    state |= config.model_dump(include={"dtype", "backend", "batch_tokens", "shard_rows", "max_skipped"})
+    begun = Begun()
+    with building(out, state) as folder:
+        taken = _given(order, folder, giver) if giver else _taken_in(order, folder)
+        facts, measured = _indexed(order, folder, taken) if order.spec.dense else (IndexFacts(SPARSE, {}), {})
+        result = Sealed(
+            identity=order.wanted,
+            encoder=order.spec,
+            corpus=CorpusFacts(order.source.name, order.wanted["corpus"], taken.rows, taken.skipped),
+            index=facts,
+            measured=measured,
+            origin=read_index_manifest(giver).origin if giver else BUILT,
+        )
+        manifest = seal(folder, result, config.model_dump(), begun)
+        if not order.spec.dense:
+            add_bm25(folder, manifest, config.bm25)  # an index of BM25 alone appears with it, or not at all
+    return manifest
+
+
+def _order(corpus: str, config: IndexConfig) -> _Order:
+    source = open_source(corpus)
+    folder, spec = chosen_encoder(config)
+    if not spec.dense:
+        if config.type != "flat":
+            raise ConfigError(f"--type {config.type} is a type of vectors, and --encoder {NONE} makes none")
+        return _Order(source, folder, spec, config, identity(source.identity(), spec, IndexFacts(SPARSE, {})))
+    check_backend(config.backend)
+    asked = requested(config.type, config.ann)
+    asked.parameters.update(_arithmetic(config))
+    return _Order(source, folder, spec, config, identity(source.identity(), spec, asked))
+
+
+def _arithmetic(config: IndexConfig) -> dict[str, str]:
+    """What made the vectors, where it was not PyTorch in float32: part of what an index is."""
+    made = {"dtype": config.dtype, "backend": config.backend}
+    return {key: value for key, value in made.items() if value != PLAIN[key]}
+
+
+def _existing(out: Path, wanted: dict[str, Any]) -> IndexManifest | None:
+    """The manifest of the index at `out`, whose corpus and encoder are those wanted; None where `out` is free."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return None
+    if not (out / "manifest.json").is_file():
+        raise ConfigError(f"{out} exists and is no index folder; choose another --out")
+    manifest = read_index_manifest(out)
+    _check_giver(out, manifest, wanted, "choose another --out, or delete that folder")
+    return manifest
+
+
+def _check_giver(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], remedy: str) -> None:
+    """Raises ConfigError where the folder's vectors are not those that are wanted."""
+    for part in ("corpus", "encoder"):
+        if manifest.identity.get(part) != wanted[part]:
+            raise ConfigError(f"{folder} holds an index of another {part}; {remedy}")
+    for key, plain in PLAIN.items():
+        here, asked = (facts["parameters"].get(key, plain) for facts in (manifest.identity["index"], wanted["index"]))
+        if here != asked:
+            raise ConfigError(f"{folder} holds vectors encoded in {here}; {remedy}")
+
+
+def _taken_in(order: _Order, folder: Path) -> Intake:
+    """Passages of the corpus and their vectors, as far as they are not there already."""
+    if (folder / INTAKE).is_file():
+        taken = Intake(**read_json(folder / INTAKE))
+    else:
+        taken = take_in(order.source, folder, order.config.max_skipped)
+        write_json(folder / INTAKE, dataclasses.asdict(taken))
+    if order.spec.dense:
+        _encode(order, folder, taken.rows)
+    return taken
+
+
+def _encode(order: _Order, folder: Path, rows: int) -> None:
+    config = order.config
+    check_type(config.type, rows, order.spec.dimension, config.ann)
+    work = Work(
+        folder,
+        order.encoder_folder,
+        order.spec,
+        rows,
+        config.shard_rows,
+        config.batch_tokens,
+        config.dtype,
+        config.backend,
+    )
+    encode_shards(work, config.device.split(",") * config.processes, config.ray)
+
+
+def _indexed(order: _Order, folder: Path, taken: Intake) -> tuple[IndexFacts, dict[str, Any]]:
+    """Builds the index of the wanted type from the vectors; returns its parameters and what was measured of it."""
+    config = order.config
+    vectors = VectorFile(folder / VECTORS, taken.rows, order.spec.dimension)
+    probe = make_probe(vectors, _questions(order))
+    if config.type != "flat":
+        say(f"index: building {config.type}, measured against exact search")
+    facts, measured = build_type(config.type, folder, vectors, config.ann, probe)
+    facts.parameters.update(_arithmetic(config))
+    return facts, dataclasses.asdict(measured)
+
+
+def _given(order: _Order, folder: Path, giver: Path) -> Intake:
+    """Passages and vectors of another index of the same corpus and encoder, under a second name."""
+    manifest = read_index_manifest(giver)
+    _check_giver(giver, manifest, order.wanted, "its vectors are of no use here")
+    rows = manifest.corpus.rows
+    check_type(order.config.type, rows, order.spec.dimension, order.config.ann)
+    say(f"index: the vectors of {giver} are taken; nothing is encoded")
+    check_files(giver, manifest.files, MEND, full=True)
+    for name in (PASSAGES, OFFSETS, SKIPPED, VECTORS):
+        if (giver / name).is_file():
+            link(giver / name, folder / name)
+    for name in add_ons(giver):
+        shutil.copytree(giver / name, folder / name, copy_function=link, dirs_exist_ok=True)
+    if VECTORS not in manifest.files:
+        _halved(giver, manifest, folder)
+    return Intake(rows, manifest.corpus.skipped)
+
+
+def _halved(giver: Path, manifest: IndexManifest, folder: Path) -> None:
+    """The fp16 vectors of a flat fp32 index, as earlier versions and other programs leave it without them."""
+    if manifest.index.type != "flat":
+        raise ConfigError(f"{giver} has no {VECTORS}, and its type {manifest.index.type} does not keep them exactly;"
+                          " build the index again")  # fmt: skip
+    rows, dimension = manifest.corpus.rows, manifest.encoder.dimension
+    VectorFile(giver / INDEX, rows, dimension, np.float32).copy(folder / VECTORS, np.float16)
+
+
+def _questions(order: _Order) -> np.ndarray | None:
+    """Vectors of the questions that are to be measured; None where passages are."""
+    if order.config.queries is None:
+        return None
+    questions = [question.question for question in read_questions(order.config.queries)]
+    picked = np.random.default_rng(0).permutation(len(questions))[:QUERIES]
+    return Encoder(order.encoder_folder, order.spec).encode_queries([questions[row] for row in picked])
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="steprag index build", description="Builds an index folder from a corpus.")
+    parser.add_argument(
+        "--corpus",
+        required=True,
+        help="JSON Lines (plain, .gz, .zst) or Parquet, a folder of them, a Wikipedia dump (.xml.bz2),"
+        " hub:OWNER/NAME, or the word atlas",
+    )
+    parser.add_argument("--out", required=True, type=Path, help="the index folder to make, or to give another type")
+    parser.add_argument("--vectors_from", type=Path, metavar="DIR", help="take the vectors of this index folder")
+    parser.add_argument("--hybrid", action="store_true", help="BM25 and title links too, for sparse and hybrid search")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    add_options(parser, IndexConfig)
+    arguments = parse_arguments(parser, argv)
+    config = config_from(IndexConfig, arguments)
+    built = build_index(arguments.corpus, arguments.out, config, arguments.vectors_from, hybrid=arguments.hybrid)
+    if built.reused and not built.added:
+        say(f"index: {built.path} holds this index already; nothing to do")
+    sys.stdout.write(shown(built, as_json=arguments.json))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""The index folder: manifest, sealing, add-ons."""

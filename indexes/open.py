@@ -1,0 +1,166 @@
+"""`open_retriever`: the one door through which other stages search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from indexes.addons.bm25 import Bm25Searcher, has_bm25
+from indexes.addons.links import LinkedSearcher
+from indexes.encoding.embed import Encoder
+from indexes.encoding.encoders import EncoderSpec, encoder_here
+from indexes.encoding.runtimes import Backend, check_backend
+from indexes.folder.manifest import MEND, IndexManifest, fingerprint, read_index_manifest
+from indexes.ranking.dense import DenseSearcher
+from indexes.ranking.fusion import HybridSearcher
+from indexes.ranking.rankings import ALONE, RowSearcher, TextEncoder, VectorIndex, named
+from indexes.ranking.rerank import CrossEncoder, RerankedSearcher
+from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
+from indexes.retrieval.milvus import PREFIXES, Facts, open_milvus
+from indexes.retrieval.remote import RemoteRetriever
+from indexes.rows.passage_store import PASSAGES, PassageStore
+from indexes.tools.open import open_toolbox
+from indexes.vectors.index_types import is_exact, open_index
+from steprag.agent.retriever import Retriever
+from steprag.config.sections import RetrieverConfig
+from steprag.errors import ConfigError, DataError, StepragError
+from steprag.records.jsonl import existing
+from steprag.records.sealed import check_files
+from steprag.records.yaml_files import read_yaml
+
+SERVICES = ("http://", "https://")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a retriever may use. One core by default: the others belong to the engine that serves the policy."""
+
+    threads: int = 1
+    device: str = "cpu"
+    batch: int = MAX_BATCH
+    backend: Backend = "torch"
+
+
+def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = None) -> Retriever:
+    """The retriever of an index folder, of a service by its URL, of a Milvus collection (milvus://HOST:PORT/NAME), or
+    of what a YAML file names: tools, or the web.
+
+    Raises ConfigError or DataError where folder and manifest do not agree, where the folder lacks what the mode needs,
+    or where no service answers.
+    """
+    config = config or RetrieverConfig()
+    if str(path_or_url).startswith(SERVICES):
+        if "," in str(path_or_url):
+            raise ConfigError(f"{path_or_url} names several services; put them behind one URL, by a load balancer"
+                              " such as nginx (docs/scaling.md)")  # fmt: skip
+        return RemoteRetriever(str(path_or_url), config)
+    if str(path_or_url).startswith(PREFIXES):
+        return _open_collection(str(path_or_url), config)
+    if str(path_or_url).endswith((".yaml", ".yml")):
+        return _open_file(existing(path_or_url, "tools or web file"), partial(open_retriever, config=config))
+    return open_folder(path_or_url, config)
+
+
+def _open_collection(url: str, config: RetrieverConfig) -> Retriever:
+    machine = Machine()
+
+    def encoder(facts: Facts) -> Callable[[], TextEncoder]:
+        return partial(_load_encoder, encoder_here(facts.encoder, facts.given), facts.encoder, machine)
+
+    return open_milvus(url, config, encoder, machine.batch)
+
+
+def _open_file(file: Path, opened: Callable[[str], Retriever]) -> Retriever:
+    if "web" in read_yaml(file):
+        from indexes.web.open import open_web
+
+        return open_web(file, opened)
+    return open_toolbox(file, opened)
+
+
+def open_folder(path: str | Path, config: RetrieverConfig, machine: Machine | None = None) -> FolderRetriever:
+    """Searches in this process.
+
+    Files are checked before it returns; the weights load meanwhile in the worker thread (a few seconds), or from the
+    first search on where `preload` is off. The first search waits for them.
+    """
+    machine = machine or Machine()
+    check_backend(machine.backend)
+    folder = existing(path, "index folder")
+    manifest = read_index_manifest(folder)
+    check_files(folder, manifest.files, MEND)
+    store = PassageStore(folder)
+    try:
+        searcher = _searcher(folder, manifest, store, config, machine)
+    except StepragError:
+        store.close()
+        raise
+    return FolderRetriever(searcher, store, batch=machine.batch, preload=config.preload)
+
+
+def _searcher(
+    folder: Path, manifest: IndexManifest, store: PassageStore, config: RetrieverConfig, machine: Machine
+) -> RowSearcher:
+    """What the configuration asks for: the mode's ranking, read again by a cross-encoder where one is named."""
+    mode = mode_of(folder, manifest, config)
+    parts: list[RowSearcher] = []
+    if mode in ("dense", "hybrid"):
+        parts.append(_dense(folder, manifest, store, machine))
+    if mode in ("sparse", "hybrid"):
+        has_bm25(folder)
+        parts.append(Bm25Searcher(folder, manifest))
+    weights = config.dense_weight, 1 - config.dense_weight
+    base = parts[0] if len(parts) == 1 else HybridSearcher(parts, weights, config.fusion)
+    if config.links:
+        base = LinkedSearcher(base, folder, manifest, config.links)
+    if config.reranker is None:
+        return base
+    return RerankedSearcher(base, store, CrossEncoder(config.reranker, device=machine.device), config.candidates)
+
+
+def mode_of(folder: Path, manifest: IndexManifest, config: RetrieverConfig) -> str:
+    """The mode in words: auto is sparse where there are no vectors, hybrid where there is BM25 too, else dense.
+
+    Raises ConfigError where the mode wants vectors that are not there, or the folder ranks by what is no longer read.
+    """
+    if not manifest.encoder.dense:
+        if config.mode not in ("auto", "sparse"):
+            raise ConfigError(f"{folder} has no vectors (--encoder none) for retriever.mode {config.mode};"
+                              " leave the mode at auto, or build an index with an encoder")  # fmt: skip
+        return "sparse"
+    if config.mode != "auto":
+        return config.mode
+    return "hybrid" if has_bm25(folder) else "dense"
+
+
+def _dense(folder: Path, manifest: IndexManifest, store: PassageStore, machine: Machine) -> DenseSearcher:
+    index = open_index(folder, manifest)
+    _check_agreement(folder, manifest, index, store)
+    name = manifest.fingerprint if is_exact(manifest.index.type) else named(manifest.fingerprint, ALONE)
+    return DenseSearcher(name, index, _encoder_loader(manifest, machine))
+
+
+def _encoder_loader(manifest: IndexManifest, machine: Machine) -> Callable[[], TextEncoder]:
+    """What loads the encoder, after its files are found to be those that the index was built with."""
+    return partial(_load_encoder, encoder_here(manifest.encoder, manifest.config), manifest.encoder, machine)
+
+
+def _load_encoder(folder: Path, spec: EncoderSpec, machine: Machine) -> Encoder:
+    """Called in the thread that searches, whose FAISS threads are bounded too: OpenMP counts by calling thread."""
+    import faiss
+
+    faiss.omp_set_num_threads(machine.threads)
+    return Encoder(folder, spec, device=machine.device, threads=machine.threads, backend=machine.backend)
+
+
+def _check_agreement(folder: Path, manifest: IndexManifest, index: VectorIndex, store: PassageStore) -> None:
+    rows = manifest.corpus.rows
+    if not index.ntotal == len(store) == rows:
+        problem = f"{index.ntotal} vectors, {len(store)} passages, and the manifest says {rows}"
+        raise DataError(folder, problem, remedy="build the index again")
+    passages_sha256 = manifest.files[PASSAGES].sha256
+    if fingerprint(manifest.encoder, manifest.index, passages_sha256) != manifest.fingerprint:
+        remedy = "build the index again"
+        raise DataError(folder / "manifest.json", "was changed: its fingerprint does not fit", remedy=remedy)

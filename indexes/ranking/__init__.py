@@ -1,0 +1,1 @@
+"""Which rows answer a query: dense, fused, reranked."""

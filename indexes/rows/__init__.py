@@ -1,0 +1,1 @@
+"""Passages and vectors by row number."""

@@ -1,0 +1,1 @@
+"""The chat service's routes: turns, conversations, sources, the OpenAI API."""

@@ -1,0 +1,322 @@
+"""The agent as an OpenAI model: any client that speaks that API can ask it.
+
+Steps go out as reasoning (`reasoning_content`, and `reasoning`, as engines name it today), the answer as content,
+sources as `url_citation` annotations with the last piece, and each native event beside them under `steprag`. When a
+client leaves, streaming or not, its turn is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from inference.chat.http.service import (
+    COMMENT,
+    ChatMessage,
+    ChatService,
+    CompletionBody,
+    dumped,
+    new_id,
+    sse,
+    stream_of,
+)
+from inference.chat.http.source_pages import source_path
+from inference.chat.turns.events import Event, LiveTurn
+from inference.chat.turns.store import TurnRequest
+from steprag.errors import quoted
+from steprag.web.app import ApiError, as_json
+from steprag.web.guard import error_body
+
+NAME = "agent"
+"""The model's name; `agent-MODE` fixes the mode."""
+SOURCES = "+sources"
+"""Behind a model's name: the answer ends with links to its sources, for clients that show no annotations."""
+TASK = "### Task:"
+"""How Open WebUI begins what it asks beside the conversation (titles, tags, follow-up questions), and the documents
+that it puts before a question."""
+DOCUMENTS_END = "</context>"
+NOTHING = "{}"
+"""What a task is answered: all of them ask for JSON. Open WebUI then takes the first question for the title."""
+
+SOURCE_LIST = "\n\nSources:\n\n"
+"""What stands between an answer and the links to its sources."""
+Link = Callable[[int, str], str]
+"""The address of a turn's passage, by its number and title."""
+_TAG = re.compile(r"<(/?)([a-z_]{1,20})> *")
+_OPEN = re.compile(r" *(?:<[^<>\n]{0,22}(?:> *)?|[!\]])?\Z")
+"""What the next piece may make a tag, an image or a link of, and blanks, which a step need not end with."""
+_HTML = re.compile(r"<(?=[A-Za-z/!?])")
+
+
+def openai_routes(service: ChatService) -> APIRouter:
+    """`/v1/models` and `/v1/chat/completions`."""
+    router = APIRouter(prefix="/v1")
+    names = [NAME, *(f"{NAME}-{mode}" for mode in service.modes)]
+
+    @router.get("/models")
+    async def models() -> Response:
+        listed = [*names, f"{NAME}{SOURCES}"]
+        rows = [{"id": name, "object": "model", "created": 0, "owned_by": "steprag"} for name in listed]
+        return as_json({"object": "list", "data": rows})
+
+    @router.post("/chat/completions")
+    async def complete(body: CompletionBody, request: Request) -> Response:
+        name = body.model.removesuffix(SOURCES)
+        if name not in names:
+            raise ApiError(404, "model_not_found", f"model {quoted(body.model)} is not one of {', '.join(names)}")
+        if refused := body.refused():
+            raise ApiError(400, "unsupported", refused[1], param=refused[0])
+        question = asked_by(body.messages)
+        if question is None:
+            return _nothing(body)
+        mode = name.removeprefix(NAME).removeprefix("-") or service.mode
+        live = await service.take(TurnRequest(new_id("t"), new_id("v"), question, mode, time.time(),
+                                        history=exchanges(body.messages[:-1])))  # fmt: skip
+
+        def link(n: int, title: str) -> str:
+            return f"{str(request.base_url).rstrip('/')}{source_path(service.access, live.id, n, title)}"
+
+        if body.stream:
+            return stream_of(_chunks(service, live, body, link))
+        return await _whole(service, live, body, request, link)
+
+    return router
+
+
+def asked_by(messages: list[ChatMessage]) -> str | None:
+    """The question of a conversation: its last message, without the documents that Open WebUI puts before it. None
+    where it is a task for the client's own sake. Raises ApiError where it is no user's.
+    """
+    last = messages[-1]
+    text = last.text.strip()
+    if last.role != "user" or not text:
+        raise ApiError(400, "no_question", "the last message must be a user's, with text", param="messages")
+    if text.startswith(TASK):
+        return text.rpartition(DOCUMENTS_END)[2].strip() or None if DOCUMENTS_END in text else None
+    return text
+
+
+def exchanges(messages: list[ChatMessage]) -> tuple[tuple[str, str], ...]:
+    """The earlier questions that an answer followed, with it. System messages are left out: the agent's are its own."""
+    pairs, question = [], None
+    for message in messages:
+        if message.role == "user":
+            question = message.text
+        elif message.role == "assistant" and message.text and question is not None:
+            pairs.append((question, message.text.partition(SOURCE_LIST)[0]))
+            question = None
+    return tuple(pairs)
+
+
+def _nothing(body: CompletionBody) -> Response:
+    """The reply to a task: at once, without a turn and without the engine."""
+    id = new_id("n")
+    if not body.stream:
+        return as_json(completion(id, body.model, NOTHING, usage_of({}), {"ignored": body.ignored}))
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield Chunks(id, body.model, body.ignored).ending(NOTHING, [], usage_of({})) + sse("[DONE]")
+
+    return stream_of(chunks())
+
+
+async def _chunks(service: ChatService, live: LiveTurn, body: CompletionBody, link: Link) -> AsyncIterator[bytes]:
+    """The turn as chunks of a chat completion, then `[DONE]`. Cancels the turn where the client leaves."""
+    chunks = Chunks(live.id, body.model, body.ignored)
+    try:
+        async with aclosing(live.follow()) as news:  # pyright: ignore[reportArgumentType] (can be closed)
+            async for events in news:
+                yield b"".join(map(chunks.event, events)) or COMMENT
+        last = live.events[-1]
+        if last["type"] == "turn.failed":
+            yield sse(dumped(error_body(last["message"], "api_error", last["code"])))
+        else:
+            usage = usage_of(last) if body.stream_options and body.stream_options.include_usage else None
+            yield chunks.ending(*_said(body, live, link), usage)
+        yield sse("[DONE]")
+    finally:
+        service.desk.cancel(live.id)  # nothing where it is over
+
+
+async def _whole(
+    service: ChatService, live: LiveTurn, body: CompletionBody, request: Request, link: Link
+) -> Response:  # fmt: skip
+    """The turn as one chat completion. Cancels the turn where the client leaves."""
+    ended = asyncio.ensure_future(_until_over(live))
+    left = asyncio.ensure_future(_until_left(request))
+    try:
+        await asyncio.wait({ended, left}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        service.desk.cancel(live.id)  # nothing where it is over
+        for task in (ended, left):
+            task.cancel()
+    last = live.events[-1]
+    if last["type"] == "turn.failed":
+        raise ApiError(502, last["code"], last["message"])
+    told, (content, annotations) = reasoning_of(live.events), _said(body, live, link)
+    return as_json(completion(
+        live.id, body.model, content, usage_of(last),
+        {"turn": live.id, "events": live.events, "ignored": body.ignored},
+        reasoning_content=told, reasoning=told, annotations=annotations,
+    ))  # fmt: skip
+
+
+def _said(body: CompletionBody, live: LiveTurn, link: Link) -> tuple[str, list[dict[str, Any]]]:
+    """What a turn that ended says, and its annotations."""
+    content, annotations = content_of(live.events), citation_annotations(live.events, link)
+    return content + (source_list(annotations) if body.model.endswith(SOURCES) else ""), annotations
+
+
+async def _until_over(live: LiveTurn) -> None:
+    async with aclosing(live.follow()) as events:  # pyright: ignore[reportArgumentType] (can be closed)
+        async for _ in events:
+            pass
+
+
+async def _until_left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class Reasoning:
+    """A turn's events as the text that a client shows as reasoning: what the agent writes while it writes it, and the
+    titles of what it finds.
+
+    Clients render Markdown and HTML, and what pages and models wrote is a stranger's: tags of actions are left out,
+    others, images and links are made inert.
+    """
+
+    def __init__(self) -> None:
+        self._held, self._begun = "", False
+
+    def of(self, event: Event) -> str:
+        """The text that the event adds; empty for most."""
+        match event["type"]:
+            case "question" if event["question"] != event["asked"]:
+                return f"Question: {inert(event['question'])}\n\n"
+            case "step.delta":
+                return self._written(event["text"])
+            case "step.finished" | "turn.finished":
+                return self._ended()
+            case "passages":
+                titles = [f"- [{item['n']}] {inert(' '.join(item['title'].split()))}\n" for item in event["items"]]
+                return "".join(titles or ["- nothing found\n"]) + "\n"
+            case _:
+                return ""
+
+    def _written(self, piece: str) -> str:
+        text = self._held + piece
+        held = _OPEN.search(text)
+        self._held = held.group() if held else ""
+        return self._shown(text.removesuffix(self._held))
+
+    def _ended(self) -> str:
+        rest, self._held = self._shown(self._held).rstrip(), ""
+        begun, self._begun = self._begun, False
+        return f"{rest}\n\n" if begun or rest else ""
+
+    def _shown(self, text: str) -> str:
+        def named(tag: re.Match[str]) -> str:
+            alone = not self._begun and not text[: tag.start()].strip()
+            return f"{tag[2]}: " if alone and not tag[1] else ""
+
+        shown = inert(_TAG.sub(named, text))
+        self._begun = self._begun or bool(shown.strip())
+        return shown
+
+
+def inert(text: str) -> str:
+    """Text that neither Markdown nor HTML makes an element of that loads or links anything."""
+    return text.replace("<", "‹").replace("](", "] (").replace("![", "! [")
+
+
+def reasoning_of(events: Iterable[Event]) -> str:
+    """The whole reasoning of a turn that ended."""
+    told = Reasoning()
+    return "".join(told.of(event) for event in events).rstrip()
+
+
+def citation_annotations(events: list[Event], link: Link) -> list[dict[str, Any]]:
+    """The passages that the answer rests on, as the API's annotations over the whole answer. Passages that have no
+    address of the web have one of this service.
+    """
+    answer = next((event for event in events if event["type"] == "answer"), None)
+    if answer is None:
+        return []
+    items = {item["n"]: item for event in events if event["type"] == "passages" for item in event["items"]}
+    end = len(content_of(events))
+    return [
+        {"type": "url_citation", "url_citation": {
+            "url": item["url"] or link(one["n"], item["title"]), "title": item["title"],
+            "start_index": 0, "end_index": end}}
+        for one in answer["sources"] if one["cited"] for item in [items[one["n"]]]
+    ]  # fmt: skip
+
+
+def source_list(annotations: list[dict[str, Any]]) -> str:
+    """The cited passages as a list of links, to stand behind the answer; empty where there are none."""
+    cited = [one["url_citation"] for one in annotations]
+    titles = [re.sub(r"[\[\]()]", "", inert(" ".join(one["title"].split()))) for one in cited]
+    rows = [f"{n}. [{title}](<{one['url']}>)" for n, (title, one) in enumerate(zip(titles, cited, strict=True), 1)]
+    return SOURCE_LIST + "\n".join(rows) if rows else ""
+
+
+def content_of(events: list[Event]) -> str:
+    """What the client shows as the answer: the answer, without images and HTML, or why there is none. A `<` that begins
+    no tag stays, as in "a < b".
+    """
+    answer = next((event["content"] for event in events if event["type"] == "answer"), None)
+    if answer is not None:
+        return _HTML.sub("‹", answer).replace("![", "! [")
+    return f"(no answer: {events[-1].get('finish', 'cancelled')})"
+
+
+def usage_of(last: Event) -> dict[str, int]:
+    """A turn's usage in the API's words."""
+    used = last.get("usage", {})
+    prompt, completion = used.get("prompt_tokens", 0), used.get("completion_tokens", 0)
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+class Chunks:
+    """Makes the chunks of one streamed completion."""
+
+    def __init__(self, id: str, model: str, ignored: list[str]) -> None:
+        self._head = {"id": id, "object": "chat.completion.chunk", "created": int(time.time()), "model": model}
+        self._ignored, self._reasoning = ignored, Reasoning()
+
+    def event(self, event: Event) -> bytes:
+        """A chunk for a native event; the first one says which fields of the request change nothing."""
+        delta: dict[str, Any] = {}
+        if event["type"] == "turn.started":
+            delta, event = {"role": "assistant", "content": ""}, {**event, "ignored": self._ignored}
+        if words := self._reasoning.of(event):
+            delta |= {"reasoning_content": words, "reasoning": words}
+        return self._chunk(delta, steprag=event)
+
+    def ending(self, content: str, annotations: list[dict[str, Any]], usage: dict[str, int] | None) -> bytes:
+        """The answer, the reason for the end, and the usage where it was asked for."""
+        last = self._chunk({"content": content, "annotations": annotations}) + self._chunk({}, "stop")
+        return last if usage is None else last + sse(dumped({**self._head, "choices": [], "usage": usage}))
+
+    def _chunk(self, delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        return sse(dumped({**self._head, "choices": [choice], **more}))
+
+
+def completion(
+    id: str, model: str, content: str, usage: dict[str, int], steprag: dict[str, Any], **message: Any
+) -> dict[str, Any]:
+    """A whole completion; `message`: further fields of the answer, `steprag` what is beyond the API."""
+    return {
+        "id": id, "object": "chat.completion", "created": int(time.time()), "model": model,
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": content, **message},
+                     "finish_reason": "stop"}],
+        "usage": usage, "steprag": steprag,
+    }  # fmt: skip

@@ -1,0 +1,196 @@
+"""What the routes of the service share: its parts, the bodies that come in, the event streams that go out."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from fastapi.responses import StreamingResponse
+from fastapi.sse import format_sse_event
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from inference.chat.config import ChatServiceConfig
+from inference.chat.turns.desk import Desk, Full
+from inference.chat.turns.events import LiveTurn
+from inference.chat.turns.store import TurnRequest
+from steprag.errors import quoted
+from steprag.types import Turn
+from steprag.web.app import ApiError
+from steprag.web.guard import Access
+
+COMMENT = b": \n\n"
+"""A message that says nothing: it shows that the stream lives."""
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+STEP_CHARS = 8192
+"""Characters of a step that a person writes."""
+MESSAGES = 200
+"""Messages of a conversation that are read, the last ones."""
+
+
+@dataclass(frozen=True)
+class ChatService:
+    """A service's parts. `model`, `index`: what answers, in words. `mode`: the one that counts where none is asked
+    for. `examples`: questions that the page offers.
+    """
+
+    desk: Desk
+    access: Access
+    limits: ChatServiceConfig
+    model: str
+    index: str
+    mode: str
+    version: str
+    examples: tuple[str, ...] = ()
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Names of the modes there are."""
+        return tuple(self.desk.chat.modes)
+
+    async def take(self, request: TurnRequest) -> LiveTurn:
+        """Accepts a turn. Raises ApiError: 422 for a mode or length that is not allowed, 429 where too many wait."""
+        if request.mode not in self.desk.chat.modes:
+            known = ", ".join(self.modes)
+            raise ApiError(422, "no_such_mode", f"mode {quoted(request.mode)} is not one of {known}", param="mode")
+        if len(request.asked) > (most := self.limits.question_chars):
+            raise ApiError(422, "too_long", f"a question of {len(request.asked)} characters; at most {most}")
+        try:
+            return await self.desk.accept(request)
+        except Full:
+            raise ApiError(429, "busy", "too many questions wait already", after=2) from None
+
+    def ended(self, turn_id: str) -> Turn:
+        """A turn that ended. Raises ApiError: 409 while it is played, 404 where there is none."""
+        turn = self.desk.chat.store.get(turn_id)
+        if turn is not None:
+            return turn
+        if self.desk.live(turn_id):
+            raise ApiError(409, "not_ended", "the turn is not over")
+        raise ApiError(404, "no_such_turn", "there is no such turn")
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class TurnBody(_Body):
+    """`POST /api/turns`."""
+
+    question: Words
+    conversation: Name | None = None
+    mode: str | None = None
+    rewrite: bool = True
+
+
+class ForkBody(_Body):
+    """`POST /api/turns/T/fork`: step `step` of the turn is to be `text`, and the agent goes on from there. `action`:
+    what words without a tag are to be.
+    """
+
+    step: Annotated[int, Field(ge=0, le=1000)]
+    text: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=STEP_CHARS)]
+    action: Name | None = None
+
+
+class FeedbackBody(_Body):
+    """`POST /api/turns/T/feedback`."""
+
+    right: bool
+    answer: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)] | None = None
+
+
+class MessagePart(BaseModel):
+    """A part of an OpenAI message; only texts count."""
+
+    type: str
+    text: str = ""
+
+
+class ChatMessage(BaseModel):
+    """An OpenAI message; fields that the agent has no use for are ignored."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[MessagePart] | None = None
+
+    @property
+    def text(self) -> str:
+        """The message's words."""
+        if isinstance(self.content, list):
+            return "\n".join(part.text for part in self.content if part.type == "text")
+        return self.content or ""
+
+    @property
+    def other_kinds(self) -> set[str]:
+        """Kinds of its parts that are no text."""
+        return {part.type for part in self.content} - {"text"} if isinstance(self.content, list) else set()
+
+
+class StreamOptions(BaseModel):
+    """`stream_options` of a chat completion."""
+
+    include_usage: bool = False
+
+
+def _last(messages: Any) -> Any:
+    return messages[-MESSAGES:] if isinstance(messages, list) else messages
+
+
+class CompletionBody(BaseModel):
+    """`POST /v1/chat/completions`: what counts and what is refused. Other fields are ignored; `ignored` names them.
+
+    Tools are ignored like that: clients offer theirs unasked (Open WebUI 36), and a model need not call any.
+    To ask for a call is refused.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str
+    messages: Annotated[list[ChatMessage], Field(min_length=1), BeforeValidator(_last)]
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int = 1
+    tool_choice: Any = None
+    function_call: Any = None
+
+    def refused(self) -> tuple[str, str] | None:
+        """The field that asks for what the agent cannot do, and why; None where there is none."""
+        if self.n != 1:
+            return "n", "the agent gives one answer a request; n must be 1"
+        for name in ("tool_choice", "function_call"):
+            if getattr(self, name) not in (None, "auto", "none"):
+                return name, f"the agent calls no tools of the client's; {name} must be auto or none"
+        if kinds := self.messages[-1].other_kinds:
+            return "messages", f"the agent reads text alone, no {', '.join(sorted(kinds))}"
+        return None
+
+    @property
+    def ignored(self) -> list[str]:
+        """Names of the fields that change nothing, and "system" where there are system messages."""
+        fields = [name for name, value in (self.model_extra or {}).items() if value not in (None, [], {}, "")]
+        told = {message.role for message in self.messages} & {"system", "developer"}
+        return sorted({*fields, *(["system"] if told else [])} - {"user"})
+
+
+def new_id(kind: str) -> str:
+    """A name that nobody can guess: `kind` and 16 hex digits."""
+    return f"{kind}{secrets.token_hex(8)}"
+
+
+def sse(data: str, id: str | None = None) -> bytes:
+    """A message of an event stream."""
+    return format_sse_event(data_str=data, id=id)
+
+
+def dumped(value: Any) -> str:
+    """A value as JSON in one line."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
+
+
+def stream_of(messages: AsyncIterator[bytes]) -> StreamingResponse:
+    """An event stream."""
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(messages, media_type="text/event-stream", headers=headers)

@@ -1,0 +1,1 @@
+"""A turn: played, told again, kept."""

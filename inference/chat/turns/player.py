@@ -1,0 +1,187 @@
+"""Plays a turn with the one agent, and tells it as events."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from inference.chat.memory import ROLE, Rewriter
+from inference.chat.turns import events
+from inference.chat.turns.citations import citations, numbered
+from inference.chat.turns.events import Event, LiveTurn
+from inference.chat.turns.store import TurnRequest, TurnStore
+from steprag.agent.environment import Environment
+from steprag.agent.open import Agent
+from steprag.agent.retriever import Choosing, Retriever, url_of
+from steprag.agent.rollout import Asked, Heard, Taken, rollout
+from steprag.batch.journal import Journal, QuestionCalls
+from steprag.policy.client import Model
+from steprag.policy.replies import HeardPolicy
+from steprag.types import Episode, Found, Passage, Question, State, Turn, Usage
+
+
+@dataclass(frozen=True)
+class ChatAgent:
+    """What all turns share. `modes`: the agent's environment in each; they differ in their retriever and depth alone.
+    `rewriter`: None where questions stay as they are typed.
+    """
+
+    modes: Mapping[str, Environment]
+    policy: Model
+    rewriter: Rewriter | None
+    journal: Journal
+    store: TurnStore
+    history: int
+    seed: int
+
+    def environment(self, mode: str) -> Environment:
+        """The environment of a mode; of a mode that the service no longer has, that of the first."""
+        return self.modes.get(mode) or next(iter(self.modes.values()))
+
+
+async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
+    """Plays the turn and publishes its events but for the last one. Raises RequestError, and what an engine's end
+    raises.
+    """
+    request, journal = live.request, chat.journal
+    calls = journal.question(Question(request.id, request.asked, ()), live=True)
+    if request.given and request.parent:
+        calls.searched_as(request.parent)
+    seen = await _seen(chat, calls, request)
+    live.publish(events.question(request.asked, seen))
+    teller = _Teller(live, chat.environment(request.mode).retriever)
+    agent = calls.agent(Agent(chat.environment(request.mode), _heard(chat.policy, teller)))
+    state = agent.environment.start(seen)
+    if request.given:
+        state = await agent.environment.opened(state)  # as in the turn that it forks
+        teller.found(agent.environment, state)
+    for place, step in enumerate(request.given):
+        state = await agent.environment.apply(state, step)
+        live.publish(events.step_finished(place, step, given=True))
+        if place < len(request.given) - 1:  # what the last one found is the first thing that the rollout tells
+            teller.found(agent.environment, state)
+    turns = rollout(agent.environment, agent.policy.policy, state, seed=chat.seed)
+    async with aclosing(turns) as played:  # pyright: ignore[reportArgumentType] (a generator, which can be closed)
+        async for turn in played:
+            match turn:
+                case Asked():
+                    teller.asked(turn)
+                case Taken():
+                    teller.taken(agent.environment, turn)
+                case Episode():
+                    return await _ended(request, turn, agent.environment, live)
+                case Heard():
+                    pass
+    raise RuntimeError("a rollout ended without its episode")
+
+
+async def _seen(chat: ChatAgent, calls: QuestionCalls, request: TurnRequest) -> str:
+    """The question for the agent: the person's own words, or rewritten to stand alone."""
+    if request.question is not None:
+        return request.question
+    if chat.rewriter is None or not request.rewrite:
+        return request.asked
+    history = request.history
+    if history is None:
+        history = chat.store.exchanges(request.parent, chat.history)
+    rewriter = chat.rewriter
+    policy = calls.policy(rewriter.model.policy, ROLE, rewriter.model.gate)
+    lately = history[-chat.history :] if chat.history else ()
+    return await rewriter.standalone(policy, lately, request.asked, seed=chat.seed)
+
+
+def _heard(policy: Model, teller: _Teller) -> Model:
+    return replace(policy, policy=HeardPolicy(policy.policy, teller.heard))
+
+
+async def _ended(request: TurnRequest, episode: Episode, environment: Environment, live: LiveTurn) -> Turn:
+    """The turn of a finished episode; its answer is published."""
+    if episode.prediction is not None:
+        live.publish(await answer_event(episode.state, environment))
+    state = episode.state
+    found = tuple(row for place, row in enumerate([*state.earlier, state.passages]) if _led(environment, state, place))
+    return turn_of(request, question=state.question, steps=state.steps, passages=found, usage=episode.usage,
+                   finish=episode.finish, prediction=episode.prediction, refused=episode.refused or None,
+                   seconds=live.seconds)  # fmt: skip
+
+
+def _led(environment: Environment, state: State, place: int) -> bool:
+    """Whether a search led to the state that had `place` steps."""
+    return environment.searched(State(state.question, state.steps[:place]))
+
+
+def turn_of(request: TurnRequest, *, passages: tuple[Any, ...] = (), **fields: Any) -> Turn:
+    """The record of a request's turn; `passages` by search, best first."""
+    listed = tuple(tuple(Found(p.id, p.title, p.score) for p in row) for row in passages)
+    blank = {"prediction": None, "steps": request.given, "usage": Usage(), "question": request.asked}
+    return Turn(id=request.id, golden_answers=(), passages=listed, conversation=request.conversation,
+                asked=request.asked, mode=request.mode, time=request.time, parent=request.parent,
+                given=len(request.given), **{**blank, **fields})  # fmt: skip
+
+
+async def answer_event(state: State, environment: Environment) -> Event:
+    """The answer that `state` ends with, and what it rests on; a thread compares the texts."""
+    grammar = environment.profile.grammar
+    keeps = frozenset(action.name for action in grammar.actions if action.keeps and not action.terminal)
+    return events.answer(state.steps[-1].content, await asyncio.to_thread(citations, state, keeps))
+
+
+class _Teller:
+    """Turns what a rollout yields, and what its policy writes, into a live turn's events."""
+
+    def __init__(self, live: LiveTurn, origin: Retriever) -> None:
+        self._live, self._origin = live, origin
+        self._place, self._text = 0, ""
+        self._since, self._usage = time.monotonic(), Usage()
+
+    def asked(self, turn: Asked) -> None:
+        self._place, self._text, self._since = len(turn.state.steps), "", time.monotonic()
+        self._usage = turn.usage
+        self._live.publish(events.step_started(self._place, turn.observation.allowed))
+
+    def heard(self, piece: str) -> None:
+        self._text += piece
+        self._live.publish(events.step_delta(self._place, piece))
+
+    def taken(self, environment: Environment, turn: Taken) -> None:
+        if turn.step is not None:
+            rest = turn.step.text.removeprefix(self._text)
+            if rest and turn.step.text.startswith(self._text):  # the closing tag, at which the engine stopped
+                self._live.publish(events.step_delta(self._place, rest))
+            used = _difference(turn.usage, self._usage)
+            seconds = time.monotonic() - self._since
+            self._live.publish(events.step_finished(self._place, turn.step, used, seconds))
+        if turn.searched:
+            self.found(environment, turn.state)
+
+    def found(self, environment: Environment, state: State) -> None:
+        """Publishes what the search behind a state found; nothing where none led there."""
+        if told := found_event(environment, state, self._origin):
+            self._live.publish(told)
+
+
+def found_event(environment: Environment, state: State, origin: Retriever) -> Event | None:
+    """What the search that led to `state` found; None where none did. `origin`: the retriever behind the journal, which
+    may say why it searched where it did.
+    """
+    if not environment.searched(state):
+        return None
+    found = [*state.earlier, state.passages]
+    query = state.steps[-1].content if state.steps else state.question
+    choice = origin.choice(query) if isinstance(origin, Choosing) else None
+    source = choice.source if choice else _source(state.passages)
+    return events.passages(len(state.steps) - 1, source, state.passages, numbered(found), choice and choice.why)
+
+
+def _source(passages: tuple[Passage, ...]) -> str:
+    """Where passages came from, as their ids say."""
+    kinds = {"web" if url_of(passage.id) else "local" for passage in passages}
+    return "both" if len(kinds) > 1 else next(iter(kinds), "local")
+
+
+def _difference(after: Usage, before: Usage) -> Usage:
+    return Usage(*(late - early for late, early in zip(vars(after).values(), vars(before).values(), strict=True)))

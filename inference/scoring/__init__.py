@@ -1,0 +1,1 @@
+"""Predictions to scores: figures, comparison, judges, tables."""

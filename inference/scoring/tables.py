@@ -1,0 +1,135 @@
+"""The tables of `steprag compare`, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from inference.scoring.figures import KINDS, MAIN, shown
+from inference.scoring.runs_compared import Scored, difference, groups_of
+from inference.scoring.scores import ERRORS, mean
+
+FORCED = "Forced: not checked for end, questions, index and harness; over the questions that all runs came to."
+
+
+def markdown(head: list[str], rows: Iterable[list[str]]) -> str:
+    """A table."""
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *("| " + " | ".join(row) + " |" for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def main_table(rows: list[dict[str, Any]], forced: bool = False) -> str:
+    """The short table, percentages with their intervals; with strict EM where a question of any run failed."""
+    head = ["run", "questions", *(KINDS[name].label for name in MAIN), "EM over the first (95 % interval, p)"]
+    strict = any(line["failed"] for line in rows)
+    if strict:
+        head += ["strict EM (failed is wrong)", "over the first"]
+    if "over_search" in rows[0]:
+        head += ["over-search", "under-search"]
+    return markdown(head, (_cells(line, strict) for line in rows)) + (f"\n{FORCED}\n" if forced else "")
+
+
+def _cells(line: dict[str, Any], strict: bool) -> list[str]:
+    cells = [line["run"], f"{line['questions']}" + (f" (+{line['failed']} failed)" if line["failed"] else "")]
+    cells += [_with_range(line, name) for name in ("em", "f1")]
+    cells += [_percent(line[name]) for name in ("cover", "gold_recall", "format")]
+    cells += [f"{line['steps']:.1f}", f"{line['searches']:.1f}", f"{line['tokens']:,.0f}"]
+    if "gain_em" in line:
+        low, em, high = (shown("share", line[f"gain_{end}"], "+") for end in ("low", "em", "high"))
+        cells.append(f"{em} ({low} to {high}, p {line['gain_p']:.3g})")
+    else:
+        cells.append("")
+    if strict:
+        gained = shown("share", line["gain_strict"], "+") if "gain_strict" in line else ""
+        cells += [_percent(line["strict_em"]), gained]
+    return cells + [
+        "" if line[name] is None else f"{_percent(line[name])} of {line[of]}"
+        for name, of in (("over_search", "known_alone"), ("under_search", "unknown_alone"))
+        if name in line
+    ]
+
+
+def _with_range(line: dict[str, Any], name: str) -> str:
+    return f"{_percent(line[name])} ({_percent(line[f'{name}_low'])} to {_percent(line[f'{name}_high'])})"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else shown("share", value)
+
+
+def by_group(runs: list[Scored]) -> str:
+    """EM of each run on each group of questions, and of every run but the first its difference from that; "" without
+    groups.
+    """
+    groups = groups_of(runs)
+    if not groups:
+        return ""
+    head = ["EM by kind of question", *(f"{name} ({len(part[0].scores)})" for name, part in groups.items())]
+    rows = (
+        [run.name, *(_group_cell(part[place], part[0]) for part in groups.values())] for place, run in enumerate(runs)
+    )
+    return "\n" + markdown(head, rows)
+
+
+def _group_cell(run: Scored, base: Scored) -> str:
+    em = _percent(mean(one.em for one in run.scores.values()))
+    if run.name == base.name:
+        return em
+    gain = difference(run, base)
+    return f"{em} ({shown('share', gain.low, '+')} to {shown('share', gain.high, '+')})"
+
+
+def quality_tables(quality: Mapping[str, dict[str, Any]]) -> str:
+    """The figures with their intervals and differences from the first run, completions, errors; `quality` holds what
+    `inference.scoring.runs_compared.quality` tells of every run, by its name.
+    """
+    names, told = list(quality), list(quality.values())
+    named = [kind for kind in KINDS.values() if any(kind.name in one["figures"] for one in told)]
+    parts = [
+        markdown(["figure (95 % interval; less the first run)", *names, "means"],
+                 [[kind.label, *(_figure(one, kind.name) for one in told), kind.definition] for kind in named]),
+        markdown(["completions that follow the grammar, %", *names], _by_action([one["written"] for one in told])),
+        markdown(["predictions by error", *names, "means"],
+                 [[kind, *(_share(one["errors"], kind) for one in told), means] for kind, means in ERRORS.items()
+                  if any(kind in one["errors"] for one in told)]),
+    ]  # fmt: skip
+    notes = [f"{name}: {words}" for name, one in quality.items() for words in _notes(one["counted_with"])]
+    return "".join(f"\n{part}" for part in parts) + "".join(f"\n{note}\n" for note in notes)
+
+
+def _figure(told: dict[str, Any], name: str) -> str:
+    one, gained = told["figures"].get(name), told["gains"].get(name)
+    if one is None:
+        return ""
+    value, low, high = (shown(one["unit"], one[key]) for key in ("value", "low", "high"))
+    text = f"{value} ({low} to {high}), n {one['n']}"
+    if not gained:
+        return text
+    value, low, high = (shown(one["unit"], gained[key], "+") for key in ("value", "low", "high"))
+    return f"{text}; {value} ({low} to {high})"
+
+
+def _by_action(each: list[dict[str, Any]]) -> list[list[str]]:
+    actions = list(dict.fromkeys(one["action"] for told in each for one in told["actions"]))
+    parts = [{one["action"]: one for one in told["actions"]} for told in each]
+    rows = [["all", *(_kept(told) for told in each)]]
+    return rows + [[action, *(_kept(part.get(action)) for part in parts)] for action in actions]
+
+
+def _kept(one: dict[str, Any] | None) -> str:
+    if not one or not one["n"]:
+        return ""
+    reasons = "".join(f", {reason} {count}" for reason, count in one["reasons"].items())
+    return f"{_percent(one['value'])} ({_percent(one['low'])} to {_percent(one['high'])}), n {one['n']}{reasons}"
+
+
+def _share(errors: dict[str, int], kind: str) -> str:
+    count = errors.get(kind, 0)
+    return f"{count} ({_percent(count / max(1, sum(errors.values())))} %)"
+
+
+def _notes(counted: dict[str, Any]) -> list[str]:
+    notes = [counted["missing"]] if "missing" in counted else []
+    if bert := counted.get("bertscore"):
+        notes.append(f"BERTScore by {bert['model']}, layer {bert['layer']}, weights {bert['weights']}")
+    return notes

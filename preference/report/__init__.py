@@ -1,0 +1,1 @@
+"""What a pairs folder says of itself: the report, the data card, plots, leakage."""

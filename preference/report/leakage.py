@@ -1,0 +1,251 @@
+"""`steprag pairs leakage`: are questions or prompts of a pairs folder in the files that models are evaluated on?
+
+Four checks, each listing what it found: equal ids, unless they are unique within one file only (`test_0`); equal
+questions after normalisation; an evaluation question of which `ngram` words in a row stand in a prompt or a step
+(shorter questions whole, from 6 words); near duplicates by the cosine of sentence vectors. A warning names PopQA's
+questions: PopQA has no train split, so they can only come from the set that it is scored on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from preference.config import LeakageConfig, LeakageStageConfig
+from preference.report.write import note_leakage
+from steprag.cli import guarded
+from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.console.progress import Progress, say
+from steprag.engines.pretrained import loading
+from steprag.engines.threads import one_load
+from steprag.records.inputs import is_per_file, read_questions
+from steprag.records.jsonl import existing, file_hash, read_records, read_rows, shaped
+from steprag.scores.gold import is_popqa
+from steprag.scores.metrics import normalise
+from steprag.types import Question
+
+KINDS = ("id", "text", "ngram", "embedding")
+SHORTEST = 6
+"""Words that a question needs for its words to be looked for in prompts."""
+
+
+Run = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An evaluation file: its questions, and places in that list by id, by normalised text and by run of words."""
+
+    path: Path
+    name: str
+    questions: list[Question]
+    ids: dict[str, int]
+    texts: dict[str, int]
+    runs: dict[Run, int]
+
+
+def main(argv: list[str]) -> int:
+    """Runs `steprag pairs leakage`; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="steprag pairs leakage", description="Looks for questions of evaluation files in a pairs folder."
+    )
+    parser.add_argument("--pairs", required=True, metavar="DIR", help="folder that steprag pairs wrote")
+    parser.add_argument("--against", nargs="+", required=True, metavar="FILE", help="evaluation questions, JSON Lines")
+    parser.add_argument("--json", action="store_true", help="what was found as JSON on standard output")
+    add_options(parser, LeakageStageConfig)
+    given = parse_arguments(parser, argv)
+    config = config_from(LeakageStageConfig, given, leakage__against=given.against).leakage
+    found = check_folder(existing(given.pairs, "pairs folder"), config)
+    sys.stdout.write(json.dumps(found, ensure_ascii=False, indent=2) + "\n" if given.json else _lines(found))
+    return 0
+
+
+def check_folder(folder: Path, config: LeakageConfig) -> dict[str, Any]:
+    """Checks a finished pairs folder, writes `leakage.json` and says so in the card; returns what was found."""
+    questions = list(read_records(existing(folder / "questions.jsonl", "questions of the pairs folder"), Question))
+    paths = [existing(name, "evaluation file") for name in config.against]
+    files = [read_evaluation(path, name, config.ngram) for path, name in zip(paths, _names(paths), strict=True)]
+    matches = [match for file in files for match in _same_questions(questions, file)]
+    matches += _runs_in_prompts(folder, files)
+    if config.encoder:
+        matches += near_duplicates(questions, files, config.encoder, config.similarity)
+    found = _found(questions, files, matches, config)
+    note_leakage(folder, found)
+    for warning in found["warnings"]:
+        say(f"leakage: {warning}")
+    return found
+
+
+def _names(paths: list[Path]) -> list[str]:
+    """What the report calls the files: by their names, or as they were given where two are called alike."""
+    names = [path.name for path in paths]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+
+
+def read_evaluation(path: Path, name: str, ngram: int) -> Evaluation:
+    """The questions of an evaluation file, ready to be looked up."""
+    questions = read_questions(path)
+    texts = [normalise(question.question) for question in questions]
+    runs = {run: place for place, text in enumerate(texts) for run in _runs(tuple(text.split()), ngram)}
+    return Evaluation(
+        path,
+        name,
+        questions,
+        ids={question.id: place for place, question in enumerate(questions)},
+        texts={text: place for place, text in enumerate(texts)},
+        runs=runs,
+    )
+
+
+def _runs(words: Run, ngram: int) -> list[Run]:
+    """Every `ngram` words in a row; a question of fewer words whole, unless it is too short to tell anything."""
+    if len(words) < ngram:
+        return [words] if len(words) >= SHORTEST else []
+    return [words[start : start + ngram] for start in range(len(words) - ngram + 1)]
+
+
+def _same_questions(questions: list[Question], file: Evaluation) -> Iterator[dict[str, Any]]:
+    for question in questions:
+        if not is_per_file(question.id) and (place := file.ids.get(question.id)) is not None:
+            yield _match("id", file, place, question.id)
+        if (place := file.texts.get(normalise(question.question))) is not None:
+            yield _match("text", file, place, question.id)
+
+
+def _match(kind: str, file: Evaluation, place: int, question_id: str, **more: Any) -> dict[str, Any]:
+    other = file.questions[place]
+    return {"kind": kind, "file": file.name, "question_id": question_id, "evaluation_id": other.id,
+            "evaluation_question": other.question, **more}  # fmt: skip
+
+
+def _runs_in_prompts(folder: Path, files: list[Evaluation]) -> list[dict[str, Any]]:
+    """One match for every question of the folder and evaluation question of which a run of words was found."""
+    lengths: dict[Run, set[int]] = {}  # by the first two words of a run, how long it may be
+    for run in (run for file in files for run in file.runs):
+        lengths.setdefault(run[:2], set()).add(len(run))
+    seen: set[int] = set()
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for path in sorted(folder.glob("*.train.jsonl")) + sorted(folder.glob("*.val.jsonl")):
+        for number, row in read_rows(path):
+            with shaped(path, line=number):
+                texts, question_id = list(_texts(row)), str(row["question_id"])
+            for text in texts:
+                if (key := hash(text)) in seen:
+                    continue
+                seen.add(key)
+                for run in _candidate_runs(normalise(text).split(), lengths):
+                    for file in files:
+                        if (place := file.runs.get(run)) is not None:
+                            match = _match("ngram", file, place, question_id, words=" ".join(run))
+                            found.setdefault((match["file"], match["evaluation_id"], match["question_id"]), match)
+    return list(found.values())
+
+
+def _candidate_runs(words: list[str], lengths: dict[Run, set[int]]) -> Iterator[Run]:
+    for start in range(len(words) - 1):
+        for length in lengths.get((words[start], words[start + 1]), ()):
+            yield tuple(words[start : start + length])
+
+
+def _texts(row: dict[str, Any]) -> Iterator[str]:
+    """What a row would teach: its prompt but for the system message, and its completions."""
+    yield from (str(message["content"]) for message in row["prompt"] if message["role"] != "system")
+    for name in ("chosen", "rejected", "completion"):
+        yield from (str(message["content"]) for message in row.get(name, ()))
+    for completion in row.get("completions", ()):
+        yield from (str(message["content"]) for message in completion)
+
+
+def near_duplicates(
+    questions: list[Question], files: list[Evaluation], encoder: str, least: float
+) -> list[dict[str, Any]]:
+    """For every question, the evaluation questions whose vectors have a cosine of `least` or more with its own."""
+    model = _load(encoder)
+    everything = [question.question for question in questions]
+    vectors = _encode(model, everything)
+    matches: list[dict[str, Any]] = []
+    for file in files:
+        others = _encode(model, [question.question for question in file.questions])
+        for start in range(0, len(vectors), 1024):  # a block of cosines at a time
+            cosines = vectors[start : start + 1024] @ others.T
+            for row, place in np.argwhere(cosines >= least):
+                cosine = round(float(cosines[row, place]), 4)
+                matches.append(_match("embedding", file, int(place), questions[start + row].id, cosine=cosine))
+    return matches
+
+
+def _load(encoder: str) -> Any:
+    """A sentence-transformers model: `minilm`, the embedded one, or a folder. Raises ConfigError."""
+    from steprag.engines.models import embedded_encoder
+
+    folder = embedded_encoder() if encoder == "minilm" else existing(encoder, "encoder")
+    with one_load(), loading(f"leakage.encoder {folder}"):
+        from sentence_transformers import SentenceTransformer
+
+        return SentenceTransformer(
+            str(folder), device="cpu", local_files_only=True, trust_remote_code=False,
+            model_kwargs={"use_safetensors": True},
+        )  # fmt: skip
+
+
+def _encode(model: Any, texts: list[str]) -> np.ndarray:
+    """Unit vectors, one a text."""
+    with Progress("leakage: vectors", len(texts), "questions") as bar:
+        rows = []
+        for start in range(0, len(texts), 256):
+            batch = texts[start : start + 256]
+            rows.append(model.encode(batch, normalize_embeddings=True, show_progress_bar=False))
+            bar.advance(len(batch))
+    return np.concatenate(rows) if rows else np.zeros((0, 1), dtype=np.float32)
+
+
+def _found(
+    questions: list[Question], files: list[Evaluation], matches: list[dict[str, Any]], config: LeakageConfig
+) -> dict[str, Any]:
+    """The matches with their counts: a question that is in a file twice counts once a kind."""
+    pairs = {(match["file"], match["kind"], match["question_id"]) for match in matches}
+    counts = Counter((file, kind) for file, kind, _ in pairs)
+    warnings = []
+    if popqa := [question.id for question in questions if is_popqa(question)]:
+        warnings.append(
+            f"{len(popqa)} questions are PopQA's, which has no train split: they can only come from its test set, so a "
+            "model trained on this folder must not be scored on PopQA"
+        )
+    for file in files:
+        if total := len({q for name, _, q in pairs if name == file.name}):
+            warnings.append(f"{total} of {len(questions)} questions overlap with {file.name}")
+    return {
+        "questions": len(questions),
+        "config": config.model_dump(include={"ngram", "encoder", "similarity"}),
+        "kinds": [kind for kind in KINDS if kind != "embedding" or config.encoder],
+        "files": [
+            {"file": file.name, "sha256": file_hash(file.path), "questions": len(file.questions),
+             "found": {kind: counts[file.name, kind] for kind in KINDS}}
+            for file in files
+        ],
+        "warnings": warnings,
+        "matches": matches,
+    }  # fmt: skip
+
+
+def _lines(found: dict[str, Any]) -> str:
+    head = f"{'evaluation file':<32}{'questions':>10}" + "".join(f"{kind:>11}" for kind in found["kinds"])
+    rows = [
+        f"{file['file']:<32}{file['questions']:>10}" + "".join(f"{file['found'][kind]:>11}" for kind in found["kinds"])
+        for file in found["files"]
+    ]
+    return "\n".join(
+        [head, *rows, f"{len(found['matches'])} matches of {found['questions']} questions: leakage.json", ""]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Keys of commands: sections, recipes, environment, options."""

@@ -1,0 +1,250 @@
+"""Configuration: one way to fill the typed sections of a command (`steprag.config.sections`).
+
+Precedence: command line over environment (`STEPRAG_SEARCH__ROLLOUTS=32`) over file (`--config`) over default. Each
+command lists its sections in a `StageConfig` of its own, and a section means one thing in all of them. An unknown key
+is a ConfigError that names the nearest known one; a variable of the environment may be meant for another command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from steprag.config.sections import RetrieverConfig, Section
+from steprag.console.progress import say
+from steprag.errors import ConfigError, quoted
+from steprag.net.hosts import is_local
+from steprag.records.yaml_files import parsed, read_yaml
+
+PREFIX = "STEPRAG_"
+INDEX = "index"
+"""The key of a recipe, and the option, that name what is searched."""
+OPTION = "config:"
+"""Before the dotted key, where argparse keeps the value of an option that sets one."""
+
+
+class StageConfig(Section):
+    """Base of a command's configuration; `load_config` fills it.
+
+    `names_index`: a recipe may also say `index`, which stands in for `--index` (`index_of`) and is no key beside it.
+    """
+
+    names_index: ClassVar[bool] = False
+
+
+Config = TypeVar("Config", bound=StageConfig)
+Values = dict[str, Any]
+"""Sections and keys, nested as in a recipe."""
+
+
+def load_config(
+    cls: type[Config], file: str | None = None, overrides: Mapping[str, Any] | None = None, base: Values | None = None
+) -> Config:
+    """The configuration of a command.
+
+    `overrides` maps dotted keys to values (text as a command line gives it, or typed); `base` holds sections that
+    stand in for the defaults. Raises ConfigError for an unknown key, naming the nearest known one, or a bad value.
+    """
+    recipe = read_yaml(Path(file)) if file is not None else {}
+    if cls.names_index:
+        recipe = {key: value for key, value in recipe.items() if key != INDEX}
+    values: Values = {}
+    for layer in (base or {}, recipe, _nested(environment(cls)), _nested(overrides or {})):
+        values = _over(cls, values, layer)
+    try:
+        config = cls.model_validate(values)
+    except ValidationError as error:
+        told = _explain(cls, error)
+        raise ConfigError(f"{file}: {told}" if _stands_in(error, recipe) else told) from None
+    for name, said in recipe.items():
+        section = getattr(config, name)
+        url = said.get("base_url") if isinstance(said, dict) else None
+        if isinstance(section, Section) and url == vars(section).get("base_url"):
+            _tell_of_key(file, url, section.key_variable, named=section.key_variable in said.values())
+    return config
+
+
+def _tell_of_key(file: str | None, url: str | None, variable: str | None, *, named: bool = False) -> None:
+    """Says where a recipe, which may be a stranger's, decides who gets a key. `named`: it names the variable too."""
+    if url and variable and (named or (os.environ.get(variable) and not is_local(url))):
+        say(f"warning: {file} sends what ${variable} holds to {url[:200]}; is that endpoint yours?")
+
+
+def environment(cls: type[StageConfig]) -> dict[str, str]:
+    """The dotted keys of `cls` that variables STEPRAG_SECTION__KEY set, as text.
+
+    A variable of a key that another command has is left to it. Raises ConfigError for one that no command has. Names
+    without "__" set the keys that stand in no section; others of them are no keys (STEPRAG_CACHE, a token's name).
+    """
+    own, given, foreign = {key for key, _ in leaves(cls)}, {}, {}
+    for name, value in os.environ.items():
+        if not name.startswith(PREFIX):
+            continue
+        key = name.removeprefix(PREFIX).lower().replace("__", ".")
+        if key in own:
+            given[key] = value
+        elif "." in key:
+            foreign[key] = name
+    if foreign and (unknown := sorted(foreign.keys() - (known := _every_key()))):
+        raise ConfigError(f"${foreign[unknown[0]]}: {_unknown(unknown[0], sorted(known))}")
+    return given
+
+
+def _every_key() -> set[str]:
+    """The dotted keys of all commands. Loads their configurations, which need no extra."""
+    from steprag.cli import CONFIGS
+
+    places = [each.split(":") for each in CONFIGS]
+    return {key for module, name in places for key, _ in leaves(getattr(importlib.import_module(module), name))}
+
+
+def _nested(dotted: Mapping[str, Any]) -> Values:
+    """{"a.b": "1"} as {"a": {"b": 1}}; later keys win."""
+    values: Values = {}
+    for key, value in dotted.items():
+        *sections, leaf = key.split(".")
+        section = values
+        for name in sections:
+            section = section.setdefault(name, {})
+        section[leaf] = _scalar(value)
+    return values
+
+
+def _over(cls: type[BaseModel], below: Values, above: Values) -> Values:
+    """Both, section by section of `cls`; where both have a key, `above` wins whole, also over a mapping."""
+    both = dict(below)
+    for key, value in above.items():
+        old, section = both.get(key), _section(cls, key)
+        both[key] = value
+        if section is not None and isinstance(old, dict) and isinstance(value, dict):
+            both[key] = _over(section, old, value)
+    return both
+
+
+def _section(cls: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """The class of the section of that name; None where the name is a key's, or unknown."""
+    kind = cls.model_fields[name].annotation if name in cls.model_fields else None
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def with_preset(cls: type[BaseModel], given: Values, presets: Mapping[str, Values], name: object) -> Values:
+    """What is given over the preset of that name, or alone where there is none: validation refuses unknown names."""
+    preset = presets.get(name) if isinstance(name, str) else None
+    return _over(cls, preset or {}, given)
+
+
+def _stands_in(error: ValidationError, recipe: Values) -> bool:
+    """Whether the first complaint is about something that the recipe says."""
+    value: Any = recipe
+    for part in error.errors()[0]["loc"]:
+        if not isinstance(value, dict) or part not in value:
+            return False
+        value = value[part]
+    return bool(recipe)
+
+
+def leaves(cls: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every dotted key of a configuration with its field."""
+    for name, field in cls.model_fields.items():
+        if section := _section(cls, name):
+            yield from leaves(section, f"{prefix}{name}.")
+        else:
+            yield prefix + name, field
+
+
+def add_options(parser: argparse.ArgumentParser, cls: type[StageConfig]) -> None:
+    """`--config FILE` and one `--dotted.key` for every leaf, with its description and default in the help."""
+    parser.add_argument("--config", metavar="FILE", help="YAML recipe; options below override it")
+    group = parser.add_argument_group("configuration")
+    for key, field in leaves(cls):
+        default = field.get_default(call_default_factory=True)
+        text = f"{field.description or ''} [{'none' if default is None else default}]".replace("%", "%%")
+        group.add_argument(f"--{key}", dest=f"{OPTION}{key}", default=argparse.SUPPRESS, metavar="X", help=text)
+
+
+def config_from(cls: type[Config], arguments: argparse.Namespace, **shortcuts: Any) -> Config:
+    """The configuration that parsed arguments describe. `shortcuts` are dotted keys ("__" for ".") set by other
+    options.
+    """
+    given = options_from(arguments)
+    short = {key.replace("__", "."): value for key, value in shortcuts.items() if value is not None}
+    return load_config(cls, arguments.config, {**given, **short})
+
+
+def index_of(arguments: argparse.Namespace) -> str:
+    """What `--index` names, or else the recipe's key `index`. Raises ConfigError where neither does."""
+    recipe = read_yaml(Path(arguments.config)) if arguments.index is None and arguments.config is not None else {}
+    named = recipe.get(INDEX) if arguments.index is None else arguments.index
+    if isinstance(named, str) and named:
+        if recipe and "://" in named:
+            said = recipe.get("retriever")
+            token = said.get("token_env") if isinstance(said, dict) else None
+            _tell_of_key(arguments.config, named, str(token or RetrieverConfig().token_env))
+        return named
+    if named is not None:
+        where = arguments.config if arguments.index is None else "--index"
+        raise ConfigError(f"{where}: index names a folder, a URL or a file, not {quoted(named)}")
+    raise ConfigError("give --index, or a recipe (--config FILE) with the key index")
+
+
+def options_from(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The dotted options that were given, as text."""
+    return {key.removeprefix(OPTION): value for key, value in vars(arguments).items() if key.startswith(OPTION)}
+
+
+def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """Like `parser.parse_args`, but an unknown option is a ConfigError that names the nearest known one."""
+    parser.allow_abbrev = False  # a shortened option would hide a misspelt one
+    arguments, rest = parser.parse_known_args(argv)
+    if rest:
+        name = rest[0].split("=")[0]
+        raise ConfigError(f"{parser.prog}: unknown option {quoted(name)}{nearest(name, [*_options(parser)])}")
+    return arguments
+
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Every option of a parser and of its subcommands."""
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for subcommand in action.choices.values():
+                yield from _options(subcommand)
+
+
+def _scalar(value: Any) -> Any:
+    """Text from the command line as YAML would read it, so that `none`, `true` and numbers mean what they say."""
+    if not isinstance(value, str):
+        return value
+    if value.lower() == "none":
+        return None
+    return parsed(value, "an option") if value.startswith(("[", "{")) else value
+
+
+def _explain(cls: type[StageConfig], error: ValidationError) -> str:
+    """One line for the first complaint: the dotted key, what is wrong with it, and the nearest known key."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "value_error":  # a validator of ours, whose message says it all
+        return f"{f'{key}: ' if key else ''}{first['msg'].removeprefix('Value error, ')}"
+    if first["type"] != "extra_forbidden":
+        return f"{key}: {first['msg'].lower()}, not {quoted(first['input'])}"
+    known = [name for name, _ in leaves(cls)]
+    return _unknown(key, known + sorted({name.rsplit(".", 1)[0] for name in known if "." in name}))
+
+
+def _unknown(key: str, known: Sequence[str]) -> str:
+    return f"unknown key {quoted(key)}{nearest(key, known)}"
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The end of a message about an unknown name: the known one that is meant, or what is known."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(known)[:40])}"

@@ -1,0 +1,189 @@
+"""Sections of the configuration that several commands share: a section means one thing in all of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from steprag.errors import quoted
+from steprag.net.bounded_http import checked_url
+
+Positive = Annotated[int, Field(ge=1)]
+REMOTE = ("openai", "sglang")
+"""Engines that are never started here, only asked."""
+
+
+class Section(BaseModel):
+    """A group of keys; unknown ones are refused, values never change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @property
+    def key_variable(self) -> str | None:
+        """The environment variable that holds the key for the section's `base_url`; None where it has none."""
+        return None
+
+
+class PriceConfig(Section):
+    """Dollars a million tokens."""
+
+    prompt: float = Field(default=0.0, ge=0, description="dollars a million prompt tokens")
+    cached: float | None = Field(default=None, ge=0, description="the same, for cached prompt tokens; none: as prompt")
+    completion: float = Field(default=0.0, ge=0, description="dollars a million completion tokens")
+
+
+class RateConfig(Section):
+    """How fast requests may leave; more wait."""
+
+    requests: Positive | None = Field(default=None, description="requests a minute at most")
+    tokens: Positive | None = Field(default=None, description="prompt and completion tokens a minute at most")
+
+
+class PolicyConfig(Section):
+    """The model that writes steps: what serves it, how it samples, what it costs."""
+
+    engine: Literal["openai", "vllm", "sglang", "llamacpp", "transformers"] = Field(
+        default="llamacpp", description="what serves the model; openai stands for any compatible endpoint"
+    )
+    model: str = Field(default="smollm2-135m-instruct", description="embedded name, path, hub id, or the served name")
+    adapter: str | None = Field(
+        default=None,
+        description="LoRA adapter on a model that is started here: a folder, or a shipped one",
+    )
+    base_url: str | None = Field(
+        default=None, description="endpoint that runs already; without it the engine is started"
+    )
+    api_key_env: str = Field(default="OPENAI_API_KEY", description="environment variable that holds the key")
+    concurrency: Positive = Field(
+        default=4, description="requests in flight at once (slots, where the engine is started)"
+    )
+    context: Positive = Field(
+        default=2048, description="tokens a request may have, answer included, where llamacpp or vllm is started"
+    )
+    temperature: float = Field(default=0.8, ge=0, le=5, description="sampling temperature; 0 is greedy")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="nucleus sampling's share of probability")
+    top_k: int = Field(default=0, ge=0, description="tokens that may be sampled, the likeliest ones; 0: all")
+    min_p: float = Field(
+        default=0.0, ge=0, lt=1, description="probability a sampled token needs, as a share of the likeliest's; 0: any"
+    )
+    max_tokens: Positive = Field(default=128, description="longest completion, in tokens")
+    constrained: bool = Field(default=True, description="have the engine force the step grammar, where it can")
+    timeout: float = Field(default=300.0, gt=0, description="seconds until a request counts as lost")
+    retries: int = Field(default=4, ge=0, description="tries again after 429, 5xx and lost connections")
+    session_header: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9-]+$",
+        description="header that carries the question's id, so that a router sends its requests to one replica",
+    )
+    rate: RateConfig = RateConfig()
+    price: PriceConfig = PriceConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_runs(cls, given: Any) -> Any:
+        """Manifests of earlier versions name a key that is gone; where it was not set it says nothing."""
+        gone = isinstance(given, dict) and given.get("replica_header", "") is None
+        return {key: value for key, value in given.items() if key != "replica_header"} if gone else given
+
+    @model_validator(mode="after")
+    def _sampling_is_known(self) -> Self:
+        if (self.top_k or self.min_p) and self.engine in ("openai", "transformers"):
+            raise ValueError(f"top_k and min_p are for llamacpp, vllm and sglang; engine {self.engine} takes neither")
+        return self
+
+    @model_validator(mode="after")
+    def _adapter_is_used(self) -> Self:
+        if self.adapter is not None and self.remote:  # it would be left out, and the base scored in its name
+            raise ValueError(
+                f"adapter {quoted(self.adapter)} cannot be put on a model behind an endpoint (base_url, or engine "
+                "openai or sglang); serve it there, give its served name as model, and adapter none"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _endpoint_is_known(self) -> Self:
+        if self.base_url is not None:
+            checked_url(self.base_url, "base_url")
+        if self.engine == "sglang" and self.base_url is None:  # its requests would go to OpenAI
+            raise ValueError("engine sglang is not started here; give the base_url of one that runs")
+        return self
+
+    @property
+    def key_variable(self) -> str | None:
+        return self.api_key_env
+
+    @property
+    def remote(self) -> bool:
+        """Whether an endpoint that runs already serves the model; `model` is then a name there, and no file here."""
+        return self.base_url is not None or self.engine in REMOTE
+
+
+class JudgeConfig(PolicyConfig):
+    """The judge is a policy of its own; its replies are short and not sampled."""
+
+    temperature: float = Field(default=0.0, ge=0, le=5, description="sampling temperature; 0 is greedy")
+    max_tokens: Positive = Field(default=16, description="longest reply, in tokens")
+
+
+class EpisodeConfig(Section):
+    """What every episode is bound to, whoever plays it: a search, inference, a conversation, training."""
+
+    depth: Positive = Field(default=7, description="steps in an episode at most; the last can only be an answer")
+    top_k: Positive = Field(default=3, description="passages a query brings")
+    chars: Positive | None = Field(
+        default=None, description="characters of a prompt beyond which a step may only sum up or answer; none: no bound"
+    )
+    screen: bool = Field(
+        default=False, description="take passages without the sentences that read as instructions to a model"
+    )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides an episode, as runs keep it; keys that are not set are left out, as runs before them did."""
+        return self.model_dump(exclude_none=True, exclude=set() if self.screen else {"screen"})
+
+
+class RetrieverConfig(Section):
+    """How passages are found in an index, or asked for at a service."""
+
+    mode: Literal["auto", "dense", "sparse", "hybrid"] = Field(
+        default="auto", description="how passages are ranked; auto: hybrid where the index has both, else the one"
+    )
+    fusion: Literal["scores", "rrf"] = Field(
+        default="scores", description="how hybrid fuses: weighted scores, or reciprocal ranks"
+    )
+    dense_weight: float = Field(
+        default=0.4, ge=0, le=1, description="what the vectors count in hybrid; the sparse ranking the rest"
+    )
+    links: float = Field(
+        default=0.0, ge=0, description="what a passage gains whose title the best ones mention; 0: nothing, 0.6 is good"
+    )
+    reranker: str | None = Field(default=None, description="cross-encoder that orders anew: a folder or a hub id")
+    candidates: Positive = Field(default=50, description="passages that the cross-encoder reads for a query")
+    cache: None = Field(default=None, description="of earlier versions: a run's journal keeps its searches")
+    preload: bool = Field(default=True, description="load the weights at opening; false: at the first search")
+    timeout: float = Field(default=30.0, gt=0, description="seconds until a request to a service counts as lost")
+    retries: int = Field(default=4, ge=0, description="tries again after 429, 5xx and lost connections")
+    token_env: str = Field(
+        default="STEPRAG_RETRIEVER_TOKEN", description="environment variable that holds a service's token"
+    )
+
+
+class JournalConfig(Section):
+    """What a failure of power may take of a run's journal. A process that dies loses nothing either way."""
+
+    sync_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        description="seconds between two writes through to the disk: what a failure of power may lose (0.5 is cheap); "
+        "0: when the system does, often 30",
+    )
+
+
+class PromptConfig(Section):
+    """The prompt profile and its worked examples."""
+
+    profile: str = Field(default="transcript", description="prompt profile: a name in configs/prompts or a YAML file")
+    examples: int = Field(default=0, ge=0, description="worked examples in the system prompt")
+    unchecked: bool = Field(default=False, description="use a checkpoint with prompts that it was not trained on")

@@ -1,0 +1,1 @@
+"""Sockets that need not mean well."""

@@ -1,0 +1,1 @@
+"""What lies on disk: JSON Lines, packed and sealed files, questions, training rows."""

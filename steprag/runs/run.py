@@ -1,0 +1,270 @@
+"""Run folders: what a stage writes, with a manifest that says how it came to be.
+
+A folder belongs to one configuration. Started again with the same one, the run goes on; with another, it is refused
+and nothing is touched. A second process on the same folder is refused as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+import steprag
+from steprag.errors import BudgetReached, ConfigError, DataError, StepragError, quoted
+from steprag.records.jsonl import PARTIAL, LineJournal, read_json, read_rows, write_json
+from steprag.records.sealed import FILES, REMEDY, Listed, check_outputs, outputs, to_facts
+from steprag.types import COUNTABLE
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """An open run folder. `manifest` is written at the start, by `save` and at the end."""
+
+    path: Path
+    manifest: dict[str, Any]
+    metrics: LineJournal
+
+    def note(self, **values: Any) -> None:
+        """Appends a line to `metrics.jsonl`."""
+        self.metrics.append({"time": now(), **values})
+
+    def set(self, **values: Any) -> None:
+        """Sets fields of the manifest (counts, usage, fingerprints); they reach the disk when the run closes."""
+        self.manifest.update(values)
+
+    def save(self, **values: Any) -> None:
+        """Sets fields of the manifest that must outlive a kill."""
+        self.set(**values)
+        write_json(self.path / "manifest.json", self.manifest)
+
+    @property
+    def finished(self) -> bool:
+        """Whether an earlier run with this very configuration ended well here."""
+        return self.manifest.get("previous_status") == "done"
+
+
+@contextmanager
+def open_run(path: Path | str, stage: str, *, identity: dict[str, Any], config: dict[str, Any]) -> Iterator[Run]:
+    """The run folder at `path`, made or continued, locked while the block runs.
+
+    `identity` is what decides the results (configuration without such things as concurrency, hashes of inputs); a
+    folder whose identity differs raises ConfigError. The manifest's status ends as done, partial (the block set it),
+    budget, interrupted or failed.
+    """
+    path = Path(path)
+    with locked(path):
+        for leftover in path.glob(f".*{PARTIAL}"):  # a kill came while the file was being written
+            leftover.unlink()
+        manifest = _manifest(path, stage, identity, config)
+        listed = Listed(path, manifest.pop(FILES, None))  # what is listed may change from here on
+        write_json(path / "manifest.json", manifest)
+        with LineJournal(path / "metrics.jsonl", synced=False) as metrics:
+            run = Run(path, manifest, metrics)
+            yield from _closing(run, listed)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """The folder, made if need be, for this process alone."""
+    lock = FileLock(path / ".lock", timeout=0)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise ConfigError(f"{path} is in use by another process; wait for it or choose another folder") from None
+    except OSError as error:
+        raise ConfigError(f"cannot write into the run folder {path}: {error.strerror or error}") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _closing(run: Run, listed: Listed) -> Iterator[Run]:
+    status = "failed"
+    try:
+        yield run
+        status = run.manifest["status"] if run.manifest["status"] != "running" else "done"
+    except BudgetReached:
+        status = "budget"
+        raise
+    except (KeyboardInterrupt, asyncio.CancelledError):  # asyncio makes the second of Ctrl-C
+        status = "interrupted"
+        raise
+    except StepragError as error:
+        run.set(error=str(error))
+        raise
+    finally:
+        run.set(status=status, ended=now())
+        run.manifest.pop("previous_status", None)
+        if status not in ("failed", "interrupted"):
+            run.set(**{FILES: to_facts(outputs(run.path, listed))})
+        write_json(run.path / "manifest.json", run.manifest)
+
+
+def checked_manifest(path: Path | str, *needed: str) -> dict[str, Any]:
+    """As `read_manifest`, of a run whose results are about to be read: its files are held against the list."""
+    manifest = read_manifest(path, *needed)
+    check_outputs(Path(path), manifest)
+    return manifest
+
+
+def run_of(file: Path, *needed: str) -> dict[str, Any]:
+    """The manifest of the run that a file of results lies in, as `checked_manifest`; empty where it lies in none."""
+    return checked_manifest(file.parent, *needed) if (file.parent / "manifest.json").exists() else {}
+
+
+def read_manifest(path: Path | str, *needed: str) -> dict[str, Any]:
+    """The manifest of a run folder. It has the `needed` keys; its `identity` and `config` are objects. Where they
+    stand there, `prompt` (also of the identity) is an object and `asked` a count.
+
+    Raises ConfigError where there is none, DataError where it is damaged or another program's.
+    """
+    file = Path(path) / "manifest.json"
+    if not file.is_file():
+        raise ConfigError(f"{path} is not a run folder: it has no manifest.json")
+    manifest = read_json(file, REMEDY)
+    for key in needed:
+        if key not in manifest:
+            raise DataError(file, f"{key} is missing", remedy=REMEDY)
+    for key in ("identity", "config"):
+        if not isinstance(manifest.get(key, {}), dict):
+            raise DataError(file, f"{key}: expected an object, found {type(manifest[key]).__name__}", remedy=REMEDY)
+    for place in (manifest, manifest.get("identity", {})):
+        if not isinstance(place.get("prompt"), dict | None):
+            raise DataError(file, f"prompt: expected an object, found {quoted(place['prompt'])}", remedy=REMEDY)
+    asked = manifest.get("asked", 0)
+    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 0:
+        raise DataError(file, f"asked: expected a count of questions, found {quoted(asked)}", remedy=REMEDY)
+    return manifest
+
+
+def events_of(file: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a run's `metrics.jsonl`; none where it is missing. NaN and Infinity are taken.
+
+    Raises DataError for a line that is no object, whose `time` is no time with its zone, or whose `step`
+    or `seconds` is no amount.
+    """
+    for line, row in read_rows(file, finite=False) if file.exists() else ():
+        if not isinstance(row, dict):
+            raise DataError(file, f"expected a JSON object, found {type(row).__name__}", line=line, remedy=REMEDY)
+        odd = [key for key, fits in _EVENT.items() if key in row and not fits(row[key])]
+        if odd:
+            raise DataError(file, f"{odd[0]} makes no sense", line=line, remedy=REMEDY)
+        yield row
+
+
+def _is_time(value: object) -> bool:
+    try:
+        return datetime.datetime.fromisoformat(str(value)).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < COUNTABLE
+
+
+_EVENT = {
+    "time": _is_time,
+    "step": _is_amount,
+    "seconds": _is_amount,
+    "event": lambda value: isinstance(value, str),
+}
+
+
+def has_ended(manifest: dict[str, Any], outcomes: int) -> bool:
+    """Whether each question that the run was `asked` has one of its `outcomes`, a result or a failure. Of runs that did
+    not note how many those were, the status tells.
+    """
+    if "asked" in manifest:
+        return outcomes >= manifest["asked"]
+    return manifest.get("status") in ("done", "partial")
+
+
+def is_done(path: Path) -> bool:
+    """Whether a run folder is there and its run has ended well."""
+    return (path / "manifest.json").is_file() and read_manifest(path).get("status") == "done"
+
+
+def _manifest(path: Path, stage: str, identity: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    fresh = {
+        "format": FORMAT,
+        "stage": stage,
+        "status": "running",
+        "version": code_version(),
+        "identity": json.loads(json.dumps(identity)),
+        "config": config,
+        "started": now(),
+        "ended": None,
+    }
+    if not (path / "manifest.json").exists():
+        strangers = [entry.name for entry in path.iterdir() if entry.name != ".lock"]
+        if strangers:
+            raise ConfigError(f"{path} holds other files ({strangers[0]}, …) and no manifest; choose an empty folder")
+        return fresh
+    old = read_manifest(path, "stage", "identity", "config")
+    if old.get("stage") != stage:
+        raise ConfigError(f"{path} is a run of {quoted(old.get('stage'))}, not of {stage!r}; choose another folder")
+    if old.get("identity") != fresh["identity"]:
+        key, was, now_asked = difference(old["identity"], fresh["identity"])
+        raise ConfigError(
+            f"{path} was made with {key} = {quoted(was)}, and is now asked for {quoted(now_asked)}{_meaning(key)}; "
+            "choose another folder"
+        )
+    kept = {key: value for key, value in old.items() if key not in fresh and key != "error"}
+    return {**fresh, "started": old.get("started", fresh["started"]), **kept, "previous_status": old.get("status")}
+
+
+def _meaning(key: str) -> str:
+    """What a hash that differs stands for."""
+    told = {"grammar": "the tools of the index, or the profile's actions", "index": "the index, or what its tools are"}
+    return f" ({told[key]} changed)" if key in told else ""
+
+
+def difference(one: dict[str, Any], other: dict[str, Any]) -> tuple[str, Any, Any]:
+    """The first key on which two identities that are not equal differ, with both values."""
+    flat, flat_other = dict(_flat(one)), dict(_flat(other))
+    keys = sorted(flat.keys() | flat_other.keys())
+    differ = (key for key in keys if flat.get(key) != flat_other.get(key))
+    key = next(differ, "configuration")  # an empty section is a difference that has no key
+    return key, flat.get(key), flat_other.get(key)
+
+
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{prefix}.{key}" if prefix else key)
+    else:
+        yield prefix, value
+
+
+def code_version() -> str:
+    """The package's version; from a git checkout with its commit (`0.1.0+2c98575`), and `.dirty` behind that where a
+    file of git's differs from it.
+    """
+    folder = Path(__file__).parents[2]
+    if not (folder / ".git").exists():
+        return steprag.__version__
+    described = ["git", "-C", str(folder), "describe", "--always", "--exclude=*", "--dirty=.dirty"]
+    try:
+        git = subprocess.run(described, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):  # no git on this machine: the version alone has to do
+        return steprag.__version__
+    return f"{steprag.__version__}+{git.stdout.strip()}" if git.returncode == 0 else steprag.__version__
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601, to the millisecond."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,1 @@
+"""What an answer is worth: metrics, gold passages, gain, statistics."""

@@ -1,0 +1,1 @@
+"""Several processes, their devices, and LLaMA-Factory."""

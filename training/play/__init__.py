@@ -1,0 +1,1 @@
+"""GRPO's episodes: the world that they are played in, their rewards."""

@@ -1,0 +1,299 @@
+"""Episodes that the weights under training play, for GRPO: the one agent (`steprag.agent.environment`),
+its policy in this process.
+
+Every completion is kept as the ids that were sent and the ids that were sampled, and becomes a training row of its own:
+that prompt, that completion, its episode's advantage. Retrieved text only ever stands in prompts, so no loss falls on
+it, whatever a prompt profile looks like; and what is learnt from is to the token what was sampled from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from steprag.agent.environment import Environment
+from steprag.agent.grammar import Grammar
+from steprag.agent.rollout import episode_of, rollout
+from steprag.agent.stack import popped
+from steprag.batch.journal import QuestionCalls
+from steprag.batch.worklist import for_each
+from steprag.engines.tokens import prompt_tokens
+from steprag.errors import RequestError
+from steprag.types import Completion, Episode, Message, Question, Sample, Usage
+from training.config import GrpoSection
+from training.parity import check_prompt, sent_tokens
+from training.play.rewards import Played, advantages, score
+from training.play.turn_gains import Score, normalised, turn_gains
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Generate = Callable[[list[list[int]], int], list[list[int]]]
+"""Prompts' ids and a seed to the ids sampled after each, the token that ends the turn included where it came."""
+
+Judged = Callable[[Played, QuestionCalls, int], Awaitable[Played]]
+"""An episode, its question's calls and a seed to the episode with what the judge says of it."""
+
+CallsOf = Callable[[Question], QuestionCalls]
+"""A question to its calls and searches in the run's journal."""
+
+APART = 1000
+"""Between the seeds of two episodes; the k-th step of an episode samples with its seed + k."""
+
+
+@dataclass(frozen=True)
+class SampledStep:
+    """One completion: the prompt's ids as sent, the completion's ids as sampled."""
+
+    prompt: list[int]
+    completion: list[int]
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """What is learnt from: a completion and the advantage of its episode. The loss falls on `completion` alone."""
+
+    prompt: list[int]
+    completion: list[int]
+    advantage: float
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How completions are made: `generate` by the weights as they stand, at most `max_tokens` (it knows how many).
+
+    `ends`: ids of the tokens that end a turn. A prompt is sampled where prompt and completion fit into `max_length`.
+    `score`: log-probabilities of given texts, by the same weights.
+    """
+
+    generate: Generate
+    tokenizer: PreTrainedTokenizerBase
+    ends: frozenset[int]
+    max_tokens: int
+    max_length: int
+    score: Score
+
+
+class Batcher:
+    """Collects the requests of `live` episodes; when all of them wait, their completions are made in one batch.
+
+    The batch stands in the order of the episodes' numbers and its first seed is the batch's, so that equal runs make
+    equal batches, in whatever order searches come back.
+    """
+
+    def __init__(self, generate: Generate, live: int) -> None:
+        self._generate, self._live = generate, set(range(live))
+        self._waiting: dict[int, tuple[list[int], int, asyncio.Future[list[int]]]] = {}
+
+    async def sample(self, number: int, prompt: list[int], seed: int) -> list[int]:
+        """What is sampled after `prompt` for the episode `number`."""
+        future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = prompt, seed, future
+        self._go()
+        return await future
+
+    def leave(self, number: int) -> None:
+        """That episode has ended, or cannot go on: the others wait for it no longer."""
+        self._live.discard(number)
+        self._go()
+
+    def _go(self) -> None:
+        if not self._waiting or len(self._waiting) < len(self._live):
+            return
+        batch = [self._waiting[number] for number in sorted(self._waiting)]
+        self._waiting = {}
+        made = self._generate([prompt for prompt, _, _ in batch], batch[0][1])
+        for (_, _, future), ids in zip(batch, made, strict=True):
+            future.set_result(ids)
+
+
+@dataclass
+class Player:
+    """The `Policy` of one episode; `turns` is what it sampled so far.
+
+    Output is not constrained: what the policy would have been kept from is what it has to learn, and a constrained
+    sample is not one of the distribution that the loss takes it from. Engines that constrain send the same prompts.
+    """
+
+    number: int
+    batcher: Batcher
+    sampling: Sampling
+    turns: list[SampledStep] = field(default_factory=list)
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        """One completion, as `rollout` asks for; empty and "length" where the prompt leaves no room for one."""
+        del allowed, n
+        how = self.sampling
+        prompt = prompt_tokens(messages, how.tokenizer)
+        check_prompt(f"episode {self.number + 1}", prompt, sent_tokens([messages], how.tokenizer)[0], how.tokenizer)
+        if len(prompt) + how.max_tokens > how.max_length:
+            return Sample((Completion("", "length"),), Usage())
+        ids = await self.batcher.sample(self.number, prompt, seed)
+        self.turns.append(SampledStep(prompt, ids))
+        ended = ids[-1] in how.ends
+        text = how.tokenizer.decode(ids[:-1] if ended else ids, clean_up_tokenization_spaces=False)
+        completion = Completion(str(text), "stop" if ended else "length")
+        return Sample((completion,), Usage(1, len(prompt), len(ids)))
+
+
+@dataclass(frozen=True)
+class Group:
+    """The episodes of one question: what each did, sampled and was worth.
+
+    `advantages` is None where all are worth the same. `gains`: of each episode's steps, normalised over the group
+    (`training.play.turn_gains`), None where they are not rewarded or all alike. Where both are None the group is
+    dropped. `worth`: what each turn learns with. `failure`: why the question could not be played to its end; such a
+    group has no episodes and is dropped.
+    """
+
+    question: Question
+    episodes: list[Episode] = field(default_factory=list)
+    turns: list[list[SampledStep]] = field(default_factory=list)
+    terms: dict[str, list[float | None]] = field(default_factory=dict)
+    totals: list[float] = field(default_factory=list)
+    advantages: list[float] | None = None
+    gains: list[list[float]] | None = None
+    worth: list[list[float]] = field(default_factory=list)
+    failure: str | None = None
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the group tells nothing."""
+        return self.advantages is None and self.gains is None
+
+
+async def play(
+    questions: Sequence[Question],
+    environment: Environment,
+    sampling: Sampling,
+    section: GrpoSection,
+    *,
+    seed: int,
+    calls: CallsOf | None = None,
+    judge: Judged | None = None,
+) -> list[Group]:
+    """`section.episodes` episodes of every question, all at once, scored.
+
+    `calls`: where searches and the judge's replies are kept; none is made that is there. A `judge` needs it. A search
+    or a request to the judge that fails costs its question's group (`Group.failure`). Raises the judge's BudgetReached.
+    """
+    size = section.episodes
+    batcher = Batcher(sampling.generate, len(questions) * size)
+    players = [Player(number, batcher, sampling) for number in range(len(questions) * size)]
+    played: dict[int, Played] = {}
+    failures: dict[int, str] = {}
+
+    async def one(player: Player) -> None:
+        try:
+            played[player.number] = await whole(player, questions[player.number // size])
+        except RequestError as error:
+            failures[player.number // size] = str(error)
+            batcher.leave(player.number)
+
+    async def whole(player: Player, question: Question) -> Played:
+        start, kept = seed + APART * player.number, calls and calls(question)
+        mine = replace(environment, retriever=kept.retriever(environment.retriever)) if kept else environment
+        episode = await episode_of(rollout(mine, player, mine.start(question.question), seed=start))
+        batcher.leave(player.number)
+        tokens = sum(len(turn.completion) for turn in player.turns)
+        done = Played(question, episode, environment.profile.grammar, tokens)
+        return await judge(done, kept, start) if judge and kept else done
+
+    await for_each(players, one, at_once=len(players))
+    groups: list[Group] = []
+    for place, question in enumerate(questions):
+        mine = range(place * size, (place + 1) * size)
+        if place in failures:
+            groups.append(Group(question, failure=failures[place]))
+        else:
+            turns = [players[number].turns for number in mine]
+            groups.append(_group([played[number] for number in mine], turns, environment, sampling, section))
+    return groups
+
+
+def _group(
+    played: list[Played],
+    turns: list[list[SampledStep]],
+    environment: Environment,
+    sampling: Sampling,
+    section: GrpoSection,
+) -> Group:
+    """The scored episodes of one question."""
+    question, episodes = played[0].question, [each.episode for each in played]
+    scores = score(played, section.rewards)
+    worth = advantages(scores.totals, section.scale)
+    group = Group(question, episodes, turns, scores.terms, scores.totals, worth)
+    if section.gain:
+        gains = turn_gains(question, episodes, environment, sampling.tokenizer, sampling.score)
+        apart = normalised(gains, section.scale)
+        group = replace(group, gains=apart and [[section.gain * gain for gain in episode] for episode in apart])
+    return replace(group, worth=_worth(group, environment.profile.grammar, section))
+
+
+def rows_of(groups: Sequence[Group]) -> list[StepRow]:
+    """The rows of the groups that tell something, those of like prompts side by side.
+
+    A row's advantage is its episode's and, where turns are rewarded, its own step's beside it.
+    """
+    rows = [
+        StepRow(turn.prompt, turn.completion, advantage)
+        for group in groups
+        if not group.dropped
+        for turns, worth in zip(group.turns, group.worth, strict=True)
+        for turn, advantage in zip(turns, worth, strict=True)
+    ]
+    return sorted(rows, key=lambda row: (len(row.prompt), row.prompt, row.completion))
+
+
+def _worth(group: Group, grammar: Grammar, section: GrpoSection) -> list[list[float]]:
+    """The advantage of every turn of every episode: normalised by episode before it fans out over the turns.
+
+    Answers and refused completions have no gain of their own.
+    """
+    whole = group.advantages or [0.0] * len(group.turns)
+    gains = group.gains or [[] for _ in group.turns]
+    tokens = [sum(len(turn.completion) for turn in turns) for turns in group.turns]
+    usual = sum(tokens) / len(tokens)
+    found: list[list[float]] = []
+    for number, episode in enumerate(group.episodes):
+        back = popped(episode.state.steps, grammar)
+        places = range(len(group.turns[number]))
+        worth = [whole[number] + (gains[number][at] if at < len(gains[number]) else 0.0) for at in places]
+        if section.credit == "kept":
+            worth = [min(one, 0.0) if at in back else one for at, one in enumerate(worth)]
+        scale = usual / tokens[number] if section.weigh == "episode" and tokens[number] else 1.0
+        found.append([scale * one for one in worth])
+    return found
+
+
+def numbers_of(groups: Sequence[Group]) -> dict[str, float]:
+    """What a step's episodes were like: means over them; each reward alone, over those of which it says something.
+
+    Of groups that failed there is nothing but their share, which counts as dropped too.
+    """
+    episodes = [episode for group in groups for episode in group.episodes]
+
+    def mean(values: Iterable[float]) -> float:
+        return fmean(map(float, values))
+
+    numbers = {
+        "groups_dropped": mean(group.dropped for group in groups),
+        "groups_failed": mean(group.failure is not None for group in groups),
+    }
+    if not episodes:
+        return numbers
+    numbers |= {
+        "reward": mean(total for group in groups for total in group.totals),
+        "episodes/answered": mean(episode.prediction is not None for episode in episodes),
+        "episodes/steps": mean(len(episode.state.steps) for episode in episodes),
+        "episodes/searches": mean(len(episode.retrieved) for episode in episodes),
+        "episodes/tokens": mean(sum(len(turn.completion) for turn in each) for group in groups for each in group.turns),
+    }
+    for name in {name: None for group in groups for name in group.terms}:
+        told = [value for group in groups for value in group.terms.get(name, ()) if value is not None]
+        if told:
+            numbers[f"rewards/{name}"] = mean(told)
+    return numbers

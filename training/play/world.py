@@ -1,0 +1,189 @@
+"""What stage grpo plays in: questions, the agent's environment over an index, the judge, and a journal of all that is
+asked and searched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from indexes import open_retriever
+from steprag.agent.checkpoints import profile_for
+from steprag.agent.environment import Environment
+from steprag.agent.judge import prompt_hash
+from steprag.agent.open import make_environment
+from steprag.agent.verdicts import TOKENS, VerdictFormat
+from steprag.agent.verdicts import prompt_hash as verdicts_hash
+from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.worklist import SAMPLING
+from steprag.console.progress import say
+from steprag.engines.models import resolve_model
+from steprag.errors import TrainingError
+from steprag.policy.budget import Spending
+from steprag.policy.client import model_identity, open_model
+from steprag.records.inputs import read_questions
+from steprag.records.jsonl import LineJournal, existing, file_hash
+from steprag.runs.run import Run
+from steprag.types import Question
+from training.config import TrainConfig
+from training.play.episodes import APART, Group, Judged, Sampling, play
+from training.play.judging import episode_judge, judged_terms
+
+EPISODES = "episodes.jsonl"
+WINDOW = 8
+"""Steps among whose questions more than half have to be played, or the run ends."""
+
+
+@dataclass(frozen=True)
+class World:
+    """`identity`: what decides the episodes beyond the recipe's own section. `opened`: what `open_world` was given, the
+    question file and the index, for other processes that play.
+    """
+
+    questions: list[Question]
+    environment: Environment
+    identity: dict[str, Any]
+    opened: tuple[str, str] = ("", "")
+
+
+@contextmanager
+def open_world(questions_file: str, index: str, config: TrainConfig) -> Iterator[World]:
+    """Reads the questions and opens the index, which is closed with the block.
+
+    Raises DataError, and ConfigError, also where the model was trained on other prompts (unless `prompt.unchecked`).
+
+    The retriever's weights load with its first search: a run that is finished already needs none.
+    """
+    file = existing(questions_file, "question file")
+    questions = read_questions(file)
+    profile = profile_for(config.prompt, resolve_model(config.model, config.adapter))
+    retriever = open_retriever(index, config.retriever.model_copy(update={"preload": False}))
+    identity = {
+        "data": {"questions": file_hash(file), "index": retriever.fingerprint},
+        "prompt": profile.identity,
+        "episode": config.episode.identity,
+        "judge": _judge_identity(config, questions),
+    }
+    try:
+        environment = make_environment(profile, retriever, config.episode)
+        yield World(questions, environment, identity, (questions_file, index))
+    finally:
+        asyncio.run(retriever.aclose())
+
+
+def _judge_identity(config: TrainConfig, questions: list[Question]) -> dict[str, Any] | None:
+    terms = judged_terms(config.grpo.rewards, questions)
+    if not terms:
+        return None
+    read = {"verdicts": verdicts_hash()} if terms != {"judge"} else {}
+    return {
+        **model_identity(config.judge),
+        **config.judge.model_dump(include=SAMPLING),
+        "prompt": prompt_hash(),
+        **read,
+    }
+
+
+class GrpoStage:
+    """What episodes need beside the weights: the world, one event loop for retriever and judge, and the journal of
+    searches and of the judge's replies, so that a run that goes on makes none twice.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        config: TrainConfig,
+        run: Run,
+        runner: asyncio.Runner,
+        journal: Journal,
+        judge: Judged | None,
+    ) -> None:
+        self.world, self.config, self._run = world, config, run
+        self._runner, self._journal, self._judge = runner, journal, judge
+        self._recent: deque[list[str | None]] = deque(maxlen=WINDOW)
+
+    def play(self, numbers: Sequence[int], how: Sampling, step: int, process: int) -> list[Group]:
+        """The groups of the questions with these numbers. The run's seed, `step` and `process` decide the samples."""
+        seed = random.Random(f"{self.config.seed} {step}").getrandbits(48)
+        seed += APART * process * len(numbers) * self.config.grpo.episodes
+        questions = [self.world.questions[number] for number in numbers]
+        kept = {one.id: self._journal.question(one) for one in questions}  # of this step alone: the journal has all
+        playing = play(
+            questions,
+            self.world.environment,
+            how,
+            self.config.grpo,
+            seed=seed,
+            calls=lambda question: kept[question.id],
+            judge=self._judge,
+        )
+        return self._runner.run(playing)
+
+    def check(self, groups: Sequence[Group]) -> None:
+        """Raises TrainingError where more than half of the questions of the last `WINDOW` steps could not be played."""
+        self._recent.append([group.failure for group in groups])
+        failures = [failure for step in self._recent for failure in step if failure is not None]
+        if 2 * len(failures) > (asked := sum(map(len, self._recent))):
+            raise TrainingError(
+                f"{len(failures)} of {asked} questions of the last steps could not be played: {failures[-1]}; "
+                "mend that and start again"
+            )
+
+    def note(self, step: int, groups: Sequence[Group]) -> None:
+        """Writes the episodes of a step down, and says which questions could not be played."""
+        for group in groups:
+            if group.failure is not None:
+                say(f"train: step {step}: the episodes of question {group.question.id} are dropped: {group.failure}")
+        with LineJournal(self._run.path / EPISODES) as journal:
+            for group in groups:
+                for line in _lines(step, group):
+                    journal.append(line)
+
+
+def _lines(step: int, group: Group) -> Iterator[dict[str, Any]]:
+    """What one reads to see what is being rewarded."""
+    for number, episode in enumerate(group.episodes):
+        yield {
+            "step": step,
+            "question": group.question.id,
+            "finish": episode.finish,
+            "steps": [each.text for each in episode.state.steps],
+            "refused": episode.refused,
+            "prediction": episode.prediction,
+            "rewards": {name: values[number] for name, values in group.terms.items()},
+            "reward": group.totals[number],
+            "advantage": group.advantages[number] if group.advantages else None,
+            **({"gains": group.gains[number]} if group.gains else {}),
+        }
+
+
+@contextmanager
+def staged(world: World, config: TrainConfig, run: Run) -> Iterator[GrpoStage]:
+    """The stage of a run; closes the retriever, and the judge's engine where it started one, with the block."""
+    process = int(os.environ.get("RANK", "0"))
+    file = run.path / (f"{process}-{JOURNAL}" if process else JOURNAL)  # each process that plays has one of its own
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        stack.push_async_callback(world.environment.retriever.aclose)
+        try:
+            terms, judge = judged_terms(config.grpo.rewards, world.questions), None
+            if terms:
+                asked = config.judge.model_copy(update={"max_tokens": max(config.judge.max_tokens, TOKENS)})
+                model = runner.run(stack.enter_async_context(open_model(asked, VerdictFormat())))
+                greedy = config.judge.temperature == 0
+                judge = episode_judge(model, terms, gold=config.grpo.judge_gold, greedy=greedy).read
+            spending = Spending(config.budget.share(process, config.workers), {"judge": config.judge.price})
+            journal = runner.run(stack.enter_async_context(Journal(file, spending)))
+            try:
+                yield GrpoStage(world, config, run, runner, journal, judge)
+            finally:
+                if terms:
+                    run.set(spent=spending.summary())
+        finally:
+            runner.run(stack.aclose())
