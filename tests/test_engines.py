@@ -650,7 +650,7 @@ def vllm(adapted: tuple[Any, Path]) -> Iterator[Endpoint]:
             yield endpoint
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_vllm_serves_what_peft_says(vllm: Endpoint, adapted: tuple[Any, Path], weights: Path) -> None:
     tokenizer, expected, of_base = greedy_ids(adapted[0], weights, 16)
@@ -660,7 +660,7 @@ def test_vllm_serves_what_peft_says(vllm: Endpoint, adapted: tuple[Any, Path], w
     assert said == tokenizer.decode(expected, skip_special_tokens=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_vllm_takes_a_seed_with_prompts_longer_than_a_batch(vllm: Endpoint) -> None:
     """A seeded request whose prompt was computed in parts ended vLLM on a CPU; 2,048 tokens make a batch."""
@@ -675,7 +675,7 @@ def test_vllm_takes_a_seed_with_prompts_longer_than_a_batch(vllm: Endpoint) -> N
     assert len({answer["choices"][0]["message"]["content"] for answer in answers}) > 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_vllm_constrains_every_grammar_and_says_what_it_had_cached(vllm: Endpoint) -> None:
     """A prompt is reused in blocks of 32 tokens on a CPU, of 16 on a GPU; this one is longer."""

@@ -146,7 +146,7 @@ def test_every_optional_import_has_an_extra_and_every_extra_its_imports() -> Non
         assert listed <= brought(packages), f"{extra} brings what EXTRAS does not list"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_light_environment_runs_the_stages(tmp_path: Path) -> None:
     """A real environment with the core alone: what pip installs is all that the stages import. Needs the network."""
     source = tmp_path / "source"

@@ -23,6 +23,7 @@ from steprag.runs.run import read_manifest
 from steprag.tree import Failure, Tree
 from steprag.types import Question
 from tests.fakes import QUESTION, DictRetriever, Endpoint, beginner, chat_reply, listening
+from tests.levels import SEED, rounds
 from tests.test_journal import generate_with
 
 SHARE = 0.4
@@ -105,17 +106,15 @@ class Resetting(ThreadingHTTPServer):
 @contextmanager
 def faulty() -> Iterator[tuple[Endpoint, Counter[str]]]:
     seen: Counter[str] = Counter()
-    handler = type("Handler", (Faulty,), {"seen": seen, "rng": random.Random(5)})
+    handler = type("Handler", (Faulty,), {"seen": seen, "rng": random.Random(SEED)})
     with listening(handler, Resetting) as address:
         yield Endpoint(f"{address}/v1", []), seen
 
 
-@pytest.mark.parametrize(
-    ("calls", "retries"),
-    [(150, 1), pytest.param(2_000, 4, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
-)
-def test_faults_are_data(tmp_path: Path, calls: int, retries: int) -> None:
+@pytest.mark.timeout(900)
+def test_faults_are_data(tmp_path: Path) -> None:
     """No crash; every question is finished or has a typed reason; what fails is no reward of zero."""
+    calls, retries = rounds(150, 2_000, 10_000), rounds(1, 4, 4)
     out = tmp_path / "run"
     questions = [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(calls // 5)]
     with faulty() as (endpoint, seen):

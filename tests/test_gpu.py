@@ -36,7 +36,6 @@ ON_CPU = os.environ.get("DEVICE") == "cpu"
 HIDDEN = "CUDA_VISIBLE_DEVICES"
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.slow,
     pytest.mark.timeout(3600),
     pytest.mark.skipif(not (ON_CPU or shutil.which("nvidia-smi")), reason="no NVIDIA GPU; DEVICE=cpu tries the checks"),
 ]

@@ -568,7 +568,7 @@ def test_rows_are_dealt_out_once_in_equal_batches(count: int, processes: int) ->
     assert learnt == list(range(count))
 
 
-@pytest.mark.slow
+@pytest.mark.engine
 def test_processes_that_share_the_episodes_make_the_gradient_of_one(speaker: Path, tmp_path: Path) -> None:
     import torch
 
@@ -582,7 +582,7 @@ def test_processes_that_share_the_episodes_make_the_gradient_of_one(speaker: Pat
     assert all(torch.allclose(one[name], two[name], atol=1e-6) for name in one)
 
 
-@pytest.mark.slow
+@pytest.mark.engine
 def test_two_processes_play_their_questions_and_learn_from_all(speaker: Path, data: Path, tmp_path: Path) -> None:
     """One of them has a search that fails: the other does not wait for its episodes."""
     shutil.copytree(data, tmp_path / "data")

@@ -39,6 +39,7 @@ from steprag.runs.run import open_run, read_manifest
 from steprag.tree import Failure, Tree
 from steprag.types import Message, Passage, Question, Sample
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy
+from tests.levels import SEED, rounds
 
 QUESTIONS = [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(4)]
 Keys = dict[str, object]
@@ -166,14 +167,14 @@ def test_a_kill_at_every_write_loses_nothing(tmp_path: Path, whole: tuple[bytes,
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_40_kills_at_random_moments_lose_nothing(tmp_path: Path, whole: tuple[bytes, Counter[str]]) -> None:
+def test_kills_at_random_moments_lose_nothing(tmp_path: Path, whole: tuple[bytes, Counter[str]]) -> None:
     expected, calls = whole
-    rng, kills, number = random.Random(7), 0, 0
-    while kills < 40:
+    rng, kills, number, wanted = random.Random(SEED), 0, 0, rounds(40, 40, 200)
+    while kills < wanted:
         number += 1
         out, log = tmp_path / f"run{number}", tmp_path / f"log{number}"
         log.touch()
-        while killed(out, log, after=rng.uniform(0.0, 0.25)) and kills < 40:
+        while killed(out, log, after=rng.uniform(0.0, 0.25)) and kills < wanted:
             kills += 1
         check_after(out, log, expected, calls)
 

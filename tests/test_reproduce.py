@@ -370,7 +370,7 @@ def test_time_by_the_clock_counts_what_overlaps_once() -> None:
     assert seconds([[0, 10], [5, 12], [6, 7], [20, 21]]) == 13
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_proof_runs(tmp_path: Path) -> None:
     wanted = {"train": 3, "second": 3, "test": 2, "sft_steps": 1, "dpo_steps": 1, "grpo": 1, "elsewhere": 1}

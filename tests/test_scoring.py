@@ -158,7 +158,7 @@ def test_transformers_serve_tells_the_numbers_of_transformers(llama: Path) -> No
     assert scores[0].usage.prompt_tokens == len(prompt_tokens(PROMPT, truth.tokenizer))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_vllm_tells_the_numbers_of_transformers(llama: Path) -> None:
     """The engine itself, where `scripts/setup_vllm.sh` has been run."""
     try:

@@ -128,7 +128,7 @@ def losses(folder: Path) -> list[float]:
     return [row["loss"] for row in lines(folder / "metrics.jsonl") if "loss" in row]
 
 
-@pytest.mark.slow
+@pytest.mark.engine
 @pytest.mark.parametrize("stage", ["dpo", "critic"])
 def test_two_processes_learn_what_one_does(tiny: Path, pairs: Path, tmp_path: Path, stage: str) -> None:
     import torch
@@ -155,7 +155,7 @@ def free_port() -> int:
         return unused.getsockname()[1]
 
 
-@pytest.mark.slow
+@pytest.mark.engine
 def test_two_nodes_learn_what_one_machine_does(
     tiny: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,7 +174,7 @@ def test_two_nodes_learn_what_one_machine_does(
     assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()}
 
 
-@pytest.mark.slow
+@pytest.mark.engine
 def test_a_worker_that_fails_is_told_by_its_own_words(
     tiny: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,7 +185,7 @@ def test_a_worker_that_fails_is_told_by_its_own_words(
     assert list((tmp_path / "out" / "processes").glob("logs/**/1/stderr.log"))
 
 
-@pytest.mark.slow
+@pytest.mark.engine
 def test_a_killed_run_leaves_no_worker_and_goes_on(tiny: Path, pairs: Path, tmp_path: Path) -> None:
     """That it comes to the same weights, a run of one process shows (`test_training_runs.py`)."""
     out, options = tmp_path / "out", [*TWO, "--max_steps", "40", "--save_steps", "5"]

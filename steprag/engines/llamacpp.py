@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from steprag.engines.outlive_guard import exit_at_once, wait_for_parent
-from steprag.engines.threads import usable_cores
+from steprag.engines.threads import threads_for
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--parallel", type=int, default=4)
     parser.add_argument("--context", type=int, default=2048, help="tokens per slot")
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--threads", type=int, default=threads_for(None))
     parser.add_argument("--api_key_env", help="environment variable that holds the key clients must send")
     return parser
 
