@@ -113,7 +113,7 @@ class Grammar:
         fitting = tuple(name for name in following if self._steps_to_end[name] <= room)
         return fitting or (min(following, key=self._steps_to_end.__getitem__),)
 
-    @cached_property
+    @property
     def shrinks(self) -> bool:
         """Whether an action takes steps off the stack: else stack and trace are one."""
         return any(action.effect in ("pop", "fold") for action in self.actions)
