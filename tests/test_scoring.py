@@ -202,7 +202,7 @@ def test_a_score_that_makes_no_sense_is_asked_for_again(content: list[dict[str, 
 
 
 def test_an_endpoint_that_cannot_score_is_told_apart(llama: Path) -> None:
-    with pytest.raises(ConfigError, match=r"engine openai cannot score.*reward\.name=cover"):
+    with pytest.raises(ConfigError, match=r"engine openai cannot score.*label\.name=cover"):
         scored(chat_reply(), "openai")
     with pytest.raises(ConfigError, match="does not say where the weights"):
         scored(Transformers(llama).sglang, "sglang")
@@ -218,7 +218,7 @@ def test_a_probe_says_that_log_probabilities_are_not_told(engine: str) -> None:
             await check_scoring(policy)
 
     replies: dict[str, Reply] = {"llamacpp": chat_reply(), "transformers": lambda _: (404, {"detail": "Not Found"})}
-    with serve(replies[engine]) as endpoint, pytest.raises(ConfigError, match=r"log-probabilities.*reward\.name=cover"):
+    with serve(replies[engine]) as endpoint, pytest.raises(ConfigError, match=r"log-probabilities.*label\.name=cover"):
         asyncio.run(probe(endpoint.url))
 
 
