@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from inspect import Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -116,16 +116,8 @@ def run_routes(answers: Answers) -> APIRouter:
 def tree_routes(answers: Answers) -> APIRouter:
     """Trees, their nodes and rewards, and the ways between a tree and its pairs."""
     router = APIRouter(prefix="/api")
-    for ask in (answers.pairs_of, answers.where):
+    for ask in (answers.tree, answers.node, answers.every_reward, answers.pairs_of, answers.where):
         router.get(f"/{ask.__name__}", response_model=None)(_replied(ask))
-
-    @router.get("/tree")
-    def tree(at: TreeAt) -> Response:
-        return as_json(answers.tree(at))
-
-    @router.get("/node")
-    def node(at: TreeAt, node: Place) -> Response:
-        return as_json(answers.node(at, node))
 
     @router.get("/rewards")
     def rewards(
@@ -148,10 +140,12 @@ def tree_routes(answers: Answers) -> APIRouter:
 
 
 def _replied(ask: Callable[..., dict[str, Any]]) -> Callable[..., Response]:
-    """`ask` as a route, which has its parameters."""
+    """`ask` as a route that has its parameters; a place `at` is a tree's."""
 
-    @wraps(ask)
     def reply(**given: Any) -> Response:
         return as_json(ask(**given))
 
+    parameters = signature(ask, eval_str=True).parameters.values()
+    places = [one.replace(annotation=TreeAt) if one.name == "at" else one for one in parameters]
+    setattr(reply, "__signature__", Signature(places))  # noqa: B010 - what FastAPI reads
     return reply
