@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, Protocol
 
 from steprag.agent.tools import ToolSpec
@@ -72,7 +71,7 @@ class Action:
 class Markup(Protocol):
     """A grammar, as far as the stack goes."""
 
-    @cached_property
+    @property
     def shrinks(self) -> bool:
         """Whether an action takes steps off the stack."""
         ...
