@@ -192,7 +192,7 @@ def _translated(error: Exception, path: Path) -> JournalError:
 def _connected(path: Path, alone: bool) -> sqlite3.Connection:
     where = str(path) if path == IN_MEMORY else path.absolute().as_uri()
     db = sqlite3.connect(where, uri=True, isolation_level=None, timeout=PATIENCE if alone else 5)
-    if alone:  # before the journal mode, or SQLite shares memory all the same
+    if alone:  # before the journal mode, or SQLite would share memory
         db.execute("PRAGMA locking_mode=EXCLUSIVE")
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=NORMAL")
