@@ -14,9 +14,8 @@ from steprag.config.load import load_config
 from steprag.engines.models import ModelFiles
 from tests.training_parts import make_qwen2, train
 from training.config import TrainConfig
-from training.estimate import GIB, PUBLISHED, memory, shape_of
 from training.launch.devices import Device, gpus
-from training.plan import RECIPES, main
+from training.plan import GIB, PUBLISHED, RECIPES, main, memory, shape_of
 
 MADE_FOR = {
     "qwen2.5-7b-dpo": ("a100", 8),

@@ -13,7 +13,6 @@ from steprag.engines.models import ModelFiles
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import read_json
 from training.config import TrainConfig
-from training.estimate import GIB, checkpoint_bytes, shape_of
 from training.play.rewards import check_names
 from training.rows import Row
 
@@ -67,20 +66,6 @@ def _has_gpu() -> bool:
     import torch
 
     return torch.accelerator.is_available()
-
-
-def check_room(out: Path, config: TrainConfig, files: ModelFiles) -> None:
-    """Raises ConfigError where the disk below `out` has no room for checkpoints and result."""
-    shape = shape_of(files)
-    if shape is None or (out / "manifest.json").exists():  # a run that goes on has its checkpoints already
-        return
-    place = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
-    free, needed = shutil.disk_usage(place).free, checkpoint_bytes(config, shape)
-    if free < needed:
-        raise ConfigError(
-            f"{out}: {free / GIB:.1f} GiB of disk are free and checkpoints take up to {needed / GIB:.1f}; "
-            "make room, or choose another --out"
-        )
 
 
 def check_template(files: ModelFiles) -> None:
