@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from steprag.batch.merge import Merging
-from steprag.batch.results import Place, Results, places_of, read_at
+from steprag.batch.results import Place, places_of, read_at
 from steprag.batch.tree_results import TREES
 from steprag.console.progress import say
 from steprag.errors import ConfigError
@@ -48,11 +48,7 @@ def summarise(run: Run, trees: Iterable[dict[str, Any]], spending: Spending) -> 
         say(f"generate: ended by {listed}; next: steprag pairs --trees {run.path}")
 
 
-def _finish(run: Run, trees: Results[Tree], spending: Spending) -> None:
-    summarise(run, trees.counts(), spending)
-
-
-MERGING = Merging("trees.jsonl", TREES, _finish)
+MERGING = Merging("trees.jsonl", TREES, lambda run, trees, spending: summarise(run, trees.counts(), spending))
 
 
 class Earlier:

@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import combinations
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from preference.config import PairsConfig
 from preference.rewards import Estimate, Rewards
 from steprag.records.training_rows import Pair
 from steprag.scores.metrics import normalise
 from steprag.tree import Node, Tree, as_reply, children_of
+from steprag.types import Message, Question
 
 SOURCE = "search"
 
@@ -196,3 +197,19 @@ def _pair(tree: Tree, tree_hash: str, parent: Node, better: Rated, worse: Rated,
         margin_error=margin_error(reward, other_reward),
         label_smoothing=rejected.visits / visits if config.smoothing and visits else None,
     )
+
+
+def unscored_pair(
+    question: Question, prompt: tuple[Message, ...], texts: tuple[str, str], actions: tuple[str, str], depth: int
+) -> Pair:
+    """A pair that no tree gave: nodes, rewards and visits are None. `texts` and `actions`: chosen, then rejected."""
+    chosen, rejected = ((Message(role="assistant", content=text),) for text in texts)
+    unknown: Any = dict.fromkeys(("tree", "chosen_node", "rejected_node", "chosen_reward", "rejected_reward", "margin"))
+    unknown |= {"chosen_visits": None, "rejected_visits": None}
+    known = {
+        "question_id": question.id,
+        "source": question.metadata["dataset"],
+        "golden_answers": question.golden_answers,
+    }
+    whose = {"action": actions[0], "rejected_action": actions[1], "depth": depth}
+    return Pair(**{**unknown, **known, **whose, "prompt": prompt, "chosen": chosen, "rejected": rejected})

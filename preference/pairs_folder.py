@@ -13,8 +13,8 @@ from preference.candidates import Candidates, pair_stats
 from preference.config import FolderConfig
 from preference.filters import checks, content_reader, open_counter, step_checks
 from preference.pairs import RuleCounts
+from preference.report.card import report_files, summary
 from preference.report.leakage import check_folder
-from preference.report.write import report_files, summary
 from steprag.agent.grammar import Grammar
 from steprag.console.progress import say
 from steprag.errors import ConfigError, quoted

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from preference.exchange.export import export
-from preference.exchange.formats import llamafactory_pair
-from preference.exchange.importing import main as import_main
+from preference.exchange.export import export, llamafactory_pair
 from preference.exchange.proguide import FIELDS, parse_user, to_row
+from preference.exchange.proguide import main as import_main
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.rollout import episode_of, rollout

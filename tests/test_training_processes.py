@@ -15,11 +15,12 @@ import pytest
 
 from steprag.engines.threads import threads_for, usable_cores
 from steprag.errors import ConfigError
+from steprag.records.jsonl import read_records, write_records
 from tests.training_parts import lines, tensors, train, train_until_killed
 from training.checks import check_keys
 from training.config import GrpoSection, TrainConfig
 from training.launch.devices import one_visible
-from training.launch.processes import command, read_rows, threads_each, why, write_rows
+from training.launch.processes import command, threads_each, why
 from training.rows import TokenRow
 
 TWO = ["--processes", "2", "--batch_size", "2"]
@@ -29,8 +30,8 @@ ONE = ["--accumulation", "2", "--batch_size", "2"]
 
 def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
     rows = [TokenRow([1, 2], ([3], [4, 5]), smoothing=0.1), TokenRow([6], ([7],), value=0.5)]
-    write_rows(tmp_path / "rows.jsonl", rows)
-    assert read_rows(tmp_path / "rows.jsonl") == rows
+    write_records(tmp_path / "rows.jsonl", rows)
+    assert list(read_records(tmp_path / "rows.jsonl", TokenRow)) == rows
 
 
 def test_threads_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:

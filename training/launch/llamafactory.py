@@ -148,12 +148,7 @@ def _preference(job: Job) -> dict[str, Any]:
         reference = {"ref_model": base_weights(job.files), "ref_model_adapters": str(job.files.adapter)}
         if job.config.quantization:
             reference["ref_model_quantization_bit"] = 4
-    return {
-        "pref_beta": section.beta,
-        "pref_loss": section.loss[0],
-        "pref_ftx": section.sft_weight,
-        **reference,
-    }
+    return {"pref_beta": section.beta, "pref_loss": section.loss[0], "pref_ftx": section.sft_weight, **reference}
 
 
 def _outcome(job: Job, seconds: float) -> Outcome:
