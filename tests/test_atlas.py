@@ -199,14 +199,10 @@ def asked_about(name: str) -> set[str]:
     return found
 
 
+@pytest.mark.parametrize("seen", ["train", "warmstart", "dev"])
 @pytest.mark.parametrize("held_out", ["dev", "test"])
-@pytest.mark.parametrize("seen", ["train", "warmstart"])
 def test_what_is_asked_in_dev_and_test_was_never_asked_before(held_out: str, seen: str) -> None:
-    assert not asked_about(held_out) & asked_about(seen)
-
-
-def test_dev_and_test_ask_about_different_things() -> None:
-    assert not asked_about("dev") & asked_about("test")
+    assert held_out == seen or not asked_about(held_out) & asked_about(seen)
 
 
 def test_worked_episodes_keep_the_published_grammar() -> None:

@@ -500,61 +500,33 @@ def test_a_missing_evaluation_file_is_noticed_before_anything_is_built(tmp_path:
     assert not (trees / "pairs").exists()
 
 
-def _broken(change: str) -> str:
-    """A tree's line with one thing wrong."""
-    row = to_dict(tree())
-    nodes: list[Any] = row["nodes"]
-    changes: dict[str, Callable[[], object]] = {
-        "self parent": lambda: nodes[2].update(parent=2),
-        "parent later": lambda: nodes[1].update(parent=4),
-        "parent beyond": lambda: nodes[2].update(parent=99),
-        "parent negative": lambda: nodes[2].update(parent=-1),
-        "second root": lambda: nodes[2].update(parent=None),
-        "root with a parent": lambda: nodes[0].update(parent=1),
-        "id twice": lambda: nodes[2].update(id=1),
-        "no nodes": nodes.clear,
-        "depth": lambda: nodes[4].update(depth=-100_000),
-        "visits": lambda: nodes[1].update(visits=10**400),
-        "visits negative": lambda: nodes[1].update(visits=-1),
-        "judge": lambda: nodes[1].update(judge={"score": "good"}),
-        "judge nan": lambda: nodes[1].update(judge={"score": math.nan}),
-        "value": lambda: nodes[1].update(value=math.nan),
-        "f1": lambda: nodes[4].update(prediction_f1=5.0),
-        "role": lambda: nodes[0]["messages"][0].update(role="evil"),
-        "format": lambda: row.update(format=99),
-        "known": lambda: row.update(known=[7]),
-        "half a surrogate pair": lambda: nodes[4].update(text="\ud800"),
-    }
-    changes[change]()
-    return json.dumps(row)
-
-
 @pytest.mark.parametrize(("change", "message"), [
-    ("self parent", "nodes[2]: its parent is no node before it"),
-    ("parent later", "nodes[1]: its parent is no node before it"),
-    ("parent beyond", "nodes[2]: its parent is no node before it"),
-    ("parent negative", "nodes[2]: its parent is no node before it"),
-    ("second root", "nodes[2]: its parent is no node before it"),
-    ("root with a parent", "nodes[0]: the root has a parent"),
-    ("id twice", "nodes[2]: its id is not its place"),
-    ("no nodes", "a tree needs at least its root"),
-    ("depth", "nodes[4]: its depth is not one more than its parent's"),
-    ("visits", "nodes[1]: visits is no count"),
-    ("visits negative", "nodes[1]: visits is no count"),
-    ("judge", "nodes[1]: judge.score is not between 0 and 1"),
-    ("judge nan", "NaN is no number in JSON"),
-    ("value", "NaN is no number in JSON"),
-    ("f1", "nodes[4]: prediction_f1 is not between 0 and 1"),
-    ("role", "nodes[0]: a message has the role 'evil'"),
-    ("format", "format 99 is not known"),
-    ("known", "known names a node that the tree lacks"),
-    ("half a surrogate pair", "half a surrogate pair"),
+    (lambda row, nodes: nodes[2].update(parent=2), "nodes[2]: its parent is no node before it"),
+    (lambda row, nodes: nodes[1].update(parent=4), "nodes[1]: its parent is no node before it"),
+    (lambda row, nodes: nodes[2].update(parent=99), "nodes[2]: its parent is no node before it"),
+    (lambda row, nodes: nodes[2].update(parent=-1), "nodes[2]: its parent is no node before it"),
+    (lambda row, nodes: nodes[2].update(parent=None), "nodes[2]: its parent is no node before it"),
+    (lambda row, nodes: nodes[0].update(parent=1), "nodes[0]: the root has a parent"),
+    (lambda row, nodes: nodes[2].update(id=1), "nodes[2]: its id is not its place"),
+    (lambda row, nodes: nodes.clear(), "a tree needs at least its root"),
+    (lambda row, nodes: nodes[4].update(depth=-100_000), "nodes[4]: its depth is not one more than its parent's"),
+    (lambda row, nodes: nodes[1].update(visits=10**400), "nodes[1]: visits is no count"),
+    (lambda row, nodes: nodes[1].update(visits=-1), "nodes[1]: visits is no count"),
+    (lambda row, nodes: nodes[1].update(judge={"score": "good"}), "nodes[1]: judge.score is not between 0 and 1"),
+    (lambda row, nodes: nodes[1].update(judge={"score": math.nan}), "NaN is no number in JSON"),
+    (lambda row, nodes: nodes[1].update(value=math.nan), "NaN is no number in JSON"),
+    (lambda row, nodes: nodes[4].update(prediction_f1=5.0), "nodes[4]: prediction_f1 is not between 0 and 1"),
+    (lambda row, nodes: nodes[0]["messages"][0].update(role="evil"), "nodes[0]: a message has the role 'evil'"),
+    (lambda row, nodes: row.update(format=99), "format 99 is not known"),
+    (lambda row, nodes: row.update(known=[7]), "known names a node that the tree lacks"),
+    (lambda row, nodes: nodes[4].update(text="\ud800"), "half a surrogate pair"),
 ])  # fmt: skip
 def test_a_tree_that_makes_no_sense_is_refused_with_its_line(
-    change: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: Callable[[Any, Any], object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "trees.jsonl"
-    file.write_text(f"{dump_line(tree())}\n{_broken(change)}\n")
+    file, row = tmp_path / "trees.jsonl", to_dict(tree())
+    change(row, row["nodes"])
+    file.write_text(f"{dump_line(tree())}\n{json.dumps(row)}\n")
     assert steprag(["pairs", "--trees", str(file), "--out", str(tmp_path / "out"), *PLAIN]) == 2
     said = capsys.readouterr().err
     assert f"{file}:2: " in said

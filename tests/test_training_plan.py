@@ -13,8 +13,8 @@ from steprag.cli import guarded
 from steprag.config.load import load_config
 from steprag.engines.models import ModelFiles
 from tests.training_parts import make_qwen2, train
+from training.checks import Device, gpus
 from training.config import TrainConfig
-from training.launch.devices import Device, gpus
 from training.plan import GIB, PUBLISHED, RECIPES, main, memory, shape_of
 
 MADE_FOR = {

@@ -17,9 +17,8 @@ from steprag.engines.threads import threads_for, usable_cores
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_records, write_records
 from tests.training_parts import lines, tensors, train, train_until_killed
-from training.checks import check_keys
+from training.checks import check_keys, one_visible
 from training.config import GrpoSection, TrainConfig
-from training.launch.devices import one_visible
 from training.launch.processes import command, threads_each, why
 from training.rows import TokenRow
 
@@ -188,7 +187,7 @@ def test_a_worker_that_fails_is_told_by_its_own_words(
 
 @pytest.mark.engine
 def test_a_killed_run_leaves_no_worker_and_goes_on(tiny: Path, pairs: Path, tmp_path: Path) -> None:
-    """That it comes to the same weights, a run of one process shows (`test_training_runs.py`)."""
+    """That it comes to the same weights, a run of one process shows (`test_training.py`)."""
     out, options = tmp_path / "out", [*TWO, "--max_steps", "40", "--save_steps", "5"]
     train_until_killed(tiny, pairs, out, "sft", *options, checkpoint="checkpoint-5")
     while workers(out):

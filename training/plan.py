@@ -24,9 +24,8 @@ from steprag.engines.hub import fetched
 from steprag.engines.models import ModelFiles, resolve_model
 from steprag.errors import ConfigError
 from steprag.records.jsonl import existing, read_json
-from training.checks import check_keys
+from training.checks import Device, check_keys, gpus, processor
 from training.config import TrainConfig
-from training.launch.devices import Device, gpus, processor
 from training.rows import data_files, read_training
 
 RECIPES = Path(__file__).parents[1] / "configs" / "training"

@@ -21,9 +21,8 @@ from typing import Any
 import yaml
 
 from preference.config import FolderConfig
-from preference.exchange.push import add_push_option, push_if_asked
 from preference.pairs import unscored_pair
-from preference.pairs_folder import made_folder
+from preference.pairs_folder import add_push_option, made_folder, push_if_asked
 from steprag.agent.grammars import PROGUIDE
 from steprag.agent.inert import CONTROL_TOKEN
 from steprag.agent.profiles import PromptProfile, load_profile
