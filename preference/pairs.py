@@ -74,7 +74,7 @@ def build_pairs(
             and _pass(one, other, config, rules)
         ]
         if config.per_node is not None and compared:
-            compared.sort(key=_by_margin)
+            compared.sort(key=lambda pair: (pair[1][0].value - pair[0][0].value, pair[0][1].id, pair[1][1].id))
             compared = rules.cut("cap of a prompt", compared, config.per_node)
         pairs += [_pair(tree, tree_hash, parent, better, worse, config) for better, worse in compared]
     if config.per_question is not None:
@@ -166,11 +166,6 @@ def _differ(one: Node, other: Node, config: PairsConfig) -> bool:
 
 def _ordered(one: Rated, other: Rated) -> tuple[Rated, Rated]:
     return (one, other) if one[0].value > other[0].value else (other, one)
-
-
-def _by_margin(pair: tuple[Rated, Rated]) -> tuple[float, int, int]:
-    better, worse = pair
-    return worse[0].value - better[0].value, better[1].id, worse[1].id
 
 
 def _pair(tree: Tree, tree_hash: str, parent: Node, better: Rated, worse: Rated, config: PairsConfig) -> Pair:

@@ -25,6 +25,7 @@ from steprag.runs.run import read_manifest
 from steprag.types import Message, Question, State
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy, query
 from tests.test_pair_filters import PROMPT, pair
+from tests.training_parts import lines
 
 ROOT = Path(__file__).parent.parent
 SYSTEMS = {
@@ -41,10 +42,6 @@ def folder_with(tmp_path: Path, pairs: list[Pair]) -> Path:
     write_records(tmp_path / "pairs" / "sft.train.jsonl", [step])
     write_records(tmp_path / "pairs" / "pairs.val.jsonl", [])
     return tmp_path / "pairs"
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_openai_rows_keep_roles(tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ def import_file(config: FolderConfig, path: Path, out: Path) -> None:
                     refused.write(dump_line({"row": number, "reason": reason, **row}) + "\n")
                 else:
                     question, pair = to_pair(row, profile)
-                    counts["prompts_byte_for_byte"] += _rendered_alike(pair, row)
+                    shown = [message["content"] for message in pair.prompt]
+                    counts["prompts_byte_for_byte"] += shown == [row["instruction"], row["input"]]
                     folder.add(question, [pair])
             folder.facts["source"] = {"file": {"name": path.name, "sha256": identity["file"]}, "lacks": list(LACKS),
                                       "question_sources": dict(folder.sources)}  # fmt: skip
@@ -110,10 +111,6 @@ def _extract(path: Path, out: Path) -> PromptProfile:
     with written_whole(out) as stream:
         stream.write(profile_text(finder.profile(path), path))
     return load_profile(str(out))
-
-
-def _rendered_alike(pair: Pair, row: dict[str, Any]) -> bool:
-    return [message["content"] for message in pair.prompt] == [row["instruction"], row["input"]]
 
 
 def problem(row: dict[str, Any]) -> str | None:

@@ -53,9 +53,9 @@ def train(job: Job) -> Outcome:
         threads = f"OMP_NUM_THREADS={threads_each(job.config)}"
         others = shlex.join([threads, *command(job.config, work)])
         say(f"train: on each of the other {job.config.nodes - 1} machines run, in this checkout:\n{others}")
-    log = work / "log.txt"
+    log, environment = work / "log.txt", {**os.environ, "OMP_NUM_THREADS": str(threads_each(job.config))}
     # A worker's output is for the person who watches, and goes where ours goes; its errors stand in files.
-    with log.open("ab") as stream, running(command(job.config, work), stream, _environment(job.config), 2) as process:
+    with log.open("ab") as stream, running(command(job.config, work), stream, environment, 2) as process:
         status = process.wait()
     if status:
         raise TrainingError(f"{why(work, log, status)} (logs: {work})")
@@ -86,11 +86,6 @@ def command(config: TrainConfig, work: Path) -> list[str]:
         *("--log-dir", str(work / "logs"), "--redirects", ",".join(streams)),
         *("-m", "training.launch.processes", str(work)),
     ]
-
-
-def _environment(config: TrainConfig) -> dict[str, str]:
-    """Ours, with this process's threads shared out."""
-    return {**os.environ, "OMP_NUM_THREADS": str(threads_each(config))}
 
 
 def threads_each(config: TrainConfig) -> int:
