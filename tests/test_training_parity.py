@@ -87,19 +87,29 @@ def test_completions_must_end_as_inference_ends_them(
         check_parity(rows, tokens, tokenizer)
 
 
-def test_a_template_that_trims_a_reply_stops_the_run(tmp_path: Path) -> None:
-    template = QWEN2_5.replace("+ message.content +", "+ (message.content | trim) +")
-    tokenizer = make_tokenizer(tmp_path, ["words and more words"], template)
-    path = write(tmp_path / "pairs.jsonl", [{**pair_row(1), "chosen": reply(" starts with a space")}])
-    with pytest.raises(TrainingError, match="row 1: the completion is not what was sampled"):
-        checked_tokens(read_file(path, "dpo"), tokenizer, 1000)
-
-
-def test_a_template_that_changes_the_prompt_stops_the_run(tmp_path: Path) -> None:
-    template = QWEN2_5.replace("assistant\n' }}{%- endif %}", "assistant\n<think>' }}{%- endif %}")
-    tokenizer = make_tokenizer(tmp_path, ["words and more words"], template)
-    path = write(tmp_path / "pairs.jsonl", [pair_row(1)])
-    with pytest.raises(ConfigError, match="renders a prompt differently"):
+@pytest.mark.parametrize(
+    ("written", "instead", "chosen", "complaint"),
+    [
+        (
+            "+ message.content +",
+            "+ (message.content | trim) +",
+            " starts with a space",
+            "row 1: the completion is not what was sampled",
+        ),
+        (
+            "assistant\n' }}{%- endif %}",
+            "assistant\n<think>' }}{%- endif %}",
+            "A step.",
+            "renders a prompt differently",
+        ),
+    ],
+)
+def test_a_template_that_trims_a_reply_or_changes_the_prompt_stops_the_run(
+    tmp_path: Path, written: str, instead: str, chosen: str, complaint: str
+) -> None:
+    tokenizer = make_tokenizer(tmp_path, ["words and more words"], QWEN2_5.replace(written, instead))
+    path = write(tmp_path / "pairs.jsonl", [{**pair_row(1), "chosen": reply(chosen)}])
+    with pytest.raises((ConfigError, TrainingError), match=complaint):
         checked_tokens(read_file(path, "dpo"), tokenizer, 1000)
 
 

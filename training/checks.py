@@ -43,8 +43,11 @@ def check_recipe(config: TrainConfig) -> None:
     for what, package, requirement in _optional(config):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(f"{what}: {package} is not installed here; run: pip install '{requirement}'")
-    if config.liger and not _has_gpu():
-        raise ConfigError("liger: its kernels run on a GPU and none is here; leave it out")
+    if config.liger:
+        import torch
+
+        if not torch.accelerator.is_available():
+            raise ConfigError("liger: its kernels run on a GPU and none is here; leave it out")
 
 
 def executable(config: TrainConfig) -> list[str]:
@@ -68,12 +71,6 @@ def _optional(config: TrainConfig) -> Iterator[tuple[str, str, str]]:
         yield "liger", "liger_kernel", "liger-kernel"
     if config.stage == "grpo" and "rouge" in config.grpo.rewards:
         yield "grpo.rewards: rouge", "rouge_score", "rouge-score>=0.1.2,<0.2"
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.accelerator.is_available()
 
 
 def check_template(files: ModelFiles) -> None:
