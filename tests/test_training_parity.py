@@ -45,7 +45,7 @@ def stops_at(ids: list[int], end: int) -> list[int]:
 
 
 def test_both_trainers_see_what_inference_sends(tokenizer: Any, rows: list[Row]) -> None:
-    from training.launch.llamafactory import _pair_columns
+    from training.launch.llamafactory import columns
     from training.trl.dpo import as_dataset
 
     tokens = checked_tokens(rows, tokenizer, 1000)
@@ -53,7 +53,7 @@ def test_both_trainers_see_what_inference_sends(tokenizer: Any, rows: list[Row])
         text = tokenizer.apply_chat_template(list(row.prompt), tokenize=False, add_generation_prompt=True)
         sent = tokenizer.encode(text, add_special_tokens=False)
         assert seen["prompt_ids"] == sent
-        given = _pair_columns(made)
+        given = columns(made)
         for completion, name in zip(row.completions, ("chosen", "rejected"), strict=True):
             learnt = [label for label in given[f"{name}_labels"] if label != -100]
             assert learnt == seen[f"{name}_ids"] == stops_at(learnt, tokenizer.eos_token_id)
