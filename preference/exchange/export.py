@@ -1,4 +1,8 @@
-"""`steprag pairs export`: a pairs folder in other tools'  Its own files are TRL's already."""
+"""`steprag pairs export`: a pairs folder in other tools' formats. Its own files are TRL's already.
+
+The system prompt stays one in all formats. A row that a format cannot hold raises ValueError with the reason: nothing
+is dropped.
+"""
 
 from __future__ import annotations
 
