@@ -30,7 +30,7 @@ from steprag.records.jsonl import write_records
 from steprag.runs.run import open_run
 from steprag.types import Passage, Question
 from tests.fakes import WORLD, DictRetriever, chat_reply, query, serve
-from tests.grpo_parts import ASKED, KEPT, NO, SEARCH, YES, make_speaker, spoken, world
+from tests.grpo_parts import ASKED, KEPT, NO, SEARCH, YES, spoken, world
 from tests.indexing import small, write_corpus
 from tests.training_parts import killed_at, lines, tensors
 from training.config import GrpoSection, TrainConfig
@@ -43,11 +43,6 @@ FAST = [
     *("--stage", "grpo", "--threads", "1", "--warmup", "0", "--episode.top_k", "1", "--episode.depth", "5"),
     *("--grpo.questions", "1", "--grpo.max_tokens", "40", "--scheduler", "constant_with_warmup"),
 ]
-
-
-@pytest.fixture(scope="module")
-def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_speaker(tmp_path_factory.mktemp("speaker"))
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ from steprag.records.jsonl import write_records
 from steprag.records.yaml_files import read_yaml
 from steprag.types import Completion, Episode, Message, Passage, Question, Sample, State, Step, Usage
 from tests.fakes import WORLD, DictRetriever, ScriptedPolicy, answer, chat_reply, evidence, query, serve
-from tests.grpo_parts import ASKED, make_speaker, world
+from tests.grpo_parts import ASKED, world
 from tests.indexing import words_index
 from tests.ragas_golden import FILE
 from tests.test_grpo import FAST
@@ -420,11 +420,6 @@ def rewarded(folder: Path, speaker: Path, index: Path, url: str, *more: str) -> 
     sources = ("--questions", str(folder / "questions.jsonl"), "--index", str(index), "--out", str(folder / "out"))
     options = ("--grpo.episodes", "6", "--max_steps", "2", "--grpo.rewards", WEIGHTS)
     return guarded(main, [*FAST, "--model", str(speaker), *sources, *options, *judge, *more])
-
-
-@pytest.fixture(scope="module")
-def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_speaker(tmp_path_factory.mktemp("speaker"))
 
 
 def test_a_run_is_rewarded_by_verdicts_that_are_journalled_priced_and_not_paid_twice(

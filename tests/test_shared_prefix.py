@@ -14,15 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steprag.errors import ConfigError, DataError
-from tests.training_parts import lines, make_qwen2, pair_row, some_rows, stock_sft_trainer, stock_trainer, train, write
+from tests.training_parts import lines, pair_row, some_rows, stock_sft_trainer, stock_trainer, train, write
 from training.config import TrainConfig
 from training.rows import TokenRow, order_for, read_file, row_order
 from training.trl.shared_prefix import SharedPrefix, pack, sharing
-
-
-@pytest.fixture(scope="module")
-def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_qwen2(tmp_path_factory.mktemp("qwen2"))
 
 
 def gradients(trainer: Any, policy: Any, batch: Any) -> tuple[float, dict[str, Any]]:
