@@ -33,15 +33,11 @@ def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert list(read_records(tmp_path / "rows.jsonl", TokenRow)) == rows
 
 
-def test_threads_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_shared_out_and_a_users_number_of_them_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [threads_each(TrainConfig(processes=n, threads=5)) for n in (1, 2, 5, 9)] == [5, 2, 1, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "6")
     assert [threads_each(TrainConfig(processes=n)) for n in (1, 2)] == [6, 3]
-
-
-def test_a_users_number_of_threads_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert [threads_for(TrainConfig().threads), threads_for(5)] == [3, 5]
+    assert [threads_for(TrainConfig().threads), threads_for(5)] == [6, 5]
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert threads_for(None) == usable_cores()
 
