@@ -58,8 +58,7 @@ class SearchConfig(Section):
     exploration: float = Field(default=1.414, ge=0, description="UCT's constant c; greater visits the less known more")
     wave: Positive = Field(default=2, description="leaves of one tree in flight at once")
     score: bool = Field(
-        default=False,
-        description="ask at every state what the policy believes of the golden answer; not engine openai",
+        default=False, description="ask at every state what the policy believes of the golden answer; not engine openai"
     )
     score_found: bool = Field(
         default=True,

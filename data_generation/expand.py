@@ -17,14 +17,7 @@ from steprag.policy.protocols import Policy, Scorer
 from steprag.scores.gold import holds_golden
 from steprag.scores.metrics import guessable, normalise
 from steprag.tree import Node
-from steprag.types import (
-    Completion,
-    Found,
-    Question,
-    State,
-    Step,
-    Usage,
-)
+from steprag.types import Completion, Found, Question, State, Step, Usage
 
 
 @dataclass(frozen=True)

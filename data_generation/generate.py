@@ -36,13 +36,7 @@ from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
 from steprag.batch.tree_results import TREES
 from steprag.batch.workers import add_ray_option, slots_of, workers
 from steprag.batch.working import Slots, Work, Working
-from steprag.batch.worklist import (
-    SAMPLING,
-    agent_identity,
-    note_failures,
-    unfinished,
-    work_off,
-)
+from steprag.batch.worklist import SAMPLING, agent_identity, note_failures, unfinished, work_off
 from steprag.cli import guarded
 from steprag.config.load import add_options, config_from, index_of, parse_arguments
 from steprag.errors import PART_DONE, ConfigError, RequestError

@@ -11,7 +11,6 @@ import argparse
 import datetime
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +30,6 @@ from steprag.runs.run import events_of, read_manifest
 from steprag.scores.stats import mean_interval
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """What a whole run takes: the expected amount and a 95 % interval, from `trees` trees of an earlier run."""
-
-    what: str
-    amount: float
-    low: float
-    high: float
-
-
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag plan", description="What a generation run will cost")
     parser.add_argument("--questions", required=True, metavar="FILE", help="questions, JSON Lines")
@@ -53,7 +42,7 @@ def main(argv: list[str]) -> int:
     count = len(read_questions(existing(given.questions, "question file"))[: config.limit])
     report: dict[str, Any] = {"questions": count, "calls_at_most": count * most_calls(config)}
     if given.like:
-        report["forecast"] = [vars(line) for line in forecast(config, count, Path(given.like))]
+        report["forecast"] = forecast(config, count, Path(given.like))
     if given.took:
         _compare(report, amounts_of(existing(given.took, "run folder"), config))
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else _table(report))
@@ -79,8 +68,11 @@ def _judged(config: GenerateConfig, answers: int) -> int:
     return 2 * answers if config.reward.judged else 0
 
 
-def forecast(config: GenerateConfig, count: int, like: Path) -> list[Forecast]:
-    """Totals for `count` questions from the trees of the run `like`. Raises ConfigError where it does not fit."""
+def forecast(config: GenerateConfig, count: int, like: Path) -> list[dict[str, Any]]:
+    """What `count` questions take: the amount and a 95 % interval, from the trees of the run `like`.
+
+    Raises ConfigError where that was made by another recipe, or has fewer than two trees.
+    """
     amounts = amounts_of(existing(like, "run folder"), config)
     trees = len(amounts["calls"])
     if trees < 2:
@@ -131,9 +123,9 @@ def _compare(report: dict[str, Any], took: dict[str, list[float]]) -> None:
         line["off"] = line["took"] / line["amount"] - 1 if line["amount"] else None
 
 
-def _total(what: str, each: list[float], count: int) -> Forecast:
+def _total(what: str, each: list[float], count: int) -> dict[str, Any]:
     low, high = mean_interval(each)
-    return Forecast(what, count * sum(each) / len(each), count * low, count * high)
+    return {"what": what, "amount": count * sum(each) / len(each), "low": count * low, "high": count * high}
 
 
 def _seconds(metrics: Path) -> float:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
 import sys
 from collections import defaultdict, deque
+from dataclasses import dataclass
+from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ async def replay(
     the reward wants a judge and the journal has no call of one, and where the run's prompts were others.
     """
     profile = load_profile(config.prompt.profile, config.prompt.examples).with_tools(tools)
-    profile = dataclasses.replace(profile, reserved=reserved_in(read_manifest(folder)))
+    profile = changed(profile, reserved=reserved_in(read_manifest(folder)))
     check_made_by(profile, of, folder)
     async with Journal(folder / JOURNAL, reading=True) as journal:
         if config.reward.judged and "judge" not in journal.roles:
@@ -140,11 +141,11 @@ class Replay:
         """The policy of that role (policy or judge); both draw on the same journal. `greedy`: it was not asked again
         for a reply that could not be read; earlier versions asked.
         """
-        return _ReplayPolicy(self._samples, role, greedy)
+        return _ReplayCalls(self._samples, role, greedy)
 
     def scorer(self) -> Scorer:
         """The policy's scores."""
-        return _ReplayScorer(self._samples)
+        return _ReplayCalls(self._samples, SCORE)
 
     async def ready(self) -> None:
         """Nothing is to be loaded."""
@@ -160,35 +161,32 @@ class Replay:
         """Nothing is open."""
 
 
-class _ReplayPolicy:
-    def __init__(
-        self, samples: dict[tuple[str, str], deque[tuple[Completion, Usage]]], role: str, greedy: bool
-    ) -> None:
-        self._samples, self._role, self._greedy = samples, role, greedy
+@dataclass(frozen=True)
+class _ReplayCalls:
+    """The calls of one role. `greedy`: as `Replay.policy` says."""
+
+    samples: dict[tuple[str, str], deque[tuple[Completion, Usage]]]
+    role: str
+    greedy: bool = False
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-        left = self._samples.get((self._role, state_of(messages, allowed)))
+        left = self.samples.get((self.role, state_of(messages, allowed)))
         if not left:
-            raise NotJournalled(f"the journal has no more {self._role} calls for this state")
+            raise NotJournalled(f"the journal has no more {self.role} calls for this state")
         taken = [left.popleft() for _ in range(min(n, len(left)))]
         usage = sum((usage for _, usage in taken), Usage())
         return Sample(tuple(completion for completion, _ in taken), usage)
 
     def repeats(self, messages: tuple[Message, ...], allowed: tuple[str, ...]) -> bool:
         """Whether it was asked for no more, for it was greedy."""
-        return self._greedy and not self._samples.get((self._role, state_of(messages, allowed)))
-
-
-class _ReplayScorer:
-    def __init__(self, samples: dict[tuple[str, str], deque[tuple[Completion, Usage]]]) -> None:
-        self._samples = samples
+        return self.greedy and not self.samples.get((self.role, state_of(messages, allowed)))
 
     async def score(self, messages: tuple[Message, ...], text: str) -> Sample:
-        told = self._samples.get((SCORE, state_of(messages, (text,))))
+        """What was paid for once; asked again, it is the same."""
+        told = self.samples.get((self.role, state_of(messages, (text,))))
         if not told:
             raise NotJournalled("the journal has no score for this state")
-        completion, usage = told[0]  # asked again, it is the same
-        return Sample((completion,), usage)
+        return Sample((told[0][0],), told[0][1])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from steprag.batch.merge import Merging
-from steprag.batch.results import Place, Results, places_of, read_at
+from steprag.batch.results import Place, places_of, read_at
 from steprag.batch.tree_results import TREES
 from steprag.console.progress import say
 from steprag.errors import ConfigError
@@ -18,7 +18,7 @@ from steprag.policy.budget import Spending
 from steprag.records.jsonl import existing, file_hash
 from steprag.runs.run import Run
 from steprag.scores.metrics import normalise
-from steprag.tree import Node, Tree
+from steprag.tree import Tree
 from steprag.types import Question, Usage
 
 COUNTED = ("nodes", "known", "refused_steps", "solved", "mixed")
@@ -48,11 +48,7 @@ def summarise(run: Run, trees: Iterable[dict[str, Any]], spending: Spending) -> 
         say(f"generate: ended by {listed}; next: steprag pairs --trees {run.path}")
 
 
-def _finish(run: Run, trees: Results[Tree], spending: Spending) -> None:
-    summarise(run, trees.counts(), spending)
-
-
-MERGING = Merging("trees.jsonl", TREES, _finish)
+MERGING = Merging("trees.jsonl", TREES, lambda run, trees, spending: summarise(run, trees.counts(), spending))
 
 
 class Earlier:
@@ -90,12 +86,9 @@ class Earlier:
 
 def paths_of(tree: Tree) -> list[str]:
     """For every node id a name of the steps that lead to it; empty for the root."""
-    paths: list[str] = []
-    for node in tree.nodes:
-        paths.append("" if node.parent is None else _longer(paths[node.parent], node))
+    paths = [""]
+    for node in tree.nodes[1:]:
+        content = node.text if node.content is None else normalise(node.content)
+        longer = f"{paths[node.parent or 0]}\0{node.action}\0{content}"
+        paths.append(hashlib.sha256(longer.encode()).hexdigest()[:32])
     return paths
-
-
-def _longer(path: str, node: Node) -> str:
-    content = node.text if node.content is None else normalise(node.content)
-    return hashlib.sha256(f"{path}\0{node.action}\0{content}".encode()).hexdigest()[:32]

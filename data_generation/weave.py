@@ -73,7 +73,7 @@ def weave_all(file: Path, made_by: dict[str, Any], *, straight: bool) -> Iterato
         path = _right_path(tree)
         if path is None:
             continue
-        steps = _written(path, grammar)
+        steps = _masked(_steps(path, grammar))
         if not any(step.learn and STACK.effects[step.action] == "call" for step in steps):
             continue  # every search was taken back: the answer was luck
         on_its_way = not all(step.learn for step in steps)
@@ -127,10 +127,6 @@ def _failed(tree: Tree, node: Node, grammar: Grammar) -> bool:
 
 def _retrieves(node: Node, grammar: Grammar) -> bool:
     return node.action is not None and grammar.effects.get(node.action) == "call"
-
-
-def _written(path: list[Node], grammar: Grammar) -> list[WorkedStep]:
-    return _masked(_steps(path, grammar))
 
 
 def _masked(steps: list[WorkedStep]) -> list[WorkedStep]:

@@ -91,25 +91,20 @@ async def work(config: WorkedConfig, episodes: Path, corpus: Path, index: str, o
     profile = load_profile(config.prompt.profile, config.prompt.examples)
     async with aclosing(open_retriever(index)) as retriever:
         environment = make_environment(profile, retriever, config.episode)
-        identity = identity_of(config, episodes, corpus, environment)
+        identity = {
+            "episodes": file_hash(episodes),
+            "corpus": file_hash(corpus),
+            "limit": config.limit,
+            "index": environment.retriever.fingerprint,
+            "prompt": environment.profile.identity,
+            **config.episode.identity,
+            "seed": config.seed,
+        }
         with open_run(out, "worked", identity=identity, config=config.model_dump()) as run:
             rows = await replay_all(episodes, corpus, environment, config.seed, config.limit)
             write_records(run.path / "sft.train.jsonl", rows)
             run.set(counts={"steps": len(rows)}, prompt=environment.profile.identity)
     return len(rows)
-
-
-def identity_of(config: WorkedConfig, episodes: Path, corpus: Path, environment: Environment) -> dict[str, Any]:
-    """What decides the rows."""
-    return {
-        "episodes": file_hash(episodes),
-        "corpus": file_hash(corpus),
-        "limit": config.limit,
-        "index": environment.retriever.fingerprint,
-        "prompt": environment.profile.identity,
-        **config.episode.identity,
-        "seed": config.seed,
-    }
 
 
 async def replay_all(

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from preference.config import NO_REWARD, PairsStageConfig
-from preference.exchange.push import add_push_option, push_if_asked
 from preference.kept import grounded
 from preference.pairs import build_pairs
-from preference.pairs_folder import PairsFolder, made_folder
+from preference.pairs_folder import PairsFolder, add_push_option, made_folder, push_if_asked
+from preference.report.card import generation_facts
 from preference.report.reward_diagnostics import Calibration, RewardDiagnostics
-from preference.report.write import generation_facts
 from preference.rewards import outcomes, rewards, spre
 from preference.supervised import build_labels, build_rankings, build_trajectories, ends
 from steprag.agent.grammar import Grammar

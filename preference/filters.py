@@ -124,10 +124,7 @@ def checks(config: FilterConfig, grammar: Grammar, content: ContentOf) -> list[C
         (config.english, Check("English", english)),
         (config.marked is not None, Check("not marked as wrong", not_marked)),
     ]
-    return [
-        *(check for asked, check in wanted if asked),
-        *map(exemplary, step_checks(config, grammar, content)),
-    ]
+    return [*(check for asked, check in wanted if asked), *map(exemplary, step_checks(config, grammar, content))]
 
 
 def step_checks(config: FilterConfig, grammar: Grammar, content: ContentOf) -> list[StepCheck]:

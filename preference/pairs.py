@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import combinations
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from preference.config import PairsConfig
 from preference.rewards import Estimate, Rewards
 from steprag.records.training_rows import Pair
 from steprag.scores.metrics import normalise
 from steprag.tree import Node, Tree, as_reply, children_of
+from steprag.types import Message, Question
 
 SOURCE = "search"
 
@@ -73,7 +74,7 @@ def build_pairs(
             and _pass(one, other, config, rules)
         ]
         if config.per_node is not None and compared:
-            compared.sort(key=_by_margin)
+            compared.sort(key=lambda pair: (pair[1][0].value - pair[0][0].value, pair[0][1].id, pair[1][1].id))
             compared = rules.cut("cap of a prompt", compared, config.per_node)
         pairs += [_pair(tree, tree_hash, parent, better, worse, config) for better, worse in compared]
     if config.per_question is not None:
@@ -167,11 +168,6 @@ def _ordered(one: Rated, other: Rated) -> tuple[Rated, Rated]:
     return (one, other) if one[0].value > other[0].value else (other, one)
 
 
-def _by_margin(pair: tuple[Rated, Rated]) -> tuple[float, int, int]:
-    better, worse = pair
-    return worse[0].value - better[0].value, better[1].id, worse[1].id
-
-
 def _pair(tree: Tree, tree_hash: str, parent: Node, better: Rated, worse: Rated, config: PairsConfig) -> Pair:
     (reward, chosen), (other_reward, rejected) = better, worse
     visits = chosen.visits + rejected.visits
@@ -196,3 +192,19 @@ def _pair(tree: Tree, tree_hash: str, parent: Node, better: Rated, worse: Rated,
         margin_error=margin_error(reward, other_reward),
         label_smoothing=rejected.visits / visits if config.smoothing and visits else None,
     )
+
+
+def unscored_pair(
+    question: Question, prompt: tuple[Message, ...], texts: tuple[str, str], actions: tuple[str, str], depth: int
+) -> Pair:
+    """A pair that no tree gave: nodes, rewards and visits are None. `texts` and `actions`: chosen, then rejected."""
+    chosen, rejected = ((Message(role="assistant", content=text),) for text in texts)
+    unknown: Any = dict.fromkeys(("tree", "chosen_node", "rejected_node", "chosen_reward", "rejected_reward", "margin"))
+    unknown |= {"chosen_visits": None, "rejected_visits": None}
+    known = {
+        "question_id": question.id,
+        "source": question.metadata["dataset"],
+        "golden_answers": question.golden_answers,
+    }
+    whose = {"action": actions[0], "rejected_action": actions[1], "depth": depth}
+    return Pair(**{**unknown, **known, **whose, "prompt": prompt, "chosen": chosen, "rejected": rejected})

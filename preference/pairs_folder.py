@@ -1,20 +1,23 @@
-"""A pairs folder while it is made: records go in, and all its files appear together at the end, or none."""
+"""A pairs folder while it is made: records go in, and all its files appear together at the end, or none. Then it may be
+published on the Hugging Face hub: nothing is sent unless `--push` names a repository.
+"""
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from preference.candidates import Candidates, pair_stats
 from preference.config import FolderConfig
 from preference.filters import checks, content_reader, open_counter, step_checks
 from preference.pairs import RuleCounts
+from preference.report.card import report_files, summary
 from preference.report.leakage import check_folder
-from preference.report.write import report_files, summary
 from steprag.agent.grammar import Grammar
 from steprag.console.progress import say
 from steprag.errors import ConfigError, quoted
@@ -25,8 +28,14 @@ from steprag.runs.run import Run
 from steprag.tree import Node, Tree
 from steprag.types import Question
 
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
 SPLITS = ("train", "val")
 KINDS = {Trajectory: "sft", StepLabel: "steps", Ranking: "rankings"}
+FILES = ["*.jsonl", "README.md", "report.json", "leakage.json", "manifest.json", "plot_*.png", "*.yaml"]
+"""What is sent of a folder. Locks, metrics and refused rows stay."""
+KEPT_BACK = ["metrics.jsonl", "refused.jsonl"]
 
 
 class PairsFolder:
@@ -142,3 +151,37 @@ def split_of(question_id: str, config: FolderConfig) -> int:
     """
     digest = hashlib.sha256(f"{config.seed}/{question_id}".encode()).digest()
     return int(int.from_bytes(digest[:8]) / 2**64 < config.validation)
+
+
+def add_push_option(parser: argparse.ArgumentParser) -> None:
+    """Adds `--push REPO` and `--public`, which `push_if_asked` reads."""
+    parser.add_argument("--push", metavar="REPO", help="publish as OWNER/NAME on the hub; needs HF_TOKEN [off]")
+    parser.add_argument("--public", action="store_true", help="with --push: a public repository, not a private one")
+
+
+def push_if_asked(arguments: argparse.Namespace, folder: Path) -> None:
+    """Publishes the folder if the options say so. Raises ConfigError where the hub refuses."""
+    if not arguments.push:
+        return
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+
+    try:
+        push(folder, arguments.push, HfApi(), private=not arguments.public)
+    except (HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(f"--push {arguments.push}: {reason[:200]} (is HF_TOKEN set, and may it write?)") from None
+
+
+def push(folder: Path, repo: str, hub: HfApi, *, private: bool) -> None:
+    """Makes the repository if there is none, and sends the folder's files in one commit."""
+    hub.create_repo(repo, repo_type="dataset", private=private, exist_ok=True)
+    hub.upload_folder(
+        repo_id=repo,
+        repo_type="dataset",
+        folder_path=str(folder),
+        allow_patterns=FILES,
+        ignore_patterns=KEPT_BACK,
+        commit_message="Preference pairs with their report and card",
+    )
+    say(f"pairs: {folder} is published as data set {repo}")

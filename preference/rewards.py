@@ -8,17 +8,25 @@ completion is not a wrong answer).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from preference.config import LabelConfig
-from preference.gain import gain_values
-from preference.kept import gold_recall, golden_met
+from preference.kept import gold_recall, gold_seen, golden_kept, golden_met, golden_seen, keeping, supported
 from steprag.agent.grammar import Grammar
+from steprag.errors import ConfigError, quoted
+from steprag.scores.gain import CONVINCED, FLOOR, floored, probability
 from steprag.scores.gold import gold_of
-from steprag.scores.metrics import exact_match, f1_with_articles
-from steprag.tree import Tree, children_of, discounted
+from steprag.scores.metrics import exact_match, f1_with_articles, guessable
+from steprag.tree import Belief, Node, Tree, children_of, discounted
+
+NATS = 20.0
+"""Nats that count as 1: a margin of 0.1 is 2 nats, which is seven times as likely."""
+SURE = -FLOOR / NATS
+"""What a belief without doubt is worth."""
+GOLD = 0.8
+"""What all marked passages are worth on a question that can be guessed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,29 +86,32 @@ def spre(tree: Tree, config: LabelConfig) -> Rewards:
     return mean_below(tree, outcomes(tree, config), "spre")
 
 
+def summed_below(tree: Tree, own: Sequence[float]) -> list[float]:
+    """For every node by id, the sum of the values at or below it."""
+    sums = [0.0] * len(own)
+    for node in reversed(tree.nodes):  # children come after their parents, so each is complete when it is reached
+        sums[node.id] += own[node.id]
+        if node.parent is not None:
+            sums[node.parent] += sums[node.id]
+    return sums
+
+
 def mean_below(tree: Tree, leaves: list[float | None], basis: str) -> Rewards:
     """The mean of the leaf values at or below every node, each weighted by its node's visits (at least one).
 
     A single leaf's own value is exact. Else the standard error is that of a mean of so many rollouts, their variance
     pooled with the tree's as if that were one rollout more: one or two alone do not tell how much rollouts vary.
     """
-    size = len(tree.nodes)
     if all(value is None for value in leaves):
-        return [None] * size
-    weight, squares, total, total_squares = [0.0] * size, [0.0] * size, [0.0] * size, [0.0] * size
-    for node in reversed(tree.nodes):  # children come after their parents, so each is complete when it is reached
-        here, value = node.id, leaves[node.id]
-        if value is not None:
-            visits = max(node.visits, 1)
-            weight[here] += visits
-            squares[here] += visits * visits
-            total[here] += visits * value
-            total_squares[here] += visits * value * value
-        if node.parent is not None and weight[here]:
-            weight[node.parent] += weight[here]
-            squares[node.parent] += squares[here]
-            total[node.parent] += total[here]
-            total_squares[node.parent] += total_squares[here]
+        return [None] * len(tree.nodes)
+    rated = [
+        (0, 0.0) if value is None else (max(node.visits, 1), value)
+        for node, value in zip(tree.nodes, leaves, strict=True)
+    ]
+    weight = summed_below(tree, [visits for visits, _ in rated])
+    squares = summed_below(tree, [visits * visits for visits, _ in rated])
+    total = summed_below(tree, [visits * value for visits, value in rated])
+    total_squares = summed_below(tree, [visits * value * value for visits, value in rated])
     spread = _spread(weight[0], squares[0], total[0], total_squares[0])
     found: Rewards = []
     for node in tree.nodes:
@@ -203,10 +214,79 @@ def cover(tree: Tree, config: LabelConfig, grammar: Grammar) -> Rewards:
 
 
 def gain(tree: Tree, grammar: Grammar) -> Rewards:
-    """What a step adds to the policy's belief in the golden answer (`preference.gain`). Not discounted: siblings are as
-    deep as each other.
+    """What a step adds to the policy's belief in the golden answer (`steprag.scores.gain`), 0 to 1: what every step is
+    worth by the belief after it; None where that says nothing. Not discounted: siblings are as deep as each other.
+
+    A step that goes on: (nats above the floor) / `NATS`, 0 to `SURE`. An answer ends the episode: wrong, it is worth
+    the belief it was given at, so that a query which adds to it is better; right, it is worth 1, or, partly right, as
+    much of the way to 1. A right answer at a state that does not believe in it (`CONVINCED`) is luck and not compared.
+
+    A search after which nobody asked (`search.score_found` off) is worth `SURE` where it found the golden answer, else
+    the belief before it; None where the golden answer was kept before it, for then it has nothing to find.
+
+    On questions that can be guessed belief tells nothing. There the labels go by the marked passages (`_by_gold`): find
+    them, keep them, and search on rather than answer before the facts are there.
+
+    Raises ConfigError where the tree has no beliefs.
     """
-    return _estimates(gain_values(tree, grammar), 0.0, "gain")
+    if guessable(tree.question.question, tree.question.golden_answers):
+        return _estimates(_by_gold(tree, grammar), 0.0, "gain")
+    if all(node.belief is None for node in tree.nodes):
+        raise ConfigError(
+            f"the tree of question {quoted(tree.question.id)} has no beliefs; "
+            "add them: steprag belief --trees RUN --out RUN2"
+        )
+    seen, kept = golden_seen(tree, grammar), golden_kept(tree, grammar)
+    values: list[float | None] = []
+    for node in tree.nodes:
+        before = tree.nodes[node.parent].belief if node.parent is not None else None
+        if node.failure is not None:
+            values.append(None)
+        elif node.belief is not None:
+            values.append(_height(node.belief))
+        elif before is None:
+            values.append(None)
+        elif node.terminal:
+            values.append(_answered(node, before))
+        else:
+            values.append(None if kept[node.parent or 0] else _searched(seen[node.id], before))
+    return _estimates(values, 0.0, "gain")
+
+
+def _searched(found: bool | None, before: Belief) -> float | None:
+    return None if found is None else SURE if found else _height(before)
+
+
+def _answered(node: Node, before: Belief) -> float | None:
+    if node.prediction_f1 is None or (node.prediction_f1 and probability(before) < CONVINCED):
+        return None
+    return _height(before) + node.prediction_f1 * (1 - _height(before))
+
+
+def _height(belief: Belief) -> float:
+    return (floored(belief) - FLOOR) / NATS
+
+
+def _by_gold(tree: Tree, grammar: Grammar) -> list[float | None]:
+    """On questions that can be guessed: shares of the marked passages, 0 to `GOLD`; None everywhere without marks.
+
+    A search: found by then. A step that keeps: named by then. An answer before the facts are there (`supported`): found
+    by then, so that a query which finds one more is better. An answer after that: `GOLD`, or 1 where it is right.
+    """
+    gold = gold_of(tree.question)
+    if gold is None:
+        return [None] * len(tree.nodes)
+    seen, known = gold_seen(tree, gold, grammar), supported(tree, grammar)
+    keeps = keeping(grammar)
+    values: list[float | None] = []
+    for node, here in zip(tree.nodes, seen, strict=True):
+        if node.failure is not None or node.parent is None:
+            values.append(None)
+        elif node.terminal and known[node.parent]:
+            values.append(None if node.prediction_f1 is None else GOLD + node.prediction_f1 * (1 - GOLD))
+        else:
+            values.append(GOLD * gold.share(len(here.kept if node.action in keeps else here.found)))
+    return values
 
 
 def mixed(tree: Tree, config: LabelConfig, grammar: Grammar) -> Rewards:

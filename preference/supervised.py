@@ -119,37 +119,21 @@ def ends(tree: Tree, kind: Kind, grammar: Grammar) -> list[Node]:
     """
     if kind == "none" or guessable(tree.question.question, tree.question.golden_answers):
         return []
-    if kind == "believed":
-        return _first(tree, _believing(tree))
-    kept = golden_kept(tree, grammar)
-    return _first(tree, lambda node: kept[node.id])
-
-
-def _believing(tree: Tree) -> Callable[[Node], bool]:
-    """Whether a state believes in the golden answer by what was kept: with a probability of `CONVINCED` or more, and
-    clearly more than the question alone does. A state that shows passages does not count: they do not tell what will
-    be kept.
-    """
-    start = tree.nodes[0].belief
+    kept, start = golden_kept(tree, grammar), tree.nodes[0].belief
 
     def believes(node: Node) -> bool:
+        """By what was kept: with a probability of `CONVINCED` or more, and clearly more than the question alone does. A
+        state that shows passages does not count: they do not tell what will be kept.
+        """
         here = node.belief
-        return (
-            start is not None
-            and here is not None
-            and not node.passages
-            and probability(here) >= CONVINCED
-            and gains(here, start)
-        )
+        if start is None or here is None or node.passages:
+            return False
+        return probability(here) >= CONVINCED and gains(here, start)
 
-    return believes
-
-
-def _first(tree: Tree, reached: Callable[[Node], bool]) -> list[Node]:
     found, past = [], [False] * len(tree.nodes)
     for node in tree.nodes[1:]:  # parents come before their children
         past[node.id] = past[node.parent or 0]
-        if not past[node.id] and not node.terminal and reached(node):
+        if not past[node.id] and not node.terminal and (believes(node) if kind == "believed" else kept[node.id]):
             found.append(node)
             past[node.id] = True
     return found

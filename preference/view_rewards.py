@@ -11,7 +11,7 @@ from preference.config import PairsStageConfig, Part
 from preference.filters import checks, content_reader
 from preference.kept import grounded
 from preference.pairs import fates
-from preference.rewards import Rewards, rewards
+from preference.rewards import rewards
 from steprag.agent.grammar import Grammar
 from steprag.errors import ConfigError
 from steprag.records.jsonl import line_hash
@@ -48,12 +48,6 @@ def view_rewards(tree: Tree, line: str, grammar: Grammar, options: Mapping[str, 
             {"chosen": pair.chosen_node, "rejected": pair.rejected_node, "margin": pair.margin,
              "error": pair.margin_error, "rule": dropped}
         )  # fmt: skip
-    return {"rule": config.label.name, **_columns(estimates), "pairs": rows}
-
-
-def _columns(estimates: Rewards) -> dict[str, list[Any]]:
-    return {
-        "values": [None if one is None else one.value for one in estimates],
-        "errors": [None if one is None else one.error for one in estimates],
-        "bases": [None if one is None else one.basis for one in estimates],
-    }
+    fields = {"values": "value", "errors": "error", "bases": "basis"}
+    columns = {name: [one and getattr(one, field) for one in estimates] for name, field in fields.items()}
+    return {"rule": config.label.name, **columns, "pairs": rows}

@@ -49,7 +49,7 @@ COMMANDS = (
     Command("replay", "data_generation.replay", "trees again from a run's journal, with other rewards or stop rules"),
     Command("weave", "data_generation.weave", "detours of finished trees as worked episodes of the stack agent"),
     Command("belief", "data_generation.belief", "adds to finished trees what the policy believes of the golden answer"),
-    Command("pairs import", "preference.exchange.importing", "a published RAG_ProGuide.json to pairs and its prompts"),
+    Command("pairs import", "preference.exchange.proguide", "a published RAG_ProGuide.json to pairs and its prompts"),
     Command("pairs people", "preference.exchange.people", "what people changed and corrected in conversations"),
     Command("pairs export", "preference.exchange.export", "pairs for other tools: LLaMA-Factory, OpenAI, verl"),
     Command("pairs leakage", "preference.report.leakage", "looks for evaluation questions in a pairs folder"),

@@ -15,10 +15,11 @@ from indexes.folder.sealing import Built
 from steprag.config.load import load_config
 from steprag.records.jsonl import write_records
 from tests.fakes import WORLD
+from tests.grpo_parts import make_speaker
 from tests.indexing import small, write_corpus
 from tests.levels import LEVEL, SEED
 from tests.models import make_encoder, make_llama
-from tests.training_parts import pair_row, step_row, train, write, write_labels
+from tests.training_parts import make_qwen2, pair_row, step_row, train, write, write_labels
 from tests.web_site import Web, web
 
 
@@ -88,6 +89,16 @@ def index(pristine: Path, tmp_path: Path) -> Path:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random llama of two blocks with a ChatML tokenizer."""
     return make_llama(tmp_path_factory.mktemp("tiny"), [json.dumps(pair_row(n)) for n in range(20)])
+
+
+@pytest.fixture(scope="session")
+def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_qwen2(tmp_path_factory.mktemp("qwen2"))
+
+
+@pytest.fixture(scope="session")
+def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_speaker(tmp_path_factory.mktemp("speaker"))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What RAGAS's own package says of fixed verdicts, for `tests/test_ragas.py`. To make `ragas_golden.json` anew:
+"""What RAGAS's own package says of fixed verdicts, for `tests/test_grpo_rewards.py`. To make `ragas_golden.json` anew:
 
 python -m venv ragas && ragas/bin/pip install ragas==0.4.3 "langchain-community<0.4"
 ragas/bin/python -m tests.ragas_golden

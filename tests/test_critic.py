@@ -71,10 +71,7 @@ def test_a_critic_learns_to_tell_two_kinds_of_steps(critic: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        ["--critic.loss", "mse", "--learning_rate", "0.003"],
-        ["--finetuning", "full", "--learning_rate", "0.002"],
-    ],
+    [["--critic.loss", "mse", "--learning_rate", "0.003"], ["--finetuning", "full", "--learning_rate", "0.002"]],
     ids=["mse", "full"],
 )
 def test_squared_error_and_every_weight(tiny: Path, labels: Path, tmp_path: Path, options: list[str]) -> None:

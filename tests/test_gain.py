@@ -11,11 +11,10 @@ import pytest
 
 from preference.build import build
 from preference.config import LabelConfig, PairsConfig, PairsStageConfig, SftConfig
-from preference.gain import NATS
 from preference.kept import gold_recall, golden_kept, grounded, supported
 from preference.pairs import build_pairs
 from preference.report.reward_diagnostics import Calibration
-from preference.rewards import Rewards, outcomes, rewards
+from preference.rewards import NATS, Rewards, outcomes, rewards
 from preference.supervised import build_trajectories, ends
 from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.config.load import load_config

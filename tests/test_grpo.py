@@ -8,10 +8,8 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,9 +30,9 @@ from steprag.records.jsonl import write_records
 from steprag.runs.run import open_run
 from steprag.types import Passage, Question
 from tests.fakes import WORLD, DictRetriever, chat_reply, query, serve
-from tests.grpo_parts import ASKED, KEPT, NO, SEARCH, YES, make_speaker, spoken, world
+from tests.grpo_parts import ASKED, KEPT, NO, SEARCH, YES, spoken, world
 from tests.indexing import small, write_corpus
-from tests.training_parts import lines, tensors
+from tests.training_parts import killed_at, lines, tensors
 from training.config import GrpoSection, TrainConfig
 from training.play.episodes import Group, Sampling, StepRow, numbers_of, play, rows_of
 from training.play.turn_gains import Scored, normalised, turn_gains
@@ -45,11 +43,6 @@ FAST = [
     *("--stage", "grpo", "--threads", "1", "--warmup", "0", "--episode.top_k", "1", "--episode.depth", "5"),
     *("--grpo.questions", "1", "--grpo.max_tokens", "40", "--scheduler", "constant_with_warmup"),
 ]
-
-
-@pytest.fixture(scope="module")
-def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_speaker(tmp_path_factory.mktemp("speaker"))
 
 
 @pytest.fixture(scope="module")
@@ -498,12 +491,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(speaker: Path, data: Path, tmp
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert grpo(speaker, data, whole, *options) == 0
     sources = ["--questions", str(data / "questions.jsonl"), "--index", str(data / "index"), "--out", str(killed)]
-    command = [sys.executable, "-m", "training.train", *FAST, "--model", str(speaker), *sources, *options]
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.getcwd()})
-    while not list(killed.glob("checkpoints/checkpoint-10/trainer_state.json")) and process.poll() is None:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    killed_at("checkpoint-10", killed, [*FAST, "--model", str(speaker), *sources, *options])
     assert grpo(speaker, data, killed, *options) == 0
     assert any("resumed_from" in row for row in lines(killed / "metrics.jsonl"))
     expected, found = tensors(whole), tensors(killed)
@@ -575,7 +563,7 @@ def test_processes_that_share_the_episodes_make_the_gradient_of_one(speaker: Pat
     environment = {**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
     launch = ["-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     for start in ([], [*launch, "--nproc-per-node", "2"]):
-        command = [sys.executable, *start, "-m", "tests.grpo_gradient", str(speaker), str(tmp_path)]
+        command = [sys.executable, *start, "-m", "tests.test_grpo", str(speaker), str(tmp_path)]
         subprocess.run(command, check=True, env=environment)
     one, two = (torch.load(tmp_path / f"gradients-{count}.pt") for count in (1, 2))
     assert max(gradient.abs().max() for gradient in one.values()) > 1e-3
@@ -609,3 +597,26 @@ def test_two_processes_play_their_questions_and_learn_from_all(speaker: Path, da
             groups.setdefault(episode["question"], []).append(episode["steps"])
     one, other = groups.values()
     assert one != other, "each process draws its own samples"
+
+
+def write_gradients(speaker: Path, out: Path) -> None:
+    """The gradients of one step on episodes that are always the same. Under torchrun each process played a share."""
+    import torch
+
+    rank, count = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    torch.set_num_threads(1)
+    questions = [replace(ASKED, id=str(number)) for number in range(4)]
+    groups = asyncio.run(play(questions, world(), scripted(speaker, SCRIPT, []), GrpoSection(episodes=6), seed=1))
+    with trainer_for(speaker, out / f"run-{count}-{rank}", beta=0.1) as trainer:
+        share = len(questions) // count
+        trainer.play = lambda numbers: groups[rank * share : (rank + 1) * share]
+        trainer.training_step(trainer.accelerator.prepare_model(trainer.model), [{"number": 0}] * 6)
+        if rank == 0:
+            gradients = {name: weight.grad for name, weight in trainer.model.named_parameters()}
+            torch.save(gradients, out / f"gradients-{count}.pt")
+    if count > 1:
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    write_gradients(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from preference.exchange.importing import problem
-from preference.exchange.proguide import action_type, content
+from preference.exchange.proguide import action_type, content, problem
 from steprag import atlas
 from steprag.agent import judge
 from steprag.agent.checkpoints import profile_for, special_tokens

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from steprag.errors import ConfigError
-from tests.training_parts import lines, make_qwen2, tensors, train, train_until_killed
+from tests.training_parts import lines, tensors, train, train_until_killed
 from training.checks import ROOT, check_recipe, executable
 from training.config import DpoSection, LlamaFactorySection, TrainConfig
 from training.job import OUT_OF_MEMORY, reason
@@ -39,11 +39,6 @@ for row in log:
 (out / "adapter_model.safetensors").write_bytes(b"weights")
 (out / "adapter_config.json").write_text(json.dumps({{"r": 4, "base_model_name_or_path": "/cache/x"}}))
 """
-
-
-@pytest.fixture(scope="module")
-def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_qwen2(tmp_path_factory.mktemp("qwen2"))
 
 
 @pytest.fixture

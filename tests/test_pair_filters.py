@@ -19,8 +19,8 @@ from data_generation.search import grow
 from preference.build import main
 from preference.candidates import in_circles
 from preference.config import FilterConfig, LabelConfig
-from preference.exchange.push import push
 from preference.filters import checks, content_reader
+from preference.pairs_folder import push
 from preference.report.reward_diagnostics import RewardDiagnostics, half_means
 from preference.rewards import spre
 from steprag.agent.grammars import TRANSCRIPT

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from preference.exchange.export import export
-from preference.exchange.formats import llamafactory_pair
-from preference.exchange.importing import main as import_main
+from preference.exchange.export import export, llamafactory_pair
 from preference.exchange.proguide import FIELDS, parse_user, to_row
+from preference.exchange.proguide import main as import_main
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.rollout import episode_of, rollout
@@ -26,6 +25,7 @@ from steprag.runs.run import read_manifest
 from steprag.types import Message, Question, State
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy, query
 from tests.test_pair_filters import PROMPT, pair
+from tests.training_parts import lines
 
 ROOT = Path(__file__).parent.parent
 SYSTEMS = {
@@ -42,10 +42,6 @@ def folder_with(tmp_path: Path, pairs: list[Pair]) -> Path:
     write_records(tmp_path / "pairs" / "sft.train.jsonl", [step])
     write_records(tmp_path / "pairs" / "pairs.val.jsonl", [])
     return tmp_path / "pairs"
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_openai_rows_keep_roles(tmp_path: Path) -> None:

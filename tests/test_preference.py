@@ -57,6 +57,11 @@ def tree() -> Tree:
     return Tree(1, Question("q", "?", ("a",)), "done", Usage(), nodes)
 
 
+def changed(grown: Tree, changes: dict[int, dict[str, Any]]) -> Tree:
+    """The tree with other values in some nodes, by their ids."""
+    return replace(grown, nodes=tuple(replace(one, **changes.get(one.id, {})) for one in grown.nodes))
+
+
 def spre(grown: Tree, alpha: float) -> Rewards:
     return rewards(grown, LabelConfig(alpha=alpha), TRANSCRIPT)
 
@@ -95,9 +100,7 @@ def test_spre_is_the_mean_over_the_answers_below() -> None:
 
 
 def test_an_answer_visited_thrice_weighs_thrice() -> None:
-    nodes = list(tree().nodes)
-    nodes[4] = replace(nodes[4], visits=3)
-    assert values(spre(replace(tree(), nodes=tuple(nodes)), 1.0))[:2] == pytest.approx([3.5 / 5, 0.75])
+    assert values(spre(changed(tree(), {4: {"visits": 3}}), 1.0))[:2] == pytest.approx([3.5 / 5, 0.75])
 
 
 def test_standard_errors_shrink_with_rollouts_and_are_none_where_nothing_varies_yet() -> None:
@@ -113,11 +116,8 @@ def test_standard_errors_shrink_with_rollouts_and_are_none_where_nothing_varies_
 
 
 def test_other_rewards_by_name() -> None:
-    judged = list(tree().nodes)
-    judged[1] = replace(judged[1], judge={"score": 0.9, "text": ""})
-    judged[4] = replace(judged[4], judge={"score": 0.2, "text": ""})
-    judged[6] = replace(judged[6], judge={"score": None, "text": "?"})
-    grown = replace(tree(), nodes=tuple(judged))
+    scored = ((1, 0.9), (4, 0.2), (6, None))
+    grown = changed(tree(), {place: {"judge": {"score": score, "text": ""}} for place, score in scored})
     assert values(rewards(grown, LabelConfig(name="best_leaf"), TRANSCRIPT)) == pytest.approx(
         [0.81, 0.81, 0.405, None, 0.81, 0, 0.405], nan_ok=True
     )
@@ -132,18 +132,15 @@ def test_other_rewards_by_name() -> None:
 
 def test_credit_from_whole_episodes() -> None:
     """A right answer found later below the same step does not count: the first episode through it was wrong."""
-    nodes = list(tree().nodes)
-    nodes[4], nodes[5] = replace(nodes[4], prediction_f1=0.0), replace(nodes[5], prediction_f1=1.0)
-    grown = replace(tree(), nodes=tuple(nodes))
+    grown = changed(tree(), {4: {"prediction_f1": 0.0}, 5: {"prediction_f1": 1.0}})
     first = values(rewards(grown, LabelConfig(name="first_answer", alpha=1), TRANSCRIPT))
     assert first == pytest.approx([0.0, 0.0, 0.5, None, 0.0, 1.0, 0.5], nan_ok=True)
     assert values(rewards(grown, LabelConfig(name="best_leaf", alpha=1), TRANSCRIPT))[:2] == [1.0, 1.0]
 
 
 def test_metrics_are_chosen_without_touching_the_tree() -> None:
-    nodes = list(tree().nodes)
-    nodes[4] = replace(nodes[4], content="the b", prediction_f1=0.4)
-    grown = replace(tree(), nodes=tuple(nodes), question=Question("q", "?", ("a b c",)))
+    grown = changed(tree(), {4: {"content": "the b", "prediction_f1": 0.4}})
+    grown = replace(grown, question=Question("q", "?", ("a b c",)))
     assert outcomes(grown, LabelConfig(alpha=1))[4] == 0.4  # as the search saw it
     assert outcomes(grown, LabelConfig(alpha=1, metric="em"))[4] == 0.0
     assert outcomes(grown, LabelConfig(alpha=1, metric="f1_with_articles"))[4] == pytest.approx(2 / 5)
@@ -259,10 +256,10 @@ def test_a_margin_must_exceed_its_own_standard_error() -> None:
 
 def test_equal_content_makes_no_pair_and_other_actions_only_where_wanted() -> None:
     grown = tree()
-    same = replace(grown, nodes=(*grown.nodes[:5], replace(grown.nodes[5], content="The C 4."), grown.nodes[6]))
+    same = changed(grown, {5: {"content": "The C 4."}})
     assert build_pairs(same, "h", spre(same, 0.9), PairsConfig()) == []
     assert len(build_pairs(same, "h", spre(same, 0.9), PairsConfig(different="exact"))) == 1
-    cross = replace(grown, nodes=(*grown.nodes[:5], replace(grown.nodes[5], action="query"), grown.nodes[6]))
+    cross = changed(grown, {5: {"action": "query"}})
     assert build_pairs(cross, "h", spre(grown, 0.9), PairsConfig(cross_action=False)) == []
     assert build_pairs(cross, "h", spre(grown, 0.9), PairsConfig())[0].rejected_action == "query"
 
@@ -295,8 +292,8 @@ def test_steps_that_an_earlier_round_held_make_no_pair_with_one_another() -> Non
 
 def test_like_length_and_smoothing_by_visits() -> None:
     grown = fan(1.0, 0.0, 0.0)
-    nodes = (*grown.nodes[:3], replace(grown.nodes[3], text="a text much longer than theirs"))
-    assert chosen_over(replace(grown, nodes=nodes), length_ratio=2.0) == [(1, 2)]
+    longer = changed(grown, {3: {"text": "a text much longer than theirs"}})
+    assert chosen_over(longer, length_ratio=2.0) == [(1, 2)]
     pairs = build_pairs(grown, "h", spre(grown, 1.0), PairsConfig(smoothing=True))
     assert [pair.label_smoothing for pair in pairs] == [pytest.approx(2 / 3), pytest.approx(3 / 4)]
 
@@ -500,61 +497,33 @@ def test_a_missing_evaluation_file_is_noticed_before_anything_is_built(tmp_path:
     assert not (trees / "pairs").exists()
 
 
-def _broken(change: str) -> str:
-    """A tree's line with one thing wrong."""
-    row = to_dict(tree())
-    nodes: list[Any] = row["nodes"]
-    changes: dict[str, Callable[[], object]] = {
-        "self parent": lambda: nodes[2].update(parent=2),
-        "parent later": lambda: nodes[1].update(parent=4),
-        "parent beyond": lambda: nodes[2].update(parent=99),
-        "parent negative": lambda: nodes[2].update(parent=-1),
-        "second root": lambda: nodes[2].update(parent=None),
-        "root with a parent": lambda: nodes[0].update(parent=1),
-        "id twice": lambda: nodes[2].update(id=1),
-        "no nodes": nodes.clear,
-        "depth": lambda: nodes[4].update(depth=-100_000),
-        "visits": lambda: nodes[1].update(visits=10**400),
-        "visits negative": lambda: nodes[1].update(visits=-1),
-        "judge": lambda: nodes[1].update(judge={"score": "good"}),
-        "judge nan": lambda: nodes[1].update(judge={"score": math.nan}),
-        "value": lambda: nodes[1].update(value=math.nan),
-        "f1": lambda: nodes[4].update(prediction_f1=5.0),
-        "role": lambda: nodes[0]["messages"][0].update(role="evil"),
-        "format": lambda: row.update(format=99),
-        "known": lambda: row.update(known=[7]),
-        "half a surrogate pair": lambda: nodes[4].update(text="\ud800"),
-    }
-    changes[change]()
-    return json.dumps(row)
-
-
 @pytest.mark.parametrize(("change", "message"), [
-    ("self parent", "nodes[2]: its parent is no node before it"),
-    ("parent later", "nodes[1]: its parent is no node before it"),
-    ("parent beyond", "nodes[2]: its parent is no node before it"),
-    ("parent negative", "nodes[2]: its parent is no node before it"),
-    ("second root", "nodes[2]: its parent is no node before it"),
-    ("root with a parent", "nodes[0]: the root has a parent"),
-    ("id twice", "nodes[2]: its id is not its place"),
-    ("no nodes", "a tree needs at least its root"),
-    ("depth", "nodes[4]: its depth is not one more than its parent's"),
-    ("visits", "nodes[1]: visits is no count"),
-    ("visits negative", "nodes[1]: visits is no count"),
-    ("judge", "nodes[1]: judge.score is not between 0 and 1"),
-    ("judge nan", "NaN is no number in JSON"),
-    ("value", "NaN is no number in JSON"),
-    ("f1", "nodes[4]: prediction_f1 is not between 0 and 1"),
-    ("role", "nodes[0]: a message has the role 'evil'"),
-    ("format", "format 99 is not known"),
-    ("known", "known names a node that the tree lacks"),
-    ("half a surrogate pair", "half a surrogate pair"),
+    (lambda row, nodes: nodes[2].update(parent=2), "nodes[2]: its parent is no node before it"),
+    (lambda row, nodes: nodes[1].update(parent=4), "nodes[1]: its parent is no node before it"),
+    (lambda row, nodes: nodes[2].update(parent=99), "nodes[2]: its parent is no node before it"),
+    (lambda row, nodes: nodes[2].update(parent=-1), "nodes[2]: its parent is no node before it"),
+    (lambda row, nodes: nodes[2].update(parent=None), "nodes[2]: its parent is no node before it"),
+    (lambda row, nodes: nodes[0].update(parent=1), "nodes[0]: the root has a parent"),
+    (lambda row, nodes: nodes[2].update(id=1), "nodes[2]: its id is not its place"),
+    (lambda row, nodes: nodes.clear(), "a tree needs at least its root"),
+    (lambda row, nodes: nodes[4].update(depth=-100_000), "nodes[4]: its depth is not one more than its parent's"),
+    (lambda row, nodes: nodes[1].update(visits=10**400), "nodes[1]: visits is no count"),
+    (lambda row, nodes: nodes[1].update(visits=-1), "nodes[1]: visits is no count"),
+    (lambda row, nodes: nodes[1].update(judge={"score": "good"}), "nodes[1]: judge.score is not between 0 and 1"),
+    (lambda row, nodes: nodes[1].update(judge={"score": math.nan}), "NaN is no number in JSON"),
+    (lambda row, nodes: nodes[1].update(value=math.nan), "NaN is no number in JSON"),
+    (lambda row, nodes: nodes[4].update(prediction_f1=5.0), "nodes[4]: prediction_f1 is not between 0 and 1"),
+    (lambda row, nodes: nodes[0]["messages"][0].update(role="evil"), "nodes[0]: a message has the role 'evil'"),
+    (lambda row, nodes: row.update(format=99), "format 99 is not known"),
+    (lambda row, nodes: row.update(known=[7]), "known names a node that the tree lacks"),
+    (lambda row, nodes: nodes[4].update(text="\ud800"), "half a surrogate pair"),
 ])  # fmt: skip
 def test_a_tree_that_makes_no_sense_is_refused_with_its_line(
-    change: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: Callable[[Any, Any], object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "trees.jsonl"
-    file.write_text(f"{dump_line(tree())}\n{_broken(change)}\n")
+    file, row = tmp_path / "trees.jsonl", to_dict(tree())
+    change(row, row["nodes"])
+    file.write_text(f"{dump_line(tree())}\n{json.dumps(row)}\n")
     assert steprag(["pairs", "--trees", str(file), "--out", str(tmp_path / "out"), *PLAIN]) == 2
     said = capsys.readouterr().err
     assert f"{file}:2: " in said

@@ -14,15 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steprag.errors import ConfigError, DataError
-from tests.training_parts import lines, make_qwen2, pair_row, some_rows, stock_sft_trainer, stock_trainer, train, write
+from tests.training_parts import lines, pair_row, some_rows, stock_sft_trainer, stock_trainer, train, write
 from training.config import TrainConfig
 from training.rows import TokenRow, order_for, read_file, row_order
-from training.trl.shared_prefix import pack, sharing
-
-
-@pytest.fixture(scope="module")
-def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_qwen2(tmp_path_factory.mktemp("qwen2"))
+from training.trl.shared_prefix import SharedPrefix, pack, sharing
 
 
 def gradients(trainer: Any, policy: Any, batch: Any) -> tuple[float, dict[str, Any]]:
@@ -34,6 +29,20 @@ def gradients(trainer: Any, policy: Any, batch: Any) -> tuple[float, dict[str, A
     return loss.item(), found
 
 
+def shared_alike(trainer: Any, policy: Any, batch: Any, budget: int, slack: float = 0.0) -> tuple[SharedPrefix, float]:
+    """Compares loss and gradients with and without sharing; returns what was shared, and the loss."""
+    import torch
+
+    loss, stock = gradients(trainer, policy, batch)
+    with sharing(policy, budget) as shared:
+        same_loss, same = gradients(trainer, policy, batch)
+    assert same_loss == pytest.approx(loss, rel=1e-4)
+    assert stock.keys() == same.keys()
+    for name, expected in stock.items():
+        assert torch.norm(same[name] - expected) <= 1e-4 * torch.norm(expected) + slack, name
+    return shared, loss
+
+
 @pytest.mark.parametrize(
     ("finetuning", "budget", "checkpointing"),
     [("lora", 1, False), ("lora", 150, True), ("lora", 4000, False), ("full", 1, True), ("full", 150, False)],
@@ -43,21 +52,15 @@ def test_loss_and_gradients_are_those_of_stock_dpo(
 ) -> None:
     import torch
 
-    with stock_trainer(qwen2, tmp_path, finetuning, ["sigmoid", "sft"], checkpointing) as (trainer, policy, batch):
-        if finetuning == "lora":
-            for name, weight in policy.named_parameters():
-                if "lora_B" in name:
-                    torch.nn.init.normal_(weight, std=0.1)  # zero at the start, where lora_A has no gradient
-        loss, stock = gradients(trainer, policy, batch)
-        with sharing(policy, budget) as shared:
-            same_loss, same = gradients(trainer, policy, batch)
-        assert same_loss == pytest.approx(loss, rel=1e-4)
-        assert stock.keys() == same.keys()
-        for name, expected in stock.items():
-            assert torch.norm(same[name] - expected) <= 1e-4 * torch.norm(expected), name
-        assert shared.computed < shared.given / (1 if budget == 1 else 1.5)
-        again, _ = gradients(trainer, policy, batch)
-        assert again == loss
+    trainer, policy, batch = stock_trainer(qwen2, tmp_path, finetuning, ["sigmoid", "sft"], checkpointing)
+    if finetuning == "lora":
+        for name, weight in policy.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight, std=0.1)  # zero at the start, where lora_A has no gradient
+    shared, loss = shared_alike(trainer, policy, batch, budget)
+    assert shared.computed < shared.given / (1 if budget == 1 else 1.5)
+    again, _ = gradients(trainer, policy, batch)
+    assert again == loss
 
 
 @pytest.mark.parametrize("finetuning", ["lora", "full"])
@@ -65,30 +68,24 @@ def test_loss_and_gradients_are_those_of_stock_dpo(
 def test_loss_and_gradients_are_those_of_stock_sft(qwen2: Path, tmp_path: Path, finetuning: str, budget: int) -> None:
     import torch
 
-    with stock_sft_trainer(qwen2, tmp_path, finetuning) as (trainer, policy, batch):
-        torch.nn.init.normal_(
-            next(weight for name, weight in policy.named_parameters() if "lora_B" in name or "q_proj" in name), std=0.1
-        )
-        loss, stock = gradients(trainer, policy, batch)
-        with sharing(policy, budget) as shared:
-            same_loss, same = gradients(trainer, policy, batch)
-        assert same_loss == pytest.approx(loss, rel=1e-4)
-        assert stock.keys() == same.keys()
-        for name, expected in stock.items():
-            assert torch.norm(same[name] - expected) <= 1e-4 * torch.norm(expected) + 1e-9, name
-        assert shared.computed < shared.given
+    trainer, policy, batch = stock_sft_trainer(qwen2, tmp_path, finetuning)
+    torch.nn.init.normal_(
+        next(weight for name, weight in policy.named_parameters() if "lora_B" in name or "q_proj" in name), std=0.1
+    )
+    shared, _ = shared_alike(trainer, policy, batch, budget, slack=1e-9)
+    assert shared.computed < shared.given
 
 
 def test_reference_is_scored_alike(qwen2: Path, tmp_path: Path) -> None:
     import torch
 
-    with stock_trainer(qwen2, tmp_path, "full", ["sigmoid"]) as (trainer, policy, batch):
-        inputs = {key: value for key, value in batch.items() if not key.startswith("ref_")}
-        with torch.no_grad():
-            stock = trainer.compute_ref_log_probs(policy, inputs)
-            with sharing(policy, 200):
-                shared = trainer.compute_ref_log_probs(policy, inputs)
-        assert all(torch.allclose(a, b, rtol=1e-5) for a, b in zip(stock, shared, strict=True))
+    trainer, policy, batch = stock_trainer(qwen2, tmp_path, "full", ["sigmoid"])
+    inputs = {key: value for key, value in batch.items() if not key.startswith("ref_")}
+    with torch.no_grad():
+        stock = trainer.compute_ref_log_probs(policy, inputs)
+        with sharing(policy, 200):
+            shared = trainer.compute_ref_log_probs(policy, inputs)
+    assert all(torch.allclose(a, b, rtol=1e-5) for a, b in zip(stock, shared, strict=True))
 
 
 def test_siblings_cost_their_own_tokens_alone() -> None:
@@ -178,15 +175,15 @@ def one_row(batch: dict[str, Any], row: int) -> dict[str, Any]:
 @pytest.mark.parametrize("shared", [False, True])
 def test_equal_rows_are_smoothed_as_trl_smooths_a_loss(qwen2: Path, tmp_path: Path, shared: bool) -> None:
     """TRL's `aot` sorts pairs within a batch; of one pair alone it is the sigmoid loss with TRL's label smoothing."""
-    with stock_trainer(qwen2, tmp_path, "full", ["aot"], smoothing=0.3) as (trainer, policy, batch):
-        expected = [trainer.compute_loss(policy, one_row(batch, row)).item() for row in range(6)]
-        trainer.loss_types = ["sigmoid"]
-        with sharing(policy, 150) if shared else nullcontext():
-            found = loss_of(trainer, policy, batch, [0.3] * 6).item()
-            plain = loss_of(trainer, policy, batch, [0.0] * 6).item()
-        assert found == pytest.approx(sum(expected) / 6, rel=1e-5)
-        assert plain == pytest.approx(trainer.compute_loss(policy, batch).item(), rel=1e-5)
-        assert plain != pytest.approx(found, rel=1e-2)
+    trainer, policy, batch = stock_trainer(qwen2, tmp_path, "full", ["aot"], smoothing=0.3)
+    expected = [trainer.compute_loss(policy, one_row(batch, row)).item() for row in range(6)]
+    trainer.loss_types = ["sigmoid"]
+    with sharing(policy, 150) if shared else nullcontext():
+        found = loss_of(trainer, policy, batch, [0.3] * 6).item()
+        plain = loss_of(trainer, policy, batch, [0.0] * 6).item()
+    assert found == pytest.approx(sum(expected) / 6, rel=1e-5)
+    assert plain == pytest.approx(trainer.compute_loss(policy, batch).item(), rel=1e-5)
+    assert plain != pytest.approx(found, rel=1e-2)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -194,23 +191,23 @@ def test_rows_keep_their_own_smoothing(qwen2: Path, tmp_path: Path, shared: bool
     import torch
 
     smoothing = [0.0, 0.1, 0.25, 0.5, 0.8, 0.0]
-    with stock_trainer(qwen2, tmp_path, "lora", ["sigmoid", "sft"]) as (trainer, policy, batch):
-        trainer.loss_weights = [2.0, 0.5]
-        batch["ref_chosen_logps"] = batch["ref_chosen_logps"] + torch.arange(6.0)
-        margins = [-BETA * (0.7 + row) for row in range(6)]  # untrained, a policy is its own reference
-        sigmoid = [
-            (1 - eps) * math.log1p(math.exp(-x)) + eps * math.log1p(math.exp(x))
-            for eps, x in zip(smoothing, margins, strict=True)
-        ]
-        with sharing(policy, 150) if shared else nullcontext():
-            trainer.loss_types, trainer.loss_weights = ["sft"], [0.5]
-            sft = trainer.compute_loss(policy, batch).item()
-            trainer.loss_types, trainer.loss_weights = ["sigmoid", "sft"], [2.0, 0.5]
-            loss = loss_of(trainer, policy, batch, smoothing)
-            policy.zero_grad()
-            loss.backward()
-        assert loss.item() == pytest.approx(2 * sum(sigmoid) / 6 + sft, rel=1e-4)
-        assert any(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in policy.parameters())
+    trainer, policy, batch = stock_trainer(qwen2, tmp_path, "lora", ["sigmoid", "sft"])
+    trainer.loss_weights = [2.0, 0.5]
+    batch["ref_chosen_logps"] = batch["ref_chosen_logps"] + torch.arange(6.0)
+    margins = [-BETA * (0.7 + row) for row in range(6)]  # untrained, a policy is its own reference
+    sigmoid = [
+        (1 - eps) * math.log1p(math.exp(-x)) + eps * math.log1p(math.exp(x))
+        for eps, x in zip(smoothing, margins, strict=True)
+    ]
+    with sharing(policy, 150) if shared else nullcontext():
+        trainer.loss_types, trainer.loss_weights = ["sft"], [0.5]
+        sft = trainer.compute_loss(policy, batch).item()
+        trainer.loss_types, trainer.loss_weights = ["sigmoid", "sft"], [2.0, 0.5]
+        loss = loss_of(trainer, policy, batch, smoothing)
+        policy.zero_grad()
+        loss.backward()
+    assert loss.item() == pytest.approx(2 * sum(sigmoid) / 6 + sft, rel=1e-4)
+    assert any(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in policy.parameters())
 
 
 def test_smoothing_reaches_the_trainer_from_the_pairs(tiny: Path, tmp_path: Path) -> None:

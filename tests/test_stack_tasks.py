@@ -20,15 +20,7 @@ from steprag.agent.profiles import load_profile
 from steprag.atlas import TaskEpisode
 from steprag.cli import main
 from steprag.errors import ConfigError
-from steprag.experiments.stack_arms import (
-    ARMS,
-    Arm,
-    StackProof,
-    StackSizes,
-    stack,
-    transcript,
-    write_worked,
-)
+from steprag.experiments.stack_arms import ARMS, Arm, StackProof, StackSizes, stack, transcript, write_worked
 from steprag.experiments.stack_proof import CONTEXTS, DEPTH, asked_of, scores
 from steprag.experiments.stack_report import did
 from steprag.experiments.stages import Contender

@@ -1,8 +1,9 @@
-"""Training: data and recipes that are wrong."""
+"""Training: data and recipes that are wrong, and whole TRL runs on a tiny model."""
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -11,13 +12,16 @@ from typing import Any
 
 import pytest
 
+import training.trl.sft
 from steprag.cli import guarded
 from steprag.config.load import load_config
+from steprag.engines.models import adapter_hash
 from steprag.errors import ConfigError, DataError
 from steprag.runs.run import read_manifest
-from tests.training_parts import messages, pair_row, reply, train, write
+from tests.training_parts import lines, messages, pair_row, reply, tensors, train, train_until_killed, write
 from training.checks import check_keys, check_recipe
 from training.config import TrainConfig
+from training.job import Job, Outcome
 from training.rows import data_files, read_training
 from training.train import main
 
@@ -85,28 +89,25 @@ def test_recipes_load() -> None:
     )
 
 
-def test_unknown_key_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"learning_rate"):
-        load_config(TrainConfig, None, {"learningrate": 1})
-
-
-@pytest.mark.parametrize(("key", "value"), [("rank", "8"), ("alpha", "64"), ("dropout", "0.5")])
-def test_an_adapter_of_another_shape_is_refused(
-    tiny: Path, pairs: Path, warm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: str
-) -> None:
-    assert train(tiny, pairs, tmp_path / "out", "dpo", "--adapter", str(warm), f"--lora.{key}", value) == 2
-    assert f"and lora.{key} is {value}; set --lora.{key}" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(
-    ("tracker", "complaint"), [("tensorbord", "unknown tracker 'tensorbord'"), ("clearml", "pip install 'clearml'")]
+    ("options", "complaint"),
+    [
+        (["--adapter", "WARM", "--lora.rank", "8"], "and lora.rank is 8; set --lora.rank"),
+        (["--adapter", "WARM", "--lora.alpha", "64"], "and lora.alpha is 64; set --lora.alpha"),
+        (["--adapter", "WARM", "--lora.dropout", "0.5"], "and lora.dropout is 0.5; set --lora.dropout"),
+        (["--report_to", '["tensorbord"]'], "unknown tracker 'tensorbord'"),
+        (["--report_to", '["clearml"]'], "pip install 'clearml'"),
+        (["--dpo.loss", "[sigmoidd]"], "unknown loss 'sigmoidd'; did you mean 'sigmoid'?"),
+    ],
 )
-def test_trackers_that_are_not_there_are_named_before_training(
-    tiny: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], tracker: str, complaint: str
-) -> None:
-    assert train(tiny, pairs, tmp_path / "out", "sft", "--report_to", f'["{tracker}"]') == 2
+def test_what_cannot_be_trained_is_refused_before_a_folder_is_made(
+    tiny: Path, pairs: Path, warm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str],
+    complaint: str,
+) -> None:  # fmt: skip
+    given = [str(warm) if option == "WARM" else option for option in options]
+    assert train(tiny, pairs, tmp_path / "out", "dpo", *given) == 2
     assert complaint in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_kernels_of_liger_need_their_package_and_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,11 +122,9 @@ def test_kernels_of_liger_need_their_package_and_a_gpu(monkeypatch: pytest.Monke
         check_recipe(TrainConfig(liger=True))
 
 
-def test_names_of_losses_and_layers_are_checked(
+def test_names_of_layers_are_checked(
     tiny: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train(tiny, pairs, tmp_path / "a", "dpo", "--dpo.loss", "[sigmoidd]") == 2
-    assert "unknown loss 'sigmoidd'; did you mean 'sigmoid'?" in capsys.readouterr().err
     assert train(tiny, pairs, tmp_path / "b", "dpo", "--lora.target", "qproj") == 2
     assert "no layer 'qproj'; it has down_proj, gate_proj," in capsys.readouterr().err
 
@@ -161,3 +160,151 @@ def test_adapter_of_another_hub_model_is_refused(
     options = ["--adapter", str(adapter)]
     assert train(Path("Qwen/Qwen2.5-7B-Instruct"), pairs, tmp_path / "out", "dpo", *options) == 2
     assert "was made for Qwen/Qwen2-7B-Instruct, not for Qwen/Qwen2.5-7B-Instruct" in capsys.readouterr().err
+
+
+def test_sft_learns_and_leaves_a_checkpoint(tiny: Path, warm: Path) -> None:
+    manifest = json.loads((warm / "manifest.json").read_text())
+    assert manifest["status"] == "done"
+    assert manifest["steps"] == 8
+    assert manifest["loss_last"] < manifest["loss_first"]
+    assert manifest["base"]["sha256"]
+    assert manifest["prompt"] == {"profile": "transcript", "hash": "abc"}
+    assert manifest["rows"] == 16
+    assert manifest["trained_parameters"] == sum(tensor.numel() for tensor in tensors(warm).values())
+    assert set(manifest["packages"]) >= {"torch", "trl", "peft", "transformers"}
+    assert not (warm / "checkpoints").exists()
+    assert {"adapter_model.safetensors", "tokenizer.json", "chat_template.jinja"} <= {p.name for p in warm.iterdir()}
+    assert json.loads((warm / "adapter_config.json").read_text())["base_model_name_or_path"] == str(tiny)
+    assert all(key.count("layers") and "ref" not in key for key in tensors(warm))
+    assert [row["step"] for row in lines(warm / "metrics.jsonl")] == list(range(1, 9))
+
+
+def test_second_run_has_nothing_to_do(tiny: Path, pairs: Path, warm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (warm / "adapter_model.safetensors").stat().st_mtime_ns
+    assert train(tiny, pairs, warm, "sft", "--epochs", "2") == 0
+    assert "nothing to do" in capsys.readouterr().err
+    assert (warm / "adapter_model.safetensors").stat().st_mtime_ns == before
+
+
+def test_other_recipe_is_refused(tiny: Path, pairs: Path, warm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(tiny, pairs, warm, "sft", "--epochs", "3") == 2
+    assert "epochs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("start", ["bare", "adapter"])
+def test_dpo_starts_at_its_reference_and_learns(
+    tiny: Path, pairs: Path, warm: Path, tmp_path: Path, start: str
+) -> None:
+    options = ["--adapter", str(warm)] if start == "adapter" else []
+    assert train(tiny, pairs, tmp_path, "dpo", "--epochs", "2", *options) == 0
+    first, *_, last, held_out = lines(tmp_path / "metrics.jsonl")
+    assert first["loss"] == pytest.approx(math.log(2), abs=1e-4)
+    assert first["rewards/chosen"] == pytest.approx(0, abs=1e-3)
+    assert first["rewards/rejected"] == pytest.approx(0, abs=1e-3)
+    assert last["loss"] < first["loss"]
+    assert last["rewards/margins"] > 0
+    assert held_out["eval_rewards/accuracies"] == 1.0
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert (manifest["starting_adapter"] is not None) == (start == "adapter")
+    assert not (tmp_path / "ref").exists()
+
+
+def test_an_adapter_that_is_gone_by_the_end_is_named_all_the_same(
+    tiny: Path, pairs: Path, warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where it is a checkpoint of a run that ends meanwhile and clears its checkpoints away."""
+    start = shutil.copytree(warm, tmp_path / "checkpoint")
+    trained = training.trl.sft.train
+
+    def train_and_lose_it(job: Job) -> Outcome:
+        outcome = trained(job)
+        shutil.rmtree(start)
+        return outcome
+
+    monkeypatch.setattr(training.trl.sft, "train", train_and_lose_it)
+    assert train(tiny, pairs, tmp_path / "out", "sft", "--max_steps", "1", "--adapter", str(start)) == 0
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["starting_adapter"] == {"name": str(start), "sha256": adapter_hash(warm)}
+
+
+def test_dpo_goes_on_from_the_adapter_itself(tiny: Path, pairs: Path, warm: Path, tmp_path: Path) -> None:
+    """One tiny step from the adapter stays near it, so its weights were loaded and not made anew."""
+    import torch
+
+    options = ["--adapter", str(warm), "--max_steps", "1", "--learning_rate", "1e-7"]
+    options += ["--scheduler", "constant_with_warmup"]
+    assert train(tiny, pairs, tmp_path, "dpo", *options) == 0
+    before, after = tensors(warm), tensors(tmp_path)
+    assert before.keys() == after.keys()
+    assert all(torch.allclose(before[key], after[key], atol=1e-5) for key in before)
+    assert any(not torch.equal(before[key], after[key]) for key in before)
+
+
+def test_rows_without_a_manifest_leave_the_adapter_its_prompt(
+    tiny: Path, pairs: Path, warm: Path, tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows"
+    shutil.copytree(pairs, rows, ignore=shutil.ignore_patterns("manifest.json"))
+    assert train(tiny, rows, tmp_path / "out", "dpo", "--adapter", str(warm), "--max_steps", "1") == 0
+    assert json.loads((tmp_path / "out/manifest.json").read_text())["prompt"] == {
+        "profile": "transcript",
+        "hash": "abc",
+    }
+
+
+def test_dpo_leaves_the_lower_blocks_as_they_were(tiny: Path, pairs: Path, warm: Path, tmp_path: Path) -> None:
+    import torch
+
+    options = ["--adapter", str(warm), "--lora.layers", "1", "--max_steps", "2"]
+    assert train(tiny, pairs, tmp_path, "dpo", *options) == 0
+    before, after = tensors(warm), tensors(tmp_path)
+    changed = {key for key in before if not torch.equal(before[key], after[key])}
+    assert changed
+    assert all(".layers.1." in key for key in changed)
+
+
+def test_time_limit_ends_the_loop(tiny: Path, pairs: Path, tmp_path: Path) -> None:
+    assert train(tiny, pairs, tmp_path, "sft", "--epochs", "50", "--minutes", "0.0001", "--save_steps", "1000") == 0
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["stopped_by"] == "minutes"
+    assert manifest["steps"] == 1
+
+
+@pytest.mark.slow
+def test_killed_run_goes_on_to_the_same_weights(tiny: Path, pairs: Path, warm: Path, tmp_path: Path) -> None:
+    import torch
+
+    options = ["--epochs", "15", "--save_steps", "5", "--adapter", str(warm), "--lora.layers", "1"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert train(tiny, pairs, whole, "dpo", *options) == 0
+    train_until_killed(tiny, pairs, killed, "dpo", *options, checkpoint="checkpoint-10")
+    assert not (killed / "adapter_model.safetensors").exists()
+    assert train(tiny, pairs, killed, "dpo", *options) == 0
+    assert any("resumed_from" in row for row in lines(killed / "metrics.jsonl"))
+    expected, found = tensors(whole), tensors(killed)
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+def test_curves_are_drawn_from_what_was_logged(tiny: Path, pairs: Path, tmp_path: Path) -> None:
+    from training.plots import curves
+
+    assert train(tiny, pairs, tmp_path, "dpo", "--max_steps", "3") == 0
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    panels = curves(tmp_path / "metrics.jsonl")
+    assert list(panels) == ["loss", "reward accuracy", "reward margin"]
+    assert [step for step, _ in panels["loss"]["loss"]] == [1, 2, 3]
+    assert [step for step, _ in panels["loss"]["eval_loss"]] == [3]
+
+
+def test_merged_model_is_base_and_adapter_in_one(tiny: Path, pairs: Path, tmp_path: Path) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    assert train(tiny, pairs, tmp_path, "sft", "--max_steps", "2", "--merge", "true") == 0
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny), str(tmp_path))
+    ids = torch.arange(3, 40)[None]
+    assert torch.allclose(merged(ids).logits, adapted(ids).logits, atol=1e-4)
+    assert not torch.allclose(merged(ids).logits, AutoModelForCausalLM.from_pretrained(tiny)(ids).logits, atol=1e-2)
+    assert AutoTokenizer.from_pretrained(tmp_path / "merged").chat_template

@@ -45,7 +45,7 @@ def stops_at(ids: list[int], end: int) -> list[int]:
 
 
 def test_both_trainers_see_what_inference_sends(tokenizer: Any, rows: list[Row]) -> None:
-    from training.launch.llamafactory import _pair_columns
+    from training.launch.llamafactory import columns
     from training.trl.dpo import as_dataset
 
     tokens = checked_tokens(rows, tokenizer, 1000)
@@ -53,7 +53,7 @@ def test_both_trainers_see_what_inference_sends(tokenizer: Any, rows: list[Row])
         text = tokenizer.apply_chat_template(list(row.prompt), tokenize=False, add_generation_prompt=True)
         sent = tokenizer.encode(text, add_special_tokens=False)
         assert seen["prompt_ids"] == sent
-        given = _pair_columns(made)
+        given = columns(made)
         for completion, name in zip(row.completions, ("chosen", "rejected"), strict=True):
             learnt = [label for label in given[f"{name}_labels"] if label != -100]
             assert learnt == seen[f"{name}_ids"] == stops_at(learnt, tokenizer.eos_token_id)
@@ -87,19 +87,29 @@ def test_completions_must_end_as_inference_ends_them(
         check_parity(rows, tokens, tokenizer)
 
 
-def test_a_template_that_trims_a_reply_stops_the_run(tmp_path: Path) -> None:
-    template = QWEN2_5.replace("+ message.content +", "+ (message.content | trim) +")
-    tokenizer = make_tokenizer(tmp_path, ["words and more words"], template)
-    path = write(tmp_path / "pairs.jsonl", [{**pair_row(1), "chosen": reply(" starts with a space")}])
-    with pytest.raises(TrainingError, match="row 1: the completion is not what was sampled"):
-        checked_tokens(read_file(path, "dpo"), tokenizer, 1000)
-
-
-def test_a_template_that_changes_the_prompt_stops_the_run(tmp_path: Path) -> None:
-    template = QWEN2_5.replace("assistant\n' }}{%- endif %}", "assistant\n<think>' }}{%- endif %}")
-    tokenizer = make_tokenizer(tmp_path, ["words and more words"], template)
-    path = write(tmp_path / "pairs.jsonl", [pair_row(1)])
-    with pytest.raises(ConfigError, match="renders a prompt differently"):
+@pytest.mark.parametrize(
+    ("written", "instead", "chosen", "complaint"),
+    [
+        (
+            "+ message.content +",
+            "+ (message.content | trim) +",
+            " starts with a space",
+            "row 1: the completion is not what was sampled",
+        ),
+        (
+            "assistant\n' }}{%- endif %}",
+            "assistant\n<think>' }}{%- endif %}",
+            "A step.",
+            "renders a prompt differently",
+        ),
+    ],
+)
+def test_a_template_that_trims_a_reply_or_changes_the_prompt_stops_the_run(
+    tmp_path: Path, written: str, instead: str, chosen: str, complaint: str
+) -> None:
+    tokenizer = make_tokenizer(tmp_path, ["words and more words"], QWEN2_5.replace(written, instead))
+    path = write(tmp_path / "pairs.jsonl", [{**pair_row(1), "chosen": reply(chosen)}])
+    with pytest.raises((ConfigError, TrainingError), match=complaint):
         checked_tokens(read_file(path, "dpo"), tokenizer, 1000)
 
 

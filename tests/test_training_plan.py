@@ -13,10 +13,9 @@ from steprag.cli import guarded
 from steprag.config.load import load_config
 from steprag.engines.models import ModelFiles
 from tests.training_parts import make_qwen2, train
+from training.checks import Device, gpus
 from training.config import TrainConfig
-from training.estimate import GIB, PUBLISHED, memory, shape_of
-from training.launch.devices import Device, gpus
-from training.plan import RECIPES, main
+from training.plan import GIB, PUBLISHED, RECIPES, main, memory, shape_of
 
 MADE_FOR = {
     "qwen2.5-7b-dpo": ("a100", 8),
@@ -73,14 +72,22 @@ def test_fewer_devices_than_one_are_refused(capsys: pytest.CaptureFixture[str]) 
         assert f"--devices {count}: give 1 or more" in capsys.readouterr().err
 
 
-def test_what_cannot_fit_is_refused_with_the_nearest_recipe(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--config", str(RECIPES / "qwen2.5-7b-dpo.yaml"), "--device", "4090"]
-    assert guarded(main, options) == 2
+@pytest.mark.parametrize(
+    ("recipe", "device", "more", "nearest"),
+    [
+        ("7b-dpo", "4090", (), "7b-dpo"),
+        ("7b-dpo", "t4", ("--finetuning", "full"), "7b-dpo-qlora.yaml"),
+        *((f"1.5b-{stage}", "4090", ("--model", "Qwen/Qwen2.5-14B-Instruct"), f"1.5b-{stage}.yaml")
+          for stage in ("grpo", "critic")),
+    ],
+)  # fmt: skip
+def test_what_cannot_fit_is_refused_with_the_nearest_recipe(
+    recipe: str, device: str, more: tuple[str, ...], nearest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert guarded(main, ["--config", str(RECIPES / f"qwen2.5-{recipe}.yaml"), "--device", device, *more]) == 2
     error = capsys.readouterr().err
-    assert "GiB are needed on each device and 4090 has 24" in error
-    assert "nearest recipe that fits: configs/training/qwen2.5-7b-dpo" in error
-    assert guarded(main, [*options[:-1], "t4", "--finetuning", "full"]) == 2
-    assert "qwen2.5-7b-dpo-qlora.yaml" in capsys.readouterr().err
+    assert f"GiB are needed on each device and {device.upper()} has " in error
+    assert f"nearest recipe that fits: configs/training/qwen2.5-{nearest}" in error
 
 
 def test_parameters_are_the_models_own(tmp_path: Path) -> None:
@@ -131,13 +138,6 @@ def test_every_knob_that_is_named_for_memory_helps() -> None:
     assert gib(finetuning="full") > usual + 80
     full = {"trainer": "llamafactory", "finetuning": "full"}
     assert gib(8, **full, deepspeed="zero3") < gib(8, **full, deepspeed="zero2") < gib(8, **full)
-
-
-@pytest.mark.parametrize("stage", ["grpo", "critic"])
-def test_what_cannot_fit_is_refused_for_every_stage(stage: str, capsys: pytest.CaptureFixture[str]) -> None:
-    model = ["--model", "Qwen/Qwen2.5-14B-Instruct", "--config", str(RECIPES / f"qwen2.5-1.5b-{stage}.yaml")]
-    assert guarded(main, [*model, "--device", "4090"]) == 2
-    assert f"nearest recipe that fits: configs/training/qwen2.5-1.5b-{stage}.yaml" in capsys.readouterr().err
 
 
 def test_episodes_take_what_playing_or_learning_does() -> None:

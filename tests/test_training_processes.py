@@ -15,11 +15,11 @@ import pytest
 
 from steprag.engines.threads import threads_for, usable_cores
 from steprag.errors import ConfigError
+from steprag.records.jsonl import read_records, write_records
 from tests.training_parts import lines, tensors, train, train_until_killed
-from training.checks import check_keys
+from training.checks import check_keys, one_visible
 from training.config import GrpoSection, TrainConfig
-from training.launch.devices import one_visible
-from training.launch.processes import command, read_rows, threads_each, why, write_rows
+from training.launch.processes import command, threads_each, why
 from training.rows import TokenRow
 
 TWO = ["--processes", "2", "--batch_size", "2"]
@@ -29,19 +29,15 @@ ONE = ["--accumulation", "2", "--batch_size", "2"]
 
 def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
     rows = [TokenRow([1, 2], ([3], [4, 5]), smoothing=0.1), TokenRow([6], ([7],), value=0.5)]
-    write_rows(tmp_path / "rows.jsonl", rows)
-    assert read_rows(tmp_path / "rows.jsonl") == rows
+    write_records(tmp_path / "rows.jsonl", rows)
+    assert list(read_records(tmp_path / "rows.jsonl", TokenRow)) == rows
 
 
-def test_threads_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_shared_out_and_a_users_number_of_them_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [threads_each(TrainConfig(processes=n, threads=5)) for n in (1, 2, 5, 9)] == [5, 2, 1, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "6")
     assert [threads_each(TrainConfig(processes=n)) for n in (1, 2)] == [6, 3]
-
-
-def test_a_users_number_of_threads_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert [threads_for(TrainConfig().threads), threads_for(5)] == [3, 5]
+    assert [threads_for(TrainConfig().threads), threads_for(5)] == [6, 5]
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert threads_for(None) == usable_cores()
 
@@ -187,7 +183,7 @@ def test_a_worker_that_fails_is_told_by_its_own_words(
 
 @pytest.mark.engine
 def test_a_killed_run_leaves_no_worker_and_goes_on(tiny: Path, pairs: Path, tmp_path: Path) -> None:
-    """That it comes to the same weights, a run of one process shows (`test_training_runs.py`)."""
+    """That it comes to the same weights, a run of one process shows (`test_training.py`)."""
     out, options = tmp_path / "out", [*TWO, "--max_steps", "40", "--save_steps", "5"]
     train_until_killed(tiny, pairs, out, "sft", *options, checkpoint="checkpoint-5")
     while workers(out):

@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +53,12 @@ def reply(text: str) -> list[dict[str, str]]:
 
 
 def step_row(number: int) -> dict[str, Any]:
-    text = f"I need the town. So the next query is <query> town number {number} </query>"
     where = {"question_id": str(number), "action": "query", "depth": 1, "source": "test"}
-    return {"prompt": messages(number), "completion": reply(text), **where}
+    return {"prompt": messages(number), "completion": reply(searching(number)), **where}
 
 
 def pair_row(number: int) -> dict[str, Any]:
-    good = f"I need the town. So the next query is <query> town number {number} </query>"
+    good = searching(number)
     bad = "So the answer is <answer> nothing </answer>"
     return {
         **{"prompt": messages(number), "chosen": reply(good), "rejected": reply(bad), "question_id": str(number)},
@@ -102,11 +99,14 @@ def _argv(model: Path, pairs: Path, out: Path, stage: str, *options: str) -> lis
 
 
 def train_until_killed(model: Path, pairs: Path, out: Path, stage: str, *options: str, checkpoint: str) -> None:
-    """Trains in a process of its own, which gets SIGKILL once a checkpoint of that name (a pattern) is written."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "training.train", *_argv(model, pairs, out, stage, *options)],
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-    )
+    """Trains in a process of its own, which is killed as `killed_at` says."""
+    killed_at(checkpoint, out, _argv(model, pairs, out, stage, *options))
+
+
+def killed_at(checkpoint: str, out: Path, argv: list[str]) -> None:
+    """`steprag train` in a process that gets SIGKILL once a checkpoint of that name (a pattern) is written."""
+    command = [sys.executable, "-m", "training.train", *argv]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.getcwd()})
     while not list(out.glob(f"checkpoints/{checkpoint}/trainer_state.json")) and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
@@ -137,10 +137,9 @@ def some_rows(seed: int = 0) -> list[TokenRow]:
     return [*rows, TokenRow(ids(5), (steps[7], steps[0]))]
 
 
-@contextmanager
 def stock_trainer(
     model: Path, out: Path, finetuning: Any, loss: list[str], checkpointing: bool = False, smoothing: float = 0.0
-) -> Iterator[tuple[Any, Any, Any]]:
+) -> tuple[Any, Any, Any]:
     """TRL's DPOTrainer on the rows, the policy, and one batch of all of them."""
     from trl.trainer.dpo_config import DPOConfig
 
@@ -152,18 +151,17 @@ def stock_trainer(
     batch["ref_chosen_logps"] = batch["ref_chosen_logps"] + 0.7  # away from the point where both terms are alike
     if checkpointing:
         policy.gradient_checkpointing_enable({"use_reentrant": False})
-    yield trainer, policy, batch
+    return trainer, policy, batch
 
 
-@contextmanager
-def stock_sft_trainer(model: Path, out: Path, finetuning: Any) -> Iterator[tuple[Any, Any, Any]]:
+def stock_sft_trainer(model: Path, out: Path, finetuning: Any) -> tuple[Any, Any, Any]:
     """TRL's SFTTrainer on the chosen completions of the rows, the policy, and one batch of all of them."""
     from trl.trainer.sft_config import SFTConfig
 
     from training.trl.sft import StepSFTTrainer, as_dataset
 
     arguments = SFTConfig(str(out), max_length=None, **ON_A_CPU)
-    yield _stock(StepSFTTrainer, arguments, as_dataset(some_rows()), model, finetuning)
+    return _stock(StepSFTTrainer, arguments, as_dataset(some_rows()), model, finetuning)
 
 
 ON_A_CPU: dict[str, Any] = {"use_cpu": True, "bf16": False, "report_to": "none"}

@@ -1,19 +1,24 @@
-"""What a recipe may not ask for, told before anything is read or loaded."""
+"""What a recipe may not ask for, told before anything is read or loaded; and what a run computes on: the GPUs that
+nvidia-smi names, else this machine's cores.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import shutil
+import subprocess
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from steprag.config.load import nearest
+from steprag.console.progress import say
 from steprag.engines.models import ModelFiles
+from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import read_json
 from training.config import TrainConfig
-from training.estimate import GIB, checkpoint_bytes, shape_of
 from training.play.rewards import check_names
 from training.rows import Row
 
@@ -26,6 +31,8 @@ TRACKERS = ("clearml", "codecarbon", "comet_ml", "dvclive", "mlflow", "swanlab",
 """Those of the Hugging Face Trainer whose name is their package's."""
 
 ROOT = Path(__file__).parent.parent
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""What CUDA reads once, when it starts: the GPUs that a process sees, with commas between."""
 
 
 def check_recipe(config: TrainConfig) -> None:
@@ -36,8 +43,11 @@ def check_recipe(config: TrainConfig) -> None:
     for what, package, requirement in _optional(config):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(f"{what}: {package} is not installed here; run: pip install '{requirement}'")
-    if config.liger and not _has_gpu():
-        raise ConfigError("liger: its kernels run on a GPU and none is here; leave it out")
+    if config.liger:
+        import torch
+
+        if not torch.accelerator.is_available():
+            raise ConfigError("liger: its kernels run on a GPU and none is here; leave it out")
 
 
 def executable(config: TrainConfig) -> list[str]:
@@ -61,26 +71,6 @@ def _optional(config: TrainConfig) -> Iterator[tuple[str, str, str]]:
         yield "liger", "liger_kernel", "liger-kernel"
     if config.stage == "grpo" and "rouge" in config.grpo.rewards:
         yield "grpo.rewards: rouge", "rouge_score", "rouge-score>=0.1.2,<0.2"
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.accelerator.is_available()
-
-
-def check_room(out: Path, config: TrainConfig, files: ModelFiles) -> None:
-    """Raises ConfigError where the disk below `out` has no room for checkpoints and result."""
-    shape = shape_of(files)
-    if shape is None or (out / "manifest.json").exists():  # a run that goes on has its checkpoints already
-        return
-    place = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
-    free, needed = shutil.disk_usage(place).free, checkpoint_bytes(config, shape)
-    if free < needed:
-        raise ConfigError(
-            f"{out}: {free / GIB:.1f} GiB of disk are free and checkpoints take up to {needed / GIB:.1f}; "
-            "make room, or choose another --out"
-        )
 
 
 def check_template(files: ModelFiles) -> None:
@@ -113,39 +103,36 @@ def check_keys(config: TrainConfig) -> None:
     unknown = next((name for name in config.dpo.loss if name not in LOSSES), None)
     if unknown and config.trainer == "trl":
         raise ConfigError(f"dpo.loss: unknown loss {quoted(unknown)}{nearest(unknown, LOSSES)}")
+    trl, nf4, full = config.trainer == "trl", config.quantization is not None, config.finetuning == "full"
+    critic, sharded = config.stage == "critic", config.deepspeed is not None
+    weights, meets = config.dpo.loss_weights, config.rendezvous is not None
     complaints = {
-        "stage critic: only trainer trl trains a critic": config.stage == "critic" and config.trainer != "trl",
-        "quantization: a critic's head cannot be trained in 4 bits; leave it out": config.stage == "critic"
-        and config.quantization is not None,
-        "dpo.loss_weights: give one weight for each of dpo.loss": config.dpo.loss_weights is not None
-        and len(config.dpo.loss_weights) != len(config.dpo.loss),
-        "quantization: the 4-bit base cannot be trained itself; set finetuning lora": config.quantization is not None
-        and config.finetuning == "full",
-        "deepspeed: zero3 cannot shard a 4-bit base; take zero2, or leave quantization out": config.quantization
-        is not None
-        and config.deepspeed == "zero3",
-        "merge: full fine-tuning gives a whole model already; leave merge out": config.merge
-        and config.finetuning == "full",
+        "stage critic: only trainer trl trains a critic": critic and not trl,
+        "quantization: a critic's head cannot be trained in 4 bits; leave it out": critic and nf4,
+        "dpo.loss_weights: give one weight for each of dpo.loss": (
+            weights is not None and len(weights) != len(config.dpo.loss)
+        ),
+        "quantization: the 4-bit base cannot be trained itself; set finetuning lora": nf4 and full,
+        "deepspeed: zero3 cannot shard a 4-bit base; take zero2, or leave quantization out": (
+            nf4 and config.deepspeed == "zero3"
+        ),
+        "merge: full fine-tuning gives a whole model already; leave merge out": config.merge and full,
         "merge: weights are not added to a 4-bit base; take trainer llamafactory, which merges into the whole one": (
-            config.merge and config.quantization is not None and config.trainer == "trl"
+            config.merge and nf4 and trl
         ),
-        "liger: only trainer trl passes it on; leave it out": config.liger and config.trainer != "trl",
-        "deepspeed: only trainer llamafactory shards; leave it out, or set trainer llamafactory": config.deepspeed
-        is not None
-        and config.trainer == "trl",
-        "processes: llamafactory takes every GPU by itself; leave it out": config.processes > 1
-        and config.trainer != "trl",
-        "nodes: llamafactory has variables of its own (docs/training.md); leave it out": config.nodes > 1
-        and config.trainer != "trl",
+        "liger: only trainer trl passes it on; leave it out": config.liger and not trl,
+        "deepspeed: only trainer llamafactory shards; leave it out, or set trainer llamafactory": sharded and trl,
+        "processes: llamafactory takes every GPU by itself; leave it out": config.processes > 1 and not trl,
+        "nodes: llamafactory has variables of its own (docs/training.md); leave it out": config.nodes > 1 and not trl,
         "rendezvous: several nodes need a place to meet; give HOST:PORT of this machine": config.nodes > 1
-        and config.rendezvous is None,
-        "rendezvous: one machine meets nobody; give nodes, or leave it out": config.nodes == 1
-        and config.rendezvous is not None,
+        and not meets,
+        "rendezvous: one machine meets nobody; give nodes, or leave it out": config.nodes == 1 and meets,
         "side_by_side: without share_prefix, and with another trainer than trl, it changes nothing; leave it out": (
-            config.side_by_side == "question" and not (config.share_prefix and config.trainer == "trl")
+            config.side_by_side == "question" and not (config.share_prefix and trl)
         ),
-        "give the number of processes by the key processes; steprag train starts them itself": config.trainer == "trl"
-        and int(os.environ.get("WORLD_SIZE", "1")) > 1,
+        "give the number of processes by the key processes; steprag train starts them itself": (
+            trl and int(os.environ.get("WORLD_SIZE", "1")) > 1
+        ),
     }
     _refuse(complaints)
     if config.stage == "grpo":
@@ -184,3 +171,66 @@ def _check_llamafactory(config: TrainConfig) -> None:
         "minutes: llamafactory is bounded by max_steps or epochs; leave it out": config.minutes is not None,
     }
     _refuse(complaints)
+
+
+@dataclass(frozen=True)
+class Device:
+    """`gib` of memory."""
+
+    name: str
+    gib: float
+
+
+def gpus() -> list[Device]:
+    """The NVIDIA GPUs of this machine; none without nvidia-smi, or without a driver."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return []
+    query = [command, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    found = subprocess.run(query, capture_output=True, text=True, check=False)
+    rows = [line.rpartition(",") for line in found.stdout.splitlines()]
+    if found.returncode or not all(size.strip().isdecimal() for *_, size in rows):  # it writes why on standard output
+        return []
+    return [Device(name, int(mebibytes) / 1024) for name, _, mebibytes in rows]
+
+
+def processor() -> Device:
+    """This machine's cores, with all its memory."""
+    return Device(f"{usable_cores()} cores", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+
+
+def one_visible(visible: str | None, there: int) -> str | None:
+    """What CUDA_VISIBLE_DEVICES has to be for one GPU to be seen; None where it may stay.
+
+    `visible`: what it is. `there`: how many GPUs the machine has, which counts where it is not set.
+    """
+    if visible is None:
+        return "0" if there > 1 else None
+    first, *others = visible.split(",")
+    return first if others else None
+
+
+def show_one_gpu(config: TrainConfig) -> None:
+    """Shows this process one GPU where one process trains: TRL refuses several, and transformers would double the
+    batch. It has to be called before torch asks for GPUs.
+    """
+    if config.trainer != "trl" or config.workers > 1:
+        return
+    visible = os.environ.get(VISIBLE)
+    chosen = one_visible(visible, len(gpus()) if visible is None else 0)
+    if chosen is not None:
+        os.environ[VISIBLE] = chosen
+        say(f"train: one process trains on GPU {chosen} alone; --processes N trains on N GPUs")
+
+
+def check_devices(config: TrainConfig) -> None:
+    """Raises ConfigError where TRL's processes and the GPUs that torch sees do not go together."""
+    import torch
+
+    there = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    if 0 < there < config.processes:
+        raise ConfigError(f"processes: {config.processes} are asked for and {there} GPUs are here; lower it")
+    if config.workers == 1 and there > 1:
+        raise ConfigError(
+            f"processes: one trains on one GPU and sees {there}; show it one, or set processes to {there}"
+        )

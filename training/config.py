@@ -7,14 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from steprag.config.load import StageConfig
-from steprag.config.sections import (
-    EpisodeConfig,
-    JudgeConfig,
-    Positive,
-    PromptConfig,
-    RetrieverConfig,
-    Section,
-)
+from steprag.config.sections import EpisodeConfig, JudgeConfig, Positive, PromptConfig, RetrieverConfig, Section
 from steprag.policy.budget import BudgetConfig
 
 Share = Annotated[float, Field(ge=0)]
@@ -117,8 +110,7 @@ class TrainConfig(StageConfig):
         default=None, description="shards optimiser (zero2) and weights (zero3) over the GPUs; llamafactory only"
     )
     processes: Positive = Field(
-        default=1,
-        description="processes of a machine that train side by side, one a GPU or a share of the cores (trl)",
+        default=1, description="processes of a machine that train side by side, one a GPU or a share of the cores (trl)"
     )
     nodes: Positive = Field(
         default=1, description="machines that train side by side, each with as many processes (trl)"

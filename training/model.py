@@ -183,16 +183,13 @@ def adopt(made: Path, tokenizer: PreTrainedTokenizerBase, files: ModelFiles, fol
     weights = [path for path in made.iterdir() if path.suffix == ".safetensors" or path.name in _WEIGHT_FILES]
     adapter = made / "adapter_config.json"
     if adapter.is_file():
-        write_json(adapter, {**read_json(adapter), "base_model_name_or_path": _portable(files)})
+        # the path of a cache is another one elsewhere
+        base = files.name if files.embedded or files.hf is None else str(files.hf)
+        write_json(adapter, {**read_json(adapter), "base_model_name_or_path": base})
     _save_tokenizer(tokenizer, files, folder)
     for path in sorted(weights, key=lambda path: path.name in ("adapter_config.json", "config.json")):
         path.chmod(0o644)  # safetensors makes its files private
         os.replace(path, folder / path.name)
-
-
-def _portable(files: ModelFiles) -> str:
-    """How the adapter names its base: not by the path of a cache, which is another one elsewhere."""
-    return files.name if files.embedded or files.hf is None else str(files.hf)
 
 
 def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:

@@ -136,13 +136,12 @@ def _reply(messages: tuple[Message, ...], field: str, path: Path, line: int) -> 
 
 def tokenise(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> list[TokenRow]:
     """Every row in tokens, in order."""
-    return [_tokens(row, tokenizer) for row in rows]
-
-
-def _tokens(row: Row, tokenizer: PreTrainedTokenizerBase) -> TokenRow:
-    prompt = prompt_tokens(row.prompt, tokenizer)
-    completions = tuple(reply_tokens(row.prompt, reply, prompt, tokenizer) for reply in row.completions)
-    return TokenRow(prompt, completions, row.question, row.smoothing, row.value)
+    made: list[TokenRow] = []
+    for row in rows:
+        prompt = prompt_tokens(row.prompt, tokenizer)
+        completions = tuple(reply_tokens(row.prompt, reply, prompt, tokenizer) for reply in row.completions)
+        made.append(TokenRow(prompt, completions, row.question, row.smoothing, row.value))
+    return made
 
 
 def order_for(config: TrainConfig, rows: list[TokenRow]) -> list[int]:

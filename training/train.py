@@ -29,12 +29,12 @@ from steprag.engines.tokens import load_tokenizer
 from steprag.errors import ConfigError
 from steprag.records.jsonl import file_hash
 from steprag.runs.run import Run, open_run, run_of
-from training.checks import check_recipe, check_room, check_smoothing, check_template
+from training.checks import check_devices, check_recipe, check_smoothing, check_template, show_one_gpu
 from training.config import NEUTRAL, ONLINE, TrainConfig
 from training.job import Job, back_end
-from training.launch.devices import check_devices, show_one_gpu
 from training.model import check_adapter
 from training.parity import checked_tokens
+from training.plan import check_room
 from training.play.world import World, open_world
 from training.plots import draw
 from training.rows import Row, TokenRow, data_files, read_file, read_training

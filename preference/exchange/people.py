@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from preference.config import FolderConfig
+from preference.pairs import unscored_pair
 from preference.pairs_folder import made_folder
 from steprag.agent.profiles import grammar_of
 from steprag.cli import guarded
@@ -18,7 +19,7 @@ from steprag.console.progress import say
 from steprag.records.jsonl import dump_line, existing, file_hash, read_records
 from steprag.records.training_rows import PEOPLE, HumanPair, Pair, people_id
 from steprag.runs.run import open_run, read_manifest
-from steprag.types import Message, Question, Turn
+from steprag.types import Question, Turn
 
 CORRECTIONS = "corrections.jsonl"
 NO_EVIDENCE_OF_STRANGERS = "shows no passage of the web"
@@ -67,28 +68,9 @@ def to_pair(row: HumanPair, question: str, turn: Turn | None) -> tuple[Question,
     """A changed step as a pair: the person's step is chosen. `question`: its words, one spelling for each id. `turn`:
     the one that went on from it, where it ended.
     """
-    identity = people_id(question)
-    golden = turn.golden_answers if turn else ()
-    pair = Pair(
-        prompt=row.prompt,
-        chosen=(Message(role="assistant", content=row.chosen),),
-        rejected=(Message(role="assistant", content=row.rejected),),
-        question_id=identity,
-        tree=None,
-        chosen_node=None,
-        rejected_node=None,
-        action=row.action,
-        rejected_action=row.rejected_action,
-        depth=row.step + 1,
-        chosen_reward=None,
-        rejected_reward=None,
-        margin=None,
-        chosen_visits=None,
-        rejected_visits=None,
-        source=PEOPLE,
-        golden_answers=golden,
-    )
-    return Question(identity, question, golden, {"dataset": PEOPLE}), [pair]
+    asked = Question(people_id(question), question, turn.golden_answers if turn else (), {"dataset": PEOPLE})
+    actions = row.action, row.rejected_action
+    return asked, [unscored_pair(asked, row.prompt, (row.chosen, row.rejected), actions, row.step + 1)]
 
 
 def corrections(turns: Iterable[Turn]) -> Iterator[Question]:

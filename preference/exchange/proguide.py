@@ -1,12 +1,18 @@
-"""RAG_ProGuide's ten-field rows (arXiv 2505.14069): written, read, checked, and the prompt profile they hold.
+"""`steprag pairs import`: a published RAG_ProGuide.json to canonical pairs and the prompt profile of its prompts; and
+its ten-field rows (arXiv 2505.14069) written, read and checked.
 
 A row's user turn is "Question: {question}", then in later states "\\nPrevious Thoughts: " with the steps joined by
 spaces, and for an evidence step ". Reference: <reference>" with the passages. These marks tell which prompt is shown.
+
+The file is read twice, as a stream: once for the prompts, once for the pairs. Every prompt is rendered anew from the
+profile, so that what a model is trained on is what `steprag infer --prompt.profile DIR/rag_proguide.yaml` shows it.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +20,25 @@ from typing import Any
 
 import yaml
 
+from preference.config import FolderConfig
+from preference.pairs import unscored_pair
+from preference.pairs_folder import add_push_option, made_folder, push_if_asked
 from steprag.agent.grammars import PROGUIDE
-from steprag.errors import DataError
-from steprag.records.jsonl import file_hash, read_value
+from steprag.agent.inert import CONTROL_TOKEN
+from steprag.agent.profiles import PromptProfile, load_profile
+from steprag.cli import guarded
+from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.console.progress import say
+from steprag.errors import DataError, quoted
+from steprag.records.jsonl import dump_line, existing, file_hash, line_hash, read_value, written_whole
 from steprag.records.packed import line_bytes
 from steprag.records.training_rows import Pair
-from steprag.types import Passage, State, Step
+from steprag.runs.run import open_run
+from steprag.scores.metrics import normalise
+from steprag.types import Passage, Question, State, Step
 
+SOURCE = "RAG_ProGuide"
+PROFILE = "rag_proguide.yaml"
 FIELDS = ("instruction", "input", "prompt", "chosen", "rejected", "chosen_action_type", "chosen_content",
           "rejected_action_type", "rejected_content", "layer")  # fmt: skip
 TYPES = {"query": "Query Generation", "evidence": "Evidence Extraction", "answer": "Answer Generation"}
@@ -39,6 +57,90 @@ _TITLE = "Wikipedia Title: "
 _BETWEEN = re.compile(r"(</(?:query|evidence|answer)>\.?) ")
 _PASSAGE = re.compile(rf"{_TITLE}(?P<title>[^\n]*)\n(?P<text>.*?)\n\n(?={_TITLE}|\Z)", re.DOTALL)
 _TURN = {"start": "start", "evidence": "evidence", "reasoning": "query|answer"}
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="steprag pairs import", description="A published RAG_ProGuide.json to canonical pairs and their prompts."
+    )
+    parser.add_argument("file", metavar="RAG_ProGuide.json", help="JSON array of ten-field rows")
+    parser.add_argument("--out", required=True, metavar="DIR", help="pairs folder; also gets rag_proguide.yaml")
+    add_push_option(parser)
+    add_options(parser, FolderConfig)
+    given = parse_arguments(parser, argv)
+    import_file(config_from(FolderConfig, given), existing(given.file, "RAG_ProGuide file"), Path(given.out))
+    push_if_asked(given, Path(given.out))
+    return 0
+
+
+def import_file(config: FolderConfig, path: Path, out: Path) -> None:
+    """Writes the pairs folder, the profile, and `refused.jsonl` with every row that is no pair and why."""
+    identity = {"file": file_hash(path), **config.identity}
+    with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
+        profile = _extract(path, out / PROFILE)
+        with made_folder("pairs import", run, config, ("pairs",), profile.grammar, profile.identity) as folder:
+            refused, counts = folder.file("refused.jsonl"), folder.counts
+            for number, row in read_rows(path):
+                counts["rows"] += 1
+                reason = problem(row)
+                if reason:
+                    counts["refused"] += 1
+                    refused.write(dump_line({"row": number, "reason": reason, **row}) + "\n")
+                else:
+                    question, pair = to_pair(row, profile)
+                    shown = [message["content"] for message in pair.prompt]
+                    counts["prompts_byte_for_byte"] += shown == [row["instruction"], row["input"]]
+                    folder.add(question, [pair])
+            folder.facts["source"] = {"file": {"name": path.name, "sha256": identity["file"]}, "lacks": list(LACKS),
+                                      "question_sources": dict(folder.sources)}  # fmt: skip
+    alike = counts["prompts_byte_for_byte"]
+    say(
+        f"pairs import: {counts['rows'] - counts['refused']} of {counts['rows']} rows are pairs (others: "
+        f"refused.jsonl); {alike} prompts are the file's byte for byte, the others as {PROFILE} renders them\n"
+        f"pairs import: the file lacks {', '.join(LACKS)}: it cannot be re-scored or cut by margin\n"
+        f"pairs import: generate and infer with its prompts by --prompt.profile {out / PROFILE}"
+    )
+
+
+def _extract(path: Path, out: Path) -> PromptProfile:
+    """The profile of the file's prompts, written to `out`. Raises DataError where it has none."""
+    finder = ProfileFinder()
+    for _, row in read_rows(path):
+        if shown := parse_user(row["input"]):
+            finder.add(row["instruction"], shown)
+    with written_whole(out) as stream:
+        stream.write(profile_text(finder.profile(path), path))
+    return load_profile(str(out))
+
+
+def problem(row: dict[str, Any]) -> str | None:
+    """Why a row is no pair; None where it is one."""
+    if row["prompt"] != f"System: {row['instruction']}\nUser: {row['input']}":
+        return "prompt is not instruction and input"
+    for side in ("chosen", "rejected"):
+        if (action_type(row[side]), content(row[side])) != (row[f"{side}_action_type"], row[f"{side}_content"]):
+            return f"{side}: its action or content is not what its text says"
+    if row["chosen_action_type"] not in ACTIONS:
+        return f"chosen: no action, but {quoted(row['chosen_action_type'])}"
+    if row["chosen"] == row["rejected"]:
+        return "chosen and rejected are the same text"
+    shown = parse_user(row["input"])
+    if shown is None:
+        return "the user turn has another form"
+    written = (row["chosen"], row["rejected"], *(step.text for step in shown.state.steps))
+    return "a chat template's control token in a step" if any(map(CONTROL_TOKEN.search, written)) else None
+
+
+def to_pair(row: dict[str, Any], profile: PromptProfile) -> tuple[Question, Pair]:
+    """A row without a problem as a pair, its prompt rendered by `profile`, and the question it shows."""
+    shown = parse_user(row["input"])
+    if shown is None:
+        raise ValueError("the row has a problem")
+    question = shown.state.question
+    asked = Question(f"{SOURCE}-{line_hash(normalise(question))}", question, (), {"dataset": SOURCE})
+    actions = ACTIONS[row["chosen_action_type"]], ACTIONS.get(row["rejected_action_type"], "")
+    prompt = profile.render(shown.state, allowed_in(shown.turn))
+    return asked, unscored_pair(asked, prompt, (row["chosen"], row["rejected"]), actions, row["layer"] + 1)
 
 
 def to_row(pair: Pair) -> dict[str, Any]:
@@ -185,3 +287,7 @@ def profile_text(profile: dict[str, Any], source: Path) -> str:
 def allowed_in(turn: str) -> tuple[str, ...]:
     """The actions that may follow in a kind of turn."""
     return ("evidence",) if turn == "evidence" else ("query", "answer")
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from preference.config import LeakageConfig, LeakageStageConfig
-from preference.report.write import note_leakage
+from preference.report.card import note_leakage
 from steprag.cli import guarded
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import Progress, say

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, cycle
 from typing import Any
 
 from preference.config import LabelConfig
 from preference.pairs import margin_error
-from preference.rewards import Estimate, Rewards, gold, judge, outcomes
+from preference.rewards import Estimate, Rewards, gold, judge, outcomes, summed_below
 from steprag.agent.grammar import Grammar
 from steprag.scores.gain import probability
 from steprag.scores.metrics import exact_match, guessable
@@ -33,7 +33,7 @@ class Depth:
 
     steps: int = 0
     reward: float = 0.0
-    answers_below: int = 0
+    answers_below: float = 0.0
     with_error: int = 0
     error: float = 0.0
     clear: list[int] = field(default_factory=lambda: [0, 0])
@@ -58,14 +58,14 @@ class RewardDiagnostics:
         judged, recall = judge(tree, self._config), gold(tree, self._grammar)
         named = {"rollouts": rollouts, "judge": judged, "gold": recall}
         signals = {name: signal for name, signal in named.items() if any(signal)}
-        answers, halves = answers_below(tree, worth), half_means(tree, worth)
+        (_, answers), halves = _totals(tree, worth), half_means(tree, worth)
         for node in tree.nodes:
             self._step(node, rollouts[node.id], answers[node.id], judged[node.id])
         for one, other in siblings(tree):
             self._comparison(one, other, signals)
             self._halves(one, other, halves)
 
-    def _step(self, node: Node, reward: Estimate | None, answers: int, judged: Estimate | None) -> None:
+    def _step(self, node: Node, reward: Estimate | None, answers: float, judged: Estimate | None) -> None:
         if reward is None or node.parent is None:
             return
         depth = self._depths[node.action or "", node.depth]
@@ -159,40 +159,31 @@ def contrast(worth: list[float], tree: Tree) -> str:
     return "all right" if min(scores) >= 1 else "all wrong" if max(scores) <= 0 else "level"
 
 
-def answers_below(tree: Tree, worth: list[float | None]) -> list[int]:
-    """How many scored answers lie at or below each node."""
-    below = [int(value is not None) for value in worth]
-    for node in reversed(tree.nodes):
-        if node.parent is not None:
-            below[node.parent] += below[node.id]
-    return below
-
-
 def half_means(tree: Tree, worth: list[float | None]) -> tuple[list[float | None], list[float | None]]:
     """For every node, the mean of either half of the answers below it: two estimates that share no rollout.
 
     The answers are dealt out in turn, depth first, so that both halves have their share below every node.
     """
     children, stack = children_of(tree), [tree.nodes[0]]
-    sums, counts = ([0.0] * len(worth), [0.0] * len(worth)), ([0] * len(worth), [0] * len(worth))
-    half = 0
+    halves: list[list[float | None]] = [[None] * len(worth), [None] * len(worth)]
+    turn = cycle(halves)
     while stack:
         node = stack.pop()
         stack += reversed(children[node.id])
-        value = worth[node.id]
-        if value is not None:
-            sums[half][node.id], counts[half][node.id] = value, 1
-            half = 1 - half
-    for node in reversed(tree.nodes):
-        if node.parent is not None:
-            for side in (0, 1):
-                sums[side][node.parent] += sums[side][node.id]
-                counts[side][node.parent] += counts[side][node.id]
+        if worth[node.id] is not None:
+            next(turn)[node.id] = worth[node.id]
     first, second = (
-        [total / count if count else None for total, count in zip(sums[side], counts[side], strict=True)]
-        for side in (0, 1)
+        [total / count if count else None for total, count in zip(*_totals(tree, half), strict=True)] for half in halves
     )
     return first, second
+
+
+def _totals(tree: Tree, worth: list[float | None]) -> tuple[list[float], list[float]]:
+    """For every node, the sum of the answers at or below it, and how many there are."""
+    return (
+        summed_below(tree, [value or 0.0 for value in worth]),
+        summed_below(tree, [value is not None for value in worth]),
+    )
 
 
 def siblings(tree: Tree) -> Iterator[tuple[Node, Node]]:

@@ -1,1 +1,1 @@
-"""Several processes, their devices, and LLaMA-Factory."""
+"""Several processes, and LLaMA-Factory."""

@@ -65,7 +65,6 @@ def write_tokens(job: Job, folder: Path) -> None:
     """The rows as LLaMA-Factory keeps a tokenised data set: splits `train`, in the order of training, `validation`."""
     from datasets import Dataset, DatasetDict
 
-    columns = _pair_columns if job.config.stage == "dpo" else _step_columns
     order = order_for(job.config, job.rows)
     splits = {"train": Dataset.from_list([columns(row) for row in job.rows]).select(order)}
     if job.held_out:
@@ -78,19 +77,14 @@ NO_MEDIA: dict[str, Any] = {"images": None, "videos": None, "audios": None}
 """Columns that LLaMA-Factory's collator reads from pairs in any case."""
 
 
-def _step_columns(row: TokenRow) -> dict[str, Any]:
-    return {**_labelled(row.prompt, row.completions[0], ""), **NO_MEDIA}
-
-
-def _pair_columns(row: TokenRow) -> dict[str, Any]:
-    chosen, rejected = row.completions
-    return {**_labelled(row.prompt, chosen, "chosen_"), **_labelled(row.prompt, rejected, "rejected_"), **NO_MEDIA}
-
-
-def _labelled(prompt: list[int], completion: list[int], prefix: str) -> dict[str, list[int]]:
-    ids = prompt + completion
-    labels = [-100] * len(prompt) + completion
-    return {f"{prefix}input_ids": ids, f"{prefix}attention_mask": [1] * len(ids), f"{prefix}labels": labels}
+def columns(row: TokenRow) -> dict[str, Any]:
+    """A row's ids, masks and labels: of a pair those of chosen and rejected."""
+    names = ("",) if len(row.completions) == 1 else ("chosen_", "rejected_")
+    found: dict[str, Any] = {}
+    for name, completion in zip(names, row.completions, strict=True):
+        ids, labels = row.prompt + completion, [-100] * len(row.prompt) + completion
+        found |= {f"{name}input_ids": ids, f"{name}attention_mask": [1] * len(ids), f"{name}labels": labels}
+    return found | NO_MEDIA
 
 
 def train_recipe(job: Job, work: Path, checkpoint: Path | None) -> dict[str, Any]:
@@ -148,12 +142,7 @@ def _preference(job: Job) -> dict[str, Any]:
         reference = {"ref_model": base_weights(job.files), "ref_model_adapters": str(job.files.adapter)}
         if job.config.quantization:
             reference["ref_model_quantization_bit"] = 4
-    return {
-        "pref_beta": section.beta,
-        "pref_loss": section.loss[0],
-        "pref_ftx": section.sft_weight,
-        **reference,
-    }
+    return {"pref_beta": section.beta, "pref_loss": section.loss[0], "pref_ftx": section.sft_weight, **reference}
 
 
 def _outcome(job: Job, seconds: float) -> Outcome:

@@ -9,13 +9,12 @@ they meet where the recipe says, and the run folder lies where all of them see i
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,7 @@ from steprag.engines.threads import threads_for
 from steprag.engines.tokens import load_tokenizer
 from steprag.engines.weights import base_weights
 from steprag.errors import TrainingError
-from steprag.records.json_text import decoded
-from steprag.records.jsonl import LineJournal, read_json, write_json
+from steprag.records.jsonl import LineJournal, read_json, read_records, write_json, write_records
 from steprag.runs.run import Run
 from training.config import TrainConfig
 from training.job import Job, Outcome, back_end, reason
@@ -55,9 +53,9 @@ def train(job: Job) -> Outcome:
         threads = f"OMP_NUM_THREADS={threads_each(job.config)}"
         others = shlex.join([threads, *command(job.config, work)])
         say(f"train: on each of the other {job.config.nodes - 1} machines run, in this checkout:\n{others}")
-    log = work / "log.txt"
+    log, environment = work / "log.txt", {**os.environ, "OMP_NUM_THREADS": str(threads_each(job.config))}
     # A worker's output is for the person who watches, and goes where ours goes; its errors stand in files.
-    with log.open("ab") as stream, running(command(job.config, work), stream, _environment(job.config), 2) as process:
+    with log.open("ab") as stream, running(command(job.config, work), stream, environment, 2) as process:
         status = process.wait()
     if status:
         raise TrainingError(f"{why(work, log, status)} (logs: {work})")
@@ -73,21 +71,8 @@ def write_job(job: Job, work: Path) -> None:
     write_json(
         work / "job.json", {"config": job.config.model_dump(mode="json"), "out": str(job.run.path), "world": world}
     )
-    write_rows(work / "rows.jsonl", job.rows)
-    write_rows(work / "held_out.jsonl", job.held_out)
-
-
-def write_rows(path: Path, rows: Iterable[TokenRow]) -> None:
-    """Token rows as JSON Lines."""
-    with path.open("w", encoding="utf-8") as stream:
-        stream.writelines(json.dumps(asdict(row)) + "\n" for row in rows)
-
-
-def read_rows(path: Path) -> list[TokenRow]:
-    """The rows that `write_rows` wrote."""
-    with path.open(encoding="utf-8") as stream:
-        values = map(decoded, stream)
-        return [TokenRow(**{**value, "completions": tuple(value["completions"])}) for value in values]
+    write_records(work / "rows.jsonl", job.rows)
+    write_records(work / "held_out.jsonl", job.held_out)
 
 
 def command(config: TrainConfig, work: Path) -> list[str]:
@@ -101,11 +86,6 @@ def command(config: TrainConfig, work: Path) -> list[str]:
         *("--log-dir", str(work / "logs"), "--redirects", ",".join(streams)),
         *("-m", "training.launch.processes", str(work)),
     ]
-
-
-def _environment(config: TrainConfig) -> dict[str, str]:
-    """Ours, with this process's threads shared out."""
-    return {**os.environ, "OMP_NUM_THREADS": str(threads_each(config))}
 
 
 def threads_each(config: TrainConfig) -> int:
@@ -140,7 +120,7 @@ def main(argv: list[str]) -> None:
     if torch.accelerator.is_available():
         torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
     files, opened = resolve_model(config.model, config.adapter), given["world"]
-    rows, held_out = read_rows(work / "rows.jsonl"), read_rows(work / "held_out.jsonl")
+    rows, held_out = (list(read_records(work / f"{name}.jsonl", TokenRow)) for name in ("rows", "held_out"))
     playing = open_world(opened[0], opened[1], config) if opened else contextlib.nullcontext()
     seen = contextlib.redirect_stderr(sys.stdout) if rank == 0 else contextlib.nullcontext()
     with seen, playing as world, _run(Path(given["out"]), rank) as run:

@@ -10,7 +10,7 @@ import random
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from indexes import open_retriever
@@ -90,30 +90,26 @@ def _judge_identity(config: TrainConfig, questions: list[Question]) -> dict[str,
     }
 
 
+@dataclass(frozen=True)
 class GrpoStage:
     """What episodes need beside the weights: the world, one event loop for retriever and judge, and the journal of
     searches and of the judge's replies, so that a run that goes on makes none twice.
     """
 
-    def __init__(
-        self,
-        world: World,
-        config: TrainConfig,
-        run: Run,
-        runner: asyncio.Runner,
-        journal: Journal,
-        judge: Judged | None,
-    ) -> None:
-        self.world, self.config, self._run = world, config, run
-        self._runner, self._journal, self._judge = runner, journal, judge
-        self._recent: deque[list[str | None]] = deque(maxlen=WINDOW)
+    world: World
+    config: TrainConfig
+    run: Run
+    runner: asyncio.Runner
+    journal: Journal
+    judge: Judged | None
+    recent: deque[list[str | None]] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     def play(self, numbers: Sequence[int], how: Sampling, step: int, process: int) -> list[Group]:
         """The groups of the questions with these numbers. The run's seed, `step` and `process` decide the samples."""
         seed = random.Random(f"{self.config.seed} {step}").getrandbits(48)
         seed += APART * process * len(numbers) * self.config.grpo.episodes
         questions = [self.world.questions[number] for number in numbers]
-        kept = {one.id: self._journal.question(one) for one in questions}  # of this step alone: the journal has all
+        kept = {one.id: self.journal.question(one) for one in questions}  # of this step alone: the journal has all
         playing = play(
             questions,
             self.world.environment,
@@ -121,15 +117,15 @@ class GrpoStage:
             self.config.grpo,
             seed=seed,
             calls=lambda question: kept[question.id],
-            judge=self._judge,
+            judge=self.judge,
         )
-        return self._runner.run(playing)
+        return self.runner.run(playing)
 
     def check(self, groups: Sequence[Group]) -> None:
         """Raises TrainingError where more than half of the questions of the last `WINDOW` steps could not be played."""
-        self._recent.append([group.failure for group in groups])
-        failures = [failure for step in self._recent for failure in step if failure is not None]
-        if 2 * len(failures) > (asked := sum(map(len, self._recent))):
+        self.recent.append([group.failure for group in groups])
+        failures = [failure for step in self.recent for failure in step if failure is not None]
+        if 2 * len(failures) > (asked := sum(map(len, self.recent))):
             raise TrainingError(
                 f"{len(failures)} of {asked} questions of the last steps could not be played: {failures[-1]}; "
                 "mend that and start again"
@@ -140,7 +136,7 @@ class GrpoStage:
         for group in groups:
             if group.failure is not None:
                 say(f"train: step {step}: the episodes of question {group.question.id} are dropped: {group.failure}")
-        with LineJournal(self._run.path / EPISODES) as journal:
+        with LineJournal(self.run.path / EPISODES) as journal:
             for group in groups:
                 for line in _lines(step, group):
                     journal.append(line)
