@@ -1,7 +1,7 @@
 """Small questions to the judge: which claims a text makes, whether passages bear them out, what a text answers.
 
-They are the questions of RAGAS (`training/play/rewards.py` has its formulas), each with a reply of one constrained line of
-JSON, so that a small judge can give it and nothing has to be guessed out of prose.
+They are the questions of RAGAS, whose formulas `training/play/rewards.py` has, each with a reply of one constrained line
+of JSON, so that a small judge can give it and nothing has to be guessed out of prose.
 """
 
 from __future__ import annotations
