@@ -1,11 +1,11 @@
-"""Labels from what a step adds to the belief in the golden answer (`steprag.scores.gain`, `steprag.agent.belief`)."""
+"""Labels from what a step adds to the belief in the golden answer (`steprag.agent.belief`, `steprag.agent.belief`)."""
 
 from __future__ import annotations
 
 from preference.kept import gold_seen, golden_kept, golden_seen, keeping, supported
+from steprag.agent.belief import CONVINCED, FLOOR, floored, probability
 from steprag.agent.grammar import Grammar
 from steprag.errors import ConfigError, quoted
-from steprag.scores.gain import CONVINCED, FLOOR, floored, probability
 from steprag.scores.gold import gold_of
 from steprag.scores.metrics import guessable
 from steprag.tree import Belief, Node, Tree

@@ -22,7 +22,7 @@ import pytest
 
 from steprag.agent.grammar import START
 from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
-from steprag.agent.judge import ScoreFormat
+from steprag.agent.judge import VerdictFormat
 from steprag.cli import guarded
 from steprag.config.sections import PolicyConfig
 from steprag.engines import EMBEDDED, Endpoint, EngineSpec, embedded_gguf, resolve_model, serving
@@ -690,7 +690,7 @@ def test_vllm_constrains_every_grammar_and_says_what_it_had_cached(vllm: Endpoin
     assert len(step.completions) == 2
     for one in step.completions:
         assert one.text.startswith("Based on the query, the relevant evidence is <evidence>")
-    again = asyncio.run(sampled(ScoreFormat(), ("score",), 4))
+    again = asyncio.run(sampled(VerdictFormat(), ("score",), 4))
     assert again.completions[0].text.isdecimal()
     assert 32 <= again.usage.cached_tokens < again.usage.prompt_tokens
     for grammar in GRAMMARS.values():

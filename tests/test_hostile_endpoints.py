@@ -15,7 +15,7 @@ import pytest
 
 from data_generation.config import GenerateConfig
 from indexes.retrieval.remote import RemoteRetriever
-from steprag.agent.judge import ScoreFormat
+from steprag.agent.judge import VerdictFormat
 from steprag.config.load import load_config
 from steprag.config.sections import PolicyConfig, RetrieverConfig
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable, RetrieverError
@@ -92,7 +92,7 @@ def asked(address: str, timeout: float = 20.0) -> None:
     config = PolicyConfig(engine="openai", model="m", base_url=f"{address}/v1", timeout=timeout, retries=0)
 
     async def ask() -> None:
-        async with OpenAIPolicy(config, config.base_url, "m", ScoreFormat()) as policy:
+        async with OpenAIPolicy(config, config.base_url, "m", VerdictFormat()) as policy:
             await policy.sample((Message(role="user", content="?"),), ("score",), n=1, seed=0)
 
     asyncio.run(ask())
@@ -242,7 +242,7 @@ def scored(address: str) -> None:
     config = PolicyConfig(engine="vllm", model="m", base_url=f"{address}/v1", retries=0)
 
     async def ask() -> None:
-        async with OpenAIPolicy(config, config.base_url, "m", ScoreFormat()) as policy:
+        async with OpenAIPolicy(config, config.base_url, "m", VerdictFormat()) as policy:
             await policy.score((Message(role="user", content="?"),), "1")
 
     asyncio.run(ask())

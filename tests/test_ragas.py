@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from steprag.agent.judge import parse_score
-from steprag.agent.verdicts import (
+from steprag.agent.judge import (
     TOKENS,
     VerdictFormat,
     WrittenBack,
     claims_of,
     is_supported,
     is_useful,
+    parse_score,
     written_back,
 )
 from steprag.batch.journal import JOURNAL

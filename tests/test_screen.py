@@ -8,9 +8,9 @@ import pytest
 
 from data_generation.config import GenerateConfig
 from steprag import atlas
+from steprag.agent.inert import screened, without_instructions
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
-from steprag.agent.screen import screened, without_instructions
 from steprag.config.load import load_config
 from steprag.config.sections import EpisodeConfig
 from steprag.records.inputs import read_passages

@@ -20,13 +20,13 @@ from data_generation.growth import SearchNode, SearchTree, add_reward, mark_pend
 from data_generation.plan import most_calls
 from data_generation.search import grow, select
 from data_generation.values import VALUES
+from steprag.agent.belief import probability
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.config.load import load_config
 from steprag.errors import ConfigError, PolicyError
 from steprag.policy.protocols import Policy
 from steprag.records.jsonl import to_dict
-from steprag.scores.gain import probability
 from steprag.tree import Node, Tree, children_of, discounted
 from steprag.types import (
     Message,

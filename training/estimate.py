@@ -14,8 +14,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from steprag.engines.hub import fetched
 from steprag.engines.models import ModelFiles
+from steprag.engines.pretrained import fetched
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_json
 from training.config import TrainConfig

@@ -2,12 +2,14 @@
 
 No rollout is played. The words that announce an answer are put into the policy's mouth, and the golden answer with its
 closing tag is scored (`Scorer`). How much a step raises that is its gain, as in information-gain rewards (arXiv
-2510.14967); here as a sum of logarithms, which also tells apart what is unlikely.
+2510.14967); here as a sum of logarithms, which also tells apart what is unlikely. Search, rewards of finished trees and
+reinforcement learning compare beliefs by the functions here, so a gain means one thing everywhere.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 
 from steprag.agent.environment import Environment
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable
@@ -16,6 +18,12 @@ from steprag.policy.scoring import SCORING
 from steprag.tree import Belief
 from steprag.types import Message, Question, State, Usage
 
+FLOOR = -12.0
+"""Nats below which beliefs do not differ: what is that unlikely is noise (a probability of 6 in a million)."""
+CLEAR = 2.0
+"""Nats by which a step must raise the belief to have gained: seven times as likely."""
+CONVINCED = 0.2
+"""Probability from which a right answer counts as one that the state supports, and not as luck."""
 MOST_ANSWERS = 3
 """Golden answers that are scored at a state, the first ones: some data sets list dozens."""
 
@@ -46,3 +54,18 @@ async def check_scoring(scorer: Scorer) -> None:
             f"this endpoint does not tell log-probabilities of a given text ({error}); serve the model with "
             f"{', '.join(SCORING)} (steprag policy serve), or label without a model (label.name=cover)"
         ) from None
+
+
+def floored(belief: Belief) -> float:
+    """The belief in nats, from `FLOOR` to 0."""
+    return max(belief.logp, FLOOR)
+
+
+def gains(after: Belief, before: Belief) -> bool:
+    """Whether the belief rose by `CLEAR` nats or more."""
+    return floored(after) - floored(before) >= CLEAR
+
+
+def probability(belief: Belief) -> float:
+    """The probability of the golden answer, 0 to 1."""
+    return math.exp(belief.logp)

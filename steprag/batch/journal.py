@@ -6,7 +6,7 @@ The same file rebuilds trees without a model or an index (`Replay`).
 
 Rows are committed one by one in WAL mode. A killed process loses nothing that was committed; after a power failure the
 last moments may be missing, and those calls are made again (`journal.sync_seconds` says how many). Where several
-processes work on one run, each has a journal of its own (`steprag.batch.absorb`).
+processes work on one run, each has a journal of its own (`steprag.batch.database`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 from steprag.agent.open import Agent
 from steprag.agent.retriever import Retriever
+from steprag.batch.database import JOURNAL as JOURNAL
 from steprag.batch.database import CallKey, Database, KeptCalls
 from steprag.batch.journalled import JournalledPolicy, JournalledRetriever, JournalledScorer, Request, scorer_of
 from steprag.errors import RequestError, StepragError
@@ -31,8 +32,6 @@ from steprag.policy.protocols import Policy, Scorer, Sessions
 from steprag.records.jsonl import dump_line
 from steprag.types import Passage, Question, Sample
 
-JOURNAL = "calls.sqlite"
-"""Its name in a run folder."""
 _THIS = "question = ? AND role = ? AND state = ? AND seed = ? AND n = ?"
 
 

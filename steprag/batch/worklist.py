@@ -15,11 +15,15 @@ from typing import Any, Protocol, TypeVar
 
 from steprag.agent.environment import Environment
 from steprag.agent.open import AgentConfig
+from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import Results
+from steprag.config.sections import PolicyConfig
 from steprag.console.progress import Progress, say
-from steprag.errors import ConfigError, DataError
-from steprag.policy.budget import Spending
-from steprag.policy.client import Model, OpenAIPolicy, model_identity
+from steprag.errors import ConfigError, DataError, RequestError
+from steprag.policy.budget import BudgetConfig, Spending
+from steprag.policy.client import Model, OpenAIPolicy, model_identity, open_model
+from steprag.policy.protocols import Policy
+from steprag.policy.requests import OutputFormat
 from steprag.records.jsonl import LineJournal, drop_torn_line, file_hash, read_rows, write_records
 from steprag.runs.run import Run
 from steprag.tree import Failure
@@ -39,6 +43,9 @@ class Result(Protocol):
     def usage(self) -> Usage:
         """What its calls took."""
         ...
+
+
+Given = TypeVar("Given", bound=Result)
 
 
 def agent_identity(config: AgentConfig, questions_file: Path, environment: Environment) -> dict[str, Any]:
@@ -199,3 +206,43 @@ def note_failures(run: Run, results: Results[Any]) -> int:
         stage, why = run.manifest["stage"], run.path / FAILED
         say(f"{stage}: {len(failed)} questions failed; {why} says why; run again to retry them")
     return len(failed)
+
+
+async def ask_each(
+    run: Run,
+    questions: list[Question],
+    results: Results[Given],
+    ask: Callable[[Question, Policy], Awaitable[Given]],
+    *,
+    role: str,
+    model: PolicyConfig,
+    replies: OutputFormat,
+    budget: BudgetConfig,
+) -> int:
+    """Appends `ask(question, policy)` to `results` for every question that has no result yet, and puts all into the
+    questions' order; returns how many failed. `role` names the model in the journal, `replies` is the form of its
+    replies. Calls are journalled and bounded. Raises BudgetReached where a limit ended it.
+    """
+    if todo := unfinished(questions, results):
+        spending = Spending(budget, {role: model.price})
+        async with open_model(model, replies) as opened, Journal(run.path / JOURNAL, spending) as journal:
+            run.set(calls_lost=journal.lost)
+            same_model(run, **{role: opened})
+
+            async def one(question: Question) -> Given | Failure:
+                try:
+                    return await ask(question, journal.question(question).policy(opened.policy, role, opened.gate))
+                except RequestError as error:
+                    return Failure(question.id, type(error).__name__, str(error))
+
+            at_once, total = model.concurrency, len(questions)
+            await work_off(
+                run, todo, one, results=results, at_once=at_once, total=total, spending=spending, begun=journal.begun
+            )
+    results.put_in_order(question.id for question in questions)
+    return note_failures(run, results)
+
+
+def model_asked(model: PolicyConfig) -> dict[str, Any]:
+    """What decides the replies of a model, for a run's identity."""
+    return {**model_identity(model), **model.model_dump(include=SAMPLING)}

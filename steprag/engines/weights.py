@@ -22,7 +22,6 @@ from filelock import FileLock
 
 from steprag.engines.adapters import gguf_adapter, lora_rank
 from steprag.engines.headers import gguf_values
-from steprag.engines.hub import MODEL_FILES, fetched
 from steprag.engines.models import (
     EMBEDDED,
     ModelFiles,
@@ -35,7 +34,7 @@ from steprag.engines.models import (
     sha256_of,
     weights_hash,
 )
-from steprag.engines.pretrained import from_pretrained, loading
+from steprag.engines.pretrained import MODEL_FILES, fetched, from_pretrained, loading
 from steprag.engines.threads import fast_dtype, one_load
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_json

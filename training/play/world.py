@@ -16,10 +16,8 @@ from typing import Any
 from indexes import open_retriever
 from steprag.agent.checkpoints import profile_for
 from steprag.agent.environment import Environment
-from steprag.agent.judge import prompt_hash
+from steprag.agent.judge import TOKENS, VERDICTS_PROMPT, VerdictFormat, prompt_hash
 from steprag.agent.open import make_environment
-from steprag.agent.verdicts import TOKENS, VerdictFormat
-from steprag.agent.verdicts import prompt_hash as verdicts_hash
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import SAMPLING
 from steprag.console.progress import say
@@ -81,7 +79,7 @@ def _judge_identity(config: TrainConfig, questions: list[Question]) -> dict[str,
     terms = judged_terms(config.grpo.rewards, questions)
     if not terms:
         return None
-    read = {"verdicts": verdicts_hash()} if terms != {"judge"} else {}
+    read = {"verdicts": prompt_hash(VERDICTS_PROMPT)} if terms != {"judge"} else {}
     return {
         **model_identity(config.judge),
         **config.judge.model_dump(include=SAMPLING),
