@@ -25,6 +25,7 @@ from steprag.agent.retriever import PLACES
 from steprag.cli import COMMANDS, CONFIGS, main
 from steprag.config.load import StageConfig, index_of, leaves, load_config
 from steprag.config.sections import PromptConfig
+from steprag.console.progress import Progress
 from steprag.errors import ConfigError
 from training.config import TrainConfig
 
@@ -106,31 +107,28 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path: Path) -> None:
         load_config(GenerateConfig, str(tmp_path / "none.yaml"))
 
 
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        (b"seed: 1\nmodel: caf\xe9\n", ":2: not UTF-8"),
-        (b"\xff\xfes\0e\0", ":1: not UTF-8"),
-        (b"5: x\n", "the key 5 is no text"),
-        (b"search:\n  null: 3\n", "the key None is no text"),
-        (b"search: [1, 2]\n", "search: input should be a valid dictionary"),
-        (b"search: 7\n", "search: input should be a valid dictionary"),
-        (b"search: !!binary aGVsbG8=\n", "search: input should be a valid dictionary"),
-        (b"search: !!set {a, b}\n", "search: input should be a valid dictionary"),
-        (b"search: {preset: [1]}\n", "search.preset: input should be"),
-        (b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", ":2: not YAML: an alias"),
-        (b"search: &s {rollouts: *s}\n", "an alias"),
-        (b"[" * 20_000, "cannot be read: RecursionError"),
-        (b"seed: " + b"9" * 5_000, "cannot be read: ValueError"),
-        (b"? [1]\n: 2\n", "not YAML: found unhashable key"),
-        (b"a: \x00", "not YAML"),
-        (b'a: ["x", "\\ud83d\\ude00"]', "half of a surrogate pair"),
-        (b"- 1", "expected keys and values"),
-        (b"#" * (1 << 20) + b"\n", "longer than 1,048,576 bytes"),
-        (b"seed: 1\nsearch: {rollouts: 0}\n", "search.rollouts: input should be greater than or equal to 1"),
-        (b"!!python/object/apply:os.system [ls]\n", "could not determine a constructor"),
-    ],
-)
+@pytest.mark.parametrize(("content", "complaint"), [
+    (b"seed: 1\nmodel: caf\xe9\n", ":2: not UTF-8"),
+    (b"\xff\xfes\0e\0", ":1: not UTF-8"),
+    (b"5: x\n", "the key 5 is no text"),
+    (b"search:\n  null: 3\n", "the key None is no text"),
+    (b"search: [1, 2]\n", "search: input should be a valid dictionary"),
+    (b"search: 7\n", "search: input should be a valid dictionary"),
+    (b"search: !!binary aGVsbG8=\n", "search: input should be a valid dictionary"),
+    (b"search: !!set {a, b}\n", "search: input should be a valid dictionary"),
+    (b"search: {preset: [1]}\n", "search.preset: input should be"),
+    (b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", ":2: not YAML: an alias"),
+    (b"search: &s {rollouts: *s}\n", "an alias"),
+    (b"[" * 20_000, "cannot be read: RecursionError"),
+    (b"seed: " + b"9" * 5_000, "cannot be read: ValueError"),
+    (b"? [1]\n: 2\n", "not YAML: found unhashable key"),
+    (b"a: \x00", "not YAML"),
+    (b'a: ["x", "\\ud83d\\ude00"]', "half of a surrogate pair"),
+    (b"- 1", "expected keys and values"),
+    (b"#" * (1 << 20) + b"\n", "longer than 1,048,576 bytes"),
+    (b"seed: 1\nsearch: {rollouts: 0}\n", "search.rollouts: input should be greater than or equal to 1"),
+    (b"!!python/object/apply:os.system [ls]\n", "could not determine a constructor"),
+])  # fmt: skip
 def test_a_slip_in_a_recipe_is_one_line_with_the_file(
     tmp_path: Path, content: bytes, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -353,3 +351,36 @@ def test_worked_takes_the_episode_as_every_command_does(tmp_path: Path, capsys: 
     assert "unknown option '--depth'; did you mean '--episode.depth'?" in capsys.readouterr().err
     assert main([*command, "--episode.depth", "0"]) == 2
     assert "episode.depth: input should be greater than or equal to 1" in capsys.readouterr().err
+
+
+KILLED = """
+import os, signal
+from steprag.console.progress import Progress, say
+from tqdm import tqdm
+say("begun")
+tqdm(disable=True)
+if (child := os.fork()) == 0:
+    for bar in (tqdm, type(Progress("work", 2, "units")._bar)):
+        bar.get_lock().acquire()
+    os.kill(os.getpid(), signal.SIGKILL)
+os.waitpid(child, 0)
+with Progress("work", 2, "units") as progress:
+    progress.advance(2)
+"""
+
+
+def test_a_process_killed_over_its_bar_stops_no_other() -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=30,
+                          cwd=Path(__file__).parent.parent)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "work: 2/2 units" in done.stderr
+
+
+@pytest.mark.parametrize(("total", "expected"), [(2, "work: 2/2 units in 0 s"), (None, "")])
+def test_the_last_line_says_it_all(total: int | None, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress("work", total, "units") as progress:
+        progress.advance(notes="1 failed")
+        progress.advance(notes="2 failed")
+    said = capsys.readouterr().err
+    assert expected in said
+    assert said.endswith("2 failed\n") == bool(total)

@@ -25,12 +25,11 @@ from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
 from steprag.agent.judge import VerdictFormat
 from steprag.cli import guarded
 from steprag.config.sections import PolicyConfig
-from steprag.engines import EMBEDDED, Endpoint, EngineSpec, embedded_gguf, resolve_model, serving
-from steprag.engines.adapters import gguf_adapter, permute_rows
-from steprag.engines.launch import command, vllm_program
-from steprag.engines.models import cache_dir, embedded_encoder, verify
+from steprag.engines.adapters import gguf_adapter
+from steprag.engines.launch import EngineSpec, command, vllm_program
+from steprag.engines.models import EMBEDDED, cache_dir, embedded_encoder, embedded_gguf, resolve_model, verify
 from steprag.engines.policy_command import main
-from steprag.engines.server import check_reachable
+from steprag.engines.server import Endpoint, check_reachable, serving
 from steprag.engines.threads import usable_cores
 from steprag.engines.weights import hf_weights, merged_folder, transformers_folder
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable
@@ -258,27 +257,17 @@ def test_rows_of_qwen2_stay_as_they_are(tiny: Path, tmp_path: Path, cache: Path)
 
 
 @pytest.mark.usefixtures("cache")
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"use_dora": True}, "DoRA"),
-        ({"bias": "all"}, "biases"),
-        ({"modules_to_save": ["lm_head"]}, "whole modules"),
-        ({"peft_type": "IA3"}, "IA3"),
-        ({"rank_pattern": {"q_proj": 2}}, "differ"),
-        ({"init_lora_weights": "pissa"}, "initialisation"),
-    ],
-)
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"use_dora": True}, "DoRA"),
+    ({"bias": "all"}, "biases"),
+    ({"modules_to_save": ["lm_head"]}, "whole modules"),
+    ({"peft_type": "IA3"}, "IA3"),
+    ({"rank_pattern": {"q_proj": 2}}, "differ"),
+    ({"init_lora_weights": "pissa"}, "initialisation"),
+])  # fmt: skip
 def test_what_gguf_cannot_say_is_refused(tiny: Path, tmp_path: Path, change: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         gguf_adapter(edited(tiny / "adapter", tmp_path / "a", **change))
-
-
-def test_rotary_rows_are_put_in_adjacent_pairs() -> None:
-    import numpy as np
-
-    assert permute_rows(np.arange(16).reshape(16, 1), 2)[:, 0].tolist() == [
-        *(0, 4, 1, 5, 2, 6, 3, 7), *(8, 12, 9, 13, 10, 14, 11, 15)]  # fmt: skip
 
 
 # --- refusing to start ---------------------------------------------------------------------------------------------
@@ -705,20 +694,17 @@ def test_convert_command_prints_the_path(tiny: Path, cache: Path, capsys: pytest
     assert Path(capsys.readouterr().out.strip()).parent == cache / "adapters"
 
 
-@pytest.mark.parametrize(
-    ("own", "files", "cores"),
-    [
-        ("0::/", {"cpu.max": "max 100000"}, 8),
-        ("0::/", {"cpu.max": "150000 100000"}, 2),
-        ("0::/a.slice/b.scope", {"a.slice/cpu.max": "100000 100000", "a.slice/b.scope/cpu.max": "max 100000"}, 1),
-        (
-            "4:memory:/m\n3:cpu,cpuacct:/docker/x",
-            {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"},
-            3,
-        ),
-        ("3:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
-    ],
-)
+@pytest.mark.parametrize(("own", "files", "cores"), [
+    ("0::/", {"cpu.max": "max 100000"}, 8),
+    ("0::/", {"cpu.max": "150000 100000"}, 2),
+    ("0::/a.slice/b.scope", {"a.slice/cpu.max": "100000 100000", "a.slice/b.scope/cpu.max": "max 100000"}, 1),
+    (
+        "4:memory:/m\n3:cpu,cpuacct:/docker/x",
+        {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"},
+        3,
+    ),
+    ("3:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+])  # fmt: skip
 def test_the_cores_of_a_limited_container(
     own: str, files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

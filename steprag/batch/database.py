@@ -78,10 +78,7 @@ class Database:
 
     def write(self, statement: str, *values: object) -> None:
         """Runs a statement; it is committed when this returns, or with the COMMIT of its transaction."""
-        try:
-            self._db.execute(statement, values)
-        except FAULTS as error:
-            raise _translated(error, self._path) from None
+        self.rows(statement, *values)
 
     def bury_lost(self) -> None:
         """Counts the calls that have no reply as lost: whoever made them is dead."""
