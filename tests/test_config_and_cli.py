@@ -144,6 +144,12 @@ def test_a_slip_in_a_recipe_is_one_line_with_the_file(
         load_profile(str(file))
 
 
+def configs() -> Iterator[type[StageConfig]]:
+    """The configurations of all commands."""
+    for module, _, name in (place.partition(":") for place in CONFIGS):
+        yield getattr(importlib.import_module(module), name)
+
+
 def test_the_environment_may_hold_keys_of_other_commands_but_none_that_nobody_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -151,10 +157,8 @@ def test_the_environment_may_hold_keys_of_other_commands_but_none_that_nobody_ha
     monkeypatch.setenv("STEPRAG_GRPO__EPISODES", "4")
     monkeypatch.setenv("STEPRAG_LIMIT", "7")
     monkeypatch.setenv("STEPRAG_CACHE", "/somewhere")
-    for place in CONFIGS:
-        module, _, name = place.partition(":")
-        needed = {"web.provider": "ddgs"} if name == "WebFileConfig" else {}
-        assert load_config(getattr(importlib.import_module(module), name), None, needed)
+    for config in configs():
+        assert load_config(config, None, {"web.provider": "ddgs"} if config is WebFileConfig else {})
     assert load_config(GenerateConfig).search.rollouts == 32
     assert load_config(TrainConfig).grpo.episodes == 4
     assert (load_config(InferConfig).limit, load_config(GenerateConfig).limit) == (7, 7)
@@ -168,9 +172,8 @@ def test_the_environment_may_hold_keys_of_other_commands_but_none_that_nobody_ha
 def test_a_section_means_one_thing_in_every_command() -> None:
     """A section that two commands have is one class, or one derived from it: their keys can be set at once."""
     sections: dict[str, type[BaseModel]] = {}
-    for place in CONFIGS:
-        module, _, name = place.partition(":")
-        for key, field in getattr(importlib.import_module(module), name).model_fields.items():
+    for config in configs():
+        for key, field in config.model_fields.items():
             kind = field.annotation
             if isinstance(kind, type) and issubclass(kind, BaseModel):
                 other = sections.setdefault(key, kind)
@@ -234,9 +237,12 @@ def test_every_key_is_explained(schema: type[StageConfig]) -> None:
     assert [key for key, field in leaves(schema) if not field.description] == []
 
 
-def test_every_command_explains_itself_without_loading_an_engine() -> None:
+def test_every_command_explains_itself_and_the_core_loads_without_an_engine() -> None:
+    modules = [f"steprag.{path.stem}" for path in (ROOT / "steprag").glob("*.py") if path.stem != "__init__"]
     code = (
-        "import sys\nfrom steprag.cli import COMMANDS, main\n"
+        f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
+        "assert not {'torch', 'faiss', 'transformers', 'vllm', 'fastapi'} & set(sys.modules)\n"
+        "from steprag.cli import COMMANDS, main\n"
         "engines = {'torch', 'faiss', 'transformers', 'sentence_transformers', 'scipy', 'datasets'}\n"
         "for command in COMMANDS:\n"
         "    try: main([*command.words.split(), '--help'])\n    except SystemExit as end: assert not end.code\n"
@@ -245,15 +251,6 @@ def test_every_command_explains_itself_without_loading_an_engine() -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("usage: steprag") == len(COMMANDS)
-
-
-def test_the_core_and_the_command_list_load_nothing_heavy() -> None:
-    modules = [f"steprag.{path.stem}" for path in (ROOT / "steprag").glob("*.py") if path.stem != "__init__"]
-    code = (
-        f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
-        "assert not {'torch', 'faiss', 'transformers', 'vllm', 'fastapi'} & set(sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_usage_errors_exit_with_2_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:

