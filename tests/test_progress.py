@@ -12,7 +12,7 @@ from steprag.console.progress import Progress
 
 KILLED = """
 import os, signal
-from steprag.progress import Progress, say
+from steprag.console.progress import Progress, say
 from tqdm import tqdm
 say("begun")
 tqdm(disable=True)

@@ -1,6 +1,6 @@
 """Small questions to the judge: which claims a text makes, whether passages bear them out, what a text answers.
 
-They are the questions of RAGAS (`training/ragas.py` has its formulas), each with a reply of one constrained line of
+They are the questions of RAGAS (its formulas: `training/play/rewards.py`), each with a reply of one constrained line of
 JSON, so that a small judge can give it and nothing has to be guessed out of prose.
 """
 
