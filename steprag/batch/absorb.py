@@ -46,21 +46,20 @@ def absorb(into: Database, part: Path, name: str) -> None:
     with closing(Database(part, alone=True)) as alone:  # waits for its process; folds the log of a killed one in
         alone.bury_lost()
     into.write("ATTACH ? AS part", f"{part.absolute().as_uri()}?mode=ro&immutable=1")
-    into.write("BEGIN IMMEDIATE")
-    into.write("CREATE TABLE IF NOT EXISTS absorbed(name TEXT PRIMARY KEY, lost INTEGER)")
-    into.write(
-        "INSERT OR IGNORE INTO calls(question, role, state, seed, n, reply, usage)"
-        " SELECT question, role, state, seed, n, reply, usage FROM part.calls ORDER BY id"
-    )
-    for table in _COPIED:
-        into.write(f"INSERT OR IGNORE INTO main.{table} SELECT * FROM part.{table}")
-    known = into.rows("SELECT lost FROM absorbed WHERE name = ?", name)
-    into.write(
-        "INSERT INTO lost(question, role) SELECT question, role FROM part.lost ORDER BY id LIMIT -1 OFFSET ?",
-        known[0][0] if known else 0,
-    )
-    into.write("INSERT OR REPLACE INTO absorbed SELECT ?, COUNT(*) FROM part.lost", name)
-    into.write("COMMIT")
+    with into.transaction():
+        into.write("CREATE TABLE IF NOT EXISTS absorbed(name TEXT PRIMARY KEY, lost INTEGER)")
+        into.write(
+            "INSERT OR IGNORE INTO calls(question, role, state, seed, n, reply, usage)"
+            " SELECT question, role, state, seed, n, reply, usage FROM part.calls ORDER BY id"
+        )
+        for table in _COPIED:
+            into.write(f"INSERT OR IGNORE INTO main.{table} SELECT * FROM part.{table}")
+        known = into.rows("SELECT lost FROM absorbed WHERE name = ?", name)
+        into.write(
+            "INSERT INTO lost(question, role) SELECT question, role FROM part.lost ORDER BY id LIMIT -1 OFFSET ?",
+            known[0][0] if known else 0,
+        )
+        into.write("INSERT OR REPLACE INTO absorbed SELECT ?, COUNT(*) FROM part.lost", name)
     into.write("DETACH part")
 
 
@@ -70,8 +69,7 @@ def put_in_order(journal: Database, question_ids: Iterable[str]) -> None:
     ordered = [key for key in dict.fromkeys((*question_ids, *rows)) if key in rows]
     if ordered == list(rows):
         return
-    journal.write("BEGIN IMMEDIATE")
-    journal.write("DELETE FROM questions")
-    for key in ordered:
-        journal.write("INSERT INTO questions VALUES (?, ?)", key, rows[key])
-    journal.write("COMMIT")
+    with journal.transaction():
+        journal.write("DELETE FROM questions")
+        for key in ordered:
+            journal.write("INSERT INTO questions VALUES (?, ?)", key, rows[key])

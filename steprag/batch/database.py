@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,12 +78,22 @@ class Database:
         except FAULTS as error:
             raise _translated(error, self._path) from None
 
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A block whose writes are committed together, or not at all where it raises."""
+        self.write("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.write("COMMIT")
+        finally:
+            if self._db.in_transaction:
+                self.write("ROLLBACK")
+
     def bury_lost(self) -> None:
         """Counts the calls that have no reply as lost: whoever made them is dead."""
-        self.write("BEGIN")
-        self.write("INSERT INTO lost(question, role) SELECT question, role FROM calls WHERE reply IS NULL")
-        self.write("DELETE FROM calls WHERE reply IS NULL")
-        self.write("COMMIT")
+        with self.transaction():
+            self.write("INSERT INTO lost(question, role) SELECT question, role FROM calls WHERE reply IS NULL")
+            self.write("DELETE FROM calls WHERE reply IS NULL")
 
     def sync(self) -> None:
         """Has all that is committed on the disk when this returns. May be called by a thread beside the others.
