@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,12 +80,22 @@ class Database:
         """Runs a statement; it is committed when this returns, or with the COMMIT of its transaction."""
         self.rows(statement, *values)
 
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A block whose writes are committed together, or not at all where it raises."""
+        self.write("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.write("COMMIT")
+        finally:
+            if self._db.in_transaction:
+                self.write("ROLLBACK")
+
     def bury_lost(self) -> None:
         """Counts the calls that have no reply as lost: whoever made them is dead."""
-        self.write("BEGIN")
-        self.write("INSERT INTO lost(question, role) SELECT question, role FROM calls WHERE reply IS NULL")
-        self.write("DELETE FROM calls WHERE reply IS NULL")
-        self.write("COMMIT")
+        with self.transaction():
+            self.write("INSERT INTO lost(question, role) SELECT question, role FROM calls WHERE reply IS NULL")
+            self.write("DELETE FROM calls WHERE reply IS NULL")
 
     def sync(self) -> None:
         """Has all that is committed on the disk when this returns. May be called by a thread beside the others.
@@ -239,21 +249,20 @@ def absorb(into: Database, part: Path, name: str) -> None:
     with closing(Database(part, alone=True)) as alone:  # waits for its process; folds the log of a killed one in
         alone.bury_lost()
     into.write("ATTACH ? AS part", f"{part.absolute().as_uri()}?mode=ro&immutable=1")
-    into.write("BEGIN IMMEDIATE")
-    into.write("CREATE TABLE IF NOT EXISTS absorbed(name TEXT PRIMARY KEY, lost INTEGER)")
-    into.write(
-        "INSERT OR IGNORE INTO calls(question, role, state, seed, n, reply, usage)"
-        " SELECT question, role, state, seed, n, reply, usage FROM part.calls ORDER BY id"
-    )
-    for table in _COPIED:
-        into.write(f"INSERT OR IGNORE INTO main.{table} SELECT * FROM part.{table}")
-    known = into.rows("SELECT lost FROM absorbed WHERE name = ?", name)
-    into.write(
-        "INSERT INTO lost(question, role) SELECT question, role FROM part.lost ORDER BY id LIMIT -1 OFFSET ?",
-        known[0][0] if known else 0,
-    )
-    into.write("INSERT OR REPLACE INTO absorbed SELECT ?, COUNT(*) FROM part.lost", name)
-    into.write("COMMIT")
+    with into.transaction():
+        into.write("CREATE TABLE IF NOT EXISTS absorbed(name TEXT PRIMARY KEY, lost INTEGER)")
+        into.write(
+            "INSERT OR IGNORE INTO calls(question, role, state, seed, n, reply, usage)"
+            " SELECT question, role, state, seed, n, reply, usage FROM part.calls ORDER BY id"
+        )
+        for table in _COPIED:
+            into.write(f"INSERT OR IGNORE INTO main.{table} SELECT * FROM part.{table}")
+        known = into.rows("SELECT lost FROM absorbed WHERE name = ?", name)
+        into.write(
+            "INSERT INTO lost(question, role) SELECT question, role FROM part.lost ORDER BY id LIMIT -1 OFFSET ?",
+            known[0][0] if known else 0,
+        )
+        into.write("INSERT OR REPLACE INTO absorbed SELECT ?, COUNT(*) FROM part.lost", name)
     into.write("DETACH part")
 
 
@@ -263,8 +272,7 @@ def put_in_order(journal: Database, question_ids: Iterable[str]) -> None:
     ordered = [key for key in dict.fromkeys((*question_ids, *rows)) if key in rows]
     if ordered == list(rows):
         return
-    journal.write("BEGIN IMMEDIATE")
-    journal.write("DELETE FROM questions")
-    for key in ordered:
-        journal.write("INSERT INTO questions VALUES (?, ?)", key, rows[key])
-    journal.write("COMMIT")
+    with journal.transaction():
+        journal.write("DELETE FROM questions")
+        for key in ordered:
+            journal.write("INSERT INTO questions VALUES (?, ?)", key, rows[key])

@@ -36,6 +36,8 @@ from training.play.judging import episode_judge, judged_terms
 EPISODES = "episodes.jsonl"
 WINDOW = 8
 """Steps among whose questions more than half have to be played, or the run ends."""
+FAILURES = 4
+"""So many of them may fail in any case: where a step has one question, one failure is more than half of the first."""
 
 
 @dataclass(frozen=True)
@@ -124,10 +126,13 @@ class GrpoStage:
         return self._runner.run(playing)
 
     def check(self, groups: Sequence[Group]) -> None:
-        """Raises TrainingError where more than half of the questions of the last `WINDOW` steps could not be played."""
+        """Raises TrainingError where more than half of the questions of the last `WINDOW` steps could not be played,
+        `FAILURES` or more.
+        """
         self._recent.append([group.failure for group in groups])
         failures = [failure for step in self._recent for failure in step if failure is not None]
-        if 2 * len(failures) > (asked := sum(map(len, self._recent))):
+        asked = sum(map(len, self._recent))
+        if len(failures) >= FAILURES and 2 * len(failures) > asked:
             raise TrainingError(
                 f"{len(failures)} of {asked} questions of the last steps could not be played: {failures[-1]}; "
                 "mend that and start again"
