@@ -1,9 +1,9 @@
-"""What a policy believes of the right answer at a state: the probability that it would give it there and then.
+"""A policy's belief at a state: the probability that it gives the right answer there.
 
-No rollout is played. The words that announce an answer are put into the policy's mouth, and the golden answer with its
-closing tag is scored (`Scorer`). How much a step raises that is its gain, as in information-gain rewards (arXiv
-2510.14967); here as a sum of logarithms, which also tells apart what is unlikely. Search, rewards of finished trees and
-reinforcement learning compare beliefs by the functions here, so a gain means one thing everywhere.
+No rollout is played. The prompt goes on with the words that announce an answer, and the golden answer with its closing
+tag is scored (`Scorer`). A step's gain is the rise of this belief, as in information-gain rewards (arXiv 2510.14967);
+here in logarithms, which also tell unlikely answers apart. Search, rewards of finished trees and reinforcement learning
+compare beliefs by the functions here, so a gain means one thing everywhere.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from steprag.tree import Belief
 from steprag.types import Message, Question, State, Usage
 
 FLOOR = -12.0
-"""Nats below which beliefs do not differ: what is that unlikely is noise (a probability of 6 in a million)."""
+"""The floor of a belief, in nats: differences below it (a probability of 6 in a million) are noise."""
 CLEAR = 2.0
 """Nats by which a step must raise the belief to have gained: seven times as likely."""
 CONVINCED = 0.2
-"""Probability from which a right answer counts as one that the state supports, and not as luck."""
+"""Probability from which a right answer counts as supported by the state, not as luck."""
 MOST_ANSWERS = 3
 """Golden answers that are scored at a state, the first ones: some data sets list dozens."""
 
@@ -45,7 +45,7 @@ async def believe(environment: Environment, scorer: Scorer, question: Question, 
 
 
 async def check_scoring(scorer: Scorer) -> None:
-    """Scores a few words, so that an endpoint that cannot is known before any work. Raises ConfigError."""
+    """Scores a few words, so that an endpoint without scores is refused before any work. Raises ConfigError."""
     prompt = (Message(role="user", content="Which is the capital of Peru?"), Message(role="assistant", content="It is"))
     try:
         await scorer.score(prompt, " Lima.")

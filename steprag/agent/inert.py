@@ -1,4 +1,4 @@
-"""Text from outside: what chat templates take for control in it is made inert, and its orders can be left out.
+"""Text from outside: makes the control tokens of chat templates inert in it, and removes sentences that give orders.
 
 `screened` looks for the words of an instruction, so it is a filter and no proof: false statements pass, and so do
 instructions in other words or languages (measured in SECURITY.md).
@@ -79,14 +79,14 @@ def _without(text: str, marks: dict[int, str]) -> str:
 
 @lru_cache(4096)
 def _plain_forms(characters: str) -> dict[int, str]:
-    """For `str.translate`: those of the characters that a tokenizer may see as others."""
+    """For `str.translate`: the characters that a tokenizer may read as other characters."""
     forms = {ord(one): _plain_form(one) for one in characters if not one.isascii() or not one.isprintable()}
     return {place: form for place, form in forms.items() if form != chr(place)}
 
 
 @lru_cache(65536)
 def _plain_form(character: str) -> str:
-    """What is left of a character under compatibility decomposition, without marks and what is invisible."""
+    """A character after compatibility decomposition, without marks and invisible characters."""
     if character in "\t\n\r" or (character.isascii() and character.isprintable()):
         return character
     parts = unicodedata.normalize("NFKD", character)
@@ -94,7 +94,7 @@ def _plain_form(character: str) -> str:
 
 
 def surviving(tokens: Iterable[str]) -> tuple[str, ...]:
-    """Those of a tokenizer's special tokens that `neutralise` would leave whole in some case, the longest first.
+    """The special tokens of a tokenizer that `neutralise` would leave whole in some case, the longest first.
 
     Single characters are left out: to change them would change all text.
     """
@@ -131,7 +131,7 @@ _INSTRUCTION = re.compile(
 def screened(passages: Iterable[Passage]) -> tuple[Passage, ...]:
     """The passages, in order, without sentences of title or text that read as instructions to a model.
 
-    A passage of which nothing else is there keeps its place with an empty text. What is left stays as it is.
+    A passage of such sentences only keeps its place with an empty text. Other sentences are unchanged.
     """
     return tuple(_screened(passage) for passage in passages)
 

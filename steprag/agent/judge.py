@@ -26,7 +26,7 @@ Read = TypeVar("Read")
 _FILES = Path(__file__).parents[2] / "configs" / "judge"
 PROMPT, VERDICTS_PROMPT = _FILES / "default.yaml", _FILES / "ragas.yaml"
 TRIES = 2
-"""Requests for one score: a reply that is not one is asked for once more, unless the judge would only repeat it."""
+"""Requests for one score: an unreadable reply is asked for once more, unless the judge would repeat it."""
 Asking = Literal["claims", "supported", "useful", "asked"]
 MOST_CLAIMS = 8
 """Claims that are read of one text."""
@@ -116,7 +116,7 @@ async def asked(
     *,
     seed: int,
 ) -> Judgement[Read]:
-    """What `parse` reads in the reply, which is asked for anew where it reads nothing. Raises PolicyError."""
+    """The value that `parse` reads in the reply; an unreadable reply is asked for anew. Raises PolicyError."""
     usage, text = Usage(), ""
     for attempt in range(TRIES):
         sample = await policy.sample(messages, allowed, n=1, seed=seed + attempt)

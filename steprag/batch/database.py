@@ -1,7 +1,8 @@
 """The SQLite file of a journal: how it is opened, what it holds, what its errors mean; and one file out of many.
 
 Slots (`steprag.batch.ray_slots`) and shards (`steprag.batch.shards`) each write a journal that no other process opens.
-Absorbed, their calls are the run's: the next start may have another number of them, or none, and pays nothing twice.
+Once these are copied into the run's `calls.sqlite`, the next start may have another number of processes, and pays for
+no call twice.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ FAULTS = (sqlite3.Error, UnicodeDecodeError)
 IN_MEMORY = Path(":memory:")
 """The path of a journal that no file keeps."""
 PATIENCE = 150.0
-"""Seconds to wait for a file that is one process's alone: longer than a cluster takes to give a silent node up (Ray
-about 65 s) and a file server a client that does not renew its lease (NFS 4 usually 90 s).
+"""Seconds to wait for a file that another process holds: longer than a cluster takes to give up a silent node (Ray:
+about 65 s), and a file server a silent client (NFS 4: usually 90 s).
 """
 _COPIED = ("searches", "passages", "questions")
 _REMEDY = "the journal is damaged or not this program's: restore it, or move it away to start afresh"
@@ -58,7 +59,7 @@ CallKey = tuple[str, str, int, int]
 class Database:
     """The open file. Every statement raises JournalError where the file cannot be read or written.
 
-    `alone`: no other process may have it open, on this machine or another; one that has is waited for. SQLite then
+    `alone`: no other process, on this machine or another, may have it open; this waits until none has. SQLite then
     needs no memory shared between processes, so the file may lie on a network file system.
     """
 
@@ -205,7 +206,7 @@ def _translated(error: Exception, path: Path) -> JournalError:
 def _connected(path: Path, alone: bool) -> sqlite3.Connection:
     where = str(path) if path == IN_MEMORY else path.absolute().as_uri()
     db = sqlite3.connect(where, uri=True, isolation_level=None, timeout=PATIENCE if alone else 5)
-    if alone:  # before the journal mode, or SQLite shares memory all the same
+    if alone:  # before the journal mode, or SQLite would share memory
         db.execute("PRAGMA locking_mode=EXCLUSIVE")
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=NORMAL")

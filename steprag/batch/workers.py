@@ -1,4 +1,4 @@
-"""Who works the questions of a run off: this process, or slots, processes of a Ray cluster."""
+"""The workers of a run: this process, or slots, which are processes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Config = TypeVar("Config", bound=StageConfig)
 Working = Callable[[Config, Agent, Journal], Awaitable[Work[Outcome]]]
 """Makes the work of a stage from its configuration, the agent and a journal."""
 Opening = Callable[[Config], AbstractAsyncContextManager[tuple[Agent, Working[Config, Outcome]]]]
-"""Opens, in another process, what works there: the agent, and the stage's work. A function of a module."""
+"""Opens the agent and the stage's work in another process; it has to be a function of a module."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The report of `steprag reproduce stack`: the gate, tables a task and a context, what they bear, and the commands."""
+"""The report of `steprag reproduce stack`: the gate, tables a task and a context, conclusions, and commands."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from steprag.view.listing import Listing
 KEPT = 64
 """Runs, and comparisons of them, that are kept in memory."""
 SLICE = 0.25
-"""Seconds of reading in which nobody else can read on in the file."""
+"""Seconds for which a reader holds the file before others may read on."""
 
 
 class ScoredRuns:

@@ -23,7 +23,7 @@ HEADER_SECONDS = 20.0
 BODY_SECONDS = 60.0
 """From the header to the end of the body."""
 READ_SECONDS = 60.0
-"""A client that reads none of its reply for so long has gone."""
+"""Seconds without reading its reply after which a client counts as gone."""
 MOST = 2048
 """Connections at once, where the system allows so many."""
 _OTHER_FILES = 48

@@ -58,7 +58,7 @@ async def serve_app(app: ASGIApp, listening: socket.socket, *, grace: int) -> No
 
 
 def _no_news(record: logging.LogRecord) -> bool:
-    """Whether a log record says more than that a request was given up when the service was told to stop."""
+    """Whether a log record says more than that a stopping service cancelled a request."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
