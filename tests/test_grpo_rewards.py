@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steprag.agent.actions import Action
 from steprag.agent.environment import Environment
 from steprag.agent.grammar import START
 from steprag.agent.grammars import GRAMMARS, STACK, TRANSCRIPT
 from steprag.agent.profiles import load_profile
 from steprag.agent.rollout import episode_of, rollout
+from steprag.agent.stack import Action
 from steprag.errors import ConfigError
 from steprag.records.yaml_files import read_yaml
 from steprag.types import Episode, Passage, Question, State, Step, Usage

@@ -57,7 +57,7 @@ def tokenizer(template: str) -> Any:
 def test_a_chat_template_is_bounded(
     template: str, problem: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tokens, "TEMPLATE_SECONDS", 0.3)
+    monkeypatch.setattr(tokens, "TEMPLATE_SECONDS", 0.3 if "seconds" in problem else 60)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=f"chat template of theirs cannot be used: .*({problem})"):
         prompt_tokens(CHAT, tokenizer(template))
