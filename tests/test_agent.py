@@ -128,12 +128,6 @@ def test_a_run_counts_searches_that_found_nothing(encoder: Path, tmp_path: Path)
     assert (scores["searches"], scores["gold_recall"]) == (1.0, 0.0)
 
 
-def test_a_broken_completion_ends_the_episode_with_its_reason() -> None:
-    policy = ScriptedPolicy(lambda prompt, draw: "Who knows?")
-    episode = asyncio.run(episode_of(rollout(environment(), policy, State(QUESTION), seed=1)))
-    assert (episode.finish, episode.prediction, episode.refused) == ("no_action", None, "Who knows?")
-
-
 def test_one_of_several_steps_is_chosen_at_each_turn() -> None:
     """Broken completions are no choice, equal ones are one, and where one step is left nothing is asked."""
     texts = [query("Peru"), query("Peru"), "Who knows?", query("Tirana capital")]
@@ -153,12 +147,15 @@ def test_one_of_several_steps_is_chosen_at_each_turn() -> None:
     assert episode.usage == Usage(3, episode.usage.prompt_tokens, 24)
 
 
-def test_an_episode_ends_where_every_candidate_is_broken() -> None:
+@pytest.mark.parametrize("candidates", [1, 4])
+def test_an_episode_ends_where_every_candidate_is_broken(candidates: int) -> None:
     broken = ["Who knows?", "", query("a") + query("b")]
     policy = ScriptedPolicy(lambda prompt, draw: broken[draw % 3])
-    first = asyncio.run(policy.sample((Message(role="user", content=""),), (), n=4, seed=5)).completions[0].text
-    episode = asyncio.run(episode_of(rollout(environment(), policy, State(QUESTION), seed=5, candidates=4)))
-    assert (episode.refused, len(episode.state.steps)) == (first, 0)
+    first = (
+        asyncio.run(policy.sample((Message(role="user", content=""),), (), n=candidates, seed=5)).completions[0].text
+    )
+    episode = asyncio.run(episode_of(rollout(environment(), policy, State(QUESTION), seed=5, candidates=candidates)))
+    assert (episode.refused, episode.prediction, len(episode.state.steps)) == (first, None, 0)
     assert episode.finish == {"": "empty", broken[0]: "no_action"}.get(first, "several_actions")
 
 

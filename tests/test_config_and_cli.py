@@ -95,14 +95,7 @@ def test_wrong_keys_and_values_are_named(options: dict[str, object], message: st
     assert message in str(caught.value)
 
 
-def test_a_wrong_file_is_named_with_its_line(tmp_path: Path) -> None:
-    file = tmp_path / "c.yaml"
-    file.write_text("search:\n  depth: [1\n")
-    with pytest.raises(ConfigError, match=r"c\.yaml:\d: not YAML"):
-        load_config(GenerateConfig, str(file))
-    file.write_text("episode: {dept: 3}\n")
-    with pytest.raises(ConfigError, match=r"c\.yaml: unknown key 'episode\.dept'; did you mean 'episode\.depth'"):
-        load_config(GenerateConfig, str(file))
+def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not found"):
         load_config(GenerateConfig, str(tmp_path / "none.yaml"))
 
@@ -110,6 +103,8 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("content", "complaint"), [
     (b"seed: 1\nmodel: caf\xe9\n", ":2: not UTF-8"),
     (b"\xff\xfes\0e\0", ":1: not UTF-8"),
+    (b"search:\n  depth: [1\n", ":3: not YAML"),
+    (b"episode: {dept: 3}\n", "unknown key 'episode.dept'; did you mean 'episode.depth'"),
     (b"5: x\n", "the key 5 is no text"),
     (b"search:\n  null: 3\n", "the key None is no text"),
     (b"search: [1, 2]\n", "search: input should be a valid dictionary"),

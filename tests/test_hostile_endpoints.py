@@ -220,18 +220,6 @@ def test_addresses_with_keys_in_them_are_refused_without_saying_them(url: str) -
         assert "secret" not in str(told.value)
 
 
-def test_a_recipe_that_names_both_key_and_endpoint_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recipe = tmp_path / "theirs.yaml"
-    recipe.write_text(
-        "policy: {engine: openai, api_key_env: AWS_SECRET_ACCESS_KEY, base_url: 'http://evil.example/v1'}"
-    )
-    load_config(GenerateConfig, str(recipe))
-    assert "sends what $AWS_SECRET_ACCESS_KEY holds to http://evil.example/v1" in capsys.readouterr().err
-    recipe.write_text("policy: {engine: openai, base_url: 'http://evil.example/v1'}")
-    load_config(GenerateConfig, str(recipe))
-    assert not capsys.readouterr().err
-
-
 PROXIES = [f(name) for name in ("http_proxy", "https_proxy", "all_proxy") for f in (str.lower, str.upper)]
 
 
