@@ -34,9 +34,12 @@ from steprag.batch.journalled import SCORE, scorer_of
 from steprag.batch.results import Results
 from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
 from steprag.batch.tree_results import TREES
-from steprag.batch.workers import Slots, Work, Working, add_ray_option, slots_of, workers
+from steprag.batch.workers import add_ray_option, slots_of, workers
 from steprag.batch.worklist import (
     SAMPLING,
+    Slots,
+    Work,
+    Working,
     agent_identity,
     note_failures,
     unfinished,

@@ -37,8 +37,11 @@ from steprag.batch.journalled import SCORE
 from steprag.batch.merge import Merging
 from steprag.batch.results import ResultKind, Results
 from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
-from steprag.batch.workers import Slots, Work, Working, add_ray_option, slots_of, workers
+from steprag.batch.workers import add_ray_option, slots_of, workers
 from steprag.batch.worklist import (
+    Slots,
+    Work,
+    Working,
     agent_identity,
     note_failures,
     unfinished,

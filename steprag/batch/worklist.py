@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from steprag.agent.environment import Environment
-from steprag.agent.open import AgentConfig
+from steprag.agent.open import Agent, AgentConfig
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import Results
-from steprag.config.sections import PolicyConfig
+from steprag.config.load import StageConfig
+from steprag.config.sections import JournalConfig, PolicyConfig
 from steprag.console.progress import Progress, say
 from steprag.errors import ConfigError, DataError, RequestError
 from steprag.policy.budget import BudgetConfig, Spending
@@ -31,9 +34,36 @@ from steprag.types import Question, Usage
 
 Item = TypeVar("Item")
 FAILED = "failures.jsonl"
+Outcome = TypeVar("Outcome")
+Work = Callable[[Question], Awaitable[Outcome | Failure]]
+"""What makes a question's result."""
+Config = TypeVar("Config", bound=StageConfig)
+Working = Callable[[Config, Agent, Journal], Awaitable[Work[Outcome]]]
+"""Makes the work of a stage from its configuration, the agent and a journal."""
+Opening = Callable[[Config], AbstractAsyncContextManager[tuple[Agent, Working[Config, Outcome]]]]
+"""Opens the agent and the stage's work in another process; it has to be a function of a module."""
 Served = dict[str, dict[str, str]]
 """By role: what its endpoint reports about the model."""
 SAMPLING = {"temperature", "top_p", "top_k", "min_p", "max_tokens", "constrained"}
+
+
+@dataclass(frozen=True)
+class Slots(Generic[Config]):
+    """Processes that work for this one: how many, what each opens, the fingerprint of the index that it must find.
+
+    `order`: ids of the questions, as one process would begin them. `models`: those that are asked, by role.
+    """
+
+    count: int
+    opening: Opening[Config, object]
+    index: str
+    order: Sequence[str]
+    models: Mapping[str, PolicyConfig]
+
+
+def sync_seconds(config: StageConfig) -> float:
+    """How often the journal is written through to the disk; 0 where the configuration does not say."""
+    return next((value.sync_seconds for _, value in config if isinstance(value, JournalConfig)), 0.0)
 
 
 class Result(Protocol):
