@@ -28,15 +28,23 @@ from steprag.agent.judge import Judge, prompt_hash
 from steprag.agent.open import Agent, make_environment, open_agent
 from steprag.agent.profiles import PromptProfile
 from steprag.agent.retriever import PLACES
-from steprag.batch.absorb import absorb_slots
+from steprag.batch.database import absorb_slots
 from steprag.batch.journal import Journal, QuestionCalls
 from steprag.batch.journalled import SCORE, scorer_of
 from steprag.batch.results import Results
 from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
 from steprag.batch.tree_results import TREES
 from steprag.batch.workers import add_ray_option, slots_of, workers
-from steprag.batch.working import Slots, Work, Working
-from steprag.batch.worklist import SAMPLING, agent_identity, note_failures, unfinished, work_off
+from steprag.batch.worklist import (
+    SAMPLING,
+    Slots,
+    Work,
+    Working,
+    agent_identity,
+    note_failures,
+    unfinished,
+    work_off,
+)
 from steprag.cli import guarded
 from steprag.config.load import add_options, config_from, index_of, parse_arguments
 from steprag.errors import PART_DONE, ConfigError, RequestError

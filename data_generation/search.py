@@ -24,9 +24,8 @@ from data_generation.growth import (
     upwards,
 )
 from data_generation.values import Fresh, outcomes
-from steprag.agent.belief import believe
+from steprag.agent.belief import believe, gains
 from steprag.errors import NotJournalled
-from steprag.scores.gain import gains
 from steprag.scores.metrics import f1, guessable
 from steprag.tree import Tree
 

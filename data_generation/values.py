@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from data_generation.config import GenerateConfig
 from data_generation.growth import SearchNode, seed_of
+from steprag.agent.belief import probability
 from steprag.agent.judge import Judge, Judgement
-from steprag.scores.gain import probability
 from steprag.tree import discounted
 from steprag.types import Question, Usage
 

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from steprag import atlas
-from steprag.engines.hub import asking_the_hub
+from steprag.engines.pretrained import asking_the_hub
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import existing
 from steprag.types import Question

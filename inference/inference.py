@@ -31,15 +31,17 @@ from steprag.agent.environment import Environment
 from steprag.agent.open import Agent, make_environment, open_agent
 from steprag.agent.retriever import PLACES
 from steprag.agent.rollout import Choose
-from steprag.batch.absorb import absorb_slots
+from steprag.batch.database import absorb_slots
 from steprag.batch.journal import Journal
 from steprag.batch.journalled import SCORE
 from steprag.batch.merge import Merging
 from steprag.batch.results import ResultKind, Results
 from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
 from steprag.batch.workers import add_ray_option, slots_of, workers
-from steprag.batch.working import Slots, Work, Working
 from steprag.batch.worklist import (
+    Slots,
+    Work,
+    Working,
     agent_identity,
     note_failures,
     unfinished,

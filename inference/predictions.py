@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from steprag.records.jsonl import existing, read_records
-from steprag.records.training_rows import people_id
+from steprag.scores.gold import people_id
 from steprag.types import Prediction, Turn
 
 PREDICTIONS = "predictions.jsonl"

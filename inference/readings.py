@@ -19,8 +19,8 @@ from pydantic import Field
 from inference.config import GreedyConfig
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.grammar import Grammar
-from steprag.batch.asking import ask_each, model_asked
 from steprag.batch.results import ResultKind, Results
+from steprag.batch.worklist import ask_each, model_asked
 from steprag.cli import guarded
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.sections import Positive, PromptConfig

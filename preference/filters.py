@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from preference.config import FilterConfig
-from steprag.agent.actions import Action
 from steprag.agent.grammar import Grammar
+from steprag.agent.stack import Action
 from steprag.errors import StepFormatError
 from steprag.records.training_rows import Pair, preference_key, read_marks
 from steprag.scores.metrics import normalise

@@ -14,9 +14,14 @@ from typing import Any
 
 from preference.config import LabelConfig
 from preference.kept import gold_recall, gold_seen, golden_kept, golden_met, golden_seen, keeping, supported
+from steprag.agent.belief import (
+    CONVINCED,
+    FLOOR,
+    floored,
+    probability,
+)
 from steprag.agent.grammar import Grammar
 from steprag.errors import ConfigError, quoted
-from steprag.scores.gain import CONVINCED, FLOOR, floored, probability
 from steprag.scores.gold import gold_of
 from steprag.scores.metrics import exact_match, f1_with_articles, guessable
 from steprag.tree import Belief, Node, Tree, children_of, discounted

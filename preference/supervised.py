@@ -11,11 +11,11 @@ from preference.config import SftConfig
 from preference.kept import golden_kept
 from preference.pairs import SOURCE, prompts
 from preference.rewards import Rewards
+from steprag.agent.belief import CONVINCED, gains, probability
 from steprag.agent.grammar import Grammar
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.agent.stack import popped
 from steprag.records.training_rows import Ranking, StepLabel, Trajectory
-from steprag.scores.gain import CONVINCED, gains, probability
 from steprag.scores.metrics import guessable
 from steprag.tree import Node, Tree, as_reply, path_to
 from steprag.types import Step

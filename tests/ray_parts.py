@@ -23,7 +23,7 @@ from data_generation.config import GenerateConfig
 from data_generation.generate import open_search
 from steprag.agent.open import Agent
 from steprag.batch.journal import Journal
-from steprag.batch.working import Work, Working
+from steprag.batch.worklist import Work, Working
 from steprag.engines.launch import free_port
 from steprag.tree import Failure, Tree
 from steprag.types import Question

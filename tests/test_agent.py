@@ -1,19 +1,27 @@
-"""The environment: prompts as they are sent, passages as data, episodes from question to answer."""
+"""The environment: prompts as they are sent, passages as data, episodes from question to answer. The grammar: what is
+accepted, what is refused and why, and that constraints and parser speak one language.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from steprag.agent.environment import Environment
+from steprag.agent.grammar import FAILURES, START, Grammar
+from steprag.agent.grammars import TRANSCRIPT
+from steprag.agent.inert import CONTROL_TOKEN, neutralise
 from steprag.agent.profiles import PROFILES, load_profile
 from steprag.agent.rollout import episode_of, rollout
 from steprag.cli import main
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, StepFormatError
 from steprag.records.jsonl import read_records, write_records
 from steprag.types import Completion, Message, Prediction, Question, State, Step, Usage
 from tests.fakes import (
@@ -120,12 +128,6 @@ def test_a_run_counts_searches_that_found_nothing(encoder: Path, tmp_path: Path)
     assert (scores["searches"], scores["gold_recall"]) == (1.0, 0.0)
 
 
-def test_a_broken_completion_ends_the_episode_with_its_reason() -> None:
-    policy = ScriptedPolicy(lambda prompt, draw: "Who knows?")
-    episode = asyncio.run(episode_of(rollout(environment(), policy, State(QUESTION), seed=1)))
-    assert (episode.finish, episode.prediction, episode.refused) == ("no_action", None, "Who knows?")
-
-
 def test_one_of_several_steps_is_chosen_at_each_turn() -> None:
     """Broken completions are no choice, equal ones are one, and where one step is left nothing is asked."""
     texts = [query("Peru"), query("Peru"), "Who knows?", query("Tirana capital")]
@@ -145,12 +147,15 @@ def test_one_of_several_steps_is_chosen_at_each_turn() -> None:
     assert episode.usage == Usage(3, episode.usage.prompt_tokens, 24)
 
 
-def test_an_episode_ends_where_every_candidate_is_broken() -> None:
+@pytest.mark.parametrize("candidates", [1, 4])
+def test_an_episode_ends_where_every_candidate_is_broken(candidates: int) -> None:
     broken = ["Who knows?", "", query("a") + query("b")]
     policy = ScriptedPolicy(lambda prompt, draw: broken[draw % 3])
-    first = asyncio.run(policy.sample((Message(role="user", content=""),), (), n=4, seed=5)).completions[0].text
-    episode = asyncio.run(episode_of(rollout(environment(), policy, State(QUESTION), seed=5, candidates=4)))
-    assert (episode.refused, len(episode.state.steps)) == (first, 0)
+    first = (
+        asyncio.run(policy.sample((Message(role="user", content=""),), (), n=candidates, seed=5)).completions[0].text
+    )
+    episode = asyncio.run(episode_of(rollout(environment(), policy, State(QUESTION), seed=5, candidates=candidates)))
+    assert (episode.refused, episode.prediction, len(episode.state.steps)) == (first, None, 0)
     assert episode.finish == {"": "empty", broken[0]: "no_action"}.get(first, "several_actions")
 
 
@@ -194,3 +199,126 @@ def test_the_profiles_examples_follow_the_grammar() -> None:
 def test_a_wrong_profile_is_a_one_line_error(name: str, examples: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_profile(name, examples)
+
+
+ANY = ("query", "evidence", "answer")
+
+
+def parse(text: str, allowed: tuple[str, ...] = ANY, finish: str = "stop") -> Step:
+    return TRANSCRIPT.parse(Completion(text, finish), allowed)
+
+
+def test_a_step_keeps_its_text_and_gives_its_content() -> None:
+    text = query("capital of Peru")
+    assert parse(text) == Step("query", text, "capital of Peru")
+    assert parse(evidence("None")).content == "None"
+    assert parse("So the answer is <answer>J. K. Rowling</answer>\n").content == "J. K. Rowling"
+
+
+@pytest.mark.parametrize(("text", "finish", "reason"), [
+    (query("capital of"), "length", "truncated"),
+    ("  \n", "stop", "empty"),
+    ("I do not know.", "stop", "no_action"),
+    ("So the answer is <answer>Lima", "stop", "no_action"),
+    (query("a") + " " + answer("b"), "stop", "several_actions"),
+    ("<query> a <query> b </query>", "stop", "several_actions"),
+    ("I think <answer>Lima</answer>", "stop", "no_lead"),
+    (answer("Lima") + " or Quito", "stop", "trailing_text"),
+    ("So the answer is <answer>  </answer>", "stop", "empty_content"),
+    (evidence("Lima is in Peru."), "stop", "wrong_action"),
+    (answer("Lima <|im_end|>"), "stop", "control_token"),
+])  # fmt: skip
+def test_refused_completions_carry_their_reason(text: str, finish: str, reason: str) -> None:
+    with pytest.raises(StepFormatError) as caught:
+        parse(text, ("query", "answer"), finish)
+    assert caught.value.reason == reason
+    assert reason in FAILURES
+
+
+@given(st.text(alphabet=st.sampled_from("abc <>/\n") | st.sampled_from(list("querylansw|im_")), max_size=80))
+def test_any_text_parses_or_is_refused_with_a_known_reason(text: str) -> None:
+    try:
+        step = parse("So the answer is <answer>" + text)
+    except StepFormatError as error:
+        assert error.reason in FAILURES
+    else:
+        assert step.content == step.content.strip() != ""
+
+
+@pytest.mark.parametrize(("depth", "steps", "allowed"), [
+    (7, (), ("query", "answer")),
+    (3, (), ("query", "answer")),
+    (2, (), ("answer",)),
+    (7, ("query",), ("evidence",)),
+    (7, ("query", "evidence"), ("query", "answer")),
+    (4, ("query", "evidence"), ("answer",)),
+    (1, ("query", "evidence"), ("answer",)),
+])  # fmt: skip
+def test_only_what_can_still_end_within_the_depth_is_allowed(
+    depth: int, steps: tuple[str, ...], allowed: tuple[str, ...]
+) -> None:
+    taken = tuple(Step(action, "", "x") for action in steps)
+    assert TRANSCRIPT.allowed(taken, depth) == allowed
+
+
+def test_a_grammar_without_an_end_is_refused() -> None:
+    endless = Grammar(
+        "endless", TRANSCRIPT.actions[:2], {START: ("query",), "query": ("evidence",), "evidence": ("query",)}
+    )
+    with pytest.raises(ValueError, match="no way to an end"):
+        endless.allowed((), 5)
+
+
+@given(
+    st.text(
+        alphabet=st.characters(blacklist_characters="<>\n", blacklist_categories=("Cs", "Cc")), min_size=1, max_size=60
+    )
+)
+def test_what_the_regular_expression_admits_the_parser_accepts(content: str) -> None:
+    text = query(content.strip() or "x")
+    if re.fullmatch(TRANSCRIPT.regex(("query", "answer")), text):
+        assert parse(text, ("query", "answer")).action == "query"
+
+
+def test_the_regular_expression_forces_allowed_actions_only() -> None:
+    pattern = TRANSCRIPT.regex(("query", "answer"))
+    assert re.fullmatch(pattern, query("capital of Peru"))
+    assert re.fullmatch(pattern, answer("Lima"))
+    assert re.fullmatch(pattern, "So the answer is <answer> Lima </answer>"), "the parser takes it too"
+    assert not re.fullmatch(pattern, evidence("Lima"))
+    assert not re.fullmatch(pattern, query("a <b> c"))
+
+
+def test_gbnf_has_one_rule_an_allowed_action() -> None:
+    lines = TRANSCRIPT.gbnf(("evidence",)).splitlines()
+    assert lines[0] == "root ::= evidence"
+    assert lines[1].startswith('evidence ::= "Based on the query, the relevant evidence is <evidence>" " "?')
+
+
+def test_gbnf_has_one_thought_whatever_may_follow_it() -> None:
+    lines = TRANSCRIPT.gbnf(("query", "answer")).splitlines()
+    assert lines[0] == 'root ::= (thought " ")? (query | answer)'
+    assert [line.split()[0] for line in lines[1:]] == ["query", "answer", "thought"]
+    assert lines[1].startswith('query ::= "So the next query is <query>"')
+
+
+@given(st.text(alphabet=st.sampled_from("<>/|｜▁[]! abcINSTanswerquery_im_ends"), max_size=60))
+def test_neutralised_text_holds_no_tag_and_no_control_token(text: str) -> None:
+    safe = neutralise(text)
+    assert not CONTROL_TOKEN.search(safe)
+    assert not re.search(r"</?(query|evidence|answer)>", safe)
+    assert neutralise(safe) == safe
+
+
+def test_neutralising_leaves_plain_text_alone() -> None:
+    assert neutralise("3 < 4 and 5 > 4; [1] a<b? 2<3") == "3 < 4 and 5 > 4; [1] a‹b? 2<3"
+
+
+def test_many_tags_that_stay_open_are_refused_in_linear_time() -> None:
+    """Searching them for a complete one took a minute for 160 KB."""
+    with pytest.raises(StepFormatError) as caught:
+        TRANSCRIPT.parse(Completion("<answer>" * 100_000, "stop"), ("answer",))
+    assert caught.value.reason == "no_action"
+    with pytest.raises(StepFormatError) as caught:
+        TRANSCRIPT.parse(Completion("</answer><answer><query>x</answer>", "stop"), ("answer",))
+    assert caught.value.reason == "several_actions"

@@ -330,6 +330,23 @@ def test_a_turn_that_is_stopped_before_its_first_line_frees_its_slot() -> None:
     assert asyncio.run(stopped()) == ["turn.cancelled", "turn.finished"]
 
 
+def test_a_turn_accepted_while_its_conversation_is_deleted_goes_with_it() -> None:
+    async def deleted() -> None:
+        async with asyncio.timeout(30), a_desk(working(hold=True)) as desk:
+            (first,) = await _turns(desk, TurnRequest("t0", "c", "Which?", "local", 0))
+            await asyncio.sleep(0.01)
+            deletion = asyncio.create_task(desk.forget("c"))
+            await asyncio.sleep(0)
+            assert not first.over
+            await desk.accept(TurnRequest("t1", "c", "Which?", "local", 0))
+            await deletion
+            await asyncio.sleep(0.01)
+            assert (desk.playing, desk.waiting, desk.chat.store.conversations) == (0, 0, {})
+            assert desk.chat.journal.questions() == []
+
+    asyncio.run(deleted())
+
+
 def test_who_comes_back_and_leaves_again_has_the_whole_time() -> None:
     async def left_twice() -> list[str]:
         abandoned: list[str] = []

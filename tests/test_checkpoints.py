@@ -25,6 +25,12 @@ from tests.training_parts import train
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    write_records(tmp_path / "questions.jsonl", [Question("q", "Which town?", ("Lima",))])
+    return tmp_path / "questions.jsonl"
+
+
 def with_prompt(checkpoint: Path, into: Path, prompt: object) -> Path:
     """A copy of a checkpoint whose manifest names other prompts."""
     shutil.copytree(checkpoint, into)
@@ -34,10 +40,9 @@ def with_prompt(checkpoint: Path, into: Path, prompt: object) -> Path:
 
 @pytest.mark.parametrize("command", ["infer", "generate", "ask"])
 def test_other_prompts_than_in_training_are_refused(
-    warm: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+    warm: Path, questions: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    questions, out = tmp_path / "questions.jsonl", tmp_path / "out"
-    write_records(questions, [Question("q", "Which town?", ("Lima",))])
+    out = tmp_path / "out"
     source = ["Which town?"] if command == "ask" else ["--questions", str(questions), "--out", str(out)]
     assert main([command, *source, "--index", str(tmp_path / "none"), "--policy.model", str(warm)]) == 2
     error = capsys.readouterr().err
@@ -83,10 +88,9 @@ REFUSED = "cannot be put on a model behind an endpoint"
 ])  # fmt: skip
 @pytest.mark.parametrize("command", ["infer", "generate", "ask"])
 def test_an_adapter_is_not_dropped_where_an_endpoint_serves_the_model(
-    command: str, where: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, where: tuple[str, str], questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    questions, out = tmp_path / "questions.jsonl", tmp_path / "out"
-    write_records(questions, [Question("q", "Which town?", ("Lima",))])
+    out = tmp_path / "out"
     source = ["Which town?"] if command == "ask" else ["--questions", str(questions), "--out", str(out)]
     given = [command, *source, "--index", str(tmp_path / "none"), *where, "--policy.adapter", "runs/DPO"]
     assert main(given) == 2
@@ -107,10 +111,9 @@ def test_a_judges_adapter_is_not_dropped_either_and_none_takes_back_a_recipes() 
 
 
 def test_a_folder_as_model_is_not_taken_for_what_an_endpoint_serves(
-    warm: Path, world_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    warm: Path, world_index: Path, questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    questions, out = tmp_path / "questions.jsonl", tmp_path / "out"
-    write_records(questions, [Question("q", "Which town?", ("Lima",))])
+    out = tmp_path / "out"
     with serve(chat_reply()) as endpoint:
         command = options(endpoint, questions, world_index, out, "--policy.model", str(warm))
         assert main(["infer", *command]) == 2

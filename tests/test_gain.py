@@ -16,12 +16,12 @@ from preference.pairs import build_pairs
 from preference.report.reward_diagnostics import Calibration
 from preference.rewards import NATS, Rewards, outcomes, rewards
 from preference.supervised import build_trajectories, ends
+from steprag.agent.belief import CLEAR, FLOOR, floored, gains
 from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.config.load import load_config
 from steprag.errors import ConfigError, DataError
 from steprag.records.jsonl import from_dict, read_records, to_dict, write_records
 from steprag.records.training_rows import Pair
-from steprag.scores.gain import CLEAR, FLOOR, floored, gains
 from steprag.scores.gold import Fact, facts_of, gold_of
 from steprag.tree import Belief, Node, Tree
 from steprag.types import Found, Message, Question, Usage

@@ -26,6 +26,7 @@ from steprag.batch.journal import QuestionCalls
 from steprag.cli import guarded
 from steprag.engines.models import resolve_model
 from steprag.engines.tokens import load_tokenizer, prompt_tokens
+from steprag.errors import TrainingError
 from steprag.records.jsonl import write_records
 from steprag.runs.run import open_run
 from steprag.types import Passage, Question
@@ -322,6 +323,16 @@ def test_a_service_that_is_down_ends_the_run_in_its_own_words(
         assert served(speaker, data, tmp_path, service.url, "--max_steps", "3") == 1
     assert f" questions of the last steps could not be played: {service.url}: " in capsys.readouterr().err
     assert not (tmp_path / "adapter_model.safetensors").exists()
+
+
+def test_a_failed_search_in_the_first_steps_of_one_question_ends_no_run(tmp_path: Path) -> None:
+    asked = World([ASKED], world(), {})
+    config = TrainConfig(stage="grpo", grpo=GrpoSection(questions=1, episodes=6))
+    with open_run(tmp_path, "train", identity={}, config={}) as run, staged(asked, config, run) as stage:
+        for failure in ("down", None, "down", "down"):
+            stage.check([Group(ASKED, failure=failure)])
+        with pytest.raises(TrainingError, match="4 of 5 questions .*: down; mend"):
+            stage.check([Group(ASKED, failure="down")])
 
 
 def test_a_judge_that_fails_costs_one_group(speaker: Path, data: Path, tmp_path: Path) -> None:

@@ -14,14 +14,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steprag.agent.actions import Action
 from steprag.agent.environment import Environment
 from steprag.agent.grammar import START
 from steprag.agent.grammars import GRAMMARS, STACK, TRANSCRIPT
-from steprag.agent.judge import parse_score
+from steprag.agent.judge import (
+    TOKENS,
+    VerdictFormat,
+    WrittenBack,
+    claims_of,
+    is_supported,
+    is_useful,
+    parse_score,
+    written_back,
+)
 from steprag.agent.profiles import load_profile
 from steprag.agent.rollout import episode_of, rollout
-from steprag.agent.verdicts import TOKENS, VerdictFormat, WrittenBack, claims_of, is_supported, is_useful, written_back
+from steprag.agent.stack import Action
 from steprag.batch.journal import JOURNAL
 from steprag.cli import guarded
 from steprag.config.sections import JudgeConfig

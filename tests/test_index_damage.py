@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import steprag.checksums
 
 import indexes.commands.build
 import indexes.commands.search

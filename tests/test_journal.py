@@ -270,10 +270,11 @@ def test_what_is_forgotten_leaves_no_passage_behind_that_others_did_not_find(tmp
 
     async def ask() -> None:
         async with Journal(tmp_path / JOURNAL) as journal:
-            for question in QUESTIONS[:2]:
+            for question in QUESTIONS[:3]:
                 await journal.question(question).retriever(Sourced()).search(f"of {question.id}", 2)
-            journal.forget(QUESTIONS[0].id)
-            assert f"a secret of of {QUESTIONS[0].id}".encode() not in held()
+            journal.forget([QUESTIONS[0].id, QUESTIONS[2].id])
+            for question in (QUESTIONS[0], QUESTIONS[2]):
+                assert f"a secret of of {question.id}".encode() not in held()
             assert len(journal.searches_of(QUESTIONS[1].id)[f"of {QUESTIONS[1].id}", 2]) == 2
 
     def held() -> bytes:
@@ -282,6 +283,23 @@ def test_what_is_forgotten_leaves_no_passage_behind_that_others_did_not_find(tmp
     asyncio.run(ask())
     with sqlite3.connect(tmp_path / JOURNAL) as db:
         assert {key for (key,) in db.execute("SELECT id FROM passages")} == {"shared", f"of {QUESTIONS[1].id}"}
+
+
+def test_a_deletion_that_fails_leaves_the_file_as_it_was_and_open_to_writes(tmp_path: Path) -> None:
+    first, second, third = QUESTIONS[:3]
+
+    async def ask() -> None:
+        async with Journal(tmp_path / JOURNAL) as journal:
+            await journal.question(first).retriever(DictRetriever()).search("Lima", 1)
+            with sqlite3.connect(tmp_path / JOURNAL) as db:
+                db.execute("INSERT INTO searches VALUES (?, 'of another', 1, 'no JSON')", [second.id])
+            with pytest.raises(JournalError, match="malformed"):
+                journal.forget([first.id])
+            journal.question(third)
+            with sqlite3.connect(tmp_path / JOURNAL) as db:
+                assert {key for (key,) in db.execute("SELECT id FROM questions")} == {first.id, third.id}
+
+    asyncio.run(ask())
 
 
 def test_of_equal_calls_at_once_one_is_sent(tmp_path: Path) -> None:

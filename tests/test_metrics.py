@@ -154,15 +154,12 @@ def test_no_golden_answer_scores_nothing(prediction: str) -> None:
     assert overlap(prediction, ()) == Overlap(0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("asked", "answer", "expected"),
-    [
-        ("Is Lek a currency?", "Yes", True),
-        ("Which is larger, Texas or Michigan?", "the Michigan", True),
-        ("Which is larger, Texas or Michigan?", "Mich", False),
-        ("What is the capital of Albania?", "Tirana", False),
-    ],
-)
+@pytest.mark.parametrize(("asked", "answer", "expected"), [
+    ("Is Lek a currency?", "Yes", True),
+    ("Which is larger, Texas or Michigan?", "the Michigan", True),
+    ("Which is larger, Texas or Michigan?", "Mich", False),
+    ("What is the capital of Albania?", "Tirana", False),
+])  # fmt: skip
 def test_answers_that_can_be_guessed(asked: str, answer: str, expected: bool) -> None:
     assert guessable(asked, (answer,)) is expected
 

@@ -17,10 +17,10 @@ from preference.config import LabelConfig, PairsConfig, SftConfig
 from preference.pairs import RuleCounts, build_pairs
 from preference.rewards import Estimate, Rewards, outcomes, rewards
 from preference.supervised import build_labels, build_rankings, build_trajectories
-from steprag.agent.actions import Action
 from steprag.agent.grammar import START, Grammar
 from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.agent.profiles import grammar_of
+from steprag.agent.stack import Action
 from steprag.cli import main as steprag
 from steprag.config.load import load_config
 from steprag.errors import ConfigError, DataError

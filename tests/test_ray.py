@@ -22,7 +22,7 @@ from data_generation.config import GenerateConfig
 from data_generation.generate import search_all, search_identity
 from steprag.agent.open import open_agent
 from steprag.batch.journal import JOURNAL, Journal
-from steprag.batch.working import Slots
+from steprag.batch.worklist import Slots
 from steprag.cli import main
 from steprag.config.load import load_config
 from steprag.errors import DataError, PolicyRefused, StepFormatError, StepragError

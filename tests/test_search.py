@@ -21,8 +21,9 @@ from data_generation.plan import most_calls
 from data_generation.search import grow, select
 from data_generation.values import VALUES, Fresh, Valued
 from inference.scoring.answer_judge import parse
+from steprag.agent.belief import probability
 from steprag.agent.environment import Environment
-from steprag.agent.judge import Judge, Judgement, ScoreFormat, parse_score
+from steprag.agent.judge import Judge, Judgement, VerdictFormat, parse_score
 from steprag.agent.profiles import load_profile
 from steprag.batch.journal import Journal
 from steprag.config.load import load_config
@@ -31,7 +32,6 @@ from steprag.errors import ConfigError, PolicyError
 from steprag.policy.client import open_model
 from steprag.policy.protocols import Policy
 from steprag.records.jsonl import to_dict
-from steprag.scores.gain import probability
 from steprag.tree import Node, Tree, children_of, discounted
 from steprag.types import Completion, Message, Question, Sample, State, Usage
 from tests.fakes import (
@@ -429,7 +429,7 @@ def test_a_reply_without_a_score_is_asked_for_again_and_never_counts_as_zero() -
 def test_a_greedy_judge_is_not_asked_twice_for_one_reply(temperature: float, requests: int, tmp_path: Path) -> None:
     async def score(base_url: str) -> Judgement[float]:
         config = JudgeConfig(engine="openai", model="double", base_url=base_url, temperature=temperature)
-        async with open_model(config, ScoreFormat()) as model, Journal(tmp_path / "calls.sqlite") as journal:
+        async with open_model(config, VerdictFormat()) as model, Journal(tmp_path / "calls.sqlite") as journal:
             judge = Judge(journal.question(ASKED).policy(model.policy, "judge", model.gate), gold=True)
             return await judge.score(ASKED, State(ASKED.question), seed=1)
 
@@ -441,7 +441,7 @@ def test_a_greedy_judge_is_not_asked_twice_for_one_reply(temperature: float, req
 def test_the_score_is_constrained_in_every_dialect() -> None:
     import re
 
-    form = ScoreFormat()
+    form = VerdictFormat()
     pattern = re.compile(form.regex(("score",)))
     assert all(pattern.fullmatch(str(number)) for number in range(101))
     assert not any(pattern.fullmatch(text) for text in ("101", "007", "-1", "8.5", ""))

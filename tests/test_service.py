@@ -314,13 +314,15 @@ def test_the_token(tmp_path: Path) -> None:
             await made.post("/retrieve", json={"queries": ["Lima"]}),
             await made.post("/retrieve", json={"queries": ["Lima"]}, headers={"Authorization": "Bearer s3cre"}),
             await made.get("/metrics"),
+            await made.get("/nothing"),
             await made.post("/retrieve", json={"queries": ["Lima"]}, headers=right),
             await made.get("/health"),
             await made.get("/health", headers=right),
         ]
 
     *replies, stranger, friend = asking(tmp_path, work, token="s3cret")
-    assert [reply.status_code for reply in replies] == [401, 401, 401, 200]
+    assert [reply.status_code for reply in replies] == [401, 401, 401, 404, 200]
+    assert ["X-StepRAG-Index" in reply.headers for reply in replies] == [False, False, False, False, True]
     assert stranger.json()["token"] == "required"
     assert "fingerprint" not in stranger.json()
     assert "X-StepRAG-Index" not in stranger.headers

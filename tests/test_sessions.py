@@ -1,15 +1,20 @@
-"""A question's requests carry its name, so that a router sends them to one replica."""
+"""How endpoints are asked: a question's requests carry its name, so that a router sends them to one replica; and what
+an endpoint with a rate limit sees in any span of time.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import selectors
 import urllib.request
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -17,8 +22,10 @@ import pytest
 from data_generation.config import GenerateConfig
 from steprag.cli import main
 from steprag.config.load import load_config
+from steprag.config.sections import PolicyConfig
+from steprag.policy.gate import BURST_SECONDS, CHARS_A_TOKEN, Gate
 from steprag.records.jsonl import write_records
-from steprag.types import Question
+from steprag.types import Question, Usage
 from tests.fakes import QUESTION, Endpoint, believing_reply, listening, options, serve
 
 HEADER = "X-Session-ID"
@@ -61,13 +68,10 @@ def router(replicas: list[Endpoint]) -> Iterator[tuple[Endpoint, Seen]]:
         yield Endpoint(f"{address}/v1", []), seen
 
 
-@pytest.mark.parametrize(
-    ("command", "more"),
-    [
-        ("generate", ["--search.rollouts", "3", "--search.score", "true", "--policy.engine", "llamacpp"]),
-        ("infer", []),
-    ],
-)
+@pytest.mark.parametrize(("command", "more"), [
+    ("generate", ["--search.rollouts", "3", "--search.score", "true", "--policy.engine", "llamacpp"]),
+    ("infer", []),
+])  # fmt: skip
 def test_no_question_meets_two_replicas(world_index: Path, tmp_path: Path, command: str, more: list[str]) -> None:
     file = tmp_path / "questions.jsonl"
     names = [f"frage/nº {i}\n" for i in range(9)]
@@ -111,3 +115,101 @@ def test_a_run_of_earlier_versions_named_a_key_that_is_gone(capsys: pytest.Captu
     assert load_config(GenerateConfig, None, {}, {"policy": {"replica_header": None}}) == GenerateConfig()
     assert main(["infer", "--index", "i", "--out", "o", "--questions", "q", "--policy.replica_header", "X"]) == 2
     assert "replica_header" in capsys.readouterr().err
+
+
+class SkippingSelector(selectors.DefaultSelector):
+    """Does not wait: it moves the loop's clock on instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        self.now += timeout or 1e-6  # a clock never stands still
+        return super().select(0)
+
+
+def in_no_time(work: Coroutine[Any, Any, None]) -> None:
+    """Runs `work` on a loop whose clock jumps to the next timer, so that a minute takes no time."""
+    selector = SkippingSelector()
+    loop = asyncio.SelectorEventLoop(selector)
+    loop.time = lambda: selector.now  # type: ignore[method-assign]
+    try:
+        loop.run_until_complete(work)
+    finally:
+        loop.close()
+
+
+async def ask(gate: Gate, log: list[tuple[float, int]], prompt: int, usage: Usage, seconds: float = 0.2) -> None:
+    async with gate.turn(prompt * CHARS_A_TOKEN):
+        log.append((asyncio.get_running_loop().time(), usage.prompt_tokens + usage.completion_tokens))
+        await asyncio.sleep(seconds)
+        gate.settle(prompt * CHARS_A_TOKEN, usage)
+
+
+def most_in(log: list[tuple[float, int]], span: float, what: str) -> int:
+    """The most requests or tokens in any span of so many seconds."""
+    sums = [[1 if what == "requests" else used for at, used in log if start <= at < start + span] for start, _ in log]
+    return max(sum(each) for each in sums)
+
+
+@pytest.mark.parametrize(("limit", "concurrency"), [(60, 64), (600, 8), (30, 1)])
+def test_requests_a_minute(limit: int, concurrency: int) -> None:
+    log: list[tuple[float, int]] = []
+
+    async def run() -> None:
+        gate = Gate(PolicyConfig(concurrency=concurrency, rate={"requests": limit}))  # type: ignore[arg-type]
+        await asyncio.gather(*(ask(gate, log, 10, Usage(1, 10, 5)) for _ in range(3 * limit)))
+
+    in_no_time(run())
+    burst = max(1, limit * BURST_SECONDS / 60)
+    assert len(log) == 3 * limit
+    assert most_in(log, 60, "requests") <= limit + burst
+    assert log[-1][0] == pytest.approx(180, rel=0.05)  # and no slower than allowed
+
+
+@pytest.mark.parametrize("completion", [0, 30, 400])
+def test_tokens_a_minute_count_what_was_really_used(completion: int) -> None:
+    """Completions are not known beforehand and single requests are larger than a second's share."""
+    log: list[tuple[float, int]] = []
+    limit = 6_000
+
+    async def run() -> None:
+        gate = Gate(PolicyConfig(concurrency=4, rate={"tokens": limit}))  # type: ignore[arg-type]
+        await asyncio.gather(*(ask(gate, log, 300, Usage(1, 330, completion)) for _ in range(100)))
+
+    in_no_time(run())
+    in_flight = 4 * (330 + completion)
+    assert most_in(log, 60, "tokens") <= limit + in_flight
+    assert log[-1][0] == pytest.approx(100 * (330 + completion) / limit * 60, rel=0.1)
+
+
+def test_a_guess_that_was_too_high_is_given_back() -> None:
+    log: list[tuple[float, int]] = []
+
+    async def run() -> None:
+        gate = Gate(PolicyConfig(concurrency=1, rate={"tokens": 6_000}))  # type: ignore[arg-type]
+        for _ in range(100):
+            await ask(gate, log, 1_000, Usage(1, 100, 0), seconds=0)
+
+    in_no_time(run())
+    assert log[-1][0] < 130  # 100 tokens each are 100 s; the guesses would be 1,000 s
+
+
+def test_slots_bound_the_requests_in_flight() -> None:
+    inside = most = 0
+
+    async def one(gate: Gate) -> None:
+        nonlocal inside, most
+        async with gate.turn(0):
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0.01)
+            inside -= 1
+
+    async def run() -> None:
+        gate = Gate(PolicyConfig(concurrency=3))
+        await asyncio.gather(*(one(gate) for _ in range(20)))
+
+    in_no_time(run())
+    assert most == 3

@@ -17,8 +17,7 @@ import pytest
 
 from data_generation.config import GenerateConfig
 from steprag.batch import database
-from steprag.batch.absorb import absorb, absorb_slots, slot_journal
-from steprag.batch.database import Database
+from steprag.batch.database import Database, absorb, absorb_slots, slot_journal
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.shards import Share, share_of
 from steprag.cli import main

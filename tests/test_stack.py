@@ -46,20 +46,17 @@ def shown(*actions: str) -> list[str]:
     return [trace[place].action for place in live(trace, STACK)]
 
 
-@pytest.mark.parametrize(
-    ("trace", "stack"),
-    [
-        ("plan search reasoning", "plan search reasoning"),
-        ("plan search reasoning backtrack", "plan backtrack"),
-        ("search reasoning search backtrack", "search reasoning backtrack"),
-        ("search reasoning search backtrack backtrack", "backtrack"),
-        ("plan search reasoning summary", "plan summary"),
-        ("search summary search reasoning summary", "summary summary"),
-        ("search summary search backtrack", "summary backtrack"),
-        ("search summary search backtrack backtrack", "backtrack"),
-        ("search summary backtrack", "backtrack"),
-    ],
-)
+@pytest.mark.parametrize(("trace", "stack"), [
+    ("plan search reasoning", "plan search reasoning"),
+    ("plan search reasoning backtrack", "plan backtrack"),
+    ("search reasoning search backtrack", "search reasoning backtrack"),
+    ("search reasoning search backtrack backtrack", "backtrack"),
+    ("plan search reasoning summary", "plan summary"),
+    ("search summary search reasoning summary", "summary summary"),
+    ("search summary search backtrack", "summary backtrack"),
+    ("search summary search backtrack backtrack", "backtrack"),
+    ("search summary backtrack", "backtrack"),
+])  # fmt: skip
 def test_a_step_back_takes_the_last_search_and_a_summary_all_since_the_one_before(trace: str, stack: str) -> None:
     assert shown(*trace.split()) == stack.split()
 

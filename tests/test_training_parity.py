@@ -180,8 +180,9 @@ def test_llamacpp_sends_the_ids_that_are_trained() -> None:
     """The serving engine's own template and tokenizer, on the embedded model."""
     import httpx2
 
+    from steprag.engines.launch import EngineSpec
     from steprag.engines.models import resolve_model
-    from steprag.engines.server import EngineSpec, serving
+    from steprag.engines.server import serving
     from steprag.engines.tokens import load_tokenizer, prompt_tokens
 
     tokenizer = load_tokenizer(resolve_model("smollm2-135m-instruct"))

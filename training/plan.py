@@ -20,8 +20,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from steprag.cli import guarded
 from steprag.config.load import add_options, config_from, load_config, parse_arguments
-from steprag.engines.hub import fetched
 from steprag.engines.models import ModelFiles, resolve_model
+from steprag.engines.pretrained import fetched
 from steprag.errors import ConfigError
 from steprag.records.jsonl import existing, read_json
 from training.checks import Device, check_keys, gpus, processor

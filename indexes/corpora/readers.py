@@ -14,7 +14,7 @@ from typing import Any
 import steprag.atlas
 from indexes.corpora.source import HUB, Item, Problem, Source, passage_or_problem
 from indexes.corpora.wikipedia import dump_passages
-from steprag.engines.hub import asking_the_hub
+from steprag.engines.pretrained import asking_the_hub
 from steprag.errors import ConfigError, DataError, quoted
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import existing, file_hash

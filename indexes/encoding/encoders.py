@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from steprag.engines.hub import HUB_ID, fetched
 from steprag.engines.models import embedded_encoder
+from steprag.engines.pretrained import HUB_ID, fetched
 from steprag.errors import ConfigError, quoted
 from steprag.records.json_text import decoded
 from steprag.records.jsonl import file_hash

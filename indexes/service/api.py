@@ -299,7 +299,7 @@ class _Noting:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._telemetry.answered(path, message["status"])
-                if path != "/health" and message["status"] not in (401, 403):
+                if path in ROUTES and path != "/health" and message["status"] not in (401, 403):
                     message["headers"] = [*message.get("headers", ()), self._name]
             await send(message)
 

@@ -22,9 +22,8 @@ from inference.scoring.scores import mean
 from steprag.agent.inert import neutralise
 from steprag.agent.judge import asked
 from steprag.agent.profiles import fill
-from steprag.batch.asking import ask_each, model_asked
 from steprag.batch.results import ResultKind, Results
-from steprag.batch.worklist import failures_in
+from steprag.batch.worklist import ask_each, failures_in, model_asked
 from steprag.cli import guarded
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.sections import JudgeConfig

@@ -14,8 +14,8 @@ from typing import Any
 
 from inference.predictions import predictions_file, read_predictions
 from inference.scoring.scores import Score
-from steprag.engines.hub import HUB_ID, MODEL_FILES, fetched
 from steprag.engines.models import embedded_encoder, sha256_of
+from steprag.engines.pretrained import HUB_ID, MODEL_FILES, fetched
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError, DataError
 from steprag.records.jsonl import file_hash, read_json, write_json

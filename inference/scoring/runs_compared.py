@@ -15,8 +15,8 @@ from inference.scoring.figures import KINDS, figures, gain, quality_of, values_o
 from inference.scoring.scores import ERRORS, HARNESS, Score, mean, word_score
 from steprag.batch.worklist import FAILED, failures_in
 from steprag.errors import ConfigError, quoted
-from steprag.records.training_rows import people_id
 from steprag.runs.run import checked_manifest, has_ended
+from steprag.scores.gold import people_id
 from steprag.scores.stats import mcnemar, mean_interval
 
 COLUMNS = {"": "value", "_low": "low", "_high": "high", "_n": "n"}

@@ -17,8 +17,9 @@ from steprag.cli import guarded
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say
 from steprag.records.jsonl import dump_line, existing, file_hash, read_records
-from steprag.records.training_rows import PEOPLE, HumanPair, Pair, people_id
+from steprag.records.training_rows import PEOPLE, HumanPair, Pair
 from steprag.runs.run import open_run, read_manifest
+from steprag.scores.gold import people_id
 from steprag.types import Question, Turn
 
 CORRECTIONS = "corrections.jsonl"

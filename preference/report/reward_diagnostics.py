@@ -15,8 +15,8 @@ from typing import Any
 from preference.config import LabelConfig
 from preference.pairs import margin_error
 from preference.rewards import Estimate, Rewards, gold, judge, outcomes, summed_below
+from steprag.agent.belief import probability
 from steprag.agent.grammar import Grammar
-from steprag.scores.gain import probability
 from steprag.scores.metrics import exact_match, guessable
 from steprag.scores.stats import share_interval
 from steprag.tree import Node, Tree, children_of

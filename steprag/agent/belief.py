@@ -2,12 +2,14 @@
 
 No rollout is played. The prompt goes on with the words that announce an answer, and the golden answer with its closing
 tag is scored (`Scorer`). A step's gain is the rise of this belief, as in information-gain rewards (arXiv 2510.14967);
-here in logarithms, which also tell unlikely answers apart.
+here in logarithms, which also tell unlikely answers apart. Search, rewards of finished trees and reinforcement learning
+compare beliefs by the functions here, so a gain means one thing everywhere.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 
 from steprag.agent.environment import Environment
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable
@@ -16,6 +18,12 @@ from steprag.policy.scoring import SCORING
 from steprag.tree import Belief
 from steprag.types import Message, Question, State, Usage
 
+FLOOR = -12.0
+"""The floor of a belief, in nats: differences below it (a probability of 6 in a million) are noise."""
+CLEAR = 2.0
+"""Nats by which a step must raise the belief to have gained: seven times as likely."""
+CONVINCED = 0.2
+"""Probability from which a right answer counts as supported by the state, not as luck."""
 MOST_ANSWERS = 3
 """Golden answers that are scored at a state, the first ones: some data sets list dozens."""
 
@@ -46,3 +54,18 @@ async def check_scoring(scorer: Scorer) -> None:
             f"this endpoint does not tell log-probabilities of a given text ({error}); serve the model with "
             f"{', '.join(SCORING)} (steprag policy serve), or label without a model (label.name=cover)"
         ) from None
+
+
+def floored(belief: Belief) -> float:
+    """The belief in nats, from `FLOOR` to 0."""
+    return max(belief.logp, FLOOR)
+
+
+def gains(after: Belief, before: Belief) -> bool:
+    """Whether the belief rose by `CLEAR` nats or more."""
+    return floored(after) - floored(before) >= CLEAR
+
+
+def probability(belief: Belief) -> float:
+    """The probability of the golden answer, 0 to 1."""
+    return math.exp(belief.logp)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from steprag.agent.grammar import START
+from steprag.agent.inert import screened
 from steprag.agent.profiles import PromptProfile
 from steprag.agent.retriever import Retriever
-from steprag.agent.screen import screened
 from steprag.errors import StepFormatError
 from steprag.types import Completion, Message, Passage, State, Step
 
@@ -28,7 +28,7 @@ class Observation:
 class Environment:
     """The agent's world: a prompt profile (with its grammar), a retriever, `top_k` passages a query, `depth` steps at
     most. `chars`: where a prompt has more characters, only a step that folds or ends may follow. `screen`: passages are
-    taken without the sentences that speak to a model (`steprag.agent.screen`).
+    taken without the sentences that speak to a model (`steprag.agent.inert`).
     """
 
     profile: PromptProfile

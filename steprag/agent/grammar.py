@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from steprag.agent.actions import Action, Effect
 from steprag.agent.inert import CONTROL_TOKEN
-from steprag.agent.stack import idle
+from steprag.agent.stack import Action, Effect, idle
 from steprag.agent.tools import BadCall, ToolSpec, call_of
 from steprag.errors import StepFormatError
 from steprag.types import Completion, Step

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steprag.agent.actions import Action
 from steprag.agent.grammar import START, Grammar
+from steprag.agent.stack import Action
 
 TRANSCRIPT = Grammar(
     name="transcript",

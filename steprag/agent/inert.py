@@ -1,11 +1,18 @@
-"""Makes the control tokens of chat templates inert in text from outside."""
+"""Text from outside: makes the control tokens of chat templates inert in it, and removes sentences that give orders.
+
+`screened` looks for the words of an instruction, so it is a filter and no proof: false statements pass, and so do
+instructions in other words or languages (measured in SECURITY.md).
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
+
+from steprag.types import Passage
 
 _MISTRAL = "INST|IMG|AUDIO|THINK|ARGS|PREFIX|SUFFIX|MIDDLE"
 _OTHERS = "CLS|SEP|MASK|UNK|PAD|BOS|EOS|[gs]MASK|unused[0-9]+"  # BERT's kin, GLM
@@ -103,3 +110,39 @@ def _broken(token: str) -> str:
     """The token with another first character, or with a blank behind it where that is a letter or a digit."""
     first = token[0]
     return _ALIKE.get(first, f"{first} ") + token[1:]
+
+
+_SENTENCE = re.compile(r"\S.*?(?:[.!?。！？]+[\"'”’)\]]*(?=\s|$)|\n|$)", re.DOTALL)
+_INSTRUCTION = re.compile(
+    r"\b(?:ignore|disregard|forget|override|do not (?:answer|use|read|search|follow))\b"
+    r"|(?:^|[:;,]\s*|\b(?:please|must|should|then|always|and|now)\s+)(?:answer|reply|respond)\b(?!s\b|ed\b)"
+    r"|(?:^|[:;]\s*|\bplease\s+)(?:output|write|print|say|return|state|repeat|conclude)\s+(?:that|only|exactly|[\"'“:])"
+    r"|\bthe\s+(?:(?:only|one|correct|right|true|final|real|expected|actual|best|relevant)\s+){0,3}"
+    r"(?:answer|response|reply|evidence|next query)\s+(?:to\b.{0,60}?\s)?(?:is|are|must|should|will)\b"
+    r"|\bsystem prompt|\b(?:previous|prior|above|these|following|earlier)\s+instructions?"
+    r"|\binstructions? (?:above|below)"
+    r"|\b(?:notes?|messages?|instructions?|attention|hints?|dear)[\s,:]+(?:(?:to|for|the|any|all|an?|ai|language)\s+)*"
+    r"(?:assistants?|agents?|models?|readers?|chatbots?|llms?|ais?)\b"
+    r"|\b(?:you are|as) an? (?:ai|helpful|language model)\b",
+    re.IGNORECASE,
+)
+
+
+def screened(passages: Iterable[Passage]) -> tuple[Passage, ...]:
+    """The passages, in order, without sentences of title or text that read as instructions to a model.
+
+    A passage of such sentences only keeps its place with an empty text. Other sentences are unchanged.
+    """
+    return tuple(_screened(passage) for passage in passages)
+
+
+def _screened(passage: Passage) -> Passage:
+    title, text = without_instructions(passage.title), without_instructions(passage.text)
+    return passage if (title, text) == (passage.title, passage.text) else replace(passage, title=title, text=text)
+
+
+def without_instructions(text: str) -> str:
+    """The text without the sentences that read as instructions; itself where there are none."""
+    sentences = [found.group().strip() for found in _SENTENCE.finditer(text)]
+    kept = [sentence for sentence in sentences if not _INSTRUCTION.search(sentence)]
+    return text if len(kept) == len(sentences) else " ".join(kept)

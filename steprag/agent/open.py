@@ -13,7 +13,7 @@ from typing import Protocol
 
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
-from steprag.agent.judge import ScoreFormat
+from steprag.agent.judge import VerdictFormat
 from steprag.agent.profiles import PromptProfile
 from steprag.agent.retriever import Retriever, Tooled
 from steprag.config.sections import EpisodeConfig, JudgeConfig, PolicyConfig, PromptConfig
@@ -82,10 +82,10 @@ async def open_agent(
         async with open_model(asked, grammar) as policy:
             yield Agent(environment, policy)
     elif any(getattr(asked, key) != getattr(judge, key) for key in SERVED):
-        async with open_model(asked, grammar) as policy, open_model(judge, ScoreFormat()) as judging:
+        async with open_model(asked, grammar) as policy, open_model(judge, VerdictFormat()) as judging:
             yield Agent(environment, policy, judging)
     else:
         both = asked.model_copy(update={"context": max(asked.context, judge.context)})
         gate = Gate(asked)
-        async with open_policy(both, grammar) as policy, policy.beside(judge, ScoreFormat()) as judging:
+        async with open_policy(both, grammar) as policy, policy.beside(judge, VerdictFormat()) as judging:
             yield Agent(environment, Model(policy, gate), Model(judging, gate))

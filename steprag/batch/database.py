@@ -1,10 +1,16 @@
-"""The SQLite file of a journal: how it is opened, what it holds, and what its errors mean."""
+"""The SQLite file of a journal: how it is opened, what it holds, what its errors mean; and one file out of many.
+
+Slots (`steprag.batch.ray_slots`) and shards (`steprag.batch.shards`) each write a journal that no other process opens.
+Once these are copied into the run's `calls.sqlite`, the next start may have another number of processes, and pays for
+no call twice.
+"""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +20,8 @@ from steprag.errors import JournalError
 from steprag.records.jsonl import from_dict
 from steprag.types import COUNTABLE, Completion, Passage, Question, Sample, Usage
 
+JOURNAL = "calls.sqlite"
+"""Its name in a run folder."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS calls(
     id INTEGER PRIMARY KEY, question TEXT, role TEXT, state TEXT, seed INTEGER, n INTEGER, reply TEXT, usage TEXT,
@@ -33,8 +41,7 @@ PATIENCE = 150.0
 """Seconds to wait for a file that another process holds: longer than a cluster takes to give up a silent node (Ray:
 about 65 s), and a file server a silent client (NFS 4: usually 90 s).
 """
-
-
+_COPIED = ("searches", "passages", "questions")
 _REMEDY = "the journal is damaged or not this program's: restore it, or move it away to start afresh"
 _Count = Annotated[int, Field(strict=True, ge=0, le=COUNTABLE)]
 _OBJECT = TypeAdapter(dict[str, Any])
@@ -72,17 +79,24 @@ class Database:
 
     def write(self, statement: str, *values: object) -> None:
         """Runs a statement; it is committed when this returns, or with the COMMIT of its transaction."""
+        self.rows(statement, *values)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A block whose writes are committed together, or not at all where it raises."""
+        self.write("BEGIN IMMEDIATE")
         try:
-            self._db.execute(statement, values)
-        except FAULTS as error:
-            raise _translated(error, self._path) from None
+            yield
+            self.write("COMMIT")
+        finally:
+            if self._db.in_transaction:
+                self.write("ROLLBACK")
 
     def bury_lost(self) -> None:
         """Counts the calls that have no reply as lost: whoever made them is dead."""
-        self.write("BEGIN")
-        self.write("INSERT INTO lost(question, role) SELECT question, role FROM calls WHERE reply IS NULL")
-        self.write("DELETE FROM calls WHERE reply IS NULL")
-        self.write("COMMIT")
+        with self.transaction():
+            self.write("INSERT INTO lost(question, role) SELECT question, role FROM calls WHERE reply IS NULL")
+            self.write("DELETE FROM calls WHERE reply IS NULL")
 
     def sync(self) -> None:
         """Has all that is committed on the disk when this returns. May be called by a thread beside the others.
@@ -204,3 +218,62 @@ def _connected_to_read(path: Path) -> sqlite3.Connection:
     """Without a -wal file nobody writes, and the file can be read even where nothing may be written beside it."""
     still = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
     return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{still}", uri=True, isolation_level=None)
+
+
+def slot_journal(folder: Path, start: str, slot: int) -> Path:
+    """The journal of a slot in a run folder; `start` names the start of the run, so that no name is used twice."""
+    return folder / f"calls-{start}-{slot:03d}.sqlite"
+
+
+def absorb_slots(folder: Path, question_ids: Iterable[str]) -> None:
+    """Folds the journals that slots left in a run folder into its `calls.sqlite` and removes them.
+
+    Questions then stand in this order, as in a run of one process. Waits for a slot that is still about to die; raises
+    JournalError where it does not.
+    """
+    parts = sorted(folder.glob("calls-*-*.sqlite"))
+    if not parts:
+        return
+    with closing(Database(folder / JOURNAL)) as into:
+        into.bury_lost()
+        for part in parts:
+            absorb(into, part, part.stem)
+        put_in_order(into, question_ids)
+    for part in parts:
+        part.unlink()
+
+
+def absorb(into: Database, part: Path, name: str) -> None:
+    """Copies what `into` lacks of another journal, known there as `name`: its calls in their order, searches, passages,
+    questions. Lost calls are added to those of `into`. Absorbed again, a part adds only what is new in it.
+    """
+    with closing(Database(part, alone=True)) as alone:  # waits for its process; folds the log of a killed one in
+        alone.bury_lost()
+    into.write("ATTACH ? AS part", f"{part.absolute().as_uri()}?mode=ro&immutable=1")
+    with into.transaction():
+        into.write("CREATE TABLE IF NOT EXISTS absorbed(name TEXT PRIMARY KEY, lost INTEGER)")
+        into.write(
+            "INSERT OR IGNORE INTO calls(question, role, state, seed, n, reply, usage)"
+            " SELECT question, role, state, seed, n, reply, usage FROM part.calls ORDER BY id"
+        )
+        for table in _COPIED:
+            into.write(f"INSERT OR IGNORE INTO main.{table} SELECT * FROM part.{table}")
+        known = into.rows("SELECT lost FROM absorbed WHERE name = ?", name)
+        into.write(
+            "INSERT INTO lost(question, role) SELECT question, role FROM part.lost ORDER BY id LIMIT -1 OFFSET ?",
+            known[0][0] if known else 0,
+        )
+        into.write("INSERT OR REPLACE INTO absorbed SELECT ?, COUNT(*) FROM part.lost", name)
+    into.write("DETACH part")
+
+
+def put_in_order(journal: Database, question_ids: Iterable[str]) -> None:
+    """Puts the questions that were begun into this order; others stay behind them."""
+    rows = dict(journal.rows("SELECT id, row FROM questions ORDER BY rowid"))
+    ordered = [key for key in dict.fromkeys((*question_ids, *rows)) if key in rows]
+    if ordered == list(rows):
+        return
+    with journal.transaction():
+        journal.write("DELETE FROM questions")
+        for key in ordered:
+            journal.write("INSERT INTO questions VALUES (?, ?)", key, rows[key])

@@ -6,14 +6,14 @@ The same file rebuilds trees without a model or an index (`Replay`).
 
 Rows are committed one by one in WAL mode. A killed process loses nothing that was committed; after a power failure the
 last moments may be missing, and those calls are made again (`journal.sync_seconds` says how many). Where several
-processes work on one run, each has a journal of its own (`steprag.batch.absorb`).
+processes work on one run, each has a journal of its own (`steprag.batch.database`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Container
+from collections.abc import Collection, Container
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +21,7 @@ from typing import Any
 
 from steprag.agent.open import Agent
 from steprag.agent.retriever import Retriever
+from steprag.batch.database import JOURNAL as JOURNAL
 from steprag.batch.database import CallKey, Database, KeptCalls
 from steprag.batch.journalled import JournalledPolicy, JournalledRetriever, JournalledScorer, Request, scorer_of
 from steprag.errors import RequestError, StepragError
@@ -31,8 +32,6 @@ from steprag.policy.protocols import Policy, Scorer, Sessions
 from steprag.records.jsonl import dump_line
 from steprag.types import Passage, Question, Sample
 
-JOURNAL = "calls.sqlite"
-"""Its name in a run folder."""
 _THIS = "question = ? AND role = ? AND state = ? AND seed = ? AND n = ?"
 
 
@@ -92,24 +91,21 @@ class Journal(KeptCalls):
         self._known.add(question.id)  # opened again, its searches are read from the file
         return QuestionCalls(self, question.id, fresh=fresh, live=live)
 
-    def forget(self, question_id: str) -> None:
-        """Takes a question out of the file, with its calls, its searches, and the passages that no other search found.
+    def forget(self, question_ids: Collection[str]) -> None:
+        """Takes questions out of the file, with their calls, their searches, and the passages that no other found.
 
-        What is deleted is overwritten in the file and gone from its log.
+        What is deleted is overwritten in the file and gone from its log. All or nothing; one look at all searches.
         """
+        gone = json.dumps([*question_ids])
+        ours = "(SELECT value FROM json_each(?1))"
         found = "SELECT json_extract(value, '$[0]') FROM searches, json_each(found) WHERE question"
-        alone = f"DELETE FROM passages WHERE id IN ({found} = ?1) AND id NOT IN ({found} != ?1)"
+        alone = f"DELETE FROM passages WHERE id IN ({found} IN {ours}) AND id NOT IN ({found} NOT IN {ours})"
         self._db.write("PRAGMA secure_delete = ON")
-        self._db.write("BEGIN IMMEDIATE")
-        self._db.write(alone, question_id)
-        for table, column in (
-            ("calls", "question"),
-            ("searches", "question"),
-            ("lost", "question"),
-            ("questions", "id"),
-        ):
-            self._db.write(f"DELETE FROM {table} WHERE {column} = ?", question_id)
-        self._db.write("COMMIT")
+        with self._db.transaction():
+            self._db.write(alone, gone)
+            for column in ("calls.question", "searches.question", "lost.question", "questions.id"):
+                table, _, name = column.partition(".")
+                self._db.write(f"DELETE FROM {table} WHERE {name} IN {ours}", gone)
         self._db.rows("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def sent(self, question_id: str, key: CallKey) -> None:
@@ -130,12 +126,12 @@ class Journal(KeptCalls):
 
     def searched(self, question_id: str, query: str, top_k: int, passages: tuple[Passage, ...]) -> None:
         """A search has found these passages, best first; each passage's text is kept once in the file."""
-        self._db.write("BEGIN")
-        for passage in passages:
-            self._db.write("INSERT OR IGNORE INTO passages VALUES (?, ?, ?)", passage.id, passage.title, passage.text)
+        rows = [(passage.id, passage.title, passage.text) for passage in passages]
         found = json.dumps([[passage.id, passage.score] for passage in passages])
-        self._db.write("INSERT OR REPLACE INTO searches VALUES (?, ?, ?, ?)", question_id, query, top_k, found)
-        self._db.write("COMMIT")
+        with self._db.transaction():
+            for row in rows:
+                self._db.write("INSERT OR IGNORE INTO passages VALUES (?, ?, ?)", *row)
+            self._db.write("INSERT OR REPLACE INTO searches VALUES (?, ?, ?, ?)", question_id, query, top_k, found)
 
     async def __aenter__(self) -> Journal:
         if self._sync_seconds:

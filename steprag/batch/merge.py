@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from steprag.batch.absorb import absorb, absorb_slots, put_in_order
-from steprag.batch.database import Database
+from steprag.batch.database import Database, absorb, absorb_slots, put_in_order
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.journalled import SCORE
 from steprag.batch.results import ResultKind, Results, gather

@@ -105,7 +105,9 @@ class Results(Generic[Record]):
         self._lines = indexed_places(path, kind)
         if not self._lines:
             self._lines = _read(path, kind)
-            self._write_index()
+            index_of(path).unlink(missing_ok=True)
+            if self._lines:
+                write_records(index_of(path), self._lines)
         self._by_question = {place.id: place for place in self._lines}
 
     def __contains__(self, question_id: object) -> bool:
@@ -139,22 +141,9 @@ class Results(Generic[Record]):
         drop_torn_line(self.path)  # a full disk may have ended the run
         places = self._by_question
         found = [places[key] for key in dict.fromkeys((*question_ids, *places)) if key in places]
-        ordered = list(_moved(found))
-        if ordered == self._lines:
-            return
-        index_of(self.path).unlink(missing_ok=True)  # it must never outlive the order that it describes
-        with self.path.open("rb") as stream, written_whole(self.path, "wb") as file:
-            for place in found:
-                stream.seek(place.start)
-                file.write(stream.read(place.length))
-        self._lines, self._by_question = ordered, {place.id: place for place in ordered}
-        self._write_index()
-
-    def _write_index(self) -> None:
-        if self._lines:
-            write_records(index_of(self.path), self._lines)
-        else:
-            index_of(self.path).unlink(missing_ok=True)
+        if list(_moved(found)) != self._lines:
+            self._lines = _copied(self.path, [(self.path, place) for place in found])
+            self._by_question = {place.id: place for place in self._lines}
 
 
 def gather(path: Path, kind: ResultKind[Any], parts: Sequence[Path], question_ids: Iterable[str]) -> None:
@@ -165,14 +154,20 @@ def gather(path: Path, kind: ResultKind[Any], parts: Sequence[Path], question_id
     for part in parts:
         drop_torn_line(part)  # the run may have been killed
         found |= {place.id: (part, place) for place in places_of(part, kind)}
-    ordered = [found[key] for key in dict.fromkeys((*question_ids, *found)) if key in found]
-    index_of(path).unlink(missing_ok=True)
+    _copied(path, [found[key] for key in dict.fromkeys((*question_ids, *found)) if key in found])
+
+
+def _copied(path: Path, found: list[tuple[Path, Place]]) -> list[Place]:
+    """Writes these results into one file, and its index; their places there."""
+    index_of(path).unlink(missing_ok=True)  # it must never outlive the order that it describes
     with ExitStack() as opened, written_whole(path, "wb") as file:
-        streams = {part: opened.enter_context(part.open("rb")) for part in {part for part, _ in ordered}}
-        for part, place in ordered:
+        streams = {part: opened.enter_context(part.open("rb")) for part in {part for part, _ in found}}
+        for part, place in found:
             streams[part].seek(place.start)
             file.write(streams[part].read(place.length))
-    write_records(index_of(path), _moved([place for _, place in ordered]))
+    places = list(_moved([place for _, place in found]))
+    write_records(index_of(path), places)
+    return places
 
 
 def _read(path: Path, kind: ResultKind[Any]) -> list[Place]:

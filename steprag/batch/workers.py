@@ -9,8 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from steprag.agent.open import Agent
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.ray_cluster import check_ray
-from steprag.batch.working import Config, Outcome, Slots, Work, Working, sync_seconds
-from steprag.batch.worklist import same_model
+from steprag.batch.worklist import Config, Outcome, Slots, Work, Working, same_model, sync_seconds
 from steprag.errors import ConfigError
 from steprag.policy.budget import Spending
 from steprag.runs.run import Run

@@ -9,17 +9,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from steprag.agent.environment import Environment
-from steprag.agent.open import AgentConfig
+from steprag.agent.open import Agent, AgentConfig
+from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import Results
+from steprag.config.load import StageConfig
+from steprag.config.sections import JournalConfig, PolicyConfig
 from steprag.console.progress import Progress, say
-from steprag.errors import ConfigError, DataError
-from steprag.policy.budget import Spending
-from steprag.policy.client import Model, OpenAIPolicy, model_identity
+from steprag.errors import ConfigError, DataError, RequestError
+from steprag.policy.budget import BudgetConfig, Spending
+from steprag.policy.client import Model, OpenAIPolicy, model_identity, open_model
+from steprag.policy.protocols import Policy
+from steprag.policy.requests import OutputFormat
 from steprag.records.jsonl import LineJournal, drop_torn_line, file_hash, read_rows, write_records
 from steprag.runs.run import Run
 from steprag.tree import Failure
@@ -27,9 +34,36 @@ from steprag.types import Question, Usage
 
 Item = TypeVar("Item")
 FAILED = "failures.jsonl"
+Outcome = TypeVar("Outcome")
+Work = Callable[[Question], Awaitable[Outcome | Failure]]
+"""What makes a question's result."""
+Config = TypeVar("Config", bound=StageConfig)
+Working = Callable[[Config, Agent, Journal], Awaitable[Work[Outcome]]]
+"""Makes the work of a stage from its configuration, the agent and a journal."""
+Opening = Callable[[Config], AbstractAsyncContextManager[tuple[Agent, Working[Config, Outcome]]]]
+"""Opens the agent and the stage's work in another process; it has to be a function of a module."""
 Served = dict[str, dict[str, str]]
 """By role: what its endpoint reports about the model."""
 SAMPLING = {"temperature", "top_p", "top_k", "min_p", "max_tokens", "constrained"}
+
+
+@dataclass(frozen=True)
+class Slots(Generic[Config]):
+    """Processes that work for this one: how many, what each opens, the fingerprint of the index that it must find.
+
+    `order`: ids of the questions, as one process would begin them. `models`: those that are asked, by role.
+    """
+
+    count: int
+    opening: Opening[Config, object]
+    index: str
+    order: Sequence[str]
+    models: Mapping[str, PolicyConfig]
+
+
+def sync_seconds(config: StageConfig) -> float:
+    """How often the journal is written through to the disk; 0 where the configuration does not say."""
+    return next((value.sync_seconds for _, value in config if isinstance(value, JournalConfig)), 0.0)
 
 
 class Result(Protocol):
@@ -39,6 +73,9 @@ class Result(Protocol):
     def usage(self) -> Usage:
         """What its calls took."""
         ...
+
+
+Given = TypeVar("Given", bound=Result)
 
 
 def agent_identity(config: AgentConfig, questions_file: Path, environment: Environment) -> dict[str, Any]:
@@ -199,3 +236,43 @@ def note_failures(run: Run, results: Results[Any]) -> int:
         stage, why = run.manifest["stage"], run.path / FAILED
         say(f"{stage}: {len(failed)} questions failed; {why} says why; run again to retry them")
     return len(failed)
+
+
+async def ask_each(
+    run: Run,
+    questions: list[Question],
+    results: Results[Given],
+    ask: Callable[[Question, Policy], Awaitable[Given]],
+    *,
+    role: str,
+    model: PolicyConfig,
+    replies: OutputFormat,
+    budget: BudgetConfig,
+) -> int:
+    """Appends `ask(question, policy)` to `results` for every question that has no result yet, and puts all into the
+    questions' order; returns how many failed. `role` names the model in the journal, `replies` is the form of its
+    replies. Calls are journalled and bounded. Raises BudgetReached where a limit ended it.
+    """
+    if todo := unfinished(questions, results):
+        spending = Spending(budget, {role: model.price})
+        async with open_model(model, replies) as opened, Journal(run.path / JOURNAL, spending) as journal:
+            run.set(calls_lost=journal.lost)
+            same_model(run, **{role: opened})
+
+            async def one(question: Question) -> Given | Failure:
+                try:
+                    return await ask(question, journal.question(question).policy(opened.policy, role, opened.gate))
+                except RequestError as error:
+                    return Failure(question.id, type(error).__name__, str(error))
+
+            at_once, total = model.concurrency, len(questions)
+            await work_off(
+                run, todo, one, results=results, at_once=at_once, total=total, spending=spending, begun=journal.begun
+            )
+    results.put_in_order(question.id for question in questions)
+    return note_failures(run, results)
+
+
+def model_asked(model: PolicyConfig) -> dict[str, Any]:
+    """What decides the replies of a model, for a run's identity."""
+    return {**model_identity(model), **model.model_dump(include=SAMPLING)}

@@ -87,22 +87,14 @@ class PolicyConfig(Section):
         return {key: value for key, value in given.items() if key != "replica_header"} if gone else given
 
     @model_validator(mode="after")
-    def _sampling_is_known(self) -> Self:
+    def _engine_fits(self) -> Self:
         if (self.top_k or self.min_p) and self.engine in ("openai", "transformers"):
             raise ValueError(f"top_k and min_p are for llamacpp, vllm and sglang; engine {self.engine} takes neither")
-        return self
-
-    @model_validator(mode="after")
-    def _adapter_is_used(self) -> Self:
         if self.adapter is not None and self.remote:  # it would be left out, and the base scored in its name
             raise ValueError(
                 f"adapter {quoted(self.adapter)} cannot be put on a model behind an endpoint (base_url, or engine "
                 "openai or sglang); serve it there, give its served name as model, and adapter none"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _endpoint_is_known(self) -> Self:
         if self.base_url is not None:
             checked_url(self.base_url, "base_url")
         if self.engine == "sglang" and self.base_url is None:  # its requests would go to OpenAI

@@ -3,20 +3,3 @@
 `models` finds files, `weights` converts them, `server` runs an engine as a child process, `serve` is the command.
 The client never sees any of it: it gets an `Endpoint`, a base URL like that of any other OpenAI-compatible service.
 """
-
-from __future__ import annotations
-
-from steprag.engines.models import EMBEDDED, ModelFiles, embedded_encoder, embedded_gguf, resolve_model
-from steprag.engines.server import ENGINES, Endpoint, EngineSpec, serving
-
-__all__ = [
-    "EMBEDDED",
-    "ENGINES",
-    "Endpoint",
-    "EngineSpec",
-    "ModelFiles",
-    "embedded_encoder",
-    "embedded_gguf",
-    "resolve_model",
-    "serving",
-]

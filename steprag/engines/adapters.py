@@ -12,6 +12,8 @@ import math
 import os
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,7 @@ from steprag.records.jsonl import read_json, shaped
 
 if TYPE_CHECKING:
     import numpy as np
+    from gguf import GGUFWriter
 
 _FORMAT = "1"  # part of the cache key; raise it when the output changes
 _ARCHITECTURES = ("llama", "qwen2")
@@ -141,20 +144,26 @@ def _key(folder: Path, shape: BaseShape) -> str:
 
 
 def _write(target: Path, folder: Path, config: dict[str, Any], shape: BaseShape) -> None:
-    """Write the adapter whole or not at all."""
-    from gguf import GGUFWriter
-
     tensors, alpha = _converted(folder, shape), _alpha(folder, config)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(suffix=".gguf", dir=target.parent)
-    os.close(handle)
-    try:
-        writer = GGUFWriter(temporary, shape.architecture)
+    with written_gguf(target, shape.architecture) as writer:
         writer.add_string("general.type", "adapter")
         writer.add_string("adapter.type", "lora")
         writer.add_float32("adapter.lora.alpha", alpha)
         for name, tensor in tensors.items():
             writer.add_tensor(name, tensor)
+
+
+@contextmanager
+def written_gguf(target: Path, architecture: str) -> Iterator[GGUFWriter]:
+    """A writer whose file appears at `target` when the block ends well, and not at all when it does not."""
+    from gguf import GGUFWriter
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(suffix=".gguf", dir=target.parent)
+    os.close(handle)
+    try:
+        writer = GGUFWriter(temporary, architecture)
+        yield writer
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

@@ -66,17 +66,18 @@ def command(spec: EngineSpec) -> EngineCommand:
 
 
 def _llamacpp(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
-    from steprag.engines import weights
+    from steprag.engines.adapters import gguf_adapter
+    from steprag.engines.weights import eight_bit_gguf
 
     need("xllamacpp")
     if files.gguf is None:
         raise ConfigError(f"llama.cpp reads GGUF files and {files.name} is none; use --engine transformers or vllm")
-    gguf = weights.eight_bit_gguf() if files.embedded else files.gguf
+    gguf = eight_bit_gguf() if files.embedded else files.gguf
     argv = [sys.executable, "-m", "steprag.engines.llamacpp", "--model", str(gguf), "--alias", files.label]
     argv += ["--host", spec.host, "--port", str(spec.port)]
     argv += ["--parallel", str(spec.parallel), "--context", str(spec.context)]
     if files.adapter:
-        argv += ["--adapter", str(weights.gguf_adapter(files.adapter, files))]
+        argv += ["--adapter", str(gguf_adapter(files.adapter, files))]
     if spec.threads:
         argv += ["--threads", str(spec.threads)]
     env = {ENGINE_KEY: spec.key} if spec.key else {}
@@ -125,15 +126,16 @@ def _vllm(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
 
 def _vllm_model(files: ModelFiles) -> tuple[str, list[str]]:
     """The base, and the options that name it and its adapter."""
-    from steprag.engines import weights
+    from steprag.engines.adapters import lora_rank
+    from steprag.engines.weights import base_weights
 
     options = ["--served-model-name", files.name]
     if files.adapter:
         if files.adapter.suffix == ".gguf":
             raise ConfigError(f"vLLM loads no GGUF adapter; give the PEFT folder that {files.adapter} was made of")
-        rank = next((rank for rank in _VLLM_RANKS if rank >= weights.lora_rank(files.adapter)), _VLLM_RANKS[-1])
+        rank = next((rank for rank in _VLLM_RANKS if rank >= lora_rank(files.adapter)), _VLLM_RANKS[-1])
         options += ["--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", f"{files.label}={files.adapter}"]
-    return weights.base_weights(files), options
+    return base_weights(files), options
 
 
 def _vllm_cpu_model(files: ModelFiles) -> tuple[str, list[str]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from steprag.engines.headers import check_tensors
-from steprag.engines.hub import HUB_ID
+from steprag.engines.pretrained import HUB_ID
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_json
 from steprag.records.sealed import check_model

@@ -21,13 +21,11 @@ from typing import IO
 from urllib.parse import urlsplit
 
 from steprag.engines import launch
-from steprag.engines.launch import ENGINES, EngineCommand, EngineSpec
+from steprag.engines.launch import EngineCommand, EngineSpec
 from steprag.engines.models import cache_dir
 from steprag.errors import ConfigError, PolicyUnavailable
 from steprag.net.hosts import is_loopback
 from steprag.records.json_text import decoded
-
-__all__ = ["ENGINES", "Endpoint", "EngineSpec", "serving", "serving_us"]
 
 _STARTUP_SECONDS = {"llamacpp": 120.0, "transformers": 300.0, "vllm": 1800.0}
 _STOP_SECONDS = 8.0  # more than the guard in `child` takes to end a stubborn command

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -20,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from steprag.engines.adapters import gguf_adapter, lora_rank
+from steprag.engines.adapters import written_gguf
 from steprag.engines.headers import gguf_values
-from steprag.engines.hub import MODEL_FILES, fetched
 from steprag.engines.models import (
     EMBEDDED,
     ModelFiles,
@@ -35,15 +33,13 @@ from steprag.engines.models import (
     sha256_of,
     weights_hash,
 )
-from steprag.engines.pretrained import from_pretrained, loading
+from steprag.engines.pretrained import MODEL_FILES, fetched, from_pretrained, loading
 from steprag.engines.threads import fast_dtype, one_load
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_json
 
 if TYPE_CHECKING:
-    from gguf import GGUFReader
-
-__all__ = ["base_weights", "gguf_adapter", "hf_weights", "lora_rank", "merged_folder", "transformers_folder"]
+    from gguf import GGUFReader, GGUFWriter
 
 _FORMAT = 2  # raise it when the folder's content changes
 _GGUF_FORMAT = 1  # part of the file's name; raise it when its content changes
@@ -247,26 +243,17 @@ def eight_bit_gguf() -> Path:
     """
     source = embedded_gguf()
     target = cache_dir() / "weights" / f"{EMBEDDED}-q8_0-{embedded_sha256()[:12]}-{_GGUF_FORMAT}.gguf"
-    if target.is_file():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        _write_gguf(source, temporary)
-        temporary.replace(target)  # two processes may race: both write the same bytes
-    finally:
-        temporary.unlink(missing_ok=True)
+    if not target.is_file():
+        with written_gguf(target, "llama") as writer:  # two processes may race: both write the same bytes
+            _copy_in_eight_bits(source, writer)
     return target
 
 
-def _write_gguf(source: Path, target: Path) -> None:
+def _copy_in_eight_bits(source: Path, writer: GGUFWriter) -> None:
     """Copies the header, and every tensor with its matrices in Q8_0."""
-    from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, dequantize, quantize
+    from gguf import GGMLQuantizationType, GGUFReader, dequantize, quantize
 
     reader = GGUFReader(source)
-    writer = GGUFWriter(target, "llama")
     for field in reader.fields.values():
         if not field.name.startswith("GGUF.") and field.name not in ("general.architecture", "general.file_type"):
             _copy_field(writer, field)
@@ -279,10 +266,6 @@ def _write_gguf(source: Path, target: Path) -> None:
             writer.add_tensor(tensor.name, packed, raw_dtype=GGMLQuantizationType.Q8_0)
         else:
             writer.add_tensor(tensor.name, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def _copy_field(writer: Any, field: Any) -> None:

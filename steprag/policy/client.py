@@ -19,8 +19,9 @@ import aiohttp
 import openai
 
 from steprag.config.sections import PolicyConfig
+from steprag.engines.launch import EngineSpec
 from steprag.engines.models import resolve_model, sha256_of, weights_hash
-from steprag.engines.server import EngineSpec, serving_us
+from steprag.engines.server import serving_us
 from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavailable, StepragError, quoted
 from steprag.net.bounded_http import BoundedClient
 from steprag.policy.gate import Gate

@@ -20,7 +20,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from steprag.engines.models import resolve_model
 from steprag.engines.tokens import load_tokenizer, prompt_tokens, writes_on
@@ -97,11 +97,8 @@ class _Told(BaseModel):
     completion_tokens: int
 
 
-class _LlamaTokens(BaseModel):
+class _Encoded(BaseModel):
     tokens: list[int]
-
-
-_TOKENS = TypeAdapter(_LlamaTokens)
 
 
 def refusal(engine: str) -> str | None:
@@ -164,7 +161,7 @@ class EndpointScorer:
     async def _vllm(self, messages: tuple[Message, ...], text: str) -> tuple[list[float], Usage]:
         wanted = await self._tokens(text, {"model": self._model, "prompt": text, "add_special_tokens": False})
         chat = {"model": self._model, "messages": [dict(message) for message in messages], **writes_on(messages)}
-        prompt = _TOKENS.validate_python(await self._post("/tokenize", chat)).tokens
+        prompt = _Encoded.model_validate(await self._post("/tokenize", chat)).tokens
         request = {
             "model": self._model,
             "prompt": prompt + wanted,
@@ -203,7 +200,7 @@ class EndpointScorer:
     async def _tokens(self, text: str, request: dict[str, Any]) -> list[int]:
         """The ids of `text` encoded by itself; the same answers are scored in state after state."""
         if text not in self._encoded:
-            self._encoded[text] = _TOKENS.validate_python(await self._post("/tokenize", request)).tokens
+            self._encoded[text] = _Encoded.model_validate(await self._post("/tokenize", request)).tokens
         return self._encoded[text]
 
     def _served_tokenizer(self) -> Any:

@@ -14,8 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from steprag.errors import DataError
-from steprag.records.jsonl import existing, line_hash, read_records
-from steprag.scores.metrics import normalise
+from steprag.records.jsonl import existing, read_records
 from steprag.types import COUNTABLE, Message
 
 PEOPLE = "human"
@@ -135,11 +134,6 @@ class HumanPair:
     action: str
     rejected_action: str
     web: bool
-
-
-def people_id(question: str) -> str:
-    """The id of a question that people asked: the same words have the same one."""
-    return f"{PEOPLE}-{line_hash(normalise(question))}"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from steprag.records.sealed import FILES, REMEDY, Listed, check_outputs, outputs
 from steprag.types import COUNTABLE
 
 FORMAT = 1
+_HASH = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,8 @@ def read_manifest(path: Path | str, *needed: str) -> dict[str, Any]:
         if not isinstance(manifest.get(key, {}), dict):
             raise DataError(file, f"{key}: expected an object, found {type(manifest[key]).__name__}", remedy=REMEDY)
     for place in (manifest, manifest.get("identity", {})):
+        if isinstance(place.get("prompt"), str) and _HASH.fullmatch(place["prompt"]):
+            place["prompt"] = {"hash": place["prompt"]}  # as `judge` and `readings` wrote it up to version 0.1
         if not isinstance(place.get("prompt"), dict | None):
             raise DataError(file, f"prompt: expected an object, found {quoted(place['prompt'])}", remedy=REMEDY)
     asked = manifest.get("asked", 0)

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 from steprag.errors import ConfigError, quoted
 from steprag.records.inputs import WithId, dataset_of
+from steprag.records.jsonl import line_hash
+from steprag.records.training_rows import PEOPLE
 from steprag.scores.metrics import exact_match, normalise, parts_match
 from steprag.types import Found
 
@@ -123,6 +125,11 @@ def em_of(prediction: str | None, asked: WithAnswers) -> float:
 def is_popqa(asked: WithId) -> bool:
     """Whether a question is PopQA's, where each marked passage answers alone and which has no train split."""
     return "popqa" in (dataset_of(asked) or "").lower()
+
+
+def people_id(question: str) -> str:
+    """The id of a question that people asked: the same words have the same one."""
+    return f"{PEOPLE}-{line_hash(normalise(question))}"
 
 
 def subject(title: str) -> str:

@@ -132,10 +132,6 @@ def tree_routes(answers: Answers) -> APIRouter:
         reward = {key: value for key, value in asked.items() if value is not None}
         return as_json(answers.rewards(at, reward, like))
 
-    @router.get("/every_reward")
-    def every_reward(at: TreeAt) -> Response:
-        return as_json(answers.every_reward(at))
-
     return router
 
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from steprag.agent.judge import Judge
-from steprag.agent.verdicts import STRICTNESS, claims_of, is_supported, is_useful, written_back
+from steprag.agent.judge import STRICTNESS, Judge, claims_of, is_supported, is_useful, written_back
 from steprag.batch.journal import QuestionCalls
 from steprag.policy.client import Model
 from steprag.policy.protocols import Policy

@@ -1,6 +1,6 @@
 """Turn rewards for GRPO: what each step of an episode added to the policy's belief in the golden answer.
 
-As IGPO (arXiv 2510.14967) rewards turns, with floored sums of logarithms (`steprag.scores.gain`) in place of mean
+As IGPO (arXiv 2510.14967) rewards turns, with floored sums of logarithms (`steprag.agent.belief`) in place of mean
 probabilities. Beliefs are those of the weights under training, read after the episodes were played. A controlled study
 (arXiv 2605.27881) found outcome rewards alone as good or better in most settings: measure before you rely on them.
 """
@@ -12,10 +12,9 @@ from itertools import pairwise
 from statistics import mean, pstdev
 from typing import TYPE_CHECKING
 
-from steprag.agent.belief import MOST_ANSWERS
+from steprag.agent.belief import FLOOR, MOST_ANSWERS
 from steprag.agent.environment import Environment
 from steprag.engines.tokens import prompt_tokens
-from steprag.scores.gain import FLOOR
 from steprag.scores.metrics import guessable
 from steprag.types import Episode, Question, State
 from training.play.rewards import SAME

@@ -16,10 +16,8 @@ from typing import Any
 from indexes import open_retriever
 from steprag.agent.checkpoints import profile_for
 from steprag.agent.environment import Environment
-from steprag.agent.judge import prompt_hash
+from steprag.agent.judge import TOKENS, VERDICTS_PROMPT, VerdictFormat, prompt_hash
 from steprag.agent.open import make_environment
-from steprag.agent.verdicts import TOKENS, VerdictFormat
-from steprag.agent.verdicts import prompt_hash as verdicts_hash
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import SAMPLING
 from steprag.console.progress import say
@@ -38,6 +36,8 @@ from training.play.judging import episode_judge, judged_terms
 EPISODES = "episodes.jsonl"
 WINDOW = 8
 """Steps among whose questions more than half have to be played, or the run ends."""
+FAILURES = 4
+"""So many of them may fail in any case: where a step has one question, one failure is more than half of the first."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _judge_identity(config: TrainConfig, questions: list[Question]) -> dict[str,
     terms = judged_terms(config.grpo.rewards, questions)
     if not terms:
         return None
-    read = {"verdicts": verdicts_hash()} if terms != {"judge"} else {}
+    read = {"verdicts": prompt_hash(VERDICTS_PROMPT)} if terms != {"judge"} else {}
     return {
         **model_identity(config.judge),
         **config.judge.model_dump(include=SAMPLING),
@@ -122,10 +122,13 @@ class GrpoStage:
         return self.runner.run(playing)
 
     def check(self, groups: Sequence[Group]) -> None:
-        """Raises TrainingError where more than half of the questions of the last `WINDOW` steps could not be played."""
+        """Raises TrainingError where more than half of the questions of the last `WINDOW` steps could not be played,
+        `FAILURES` or more.
+        """
         self.recent.append([group.failure for group in groups])
         failures = [failure for step in self.recent for failure in step if failure is not None]
-        if 2 * len(failures) > (asked := sum(map(len, self.recent))):
+        asked = sum(map(len, self.recent))
+        if len(failures) >= FAILURES and 2 * len(failures) > asked:
             raise TrainingError(
                 f"{len(failures)} of {asked} questions of the last steps could not be played: {failures[-1]}; "
                 "mend that and start again"

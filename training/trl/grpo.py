@@ -195,7 +195,8 @@ def train(job: Job) -> Outcome:
         trainer = build(policy, stage, job)
         outcome = run_trainer(trainer, job)
     rewards = [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
-    job.run.set(reward_first=rewards[0], reward_last=rewards[-1])
+    if rewards:  # none where no question could be played
+        job.run.set(reward_first=rewards[0], reward_last=rewards[-1])
     save(policy, job)
     return outcome
 

@@ -111,14 +111,10 @@ class Desk:
 
     async def forget(self, conversation: str) -> None:
         """Ends and deletes a conversation: its turns, and their calls in the journal."""
-        under_way = self._of(conversation)
-        for live in under_way:
-            self.cancel(live.id)
-        while tasks := [live.task for live in under_way if live.task and not live.task.done()]:
+        while tasks := self._stopping(conversation):  # one may be accepted while others come to their end
             await asyncio.wait(tasks)
         turns = [*self.chat.store.conversations.get(conversation, ())]
-        for turn_id in turns:
-            self.chat.journal.forget(turn_id)
+        self.chat.journal.forget(turns)
         await self.chat.store.forget(conversation)
         for turn_id in turns:
             self._live.pop(turn_id, None)
@@ -131,6 +127,11 @@ class Desk:
                 if live.task and not live.ending:
                     live.task.cancel()
             await asyncio.wait(tasks)
+
+    def _stopping(self, conversation: str) -> list[asyncio.Task[None]]:
+        for live in (under_way := self._of(conversation)):
+            self.cancel(live.id)
+        return [live.task for live in under_way if live.task and not live.task.done()]
 
     def _of(self, conversation: str) -> list[LiveTurn]:
         turns = self.chat.store.conversations.get(conversation, ())
