@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +48,7 @@ def test_bertscore_is_the_packages(layer: int) -> None:
 
 def test_bertscore_takes_the_best_golden_answer() -> None:
     one, none, lone = BertScorer().best(["lek", None, "x"], [("the sol", "lek"), ("lek",), ()])
-    assert one.f1 == pytest.approx(1)
+    assert one.f1 == 1
     assert none.f1 == lone.f1 == 0
     with pytest.raises(ConfigError, match="layers 1 to 6, not 9"):
         BertScorer(layer=9)
@@ -142,7 +141,8 @@ def test_bertscore_is_kept_beside_the_run_until_its_predictions_change(
         assert main(["evaluate", "--predictions", str(run), "--bertscore", "minilm"]) == 0
     assert "BERTScore" in capsys.readouterr().out
     assert main(["compare", str(before), str(after), "--out", str(tmp_path / "out")]) == 0
-    assert re.match(r"100\.0 \(.*\), n 2; \+", _figure(capsys.readouterr().out, "BERTScore")[2])
+    # Wilson's interval of 2 in 2: what is equal scores exactly 1, however many threads add it up
+    assert _figure(capsys.readouterr().out, "BERTScore")[2].startswith("100.0 (34.2 to 100.0), n 2; +")
     quality = json.loads((tmp_path / "out/compare.json").read_text())["quality"]["b"]
     assert quality["counted_with"]["bertscore"]["layer"] == 6
     answered_run(tmp_path / "c", ["sol", "lek", "lek"])
