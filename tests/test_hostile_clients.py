@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import pytest
 from fastapi import FastAPI, Request
 
-from steprag.web import connections
-from steprag.web.connections import ConnectionBounds, Seldom, bounded_protocol, full_said_once, room
+from steprag.web import listening
+from steprag.web.listening import ConnectionBounds, Seldom, bounded_protocol, full_said_once, room
 
 uvicorn = pytest.importorskip("uvicorn")
 WHOLE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -140,7 +140,7 @@ def test_connections_stay_below_the_limit_on_open_files() -> None:
 
 
 def test_a_full_table_of_files_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    logger, seldom = logging.getLogger(connections.__name__), Seldom()
+    logger, seldom = logging.getLogger(listening.__name__), Seldom()
     logger.addFilter(seldom)
     loop = asyncio.new_event_loop()
     try:

@@ -20,8 +20,7 @@ from steprag.runs.run import now
 from steprag.tree import Tree
 from steprag.view.folders import FILES, RunFolder
 from steprag.view.listing import Listing
-from steprag.view.quality import CLOCKS, quality_of
-from steprag.view.scored import ScoredRuns
+from steprag.view.quality import CLOCKS, ScoredRuns, quality_of
 from steprag.view.trees import TreeReader, node_of, node_told, roles, skeleton
 
 SLICE = 0.25
