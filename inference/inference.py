@@ -20,7 +20,7 @@ if not __package__:  # run as a file: Python looks beside it first, where `infer
 
 from indexes import open_retriever
 from inference.best_of import Scorer, by_critic, by_vote, check_sampling, critic_of, play
-from inference.config import InferConfig, add_infer_options, infer_config
+from inference.config import InferConfig, add_infer_options, config_of
 from inference.datasets import chosen_file, sampled
 from inference.scoring.evaluate import evaluate, table
 from inference.scoring.scores import HARNESS
@@ -39,12 +39,7 @@ from steprag.batch.results import ResultKind, Results
 from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
 from steprag.batch.workers import add_ray_option, slots_of, workers
 from steprag.batch.working import Slots, Work, Working
-from steprag.batch.worklist import (
-    agent_identity,
-    note_failures,
-    unfinished,
-    work_off,
-)
+from steprag.batch.worklist import agent_identity, note_failures, unfinished, work_off
 from steprag.cli import guarded
 from steprag.config.load import index_of, parse_arguments
 from steprag.errors import PART_DONE, RequestError
@@ -74,7 +69,7 @@ def main(argv: list[str]) -> int:
     add_ray_option(parser)
     add_infer_options(parser)
     given = parse_arguments(parser, argv)
-    config, index = infer_config(given), index_of(given)
+    config, index = config_of(InferConfig, given), index_of(given)
     file = chosen_file(given.questions, given.dataset_name, given.split, given.data_dir)
     share, slots = shard_of(given.shard), slots_of(given.ray)
     run = infer(config, file, index, Path(given.out), given.dataset_name, share, slots)
