@@ -1,4 +1,4 @@
-"""What `steprag index build` can be told."""
+"""The configuration of `steprag index build`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`open_retriever`: the one door through which other stages search."""
+"""`open_retriever`: opens an index, a service or a file of tools for the other stages."""
 
 from __future__ import annotations
 

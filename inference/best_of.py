@@ -1,4 +1,4 @@
-"""Best-of-N: several episodes of one question, and the one that is believed; the step critic that may choose."""
+"""Best-of-N: several episodes of one question, of which a vote or the step critic chooses one."""
 
 from __future__ import annotations
 

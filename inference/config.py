@@ -70,8 +70,8 @@ def config_of(
 ) -> Config:
     """The configuration that parsed options describe, `--model`, `--adapter` and `--base_url` among them.
 
-    `shipped`: where nothing says who answers, the embedded model does with the best adapter that is shipped; else bare.
-    `beside`: what sections then are of which nothing is said.
+    If no option names a model, the embedded one answers: with the best shipped adapter if `shipped`, else bare.
+    `beside`: values of sections that are then not set otherwise.
     """
     short = {"policy.model": given.model, "policy.adapter": given.adapter, "policy.base_url": given.base_url}
     overrides = {**options_from(given), **{key: value for key, value in short.items() if value is not None}}

@@ -238,7 +238,7 @@ async def answer_one(
 
 
 def _prediction(question: Question, episodes: Sequence[Episode], chosen: int) -> Prediction:
-    """Of several episodes the chosen one, with the answers of all and what they took together."""
+    """The chosen one of several episodes, with the answers and the usage of all."""
     episode = episodes[chosen]
     several = len(episodes) > 1
     return Prediction(

@@ -32,9 +32,9 @@ def read_predictions(run: Path) -> Iterator[Prediction]:
 
 
 def judged(turns: Iterable[Turn]) -> Iterator[Turn]:
-    """For each question that a person knows the answer of, the last turn in which the agent went alone to an end of its
-    own, with the last answer that was called right. Turns that go on from a person's step, were cancelled, or failed by
-    a fault of the service say nothing of the agent.
+    """For each question with an answer that a person called right: the last turn that the agent finished alone, with
+    the last such answer. Turns that go on from a person's step, were cancelled, or failed by a fault of the service do
+    not measure the agent.
     """
     golden: dict[str, tuple[str, ...]] = {}
     alone: dict[str, Turn] = {}

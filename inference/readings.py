@@ -115,8 +115,8 @@ def check_prompts(ours: str, manifest: dict[str, Any], worked: Path) -> None:
 
 
 def after_a_search(file: Path, grammar: Grammar) -> list[tuple[str, Trajectory]]:
-    """The rows, by name, whose step keeps or takes back what a search found: those that follow a row of a search, or a
-    step that has no row, which is a detour's.
+    """The rows, by name, whose step keeps or takes back a search: they follow the row of a search, or a step without a
+    row (the search of a detour).
     """
     following = set(_after_call(grammar)) - {grammar.answer.name}
     rows = {(row.question_id, row.depth): row for row in read_records(file, Trajectory)}

@@ -75,8 +75,8 @@ class CertainPolicy:
     async def _cost(
         self, messages: tuple[Message, ...], allowed: tuple[str, ...], completion: Completion
     ) -> tuple[float, Usage]:
-        """Nats a token of an answer, its tag announced and its thought written already; 0 of anything else. What asking
-        for it cost.
+        """Nats a token of an answer after its thought and opening tag (0 for other steps), and the usage of the
+        request.
         """
         step = self._parsed(completion, allowed)
         if step is None or not self.grammar.action(step.action).terminal:
@@ -94,8 +94,8 @@ class CertainPolicy:
 
 
 def certain(config: InferConfig, mine: Agent, calls: QuestionCalls, model: Model) -> Policy:
-    """The policy of a question's agent `mine`, whose answers are held back where `uncertainty` is set; what `model` is
-    asked for that goes through the journal too.
+    """The policy of a question's agent `mine`; if `uncertainty` is set, it holds uncertain answers back, by scores of
+    `model` that are journalled too.
     """
     policy = mine.policy.policy
     if config.uncertainty is None:

@@ -1,4 +1,4 @@
-"""A finished search: the tree and its nodes, what makes them no tree, and questions that one asks of them.
+"""A finished search: the tree and its nodes, their checks, and functions that look things up in them.
 
 A tree is a flat list of nodes; children are found by `parent`.
 """

@@ -1,4 +1,4 @@
-"""Which passages mention whose titles, so that a search can go one hop on: the folder `links/` of an index folder.
+"""Title links: which passages mention the titles of others, so that a search can go one hop on (folder `links/`).
 
 A question often names where to start and not where to end ("where did the director of film X study?"). The passage
 about X names the director; the director's passage shares nothing with the question. So what the best passages mention

@@ -1,4 +1,4 @@
-"""`steprag tools list`: what the agent would be told of a tools file."""
+"""`steprag tools list`: the lines of a prompt that describe the tools of a file."""
 
 from __future__ import annotations
 

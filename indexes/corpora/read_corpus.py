@@ -26,7 +26,7 @@ from steprag.types import Passage
 SHOWN = 5
 """Problems that are shown; all are in `skipped.jsonl`."""
 EARLY = 1000
-"""Problems after which a source that is over its share is given up before its end."""
+"""Problems from which on a source with too great a share of them is given up before its end."""
 _BUFFER = 1 << 16
 _SHARES = 128
 """Files into which ids are dealt by their hash; one is compared at a time."""

@@ -1,4 +1,4 @@
-"""What every reader of a corpus gives: passages and problems, each with its place."""
+"""The output of every reader of a corpus: passages and problems, each with its place."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Encoders: which model turns text into vectors, how it pools, and what stands before queries and passages.
 
-The facts come from the model's own sentence-transformers files; what families need and do not say there is in
-`FAMILIES`. Nothing is guessed: a folder whose pooling nobody knows is refused until it is given. Weights are read as
-safetensors only and no code of a model is run. `indexes.encoding.embed` loads the model itself.
+The facts come from the model's own sentence-transformers files; `FAMILIES` adds what these leave out. Nothing is
+guessed: a folder of unknown pooling is refused until the pooling is given. Weights are read as safetensors only and no
+code of a model is run. `indexes.encoding.embed` loads the model itself.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class EncoderSpec:
 NO_ENCODER = EncoderSpec(NONE, "", NONE, False, "", "", 0, 0)
 
 COMPARED = ("weight_hash", "dimension", "pooling", "normalise", "query_prefix", "passage_prefix", "max_length")
-"""Fields that must agree between build and search, in the order in which a difference is told."""
+"""Fields that must agree between build and search, in the order in which differences are reported."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _modules(folder: Path) -> dict[str, str]:
 
 
 def _pooling(folder: Path, model: dict[str, Any], family: str | None) -> tuple[str | None, int]:
-    """Mode of the pooling, None where nobody says it, and dimension of the vectors."""
+    """Mode of the pooling, None where no file names it, and dimension of the vectors."""
     modules = _modules(folder)
     if not modules:
         return family, int(model["hidden_size"])

@@ -1,8 +1,8 @@
 """Shards encoded by processes of a Ray cluster (extra `ray`), anywhere in it.
 
-A process gets texts and gives vectors. It opens no file of the build, so the nodes need no common file system: the one
-that builds alone writes, as two hosts that map one file would overwrite each other's pages. They need the encoder at
-the same path. Ray replaces a process that dies, and gives its shards to the next one.
+A process gets texts and gives vectors. It opens no file of the build, so the nodes need no common file system: only the
+building process writes, because two hosts that map one file overwrite each other's pages. They need the encoder at the
+same path. Ray replaces a process that dies, and gives its shards to the next one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is to be encoded: a build's shards, and the mark of a finished one."""
+"""A build's shards to be encoded, and the mark of a finished one."""
 
 from __future__ import annotations
 

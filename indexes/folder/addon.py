@@ -1,4 +1,4 @@
-"""What is added to a finished index folder: a folder in it that appears whole, with a manifest of its own."""
+"""Add-ons of a finished index folder: each is a folder in it that appears whole, with its own manifest."""
 
 from __future__ import annotations
 

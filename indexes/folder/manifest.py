@@ -71,7 +71,7 @@ class IndexManifest:
 
 
 def identity(corpus_sha256: str, encoder: EncoderSpec, index: IndexFacts) -> dict[str, Any]:
-    """What decides the result of a build. Where the encoder was found does not."""
+    """The facts that decide the result of a build; the place of the encoder is none of them."""
     kept = {key: value for key, value in dataclasses.asdict(encoder).items() if key not in ("name", "revision")}
     return {"corpus": corpus_sha256, "encoder": kept, "index": dataclasses.asdict(index)}
 

@@ -1,7 +1,7 @@
 """How an index folder comes to stand under its name: whole or not at all, and never over one that is in order.
 
-A build works in `.NAME.building` beside the folder. What a kill or an interrupt leaves there, the next build of the
-same index goes on with.
+A build works in `.NAME.building` beside the folder. The next build of the same index goes on from what a kill or an
+interrupt left there.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def building(out: Path, state: dict[str, Any]) -> Iterator[Path]:
     """The folder in which `out` is built. It takes the place of `out` when the block ends well.
 
-    `state` names what is built: what an earlier build of the same left is gone on with, anything else is cleared.
-    Bad input (DataError, ConfigError) clears it too where nothing is encoded yet; whatever else ends the block leaves
-    it for the next build. Raises ConfigError where another process builds here, or the disk is full.
+    `state` names what is built. The remains of an earlier build of the same `state` are reused, others are cleared. Bad
+    input (DataError, ConfigError) clears the folder if nothing is encoded yet; any other end leaves it for the next
+    build. Raises ConfigError where another process builds here, or the disk is full.
     """
     folder, lock = _locked(out)
     try:
@@ -70,7 +70,7 @@ def _locked(out: Path) -> tuple[Path, FileLock]:
 
 
 def _prepare(folder: Path, state: dict[str, Any]) -> None:
-    """Keeps what stands in the folder where it is of the same build, else clears it."""
+    """Clears the folder, unless it holds the remains of the same build."""
     state = json.loads(json.dumps(state))
     try:
         known = decoded((folder / STATE).read_bytes())

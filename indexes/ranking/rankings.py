@@ -31,7 +31,7 @@ RRF_K = 60
 """Reciprocal rank fusion's constant (Cormack, Clarke and Büttcher, SIGIR 2009)."""
 ALONE = "one search for each top_k"
 """Part of the fingerprint of approximate indexes. Earlier versions searched a whole batch as deep as its greatest
-top_k, and what such an index finds depends on the depth: rankings that those kept are not these.
+top_k. Such an index finds other rows at another depth, so their kept rankings do not count.
 """
 
 

@@ -83,7 +83,7 @@ class RemoteRetriever:
         return named("url", self._url)
 
     async def ready(self) -> None:
-        """Returns at once: the service answered when this was made, and a search waits for one that still loads."""
+        """Returns at once: the service has answered before, and a search waits while the service still loads."""
 
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         """As the service's own retriever would answer. Raises RetrieverError after the last try; ConfigError where no

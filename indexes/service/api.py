@@ -226,9 +226,9 @@ class _Desk:
         return [next(found) if query.strip() else () for query in queries]
 
     def _full(self, queries: int) -> bool:
-        """Whether so many more would be too many, or half the time would be over before their turn came.
+        """Whether `queries` more would exceed the limit, or would wait for more than half of their time.
 
-        A request with less than a batch before it is taken whatever its size.
+        A request behind less than one batch may be of any size.
         """
         limits, ahead = self._served.limits, self._telemetry.waiting
         return ahead + queries > limits.waiting or self._served.retriever.delay(ahead) > limits.seconds / 2

@@ -167,7 +167,7 @@ def _specs(entry: str, server: McpServer, only: list[str] | None) -> dict[str, T
 
 
 def _reason(error: BaseException) -> str:
-    """In one line what was said nearest to the wire: task groups wrap what failed in them."""
+    """The innermost error in one line: task groups wrap the errors of their tasks."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]

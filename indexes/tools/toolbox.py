@@ -1,4 +1,4 @@
-"""`ToolBox`: several tools as one retriever, so that environment, journal, replay and training need to know of none."""
+"""`ToolBox`: several tools as one retriever; environment, journal, replay and training need not know about tools."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ToolBox:
         self.fingerprint = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
     def _cut(self, spec: ToolSpec) -> list[int]:
-        """Where passages are cut, if elsewhere than usual: it decides what is read, and older runs go on."""
+        """The length of passages, part of the fingerprint; empty for the default, so that older runs go on."""
         chars = self._bounds.get(spec.name, Bounds()).chars
         return [] if chars == Bounds().chars else [chars]
 

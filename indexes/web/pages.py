@@ -41,8 +41,8 @@ class Robots:
         self._rules: dict[URL, tuple[float, asyncio.Task[Protego | None]]] = {}
 
     async def allow(self, url: URL) -> bool:
-        """Whether the page may be fetched. A place without rules (4xx) allows everything; one whose rules cannot be
-        had (5xx, no reply) allows nothing.
+        """Whether the page may be fetched. A host without robots.txt (4xx) allows everything; one whose robots.txt
+        cannot be read (5xx, no reply) allows nothing.
         """
         rules = await asyncio.shield(self._task(url.origin()))
         return rules is not None and rules.can_fetch(str(url), AGENT)

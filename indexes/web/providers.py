@@ -1,4 +1,4 @@
-"""Search engines: what is sent to each, and how its reply is read. By plain HTTP, without their packages."""
+"""Search engines: the request to each, and how its reply is read. By plain HTTP, without their packages."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class HttpProvider:
 
 
 def query_of(text: str) -> str:
-    """What a provider is sent of a query: single spaces, at most 50 words and 400 characters."""
+    """The query as a provider gets it: single spaces, at most 50 words and 400 characters."""
     words = text.split()[:QUERY_WORDS]
     while len(words) > 1 and len(" ".join(words)) > QUERY_CHARS:
         words.pop()

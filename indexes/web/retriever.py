@@ -19,7 +19,7 @@ from steprag.errors import BudgetReached, NotJournalled, RetrieverError, quoted
 from steprag.types import Passage
 
 VERSION = 1
-"""Of how passages are made from results and pages; another gives other fingerprints."""
+"""Version of how passages are made from results and pages; part of the fingerprint."""
 ASKED = ("provider", "base_url", "params", "backends", "results", "pages", "page_bytes")
 """Keys that decide what a search sees of the web. Times and limits do not: what they lose is in the snapshot."""
 RANKED = ("chunk_words", "chunks", "per_page")

@@ -1,4 +1,4 @@
-"""What the web said, kept on disk: results of searches, and the texts of their pages. From it a search replays.
+"""The web on disk: results of searches, and the texts of their pages, from which searches replay.
 
 One SQLite file in the snapshot's folder. What is kept is never changed: the first answer to a query stays its answer.
 """
@@ -25,7 +25,7 @@ from steprag.records.json_text import decoded
 FILE = "web.sqlite"
 MEMORY = ":memory:"
 LIVE = "live"
-"""What a snapshot without a file is called: what it holds is gone with the process."""
+"""The name of a snapshot without a file, which ends with the process."""
 HELD = 64
 """Searches that memory holds; then it is emptied, so that a service that runs for weeks neither grows nor grows old."""
 _SCHEMA = """

@@ -47,7 +47,7 @@ class RewriterConfig(PolicyConfig):
 
 
 class ChatConfig(StageConfig):
-    """`steprag serve`. What `rewriter` does not say of who serves it is as in `policy`."""
+    """`steprag serve`. Unless `rewriter` names a model, the policy's model rewrites."""
 
     policy: GreedyConfig = GreedyConfig()
     retriever: RetrieverConfig = RetrieverConfig()

@@ -1,8 +1,8 @@
 """A question that leans on earlier ones, made to stand alone: the agent only sees questions as it was trained on them.
 
 A model of the user's choice rewrites; without one the question stays as it was typed. A capable model writes the
-question. A small one chooses: it is given the question with each name that the last exchange says in the pronoun's
-place, and the engine's grammar lets it write none but these.
+question. A small one chooses: it is offered the question with each name of the last exchange in the pronoun's place,
+and constrained output admits only these.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class Rewriter:
     choose: bool
 
     async def standalone(self, policy: Policy, history: Sequence[Exchange], asked: str, *, seed: int) -> str:
-        """`asked` in words that need no earlier turn, by the model behind `policy`; as it was typed where the reply is
-        none. Raises PolicyError.
+        """`asked` in words that need no earlier turn, by the model behind `policy`; as it was typed if the reply cannot
+        be used. Raises PolicyError.
         """
         if not history:
             return asked
@@ -133,8 +133,8 @@ def _words() -> dict[str, str]:
 
 
 def rewritings(history: Sequence[Exchange], asked: str) -> tuple[str, ...]:
-    """`asked` with its first pronoun replaced by each name of the last exchange that says any; none where `asked` has
-    no pronoun, or says a name before it, which it may stand for.
+    """`asked` with its first pronoun replaced by each name of the last exchange that has names; none if `asked` has no
+    pronoun, or has a name before the pronoun, which the pronoun may mean.
     """
     pronoun = _PRONOUN.search(asked)
     if pronoun is None or any(_stands_for(name) for name in _capitals(asked[: pronoun.start()])):

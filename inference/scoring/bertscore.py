@@ -42,7 +42,7 @@ class TextMatch:
 
 
 class BertScorer:
-    """A loaded model. `told` says what scored: model, hash of its weights, layer."""
+    """A loaded model. `told` names the scorer: model, hash of its weights, layer."""
 
     def __init__(self, model: str = EMBEDDED, layer: int | None = None) -> None:
         """`model`: minilm, a folder with safetensors, or a hub id; `layer`: whose vectors count, the last where None.

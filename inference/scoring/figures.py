@@ -92,8 +92,8 @@ def gain(mine: Mapping[str, float], base: Mapping[str, float]) -> dict[str, Any]
 
 
 def quality_of(scores: Sequence[Score], told: dict[str, Any], bert: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a run's answers are told by: its `figures`, `written` (how completions follow the grammar, by action),
-    `errors` (predictions of each kind of `ERRORS`), and `counted_with`: what counted the figures of words.
+    """The quality of a run's answers: its `figures`, `written` (how completions follow the grammar, by action),
+    `errors` (predictions of each kind of `ERRORS`), and `counted_with` (signatures of the packages and models).
     """
     errors = Counter(one.error for one in scores)
     return {

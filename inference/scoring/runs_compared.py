@@ -1,4 +1,4 @@
-"""Runs of `steprag infer` beside each other: what may stand in one table, and how far they differ."""
+"""Runs of `steprag infer` beside each other: which of them one table may hold, and how far they differ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from steprag.runs.run import checked_manifest, has_ended
 from steprag.scores.stats import mcnemar, mean_interval
 
 COLUMNS = {"": "value", "_low": "low", "_high": "high", "_n": "n"}
-"""Columns of a figure: its name with these ends, and what of `inference.scoring.figures.figures` they hold."""
+"""Columns of a figure: endings of its name, and the key of `inference.scoring.figures.figures` in each."""
 ALIKE = ("questions", "index", "harness")
 """Keys of a run's identity that must be equal in all runs of one table."""
 
@@ -205,7 +205,7 @@ def row(run: Scored, base: Scored, direct: Scored | None = None) -> dict[str, An
 
 
 def fingerprints(identity: dict[str, Any]) -> dict[str, Any]:
-    """What the figures of a run were made with; compare.json holds the whole identity beside them."""
+    """The versions behind a run's figures; compare.json holds the whole identity beside them."""
     prompt = identity.get("prompt") or {}
     names = {"harness": identity.get("harness"), "questions_hash": identity.get("questions")}
     return names | {"index": identity.get("index"), "profile": prompt.get("profile"), "prompt_hash": prompt.get("hash")}

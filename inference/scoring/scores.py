@@ -1,4 +1,4 @@
-"""The score of one prediction, and what many of them come to."""
+"""The score of one prediction, and the interval of the mean of many."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ERRORS = {
     "wrong": "wrong; the question marks no passages",
     "no answer": "the episode ended without an answer; its ending says why",
 }
-"""What can be the matter with a prediction, the first that fits. Questions that failed have no prediction."""
+"""The kinds of predictions; the first that fits counts. Questions that failed have no prediction."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _error(said: str | None, em: float, cover: float, f1: float, gold: float | N
 
 
 def completions_of(prediction: Prediction) -> Written:
-    """The completions of an episode; of best-of-N the chosen one's. Steps that a turn was given are nobody's here."""
+    """The completions of an episode; of best-of-N the chosen one's. Steps that a person gave to a turn are left out."""
     given = prediction.given if isinstance(prediction, Turn) else 0
     steps = [(step.action, step.text, None) for step in prediction.steps[given:]]
     refused = [] if prediction.refused is None else [(None, prediction.refused, prediction.finish)]

@@ -1,8 +1,8 @@
-"""What a policy believes of the right answer at a state: the probability that it would give it there and then.
+"""A policy's belief at a state: the probability that it gives the right answer there.
 
-No rollout is played. The words that announce an answer are put into the policy's mouth, and the golden answer with its
-closing tag is scored (`Scorer`). How much a step raises that is its gain, as in information-gain rewards (arXiv
-2510.14967); here as a sum of logarithms, which also tells apart what is unlikely.
+No rollout is played. The prompt goes on with the words that announce an answer, and the golden answer with its closing
+tag is scored (`Scorer`). A step's gain is the rise of this belief, as in information-gain rewards (arXiv 2510.14967);
+here in logarithms, which also tell unlikely answers apart.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def believe(environment: Environment, scorer: Scorer, question: Question, 
 
 
 async def check_scoring(scorer: Scorer) -> None:
-    """Scores a few words, so that an endpoint that cannot is known before any work. Raises ConfigError."""
+    """Scores a few words, so that an endpoint without scores is refused before any work. Raises ConfigError."""
     prompt = (Message(role="user", content="Which is the capital of Peru?"), Message(role="assistant", content="It is"))
     try:
         await scorer.score(prompt, " Lima.")

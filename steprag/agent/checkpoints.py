@@ -1,8 +1,7 @@
-"""What the manifest of a checkpoint says, held against how a run would use it.
+"""Compares a run's use of a checkpoint with the checkpoint's manifest.
 
-A model is at its best with the prompts that it was trained on, on the base that it was trained from. `steprag train`
-notes both; other people's folders, GGUF files and models behind an endpoint have no such manifest, and nothing is said
-of them.
+A model is best with the prompts and the base that it was trained on. `steprag train` notes both. Folders of other
+programs, GGUF files and models behind an endpoint have no such manifest and are not checked.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ _CONTROL = 3
 
 
 def checked_profile(prompt: PromptConfig, policy: PolicyConfig) -> PromptProfile:
-    """The profile of a run, fit for its policy: a checkpoint that was trained with other prompts is a ConfigError
-    (unless `prompt.unchecked`), one on another base a warning, and a critic is no policy.
+    """The profile of a run, checked against its policy. Raises ConfigError for a critic, and for a checkpoint that was
+    trained with other prompts (unless `prompt.unchecked`); warns about another base.
     """
     if policy.remote:
         return load_profile(prompt.profile, prompt.examples)
@@ -64,7 +63,7 @@ def stage_of(manifest: dict[str, Any]) -> str | None:
 def check_use(
     folder: Path, manifest: dict[str, Any], files: ModelFiles, profile: PromptProfile, *, unchecked: bool
 ) -> None:
-    """Raises ConfigError where the prompts are others than in training; warns where the base below an adapter is."""
+    """Raises ConfigError if the prompts differ from those of training; warns if the base of an adapter differs."""
     trained = _section(manifest, "prompt")
     if not unchecked and trained.get("hash") not in (None, profile.hash):
         name = trained.get("profile")
@@ -90,7 +89,7 @@ def _section(manifest: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _comparable(one: str, other: str) -> bool:
-    """Hub ids stand where hashes of files do otherwise; an id and a hash say nothing of each other."""
+    """Whether both are hub ids or both hashes of files; an id cannot be compared with a hash."""
     return ("/" in one) == ("/" in other)
 
 

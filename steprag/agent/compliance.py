@@ -29,7 +29,7 @@ def opened(text: str) -> str:
 
 
 def written(completions: Iterable[tuple[str | None, str, str | None]]) -> Written:
-    """Completions as (action, text, failure), counted. Where the action is not known, the text's first tag names it."""
+    """Counts completions, given as (action, text, failure). If the action is unknown, the text's first tag names it."""
     counts: Written = {}
     for action, text, failure in completions:
         reasons = counts.setdefault(action or opened(text), {})
@@ -59,8 +59,8 @@ def compliance(counts: Written) -> dict[str, Any]:
 
 
 def over_time(parts: Sequence[tuple[float, Written]]) -> list[dict[str, Any]]:
-    """The share that follows the grammar as time goes on: `parts` in order, each with its time. Those of one time count
-    together, and neighbours do, so that there are at most `PARTS`; `at` is then the time of the last.
+    """The share that follows the grammar over time. `parts` come in order, each with its time. Parts of one time are
+    joined, then neighbours until at most `PARTS` are left; `at` is the time of the last one joined.
     """
     moments = [(at, together(one for _, one in group)) for at, group in groupby(parts, key=lambda part: part[0])]
     size, places = len(moments), min(PARTS, len(moments))

@@ -79,7 +79,7 @@ class Critic:
         pad_with(self._tokenizer, self._model)
 
     def values(self, messages: tuple[Message, ...], texts: list[str]) -> list[float]:
-        """What each step is worth behind the prompt `messages`, as the labels it learnt: 1 is best, 0 worst."""
+        """The value of each step after the prompt `messages`, on the scale of the labels: 1 is best, 0 worst."""
         import torch
 
         replies = [Message(role="assistant", content=text) for text in texts]

@@ -59,7 +59,7 @@ class Environment:
     def allowed(self, state: State) -> tuple[str, ...]:
         """The actions that may follow `state`, which is not at its end. Never empty.
 
-        Where its prompt is too long (`chars`) those that fold or end; all, where neither may follow.
+        If its prompt is too long (`chars`), only actions that fold or end; if none of these may follow, all.
         """
         grammar = self.profile.grammar
         names = grammar.allowed(state.steps, self.depth)

@@ -78,7 +78,7 @@ class Grammar:
 
     @cached_property
     def hash(self) -> str:
-        """Of what may be written, what may follow it, and what is forgiven: part of a run's identity."""
+        """Hash of actions, transitions and lenience: part of a run's identity."""
         facts = [self.gbnf(tuple(self._by_name)), {last: [*after] for last, after in self.transitions.items()}]
         flags: list[object] = [self.stop, self.lenient, [a.name for a in self.actions if a.retrieves]]
         if self.shrinks:

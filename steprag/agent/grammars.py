@@ -22,7 +22,7 @@ PROGUIDE = replace(TRANSCRIPT, name="proguide", lenient=True)
 """The same steps as GPT-4o wrote them for RAG_ProGuide: `<evidence>None</evidence>.` stands without its lead."""
 
 SHORT = 100
-"""Characters of a constrained answer in the baselines: small models that were not trained to close the tag fill all."""
+"""Longest constrained answer of the baselines, in characters: untrained small models do not close the tag."""
 
 DIRECT = Grammar(
     name="direct",
@@ -98,6 +98,6 @@ FLAT = replace(
         if last not in ("backtrack", "summary")
     },
 )
-"""The stack's steps without going back and summing up: what these two bring is told by what is missing here."""
+"""The stack's steps without backtrack and summary, to measure what these two bring."""
 
 GRAMMARS = {grammar.name: grammar for grammar in (TRANSCRIPT, PROGUIDE, DIRECT, COT, IRCOT, SEARCH_R1, STACK, FLAT)}

@@ -1,4 +1,4 @@
-"""What chat templates take for control, and how text from outside is kept from saying it."""
+"""Makes the control tokens of chat templates inert in text from outside."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def _without(text: str, marks: dict[int, str]) -> str:
 
 @lru_cache(4096)
 def _plain_forms(characters: str) -> dict[int, str]:
-    """For `str.translate`: those of the characters that a tokenizer may see as others."""
+    """For `str.translate`: the characters that a tokenizer may read as other characters."""
     forms = {ord(one): _plain_form(one) for one in characters if not one.isascii() or not one.isprintable()}
     return {place: form for place, form in forms.items() if form != chr(place)}
 
 
 @lru_cache(65536)
 def _plain_form(character: str) -> str:
-    """What is left of a character under compatibility decomposition, without marks and what is invisible."""
+    """A character after compatibility decomposition, without marks and invisible characters."""
     if character in "\t\n\r" or (character.isascii() and character.isprintable()):
         return character
     parts = unicodedata.normalize("NFKD", character)
@@ -87,7 +87,7 @@ def _plain_form(character: str) -> str:
 
 
 def surviving(tokens: Iterable[str]) -> tuple[str, ...]:
-    """Those of a tokenizer's special tokens that `neutralise` would leave whole in some case, the longest first.
+    """The special tokens of a tokenizer that `neutralise` would leave whole in some case, the longest first.
 
     Single characters are left out: to change them would change all text.
     """

@@ -20,7 +20,7 @@ from steprag.types import Message, Question, State, Usage
 Read = TypeVar("Read")
 PROMPT = Path(__file__).parents[2] / "configs" / "judge" / "default.yaml"
 TRIES = 2
-"""Requests for one score: a reply that is not one is asked for once more, unless the judge would only repeat it."""
+"""Requests for one score: an unreadable reply is asked for once more, unless the judge would repeat it."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ async def asked(
     *,
     seed: int,
 ) -> Judgement[Read]:
-    """What `parse` reads in the reply, which is asked for anew where it reads nothing. Raises PolicyError."""
+    """The value that `parse` reads in the reply; an unreadable reply is asked for anew. Raises PolicyError."""
     usage, text = Usage(), ""
     for attempt in range(TRIES):
         sample = await policy.sample(messages, allowed, n=1, seed=seed + attempt)

@@ -1,6 +1,6 @@
-"""The one door to the agent: its environment, the models that it asks, and how fast they may be asked.
+"""Opens the agent: its environment, its models, and how fast they may be asked.
 
-Search, worked episodes, inference, questions on the command line and reinforcement learning come through here, so a
+Search, worked episodes, inference, questions on the command line and reinforcement learning all use `open_agent`, so a
 model is never trained on a prompt that it will not see.
 """
 

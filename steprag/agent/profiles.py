@@ -233,15 +233,15 @@ def _missing_turns(words: _ProfileFile) -> list[str]:
 
 
 def check_made_by(profile: PromptProfile, identity: Mapping[str, Any], source: Path) -> None:
-    """Raises ConfigError where the run of `source`, by its identity, had other prompts than the profile has now."""
+    """Raises ConfigError if the identity of the run `source` names other prompts than the profile has now."""
     if (identity.get("prompt") or {}).get("hash", profile.hash) != profile.hash:
         raise ConfigError(f"{source} was made by other prompts than {profile.name} is now; give the same profile")
 
 
 def grammar_of(manifest: Mapping[str, Any]) -> Grammar:
-    """The grammar that the steps of a run follow, by its manifest; the base grammar where that names no profile.
+    """The grammar of a run's steps, by its manifest; the base grammar if the manifest names no profile.
 
-    Raises ConfigError where the run's profile is not found from here, or its grammar is of no version of this program.
+    Raises ConfigError if the run's profile is not found from here, or if this program does not know its grammar.
     """
     if name := manifest.get("grammar"):
         if not isinstance(name, str) or name not in GRAMMARS:

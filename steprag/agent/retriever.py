@@ -1,4 +1,4 @@
-"""What the agent asks of a retriever. `indexes.open_retriever` gives one."""
+"""The protocol of a retriever, as the agent uses it. `indexes.open_retriever` opens one."""
 
 from __future__ import annotations
 

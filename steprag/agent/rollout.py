@@ -1,4 +1,4 @@
-"""Episodes played step by step, so that whoever asks for one may watch it, stop it, or only take its end."""
+"""Episodes played step by step, so that a caller may watch one, stop it, or only take its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passages without the sentences that speak to whoever reads them: a defence against instructions that are obeyed.
+"""Removes sentences that give orders to a model from passages: a defence against obeyed instructions.
 
 It looks for the words of an instruction, so it is a filter and no proof: false statements pass, and so do instructions
 in other words or languages (measured in SECURITY.md).
@@ -31,7 +31,7 @@ _INSTRUCTION = re.compile(
 def screened(passages: Iterable[Passage]) -> tuple[Passage, ...]:
     """The passages, in order, without sentences of title or text that read as instructions to a model.
 
-    A passage of which nothing else is there keeps its place with an empty text. What is left stays as it is.
+    A passage of such sentences only keeps its place with an empty text. Other sentences are unchanged.
     """
     return tuple(_screened(passage) for passage in passages)
 

@@ -21,9 +21,9 @@ def live(steps: tuple[Step, ...], grammar: Markup) -> tuple[int, ...]:
 
 
 def popped(steps: tuple[Step, ...], grammar: Markup) -> frozenset[int]:
-    """Places in the trace of the steps that a later pop took off the stack; what a fold stands for is not among them.
+    """Places in the trace of the steps that a later pop took off the stack; steps that a fold replaces do not count.
 
-    An episode that ended well still says of these that they led astray: they are shown to a model and not learnt.
+    These steps led astray even where the episode ended well: training shows them to a model and does not learn them.
     """
     if not grammar.shrinks:
         return frozenset()

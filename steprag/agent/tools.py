@@ -1,7 +1,7 @@
-"""Tools as the policy sees them: names, arguments, and what makes a call of them good.
+"""Tools as the policy sees them: names, arguments, and the check of a call.
 
 A call is the content of a step: `name: arguments`. A tool of one text takes it bare; others take one line of flat JSON.
-What a call says is checked against these specifications before anything is called, so a bad call is a refused step.
+A call is checked against these specifications before the tool runs, so a bad call is a refused step.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def _argument(row: Mapping[str, Any]) -> Argument:
 def spec_of(name: str, description: str, schema: Mapping[str, Any]) -> ToolSpec:
     """The specification of a tool with a JSON schema of flat arguments; a stranger's schema may be anything.
 
-    Arguments that no policy can fill are left out where they are optional. Raises ConfigError where one of them is
-    required, and where the schema is none.
+    Arguments that no policy can fill are left out where they are optional. Raises ConfigError if a required argument is
+    one of these, or if the schema is invalid.
     """
     if not NAME.fullmatch(name):
         raise ConfigError(f"tool {quoted(name)}: a name has letters, digits, '_', '.' and '-', 64 at most")

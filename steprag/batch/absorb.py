@@ -1,7 +1,7 @@
-"""One journal out of many: what each process of a run kept in a file of its own goes into the run's `calls.sqlite`.
+"""Copies the journals of a run's processes into the run's `calls.sqlite`.
 
-Slots (`steprag.batch.slots`) and shards (`steprag.batch.shards`) each write a journal that no other process opens.
-Absorbed, their calls are the run's: the next start may have another number of them, or none, and pays nothing twice.
+Slots (`steprag.batch.ray_slots`) and shards (`steprag.batch.shards`) each write a journal that no other process opens.
+After the copy the next start may have another number of processes, and pays for no call twice.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ FAULTS = (sqlite3.Error, UnicodeDecodeError)
 IN_MEMORY = Path(":memory:")
 """The path of a journal that no file keeps."""
 PATIENCE = 150.0
-"""Seconds to wait for a file that is one process's alone: longer than a cluster takes to give a silent node up (Ray
-about 65 s) and a file server a client that does not renew its lease (NFS 4 usually 90 s).
+"""Seconds to wait for a file that another process holds: longer than a cluster takes to give up a silent node (Ray:
+about 65 s), and a file server a silent client (NFS 4: usually 90 s).
 """
 
 
@@ -52,7 +52,7 @@ CallKey = tuple[str, str, int, int]
 class Database:
     """The open file. Every statement raises JournalError where the file cannot be read or written.
 
-    `alone`: no other process may have it open, on this machine or another; one that has is waited for. SQLite then
+    `alone`: no other process, on this machine or another, may have it open; this waits until none has. SQLite then
     needs no memory shared between processes, so the file may lie on a network file system.
     """
 
@@ -192,7 +192,7 @@ def _translated(error: Exception, path: Path) -> JournalError:
 def _connected(path: Path, alone: bool) -> sqlite3.Connection:
     where = str(path) if path == IN_MEMORY else path.absolute().as_uri()
     db = sqlite3.connect(where, uri=True, isolation_level=None, timeout=PATIENCE if alone else 5)
-    if alone:  # before the journal mode, or SQLite shares memory all the same
+    if alone:  # before the journal mode, or SQLite would share memory
         db.execute("PRAGMA locking_mode=EXCLUSIVE")
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=NORMAL")

@@ -113,7 +113,7 @@ class Journal(KeptCalls):
         self._db.rows("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def sent(self, question_id: str, key: CallKey) -> None:
-        """A call is about to leave: until `replied` or `failed` it counts as one that a kill may lose."""
+        """Notes a call before it is sent; a kill before `replied` or `failed` counts it as lost."""
         self._db.write("INSERT INTO calls(question, role, state, seed, n) VALUES (?, ?, ?, ?, ?)", question_id, *key)
 
     def failed(self, question_id: str, key: CallKey) -> None:
@@ -121,7 +121,7 @@ class Journal(KeptCalls):
         self._db.write(f"DELETE FROM calls WHERE {_THIS}", question_id, *key)
 
     def replied(self, question_id: str, key: CallKey, sample: Sample) -> None:
-        """The reply to a call is there; it is on the disk when this returns, and its cost is counted."""
+        """Keeps the reply to a call and counts its cost; it is on the disk when this returns."""
         rows = [[c.text, c.finish, *([c.logprobs] if c.logprobs is not None else [])] for c in sample.completions]
         reply = json.dumps(rows, ensure_ascii=False)
         usage = json.dumps(list(vars(sample.usage).values()))
@@ -202,8 +202,8 @@ class QuestionCalls:
         return JournalledRetriever(self.search, retriever)
 
     async def sample(self, key: CallKey, gate: Gate, chars: int, request: Request) -> Sample:
-        """The reply to a call: from the journal, or sent now and journalled; of several at once, one is sent. A
-        cancelled search leaves it running.
+        """The reply to a call: from the journal, or sent now and journalled; equal calls at one time are sent once. A
+        cancelled search leaves the call running.
         """
         if key not in self._known:
             async with self._asking.setdefault(key, asyncio.Lock()):

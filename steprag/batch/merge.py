@@ -1,6 +1,6 @@
-"""`steprag merge`: the shards of a run of `steprag generate` or `infer`, as the one run that they are parts of.
+"""`steprag merge`: joins the shards of a run of `steprag generate` or `infer`.
 
-The merged folder is that of a run without `--shard`: the same command goes on in it, replays, views and scores it.
+The merged folder equals that of a run without `--shard`: the same commands go on in it, replay, view and score it.
 """
 
 from __future__ import annotations

@@ -64,6 +64,6 @@ def _check_listens(address: str) -> None:
 
 
 def own_error(error: Exception) -> Exception:
-    """What an actor raised on purpose, as itself and without the actor's traceback; anything else as it is."""
+    """An actor's StepragError without the actor's traceback; any other error unchanged."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, StepragError) else error

@@ -1,8 +1,8 @@
 """Slots on a Ray cluster (extra `ray`): each a process that works questions off, anywhere in the cluster.
 
 A question is the unit. This process alone hands questions out, holds the budget and writes the run's results; slots
-write their journals, into the run folder, which all machines see. Ray moves what is called and nothing else: what has
-to outlive a process is on the disk. A slot that dies is replaced, and its questions go on from its journal.
+write their journals, into the run folder, which all machines see. Ray carries calls only; whatever has to outlive a
+process is on the disk. A slot that dies is replaced, and its questions go on from its journal.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from steprag.types import Question, Usage
 
 Reply = TypeVar("Reply")
 DEATHS = 3
-"""A question alone with so many deaths of its slot is given up."""
+"""Deaths of its slot after which a question that runs alone fails."""
 OPENINGS = 3
-"""A slot that dies so often while it opens ends the run."""
+"""Deaths of a slot while it opens, after which the run ends."""
 PATIENT = 30.0
 """Seconds after which a slot that has no place in the cluster is mentioned."""
 
@@ -77,9 +77,9 @@ class Slot:
         self._spending = Spending(prices=plan.prices)
 
     async def ready(self) -> tuple[str, Served]:
-        """Opens everything; the fingerprint of the index, and what the endpoints serve.
+        """Opens everything; returns the index's fingerprint and what the endpoints serve.
 
-        Waits for the journal where a process that is taken for dead still has it.
+        Waits for the journal while a process that is taken for dead still holds it.
         """
         plan = self._plan
         if plan.folder.is_dir():
@@ -145,7 +145,7 @@ async def opened_slots(
 
 
 def _plans(folder: Path, config: Config, slots: Slots[Config], prices: Any) -> list[SlotPlan]:
-    """Each slot with its share of concurrency and rates. The budget is held here, for it is one for all."""
+    """Each slot with its share of concurrency and rates. All slots share one budget, which is held here."""
     start, free = secrets.token_hex(4), config.model_copy(update={"budget": BudgetConfig()})
     folder = folder.absolute()
     return [
@@ -175,7 +175,7 @@ class _Pool:
         self._spent: dict[int, SlotSpent] = {}
 
     async def open(self) -> dict[str, dict[str, str]]:
-        """Starts all slots; what the endpoints that they ask serve."""
+        """Starts all slots; returns what their endpoints serve."""
         served: dict[str, dict[str, str]] = {}
         for told in await asyncio.gather(*(self._start(place) for place in range(len(self._plans)))):
             for role, facts in told.items():
@@ -220,7 +220,7 @@ class _Pool:
                 await self._start(place)
 
     async def _start(self, place: int) -> dict[str, dict[str, str]]:
-        """Puts a slot there and waits until it is open; what its endpoints serve."""
+        """Starts a slot at `place` and waits until it is open; returns what its endpoints serve."""
         at_once = len(self._plans) + 10_000  # all bounds are ours
         kind: Any = ray.remote(Slot)
         kind = kind.options(num_cpus=1, max_concurrency=at_once, scheduling_strategy="SPREAD")
@@ -276,7 +276,7 @@ class _Pool:
 
 
 async def _told(reply: Awaitable[Reply]) -> Reply:
-    """An actor's reply. What it raised on purpose is raised here as itself, without the actor's traceback."""
+    """An actor's reply. Its StepragError is raised here without the actor's traceback."""
     try:
         return await reply
     except RayTaskError as error:

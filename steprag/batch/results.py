@@ -1,7 +1,7 @@
 """A run's results, one JSON line each, and their index.
 
-`trees.jsonl.index` stands beside `trees.jsonl`. It says of every result which question it is of, where its line stands
-and what the run counts of it. A start reads the index and not the results, which may be gigabytes.
+`trees.jsonl.index` stands beside `trees.jsonl`. For every result it holds the id of the question, the place of the line
+and the counts. A start reads the index and not the results, which may be gigabytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from steprag.records.jsonl import (
 
 Record = TypeVar("Record")
 VERSION = 4
-"""Of the index; raised when what a kind counts changes, so that older ones are made anew."""
+"""Version of the index. Raise it when a kind counts other things, so that older indexes are made anew."""
 
 
 def nothing(_: object) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def anything(_: object) -> bool:
 
 @dataclass(frozen=True)
 class ResultKind(Generic[Record]):
-    """What a results file holds: its records, the question that each is of, and what is counted of each.
+    """A kind of results file: its records, the question of each record, and the counts of each.
 
     `fits`: whether counts that an index holds are such counts.
     """
@@ -215,8 +215,8 @@ def indexed_places(path: Path, kind: ResultKind[Any]) -> list[Place]:
 
 
 def places_in_index(path: Path, kind: ResultKind[Any]) -> Iterator[Place]:
-    """The places that the index tells, one after the other; none where it is missing, older than the results or does
-    not end where they end. Raises DataError, after some places perhaps, where it is damaged or not of this version.
+    """The places in the index, one after the other; none if it is missing, older than the results, or ends elsewhere.
+    Raises DataError, after some places perhaps, where it is damaged or not of this version.
     """
     index = index_of(path)
     if not (path.exists() and index.exists()) or index.stat().st_mtime_ns < path.stat().st_mtime_ns:

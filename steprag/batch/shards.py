@@ -31,7 +31,7 @@ class Share:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What tells its run from those of the other parts."""
+        """The part of a run's identity that names the shard."""
         return {"shard": str(self)}
 
     def questions(self, questions: Sequence[Question]) -> list[Question]:

@@ -1,4 +1,4 @@
-"""The results file of a search, `trees.jsonl`: what is counted of a tree, and noted of it in the file's index."""
+"""The results file of a search, `trees.jsonl`: the counts of a tree, which the file's index keeps."""
 
 from __future__ import annotations
 

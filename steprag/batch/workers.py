@@ -1,4 +1,4 @@
-"""Who works the questions of a run off: this process, or slots, processes of a Ray cluster."""
+"""The workers of a run: this process, or slots, which are processes of a Ray cluster."""
 
 from __future__ import annotations
 

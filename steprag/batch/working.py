@@ -1,4 +1,4 @@
-"""What works on the questions of a run: the types that this process and the slots of a cluster share."""
+"""The types that the workers of a run share: this process and the slots of a cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Config = TypeVar("Config", bound=StageConfig)
 Working = Callable[[Config, Agent, Journal], Awaitable[Work[Outcome]]]
 """Makes the work of a stage from its configuration, the agent and a journal."""
 Opening = Callable[[Config], AbstractAsyncContextManager[tuple[Agent, Working[Config, Outcome]]]]
-"""Opens, in another process, what works there: the agent, and the stage's work. A function of a module."""
+"""Opens the agent and the stage's work in another process; it has to be a function of a module."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What generation and inference share: a file of questions worked off, many at a time, into a run folder.
+"""Works through a file of questions, many at a time, into a run folder: generation and inference share it.
 
 Each result is on the disk before the next question is taken. Started again, finished questions are skipped and failed
 ones tried again.
@@ -28,7 +28,7 @@ from steprag.types import Question, Usage
 Item = TypeVar("Item")
 FAILED = "failures.jsonl"
 Served = dict[str, dict[str, str]]
-"""Role to what its endpoint says of the model."""
+"""By role: what its endpoint reports about the model."""
 SAMPLING = {"temperature", "top_p", "top_k", "min_p", "max_tokens", "constrained"}
 
 
@@ -42,12 +42,12 @@ class Result(Protocol):
 
 
 def agent_identity(config: AgentConfig, questions_file: Path, environment: Environment) -> dict[str, Any]:
-    """What decides the results of a run, as far as policy, prompts, index and questions go."""
+    """The part of a run's identity that policy, prompts, index and questions make up."""
     return {"questions": file_hash(questions_file), **player_identity(config, environment)}
 
 
 def player_identity(config: AgentConfig, environment: Environment) -> dict[str, Any]:
-    """What decides an episode, whatever its question: policy, prompts and index."""
+    """The part of a run's identity without questions: policy, prompts and index."""
     profile = environment.profile
     return {
         "index": environment.retriever.fingerprint,
@@ -80,8 +80,8 @@ async def work_off(
 
     `total` counts the finished questions too.
 
-    Ids in `begun` have calls from an earlier start: their seconds are noted as those of a part. Earlier failures stay
-    in failures.jsonl (`note_failures` leaves the last of each question that has no result).
+    Ids in `begun` have calls from an earlier start: their seconds are marked as partial. Earlier failures stay in
+    failures.jsonl (`note_failures` leaves the last of each question that has no result).
     """
     label, failed = run.manifest["stage"], Counter[str]()
     run.note(event="begun")
@@ -144,13 +144,13 @@ def served_by(**models: Model | None) -> Served:
 
 
 def same_model(run: Run, **models: Model | None) -> None:
-    """As `note_served`, of what the endpoints of these roles serve."""
+    """`note_served` for the endpoints of these roles."""
     note_served(run, served_by(**models))
 
 
 def note_served(run: Run, models: Served) -> None:
-    """Notes what is served; raises ConfigError where an endpoint said something else when the run was begun. One that
-    says nothing may serve anything.
+    """Notes the served models. Raises ConfigError if an endpoint reported another one when the run was begun; an
+    endpoint without a report is not checked.
     """
     known = dict(run.manifest.get("served", {}))
     for role, served in models.items():
@@ -163,7 +163,7 @@ def note_served(run: Run, models: Served) -> None:
 
 
 def _notes(failed: Counter[str], spending: Spending) -> str:
-    """What stands beside the progress: failures by kind, and what was spent."""
+    """The notes beside the progress: failures by kind, and the cost so far."""
     spent = spending.usage
     notes = [f"{count} {reason}" for reason, count in sorted(failed.items())] or ["0 failed"]
     notes.append(f"{spent.calls:,} calls, {spent.prompt_tokens + spent.completion_tokens:,} tokens")

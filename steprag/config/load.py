@@ -73,7 +73,7 @@ def load_config(
 
 
 def _tell_of_key(file: str | None, url: str | None, variable: str | None, *, named: bool = False) -> None:
-    """Says where a recipe, which may be a stranger's, decides who gets a key. `named`: it names the variable too."""
+    """Warns if a recipe, which may be a stranger's, decides who gets a key. `named`: it names the variable too."""
     if url and variable and (named or (os.environ.get(variable) and not is_local(url))):
         say(f"warning: {file} sends what ${variable} holds to {url[:200]}; is that endpoint yours?")
 
@@ -81,8 +81,8 @@ def _tell_of_key(file: str | None, url: str | None, variable: str | None, *, nam
 def environment(cls: type[StageConfig]) -> dict[str, str]:
     """The dotted keys of `cls` that variables STEPRAG_SECTION__KEY set, as text.
 
-    A variable of a key that another command has is left to it. Raises ConfigError for one that no command has. Names
-    without "__" set the keys that stand in no section; others of them are no keys (STEPRAG_CACHE, a token's name).
+    Variables of other commands' keys are ignored. Raises ConfigError for a key that no command has. Names without "__"
+    set keys outside sections; the other such names are no keys (STEPRAG_CACHE, a token's name).
     """
     own, given, foreign = {key for key, _ in leaves(cls)}, {}, {}
     for name, value in os.environ.items():
@@ -119,7 +119,7 @@ def _nested(dotted: Mapping[str, Any]) -> Values:
 
 
 def _over(cls: type[BaseModel], below: Values, above: Values) -> Values:
-    """Both, section by section of `cls`; where both have a key, `above` wins whole, also over a mapping."""
+    """`below` updated by `above`, section by section of `cls`; a value is replaced whole, also a mapping."""
     both = dict(below)
     for key, value in above.items():
         old, section = both.get(key), _section(cls, key)
@@ -136,7 +136,7 @@ def _section(cls: type[BaseModel], name: str) -> type[BaseModel] | None:
 
 
 def with_preset(cls: type[BaseModel], given: Values, presets: Mapping[str, Values], name: object) -> Values:
-    """What is given over the preset of that name, or alone where there is none: validation refuses unknown names."""
+    """The given values over the preset of that name, or alone: validation refuses unknown names."""
     preset = presets.get(name) if isinstance(name, str) else None
     return _over(cls, preset or {}, given)
 

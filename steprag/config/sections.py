@@ -127,7 +127,7 @@ class JudgeConfig(PolicyConfig):
 
 
 class EpisodeConfig(Section):
-    """What every episode is bound to, whoever plays it: a search, inference, a conversation, training."""
+    """The bounds of every episode: in a search, in inference, in a conversation, in training."""
 
     depth: Positive = Field(default=7, description="steps in an episode at most; the last can only be an answer")
     top_k: Positive = Field(default=3, description="passages a query brings")
@@ -140,7 +140,7 @@ class EpisodeConfig(Section):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides an episode, as runs keep it; keys that are not set are left out, as runs before them did."""
+        """The keys that decide an episode. Unset ones are left out, so that runs from before a key existed go on."""
         return self.model_dump(exclude_none=True, exclude=set() if self.screen else {"screen"})
 
 
@@ -171,7 +171,7 @@ class RetrieverConfig(Section):
 
 
 class JournalConfig(Section):
-    """What a failure of power may take of a run's journal. A process that dies loses nothing either way."""
+    """How much of a run's journal a power failure may lose. A process that dies loses nothing."""
 
     sync_seconds: float = Field(
         default=0.0,

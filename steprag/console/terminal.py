@@ -1,5 +1,5 @@
-"""What a terminal is shown: text alone. Passages, steps and endpoints' messages may hold its control sequences, which
-move the cursor, change the title or write into the clipboard.
+"""Terminals are shown text alone. Passages, steps and endpoints' messages may hold its control sequences, which move
+the cursor, change the title or write into the clipboard.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PlainStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Writes what is text; says that all was written."""
+        """Writes the text without control sequences; returns the length of all that was given."""
         self._stream.write(plain(text))
         return len(text)
 

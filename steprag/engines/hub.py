@@ -16,7 +16,7 @@ MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt", "v
 
 @contextmanager
 def asking_the_hub(what: str, remedy: str) -> Iterator[None]:
-    """Turns what the hub's client raises where something cannot be had into a ConfigError of one line about `what`."""
+    """Turns an error of the hub's client into a ConfigError of one line about `what`."""
     # The root of whichever HTTP library the hub's client uses.
     from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
 
@@ -33,7 +33,7 @@ def asking_the_hub(what: str, remedy: str) -> Iterator[None]:
 def fetched(hub: str, files: Sequence[str], what: str) -> Path:
     """The folder of `files` (patterns) of `hub`, fetched unless it is on this machine; its name is the commit.
 
-    Raises ConfigError, with `what` it was wanted for, where it is neither here nor to be had.
+    Raises ConfigError, which names `what`, if it is neither here nor on the hub.
     """
     from huggingface_hub import snapshot_download
 

@@ -50,7 +50,7 @@ class Endpoint:
 
 @contextlib.contextmanager
 def serving_us(spec: EngineSpec) -> Generator[Endpoint]:
-    """As `serving`; the engine wants a key that nobody else knows, unless `spec` names the variable with one."""
+    """As `serving`, with a random key for the engine, unless `spec` names the variable that holds one."""
     with serving(spec if spec.api_key_env else replace(spec, key=secrets.token_urlsafe(24))) as endpoint:
         yield endpoint
 

@@ -48,7 +48,7 @@ def logprobs_of(model: PreTrainedModel, prompt: list[int], text: list[int]) -> l
 
 
 def with_scores(build: Callable[..., FastAPI]) -> Callable[..., FastAPI]:
-    """transformers' maker of its app, which adds the route to what it makes."""
+    """transformers' function that builds its app; the app it builds here has the route for scores, too."""
 
     def built(model_manager: Any, *handlers: Any, generation_state: Any, **more: Any) -> FastAPI:
         app = build(model_manager, *handlers, generation_state=generation_state, **more)
@@ -76,7 +76,7 @@ def with_scores(build: Callable[..., FastAPI]) -> Callable[..., FastAPI]:
 
 
 class KeyedApp:
-    """An app that answers, `/health` apart, those alone who send the key."""
+    """An app that requires the key for every path but `/health`."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app, self._wanted = app, f"Bearer {key}".encode()

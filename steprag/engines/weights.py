@@ -207,9 +207,9 @@ def _write_hf(gguf: Path, folder: Path) -> None:
 def _write_tokenizer(reader: GGUFReader, folder: Path, max_length: int) -> None:
     """`tokenizer.json` and its configuration, from vocabulary and merges in the GGUF header.
 
-    By hand, for what transformers makes of this header splits blanks otherwise than llama.cpp. The pre-tokeniser is
-    that of SmolLM2 (digits one by one, then GPT-2's byte level), which the header names
-    "smollm" without describing it.
+    Made by hand, because transformers' own reading of this header splits blanks otherwise than llama.cpp. The
+    pre-tokeniser is that of SmolLM2 (digits one by one, then GPT-2's byte level), which the header names "smollm"
+    without describing it.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 

@@ -1,4 +1,4 @@
-"""Who meets in `steprag reproduce`: names, labels, and the options of `steprag pairs` and `steprag infer` for each."""
+"""Contenders of `steprag reproduce`: names, labels, and options of `steprag pairs` and `steprag infer` for each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ on all 300 episodes, is scored only when this run's warm start used fewer. `gain
 SFT, then DPO, on as many steps and as many pairs each. `dpo1` is the same on all that `gain` found.
 """
 UNTRAINED = ("vote", "warm", "shipped", "bare")
-"""Those who can be scored before anything is learnt from a search, the longest first."""
+"""Contenders that can be scored before any training on a search, the longest first."""
 
 SOUND = ("--filters.repeating", "true", "--filters.again", "true", "--filters.unread", "true",
          "--filters.made_up", "true", "--pairs.cross_action", "false", "--sft.per_tree", "3")  # fmt: skip
@@ -42,7 +42,7 @@ of a search and an answer are left out: the agent learnt to search on and on
 (docs/figures/results-shipped-start.md). One episode a tree would be too few.
 """
 STEPS = ("--label.grounded", "true", "--sft.paths", "shortest")
-"""Of right episodes, those whose facts were found, for luck teaches to guess; the shortest, for the others dawdle."""
+"""Only right episodes with their facts found (luck teaches guessing), and the shortest ones (others dawdle)."""
 RULES = {
     "gain": (*SOUND, *STEPS, "--label.name", "gain", "--sft.partial", "kept"),
     "cover": (*SOUND, *STEPS, "--label.name", "cover", "--label.alpha", "1", "--sft.partial", "kept"),
@@ -95,7 +95,7 @@ class Proof(ProofOptions):
 
     @property
     def scored(self) -> tuple[str, ...]:
-        """Names of those that answer the test questions."""
+        """Names of the contenders that answer the test questions."""
         sizes = self.sizes
         optional = (("shipped", sizes.demos), ("dpo3", sizes.third), ("grpo", sizes.grpo))
         left_out = {*self.without, *(name for name, there in optional if not there)}
@@ -108,7 +108,7 @@ class Proof(ProofOptions):
 
 
 def the_contenders(proof: Proof, names: Collection[str] | None = None) -> list[Contender]:
-    """Those of `names` in the order of `LABELS`, by default those that answer the test questions."""
+    """The contenders of `names` in the order of `LABELS`; by default all that answer the test questions."""
     warm = ("--adapter", proof.warm)
     sampled = ("--policy.temperature", "0.7", "--policy.min_p", "0.05")
     options: dict[str, tuple[str, ...]] = {
@@ -137,7 +137,7 @@ def best_trained(proof: Proof) -> str:
 
 
 def elsewhere(proof: Proof, questions: QuestionSet) -> list[Contender]:
-    """Who answers the questions of another set: the warm start, and the best that was trained."""
+    """The contenders that answer another set: the warm start, and the best trained one."""
     return [
         replace(contender, run=contender.run.with_name(f"{contender.run.name}-{questions.name}"))
         for contender in the_contenders(proof, ("warm", best_trained(proof)))

@@ -99,7 +99,7 @@ def table(report: dict[str, Any], out: Path, seconds: float) -> str:
 
 
 def verdict(gain: dict[str, Any]) -> str:
-    """What so few questions bear: that training helped, that it hurt, or neither."""
+    """The conclusion that so few questions allow: training helped, hurt, or neither."""
     if gain["low"] == gain["high"] == 0:
         return f"Warm start and trained model scored alike on all {gain['questions']} questions: nothing is shown."
     word = {1: "Training helped", -1: "Training hurt", 0: "So small a run does not show whether training helped"}[

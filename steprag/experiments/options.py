@@ -1,4 +1,4 @@
-"""What the two proofs are asked for in the same words: sizes, engine, lanes, and where everything goes."""
+"""The options that both proofs share: sizes, engine, lanes, and folders."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def proof_parser(prog: str, description: str, out: str, report: str, sizes: type
 
 
 def sizes_asked(given: argparse.Namespace, sizes: type[S]) -> S:
-    """Those asked for, and the usual ones for the rest. Raises ConfigError."""
+    """The sizes asked for, and the usual ones for the rest. Raises ConfigError."""
     values: dict[str, Any] = {}
     for each in fields(sizes):
         asked, least = getattr(given, each.name), each.metadata["least"]
@@ -73,7 +73,7 @@ def sizes_asked(given: argparse.Namespace, sizes: type[S]) -> S:
 
 
 def lanes_asked(given: argparse.Namespace) -> int:
-    """As asked for; else two, but one on a GPU, most of whose memory a server of vLLM takes. Raises ConfigError."""
+    """The lanes asked for; else two, or one on a GPU, because vLLM takes most of its memory. Raises ConfigError."""
     if given.lanes is not None and given.lanes < 1:
         raise ConfigError("--lanes is 1 or more")
     usual = 1 if given.engine == "vllm" and not vllm_is_for_cpus() else min(2, usable_cores())

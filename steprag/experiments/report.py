@@ -1,4 +1,4 @@
-"""The report of `steprag reproduce`: tables, what they bear, costs and commands, as Markdown with plots beside it."""
+"""The report of `steprag reproduce`: tables, conclusions, costs and commands, as Markdown with plots beside it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def write_with_costs(lines: list[str], out: Path, report: Path, pipeline: Pipeli
 
 
 def introduction(proof: Proof) -> str:
-    """What was run, on what, and what it can show."""
+    """The runs, their machine, and what they can show."""
     sizes = {name: count for name, count in vars(proof.sizes).items() if proof.also or name != "elsewhere"}
     demos = sizes["demos"] or atlas.path("warmstart").read_text(encoding="utf-8").count("\n")
     options = as_typed({**sizes, "engine": proof.engine, "lanes": proof.lanes})

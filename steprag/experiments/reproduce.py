@@ -1,8 +1,8 @@
 """`steprag reproduce`: does training on steps help? One warm start, one test split, one report.
 
 The stages are commands that anyone can type (the report lists them), each with its own run folder, so an interrupted
-run goes on. Search and training see questions of Atlas's train split alone: of those the golden answers and, where the
-answer can be guessed, the marked passages.
+run goes on. Search and training see Atlas's train split alone: its questions, the golden answers and, for guessable
+questions, the marked passages.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main(argv: list[str]) -> int:
 
 
 def one_kind(proof: Proof) -> None:
-    """Raises ConfigError where what is in this folder was begun otherwise: on other questions, or by another engine."""
+    """Raises ConfigError if this folder was begun with other questions or another engine."""
     sizes, file = proof.sizes, proof.out / "kind.json"
     kind = {"engine": proof.engine, "lanes": proof.lanes}
     kind |= {"demos": sizes.demos, "train": sizes.train, "second": sizes.second, "third": sizes.third}
@@ -153,8 +153,8 @@ def arms(pipeline: Pipeline, proof: Proof, trees: Sequence[str]) -> list[list[St
 def learn(proof: Proof, number: int) -> list[Stage]:
     """The adapters of a round: SFT on top of the warm start, then DPO on top of that, on all rounds' trees.
 
-    From the warm start, as ReST-EM from its base (arXiv 2312.06585), on all that was found: learnt on top of the first
-    round's policy, the second round's alone lost what the first had gained (docs/figures/results-shipped-start.md).
+    Each starts from the warm start, as ReST-EM from its base (arXiv 2312.06585), on the data of all rounds: the second
+    round alone, on top of the first round's policy, lost the first gain (docs/figures/results-shipped-start.md).
     """
     out, sizes, pairs = proof.out, proof.sizes, proof.out / f"pairs{number}"
     sft, dpo = (steps_of(kind, pairs, sizes, number) for kind in ("sft", "dpo"))

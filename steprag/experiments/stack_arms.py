@@ -45,7 +45,7 @@ def flat(episode: TaskEpisode) -> list[Step]:
 
 
 def stack(episode: TaskEpisode) -> list[Step]:
-    """What helps is summed up in a few words, what does not is taken back."""
+    """Sums up readings that help in a few words, and takes the others back."""
     steps: list[Step] = []
     for reading in episode.readings:
         action, text = ("summary", reading.brief) if reading.keep else ("backtrack", reading.text)

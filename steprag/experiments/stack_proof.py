@@ -1,4 +1,4 @@
-"""`steprag reproduce stack`: what does an agent gain that sums up and goes back? Four arms, two tasks, one report.
+"""`steprag reproduce stack`: does an agent gain by summing up and going back? Four arms, two tasks, one report.
 
 Every arm learns the same worked episodes in its own words, for as many supervised tokens as the others, and answers the
 same test questions with as many steps at most. A context of 512 tokens and, as a control, one of 2,048.

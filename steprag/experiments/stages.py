@@ -129,7 +129,7 @@ class Pipeline:
             self._free.put(cores)
 
     def run(self, stage: Stage, cores: Sequence[int] = ()) -> None:
-        """Runs a stage in this process, or on `cores` in one of its own; what is finished says so by itself.
+        """Runs a stage in this process, or on `cores` in one of its own; a finished stage says so by itself.
 
         A search that has ended is not begun again by the same command, although questions failed: later stages were
         built from what it left. Raises StepragError where the stage fails.

@@ -1,4 +1,4 @@
-"""An HTTP client for endpoints that need not mean well: every reply is bounded in bytes and in time as a whole.
+"""An HTTP client for untrusted endpoints: every reply is bounded in bytes and in total time.
 
 httpx2's time-outs bound a single read, so an endpoint that sends a byte now and then holds a request for ever; and a
 reply of a few kilobytes may unpack to gigabytes.
@@ -31,9 +31,9 @@ class BoundedClient(httpx2.AsyncClient):
     """A client of the endpoint at `url`. Its requests take `seconds` at most, from sending to the reply's last byte.
 
     A reply that is slower raises httpx2.ReadTimeout; one of more than `REPLY_BYTES`, or a packed one, raises
-    httpx2.RemoteProtocolError. Redirects are not followed: they would carry the request to a host that nobody named.
-    Where a reply repeats `secret`, the client's own key, "[key]" stands in its place: what endpoints say is shown and
-    kept in files. An endpoint on this machine is asked without a proxy.
+    httpx2.RemoteProtocolError. Redirects are not followed: they would carry the request to a host that the user did not
+    name. Where a reply repeats `secret`, the client's own key, "[key]" stands in its place: what endpoints say is shown
+    and kept in files. An endpoint on this machine is asked without a proxy.
     """
 
     def __init__(self, url: str, *, seconds: float, secret: str = "", **options: Any) -> None:

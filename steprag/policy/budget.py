@@ -26,7 +26,7 @@ class BudgetConfig(Section):
     )
 
     def share(self, place: int, processes: int) -> BudgetConfig:
-        """What process `place`, from 0, of so many may use: all shares add up to this. Minutes are everyone's.
+        """The share of process `place`, from 0: all shares add up to this. Minutes are everyone's.
 
         A share is 0 only where there are fewer calls or tokens than processes.
         """
@@ -67,7 +67,7 @@ class Spending:
         self.usd += dollars(usage, self.prices.get(role, PriceConfig()))
 
     def summary(self) -> dict[str, float]:
-        """Calls, tokens and dollars, as a manifest says what a run has cost, failed questions included."""
+        """Calls, tokens and dollars of a run for its manifest, failed questions included."""
         return {**vars(self.usage), "usd": round(self.usd, 6)}
 
     @contextmanager

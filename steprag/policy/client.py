@@ -32,17 +32,15 @@ from steprag.types import Message, Sample
 
 
 class _AioClient(BoundedClient, openai.DefaultAioHttpClient):
-    """Over aiohttp: httpx2's own pool looks at every connection on every request, half as much work again at 64 at
-    once.
-    """
+    """Uses aiohttp: httpx2's own pool checks every connection on every request, half as much work again at 64."""
 
 
 class OpenAIPolicy:
     """A policy behind an OpenAI-compatible endpoint. Use as an async context manager.
 
-    Who asks bounds the requests in flight (`steprag.policy.gate`). The `openai` package retries 408, 409, 429, 5xx and
-    lost connections, honouring Retry-After; replies that make no sense are asked for again as often. What is left
-    surfaces as a PolicyError.
+    The caller bounds the requests in flight (`steprag.policy.gate`). The `openai` package retries 408, 409, 429, 5xx
+    and lost connections, honouring Retry-After; malformed replies are asked for again as often. A failure that remains
+    is a PolicyError.
     """
 
     def __init__(
@@ -51,7 +49,7 @@ class OpenAIPolicy:
         """`key`: what the endpoint wants; None: what `policy.api_key_env` holds."""
         self._config, self._base_url, self._model, self._grammar = config, base_url, model, grammar
         self.served: dict[str, str] = {}
-        """What the endpoint says of a model that it was not told by us to serve: vLLM its files (`root`, `parent`)."""
+        """The endpoint's report of a model that this program did not start: vLLM names its files (`root`, `parent`)."""
         self._key = key = key or api_key(config.api_key_env, base_url)
         asked = base_url or os.environ.get("OPENAI_BASE_URL", "")  # where the package asks, too
         self._client = openai.AsyncOpenAI(
@@ -271,6 +269,6 @@ def causes_of(error: BaseException) -> list[BaseException]:
 
 
 def reason(error: Exception) -> str:
-    """In one line what was said nearest to the wire: openai calls every lost connection a time-out."""
+    """The innermost error in one line: openai calls every lost connection a time-out."""
     said = str(error.__cause__ or "") or str(getattr(error, "message", error))
     return " ".join(said.split())[:300]

@@ -1,4 +1,4 @@
-"""What a policy is to whoever asks it, and what some policies can do besides."""
+"""The protocol of a policy, and the protocols of what only some policies can do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Policy(Protocol):
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Something that says how likely it would have been to write a given text."""
+    """A model that gives the log-probabilities of a given text."""
 
     async def score(self, messages: tuple[Message, ...], text: str) -> Sample:
         """One completion, `text`, with the log-probability of each of its tokens after `messages`.
@@ -51,7 +51,7 @@ class Repeating(Protocol):
     """A policy that knows when it would only repeat itself."""
 
     def repeats(self, messages: tuple[Message, ...], allowed: tuple[str, ...]) -> bool:
-        """Whether another request for the same gives the reply that was given, whatever its seed."""
+        """Whether a repeated request gives the same reply, whatever its seed."""
         ...
 
 

@@ -1,6 +1,6 @@
 """What an endpoint's reply says: completions with the tags that their engine cut off, and the tokens used.
 
-A reply that is heard while it is written is, as a whole, the reply that the same request brings without streaming.
+A streamed reply, once whole, equals the reply to the same request without streaming.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ STOP_REASONS = {"vllm": "stop_reason", "sglang": "matched_stop"}
 
 
 def sample_of(reply: object, stop: tuple[str, ...], begun: str, engine: str) -> Sample | None:
-    """The reply as a sample; None where it is not one: the package does not validate what endpoints send.
+    """The reply as a sample; None if it is malformed: the package does not validate what endpoints send.
 
-    Nor is one whose usage is negative or beyond 2^53, or with a completion of more than `LONGEST` characters. `stop`
+    None, too, if its usage is negative or beyond 2^53, or if a completion has more than `LONGEST` characters. `stop`
     holds the closing tags at which completions end, `begun` is the assistant's message that they write on.
 
     llama.cpp repeats the message that it wrote on; a completion is what is new. Of several completions it reports the
@@ -45,7 +45,7 @@ def sample_of(reply: object, stop: tuple[str, ...], begun: str, engine: str) -> 
 
 
 def _is_sane(reply: ChatCompletion) -> bool:
-    """Whether its counts can be counts and its texts are no longer than `LONGEST`: the rest is believed."""
+    """Whether its counts are in range and its texts at most `LONGEST` long; nothing else is checked."""
     counts = [reply.usage.prompt_tokens, reply.usage.completion_tokens] if reply.usage else []
     if reply.usage and reply.usage.prompt_tokens_details:
         counts.append(reply.usage.prompt_tokens_details.cached_tokens or 0)
@@ -106,13 +106,13 @@ def served_models(text: str, url: str) -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class HeardPolicy:
-    """A policy that tells a listener what it writes, where it can; else its completions come in one piece."""
+    """A policy that streams to a listener, where it can; else its completions come in one piece."""
 
     policy: Policy
     listener: Listener
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-        """As `Policy.sample`. Of several completions none is heard: they are written at once."""
+        """As `Policy.sample`. Several completions of one request are not streamed."""
         if n == 1 and isinstance(self.policy, Streaming):
             return await self.policy.stream(messages, allowed, seed=seed, listener=self.listener)
         return await self.policy.sample(messages, allowed, n=n, seed=seed)

@@ -1,4 +1,4 @@
-"""What a request for completions says: the JSON body, with what each engine's dialect adds.
+"""The JSON body of a request for completions, in the dialect of each engine.
 
 Dialects differ in constrained output, in how a begun message is written on, and in how tokens are truncated.
 """
@@ -94,8 +94,8 @@ def _strict(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _continuation(config: PolicyConfig, messages: tuple[Message, ...]) -> Mapping[str, Any]:
-    """What makes an engine write on in a last message of the assistant's own; llama.cpp does so unasked, and an
-    endpoint of unknown make may begin a new message instead.
+    """The fields that make an engine continue the assistant's last message; llama.cpp does so unasked, and an endpoint
+    of unknown make may begin a new message instead.
     """
     if begun(messages) and config.engine in ("vllm", "sglang"):
         return {"continue_final_message": True, "add_generation_prompt": False}
@@ -103,7 +103,7 @@ def _continuation(config: PolicyConfig, messages: tuple[Message, ...]) -> Mappin
 
 
 def _truncation(config: PolicyConfig) -> Mapping[str, float]:
-    """Said outright, for every engine has defaults of its own: llama.cpp top_k 40 and min_p 0.05, vLLM and SGLang
+    """Sends every option, because engines have their own defaults: llama.cpp top_k 40 and min_p 0.05, vLLM and SGLang
     what the model's `generation_config.json` says (Qwen2.5: top_k 20, repetition_penalty 1.05, even when greedy).
     """
     match config.engine:

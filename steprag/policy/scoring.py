@@ -1,7 +1,7 @@
-"""Log-probabilities of a text that the model did not write: what a policy believes, in the dialect of each engine.
+"""Log-probabilities of a given text, in the dialect of each engine.
 
-The text is encoded by itself and follows the prompt's tokens, as a sampled completion would. Engines that have no way
-to say it are known before any work is done (`refusal`).
+The text is encoded by itself and follows the prompt's tokens, as a sampled completion would. Engines that cannot give
+them are refused before any work (`refusal`).
 
 - llama.cpp: its chat route, with a GBNF grammar of token literals that leaves one continuation; the log-probabilities
   that it reports are those before the grammar (`post_sampling_probs` is off unless asked for).

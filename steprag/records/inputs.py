@@ -91,13 +91,13 @@ def _named(question: Question, path: Path, dataset: str | None) -> Question:
 
 
 def is_per_file(question_id: str) -> bool:
-    """Whether an id says only which question of a file is meant, so that other data sets have the same one."""
+    """Whether an id is unique within one file only, so that other data sets may have it too."""
     return _PER_FILE.fullmatch(question_id) is not None
 
 
 def ids_identity(questions: Iterable[Question]) -> dict[str, Any]:
-    """The data sets that stand in ids, for a run's identity: with another name every question is another. Empty where
-    no id has one.
+    """The data sets that stand in ids, for a run's identity: another name makes other questions. Empty where no id has
+    one.
     """
     names = sorted({q.dataset for q in questions if q.dataset and q.id.startswith(f"{q.dataset}/")})
     return {"datasets": names} if names else {}
@@ -126,9 +126,8 @@ def _folder_name(path: Path) -> str | None:
 def _with_choices(question: Question, path: Path, line: int) -> Question:
     """The question with its choices below it, one a line: `metadata.choices`, a list of texts, or letters with texts.
 
-    Without the letters: an answer is a choice's words, for normalising would take the letter "A" for an article; golden
-    answers that are letters become the words. A question that was written with its choices stays as it is. Raises
-    DataError.
+    Letters are left out, because normalising would take "A" for an article: an answer is the words of a choice, and
+    golden letters become these words. A question that lists its choices already is unchanged. Raises DataError.
     """
     given = question.metadata.get("choices")
     if not given:

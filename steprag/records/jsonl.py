@@ -214,7 +214,7 @@ def read_value(path: Path, most: int, remedy: str = "", *, finite: bool = True) 
 
 @contextmanager
 def shaped(path: Path, *, line: int | None = None, remedy: str = "") -> Iterator[None]:
-    """A block that takes apart what a file of ours held. Raises DataError where it has not the shape that we write."""
+    """A block that reads the contents of one of our files. Raises DataError if they have another shape."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -277,7 +277,7 @@ class LineJournal:
 
 
 def drop_torn_line(path: Path) -> None:
-    """Cuts a file behind its last newline: what a kill left of a line that was being written."""
+    """Cuts a file after its last newline: a kill may have left part of a line there."""
     if not path.exists() or path.stat().st_size == 0:
         return
     with path.open("rb+") as stream:

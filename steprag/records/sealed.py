@@ -1,6 +1,4 @@
-"""What a finished folder of a run or an index holds, and whether it is still what was written: sizes and hashes in its
-manifest.
-"""
+"""Sizes and hashes in the manifest of a finished run or index folder, and their comparison with the files."""
 
 from __future__ import annotations
 
@@ -110,7 +108,7 @@ class Listed:
         self._strangers = set(_names(folder)) - self._facts.keys() if files else set()
 
     def of(self, folder: Path, name: str) -> FileFacts | None:
-        """What was listed of a file that is as it was, else its facts now; None for one that others put there."""
+        """The recorded facts of an unchanged file, else its facts now; None for a file that others put there."""
         if name in self._strangers:
             return None
         path, facts = folder / name, self._facts.get(name)
@@ -154,8 +152,8 @@ def to_facts(files: Mapping[str, FileFacts]) -> dict[str, dict[str, Any]]:
 
 
 def check_model(folder: Path) -> None:
-    """Holds a checkpoint of `steprag train` against its manifest, and `CKPT/merged` against that of CKPT; a folder of
-    anyone else has none that lists files. Raises DataError.
+    """Compares a checkpoint of `steprag train` with its manifest, and `CKPT/merged` with that of CKPT. Folders of other
+    programs have no list and pass. Raises DataError.
     """
     run = folder.parent if folder.name == "merged" and not (folder / "manifest.json").is_file() else folder
     manifest = read_json(run / "manifest.json", REMEDY) if (run / "manifest.json").is_file() else {}

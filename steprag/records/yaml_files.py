@@ -16,7 +16,7 @@ LONGEST = 1 << 20
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """SafeLoader without aliases, with which a few lines can stand for gigabytes, and whose texts UTF-8 can write."""
+    """SafeLoader that refuses aliases (a few lines can stand for gigabytes) and texts that UTF-8 cannot write."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -61,7 +61,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parsed(text: str, source: str) -> Any:
-    """What YAML says. Raises ConfigError, with the line in `source`, for what is none, and for aliases."""
+    """The value of a YAML text. Raises ConfigError, with the line in `source`, for malformed text and for aliases."""
     try:
         return yaml.load(text, Loader=_PlainLoader)
     except yaml.YAMLError as error:

@@ -114,7 +114,7 @@ def _closing(run: Run, listed: Listed) -> Iterator[Run]:
 
 
 def checked_manifest(path: Path | str, *needed: str) -> dict[str, Any]:
-    """As `read_manifest`, of a run whose results are about to be read: its files are held against the list."""
+    """As `read_manifest`, for a run whose results are about to be read: compares its files with the list."""
     manifest = read_manifest(path, *needed)
     check_outputs(Path(path), manifest)
     return manifest
@@ -185,8 +185,8 @@ _EVENT = {
 
 
 def has_ended(manifest: dict[str, Any], outcomes: int) -> bool:
-    """Whether each question that the run was `asked` has one of its `outcomes`, a result or a failure. Of runs that did
-    not note how many those were, the status tells.
+    """Whether each question that the run was `asked` has one of its `outcomes`, a result or a failure. For runs without
+    that count, the status decides.
     """
     if "asked" in manifest:
         return outcomes >= manifest["asked"]

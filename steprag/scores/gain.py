@@ -1,4 +1,4 @@
-"""How beliefs in the golden answer compare: in nats, floored, where they stand for one question.
+"""Compares beliefs in the golden answer of one question: in nats, with a floor.
 
 Search, rewards of finished trees and reinforcement learning call these, so a gain means one thing everywhere.
 """
@@ -10,11 +10,11 @@ import math
 from steprag.tree import Belief
 
 FLOOR = -12.0
-"""Nats below which beliefs do not differ: what is that unlikely is noise (a probability of 6 in a million)."""
+"""The floor of a belief, in nats: differences below it (a probability of 6 in a million) are noise."""
 CLEAR = 2.0
 """Nats by which a step must raise the belief to have gained: seven times as likely."""
 CONVINCED = 0.2
-"""Probability from which a right answer counts as one that the state supports, and not as luck."""
+"""Probability from which a right answer counts as supported by the state, not as luck."""
 
 
 def floored(belief: Belief) -> float:

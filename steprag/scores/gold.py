@@ -126,7 +126,7 @@ def is_popqa(asked: WithId) -> bool:
 
 
 def subject(title: str) -> str:
-    """What a text calls the subject of a page: its title without "(film)" and the like, normalised."""
+    """The name of a page's subject in texts: its title without "(film)" and the like, normalised."""
     return normalise(_DISAMBIGUATION.sub("", title)) or normalise(title)
 
 

@@ -42,7 +42,7 @@ def mcnemar(better: int, worse: int) -> float:
 
 
 def shown(low: float, high: float, p: float) -> int:
-    """What a paired difference bears: 1 a gain, -1 a loss, 0 neither.
+    """The verdict on a paired difference: 1 a gain, -1 a loss, 0 neither.
 
     Interval and exact test must both say so: where few questions differ, the bootstrap's interval is too narrow.
     """

@@ -1,4 +1,4 @@
-"""What the viewer answers, as JSON-ready values: the routes (`steprag.view.api`) and the one-file export ask it."""
+"""The answers of the viewer as JSON-ready values, for the routes (`steprag.view.api`) and the one-file export."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Address:
 
 
 class Answers:
-    """Answers for some run folders. Of a run stay in memory its listings, its scores and the last few trees; what did
-    not change since the last request is not computed again.
+    """Answers for some run folders. Listings, scores and the last few trees of a run stay in memory; only what changed
+    since the last request is computed again.
     """
 
     def __init__(self, folders: dict[str, RunFolder]) -> None:

@@ -47,8 +47,8 @@ TreeAt = Annotated[Address, Depends(_tree_at)]
 
 
 class Crowded:
-    """The middleware that answers 429 while so many requests are being worked on: connections that all wait would
-    otherwise be as many as there are, and new ones would be cut off.
+    """The middleware that answers 429 while `at_once` requests are being worked on. Without it, waiting requests could
+    take all connections, and new ones would be cut off.
     """
 
     def __init__(self, app: ASGIApp, at_once: int) -> None:

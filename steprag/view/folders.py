@@ -73,7 +73,7 @@ def _pair(pair: Pair) -> dict[str, Any]:
 
 
 _PLAYED = ("finish", "steps", "searches", "sampled", "words", "written")
-"""Of a score what tells how the episode went, not whether it is right."""
+"""Fields of a score that describe the episode, not whether its answer is right."""
 
 
 def _scored(prediction: Prediction) -> dict[str, Any]:
@@ -111,7 +111,7 @@ FILES: dict[str, tuple[FileKind, ...]] = {
     ),
     "episodes": (FileKind("episodes.jsonl", ResultKind(GroupEpisode, lambda one: one.question, _episode)),),
 }
-"""By what the page calls them."""
+"""By their names on the page."""
 
 
 @dataclass

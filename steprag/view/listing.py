@@ -37,7 +37,7 @@ class Fault:
 
 
 class Stamp(NamedTuple):
-    """What tells that a file is another one than before, or has more in it."""
+    """Facts that show whether a file was replaced, or has grown."""
 
     inode: int
     size: int
@@ -54,7 +54,7 @@ def stamp_of(path: Path) -> Stamp | None:
 
 
 def replaced(before: Stamp | None, now: Stamp | None) -> bool:
-    """Whether another file stands there now, and not the same one with more in it."""
+    """Whether the file was replaced; growth of the same file does not count."""
     if before is None or now is None:
         return now != before
     return now != before and not (now.inode == before.inode and now.size > before.size)

@@ -34,11 +34,11 @@ LENGTHS = {
     "depth": ("depth", "steps from the question to the deepest node of a tree"),
     "nodes": ("nodes", "nodes of a tree"),
 }
-"""Lengths by what a record notes: what it is called, and what it means."""
+"""The name and the meaning of each length, by the field of a record that holds it."""
 
 
 def quality_of(kind: str, places: Sequence[Place]) -> dict[str, Any]:
-    """What is told of a file of that kind (a key of `CLOCKS`); `n` records note their completions."""
+    """The figures of a file of that kind (a key of `CLOCKS`); `n` records note their completions."""
     noted = [(number, place) for number, place in enumerate(places, 1) if "written" in place.counts]
     time = [(place.counts.get("step", number) if kind == "episodes" else number, place) for number, place in noted]
     parts = [(at, place.counts["written"]) for at, place in time]
@@ -77,7 +77,7 @@ def _bars(values: Sequence[float]) -> list[dict[str, float]]:
 KEPT = 64
 """Runs, and comparisons of them, that are kept in memory."""
 SLICE = 0.25
-"""Seconds of reading in which nobody else can read on in the file."""
+"""Seconds for which a reader holds the file before others may read on."""
 
 
 class ScoredRuns:

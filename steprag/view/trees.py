@@ -1,4 +1,4 @@
-"""What the page is told of one tree and of one of its nodes."""
+"""What the page shows of one tree and of one of its nodes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What both web pages share: the application (`app`), who may ask (`guard`), the socket (`listening`)."""
+"""Parts that both web pages share: the application (`app`), access (`guard`), the socket (`listening`)."""

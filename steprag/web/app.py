@@ -1,4 +1,4 @@
-"""What a service with a page is made of: the application, the page's files, sign-in, and errors of one shape."""
+"""The parts of a service with a page: the application, the page's files, sign-in, and errors of one shape."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ KINDS = {
 
 class PageFiles(StaticFiles):
     """Files of a page, looked for in several folders, the first that has it. Browsers ask each time whether one has
-    changed. What has no ending of KINDS is not there.
+    changed. Files without an ending of KINDS are not found.
     """
 
     def __init__(self, *folders: Path) -> None:

@@ -1,4 +1,4 @@
-"""Who may ask a web service of ours, and what its pages may load. Pure ASGI: it stands before every route.
+"""Access to our web services, and the policy of what their pages may load. Pure ASGI: it stands before every route.
 
 A request needs a name of this machine (`Host`), a page of ours (`Origin`; both: `steprag.net.hosts`) and the token.
 """
@@ -84,7 +84,7 @@ class Guard:
 
 
 def _refusal(access: Access, path: str, headers: dict[str, str]) -> tuple[int, str, str] | None:
-    """Status, code and message for who may not ask; None for who may."""
+    """Status, code and message of a refusal; None if the request is allowed."""
     if refused := stranger(headers, loopback=access.loopback):
         return 403, *refused
     if _is_free(path, access.free) or _carries_token(access, headers):

@@ -33,7 +33,7 @@ HEADER_SECONDS = 20.0
 BODY_SECONDS = 60.0
 """From the header to the end of the body."""
 READ_SECONDS = 60.0
-"""A client that reads none of its reply for so long has gone."""
+"""Seconds without reading its reply after which a client counts as gone."""
 MOST = 2048
 """Connections at once, where the system allows so many."""
 _OTHER_FILES = 48
@@ -77,7 +77,7 @@ async def serve_app(app: ASGIApp, listening: socket.socket, *, grace: int) -> No
 
 
 def _no_news(record: logging.LogRecord) -> bool:
-    """Whether a log record says more than that a request was given up when the service was told to stop."""
+    """Whether a log record says more than that a stopping service cancelled a request."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 

@@ -38,11 +38,10 @@ NAME = "agent"
 SOURCES = "+sources"
 """Behind a model's name: the answer ends with links to its sources, for clients that show no annotations."""
 TASK = "### Task:"
-"""How Open WebUI begins what it asks beside the conversation (titles, tags, follow-up questions), and the documents
-that it puts before a question."""
+"""Begins Open WebUI's own requests (titles, tags, follow-up questions), and documents before a question."""
 DOCUMENTS_END = "</context>"
 NOTHING = "{}"
-"""What a task is answered: all of them ask for JSON. Open WebUI then takes the first question for the title."""
+"""The answer to a task: all tasks ask for JSON. Open WebUI then takes the first question for the title."""
 
 SOURCE_LIST = "\n\nSources:\n\n"
 """What stands between an answer and the links to its sources."""
@@ -50,7 +49,7 @@ Link = Callable[[int, str], str]
 """The address of a turn's passage, by its number and title."""
 _TAG = re.compile(r"<(/?)([a-z_]{1,20})> *")
 _OPEN = re.compile(r" *(?:<[^<>\n]{0,22}(?:> *)?|[!\]])?\Z")
-"""What the next piece may make a tag, an image or a link of, and blanks, which a step need not end with."""
+"""The end of a text that the next piece may complete to a tag, an image or a link; and blanks at the end."""
 _HTML = re.compile(r"<(?=[A-Za-z/!?])")
 
 
@@ -232,7 +231,7 @@ class Reasoning:
 
 
 def inert(text: str) -> str:
-    """Text that neither Markdown nor HTML makes an element of that loads or links anything."""
+    """The text, changed so that neither Markdown nor HTML finds an image, a link or a tag in it."""
     return text.replace("<", "‹").replace("](", "] (").replace("![", "! [")
 
 

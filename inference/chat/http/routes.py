@@ -35,7 +35,7 @@ from steprag.web.app import ApiError, as_json, page_app
 
 PAGE = Path(__file__).parents[1] / "page"
 FREE = (f"{PREFIX}/",)
-"""What needs no token beside the page's own files: links to passages, which hold a proof of their own."""
+"""Paths without a token, beside the page's own files: links to passages, which hold a proof of their own."""
 LISTED = 1000
 """Conversations that are listed, the newest."""
 
@@ -54,7 +54,7 @@ def create_chat_app(service: ChatService) -> FastAPI:
 
 
 def info_routes(service: ChatService) -> APIRouter:
-    """`/api/info`: what answers here. `/metrics`: what it has done, in Prometheus' text format."""
+    """`/api/info`: model, index and modes. `/metrics`: counts of turns, in Prometheus' text format."""
     router, desk = APIRouter(), service.desk
 
     @router.get("/api/info")

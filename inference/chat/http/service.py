@@ -1,4 +1,4 @@
-"""What the routes of the service share: its parts, the bodies that come in, the event streams that go out."""
+"""Parts that the routes share: the service, request bodies, and event streams."""
 
 from __future__ import annotations
 

@@ -128,8 +128,8 @@ export function createController(dispatch, getState) {
     await attempt(() => api.cancel(turn));
   }
 
-  /** Says whether the answer is right, and what is; of a wrong one, what was said before stays. Gives whether it was
-   * kept. */
+  /** Sends a verdict on the answer. "Wrong" without an answer keeps the answer that was given before. Returns whether the
+   * verdict was kept. */
   async function judge(turn, said) {
     const before = said.right ? null : turn.feedback?.answer;
     const kept = await attempt(() => api.judge(turn.id, said).then(() => true));

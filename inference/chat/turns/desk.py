@@ -26,7 +26,7 @@ BROKE = "a fault of the service; its log says more"
 
 
 class Full(Exception):
-    """So many turns wait already that no other is taken."""
+    """The queue is full: no other turn is accepted."""
 
 
 def so_far(live: LiveTurn) -> dict[str, Any]:

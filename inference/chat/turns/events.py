@@ -1,4 +1,4 @@
-"""What a turn tells while it is played: JSON objects, in an order that `next_state` knows; and who listens to it.
+"""The events of a turn: JSON objects in an order that `next_state` defines; and the listeners of a turn.
 
     started question (step.started delta* step.finished passages?)* answer? (finished | failed | cancelled)
 
@@ -158,7 +158,7 @@ class LiveTurn:
         return 0.0 if self.begun is None else time.monotonic() - self.begun
 
     def publish(self, event: Event) -> None:
-        """Adds an event. Raises ValueError where it may not stand there (`next_state`)."""
+        """Adds an event. Raises ValueError if it may not follow (`next_state`)."""
         self._state = next_state(self._state, event)
         self.events.append({"turn": self.id, **event})
         news, self._news = self._news, asyncio.Event()

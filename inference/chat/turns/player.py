@@ -81,7 +81,7 @@ async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
 
 
 async def _seen(chat: ChatAgent, calls: QuestionCalls, request: TurnRequest) -> str:
-    """The question for the agent: the person's own words, or rewritten to stand alone."""
+    """The question for the agent: as the person typed it, or rewritten to stand alone."""
     if request.question is not None:
         return request.question
     if chat.rewriter is None or not request.rewrite:

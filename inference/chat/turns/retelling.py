@@ -1,6 +1,6 @@
-"""A turn that ended: told again, looked into, and changed at a step, from where the agent goes on.
+"""A turn that ended: its events again, its steps, and forks, which go on from a changed step.
 
-All of it comes from what was kept: looking at a turn searches nothing.
+Everything comes from kept records: looking at a turn searches nothing.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ def as_step_text(grammar: Grammar, action: str, text: str) -> str:
 
 
 async def human_pair(chat: ChatAgent, parent: Turn, fork: TurnRequest) -> HumanPair | None:
-    """The preference that a fork is, over a step or over a completion that was refused; None where the person wrote
-    what the policy had written, or the policy had written nothing.
+    """The preference of a fork over the replaced step or refused completion; None if the person wrote the same text as
+    the policy, or the policy had written none.
     """
     place = len(fork.given) - 1
     chosen = fork.given[place]

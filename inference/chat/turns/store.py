@@ -154,8 +154,8 @@ class TurnStore:
             self._list(turn)
 
     async def judge(self, turn_id: str, feedback: Feedback) -> None:
-        """Keeps what a person said of a turn; what they say is right becomes its golden answer. Of a wrong
-        answer, what they said before stays where they say nothing else.
+        """Keeps a person's feedback on a turn. The answer that they call right becomes its golden answer; "wrong"
+        without an answer keeps the one given before.
         """
         turn = self._turns[turn_id]
         if turn.feedback and not feedback.right:
