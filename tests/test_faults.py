@@ -94,6 +94,9 @@ class Faulty(BaseHTTPRequestHandler):
         except (BrokenPipeError, ConnectionResetError):  # the client gave up waiting
             self.close_connection = True
 
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
 
 class Resetting(ThreadingHTTPServer):
     def handle_error(self, *_: object) -> None:
