@@ -27,7 +27,7 @@ from itertools import product
 from pathlib import Path
 
 from indexes import open_retriever
-from inference.config import InferConfig, add_infer_options, infer_config
+from inference.config import InferConfig, add_infer_options, config_of
 from inference.inference import answer_one
 from inference.scoring.scores import score
 from steprag import atlas
@@ -190,7 +190,7 @@ def main() -> None:
         given.adapter = "atlas-warmstart"
     out = Path(given.out)
     out.mkdir(parents=True, exist_ok=True)
-    rows = asyncio.run(measure(infer_config(given), given, out / "replies.jsonl"))
+    rows = asyncio.run(measure(config_of(InferConfig, given), given, out / "replies.jsonl"))
     sys.stdout.write(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
 
 

@@ -120,18 +120,8 @@ async def soak(port: int, queries: Iterator[str], rate: float, seconds: float) -
 
 @contextlib.contextmanager
 def service(index: Path, mode: str) -> Iterator[int]:
-    command = [
-        sys.executable,
-        "-m",
-        "indexes.service.serve",
-        "--index",
-        str(index),
-        "--port",
-        "0",
-        "--retriever.mode",
-        mode,
-    ]
-    command += ["--limits.waiting", str(WAITING), "--limits.queries", "64"]
+    command = [sys.executable, "-m", "indexes.service.serve", "--index", str(index), "--port", "0"]
+    command += ["--retriever.mode", mode, "--limits.waiting", str(WAITING), "--limits.queries", "64"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         try:

@@ -28,12 +28,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from benchmarks.serve_load import TOKEN, engine, free_port
+from benchmarks.serve_load import TOKEN, engine, free_port, resident
 from steprag import atlas
 
 CLIENTS = 32
@@ -56,10 +55,7 @@ class Load:
     @property
     def mib(self) -> int:
         """Its resident set."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS"):
-                return int(line.split()[1]) // 1024
-        return 0
+        return int(resident(self.pid))
 
     async def judge(self, reply: aiohttp.ClientResponse, good: int = 200) -> bytes:
         """Counts a reply by what it is; its body."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import statistics
 import sys
 import tempfile
@@ -27,12 +26,12 @@ from typing import TYPE_CHECKING, Any
 from steprag.batch.results import index_of, places_of
 from steprag.batch.tree_results import TREES
 from steprag.records.jsonl import write_records
+from tests.browser import CHROMIUM, MISSING
 from tests.viewing import made_run, made_tree, shipped_lines, viewer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 SIZES = (100, 1_000, 10_000)
 DRAG = """async ([frames, scale]) => {
   const stage = document.querySelector("canvas").stage;
@@ -127,7 +126,7 @@ def main() -> None:
     from playwright.sync_api import sync_playwright
 
     if CHROMIUM is None:
-        sys.exit("no chromium: bash scripts/setup_browser.sh")
+        sys.exit(MISSING)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         frames(browser, Path(folder), given.frames)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -18,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from steprag.cli import run as steprag
 from steprag.records.jsonl import written_whole
+from tests.browser import CHROMIUM, MISSING
 from tests.viewing import SHIPPED, viewer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 SIZE = {"width": 1280, "height": 760}
 COLOURS = 96
 
@@ -47,7 +46,7 @@ def main() -> None:
     from playwright.sync_api import sync_playwright
 
     if CHROMIUM is None:
-        sys.exit("no chromium: bash scripts/setup_browser.sh")
+        sys.exit(MISSING)
     before, after = (path.resolve() for path in given.runs)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         pairs = Path(folder) / "pairs"

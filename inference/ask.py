@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 from indexes import open_retriever
 from inference.best_of import critic_of
-from inference.config import InferConfig, add_infer_options, infer_config
+from inference.config import InferConfig, add_infer_options, config_of
 from inference.state_value import certain, check_state_value
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.critic import Critic
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [the recipe's index]")
     add_infer_options(parser)
     given = parse_arguments(parser, argv)
-    config = infer_config(given, shipped=True)
+    config = config_of(InferConfig, given, shipped=True)
     check_keys(config)
     episode = asyncio.run(ask(given.question, index_of(given), config))
     if episode.prediction is None:

@@ -11,14 +11,7 @@ from pydantic import Field
 
 from steprag.agent.open import SERVED
 from steprag.config.load import StageConfig, add_options, environment, load_config, options_from
-from steprag.config.sections import (
-    EpisodeConfig,
-    JournalConfig,
-    PolicyConfig,
-    Positive,
-    PromptConfig,
-    RetrieverConfig,
-)
+from steprag.config.sections import EpisodeConfig, JournalConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
 from steprag.engines.models import shipped_adapters
 from steprag.policy.budget import BudgetConfig
 from steprag.records.yaml_files import read_yaml
@@ -68,16 +61,11 @@ def add_infer_options(parser: argparse.ArgumentParser) -> None:
     add_options(parser, InferConfig)
 
 
-def infer_config(given: argparse.Namespace, *, shipped: bool = False) -> InferConfig:
-    """The configuration that the parsed options of `add_infer_options` describe; `shipped` as in `config_of`."""
-    return config_of(InferConfig, given, shipped=shipped)
-
-
 def config_of(
     cls: type[Config],
     given: argparse.Namespace,
     *,
-    shipped: bool,
+    shipped: bool = False,
     beside: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Config:
     """The configuration that parsed options describe, `--model`, `--adapter` and `--base_url` among them.

@@ -18,9 +18,11 @@ from typing import Any
 if not __package__:  # run as a file: Python looks beside it first, where `inference` would be this file
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from steprag.batch.working import Work
+
 from indexes import open_retriever
 from inference.best_of import Scorer, by_critic, by_vote, check_sampling, critic_of, play
-from inference.config import InferConfig, add_infer_options, infer_config
+from inference.config import InferConfig, add_infer_options, config_of
 from inference.datasets import chosen_file, sampled
 from inference.scoring.evaluate import evaluate, table
 from inference.scoring.scores import HARNESS
@@ -76,7 +78,7 @@ def main(argv: list[str]) -> int:
     add_ray_option(parser)
     add_infer_options(parser)
     given = parse_arguments(parser, argv)
-    config, index = infer_config(given), index_of(given)
+    config, index = config_of(InferConfig, given), index_of(given)
     file = chosen_file(given.questions, given.dataset_name, given.split, given.data_dir)
     share, slots = shard_of(given.shard), slots_of(given.ray)
     run = infer(config, file, index, Path(given.out), given.dataset_name, share, slots)

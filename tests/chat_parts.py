@@ -1,13 +1,16 @@
-"""A chat service over fakes, on a real socket: its agent, its server in a thread, a client that reads its streams."""
+"""A chat service over fakes, on a real socket: its agent, its server in a thread, a client that reads its streams; an
+HTTP double that streams chat completions as engines do.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +38,7 @@ from steprag.policy.protocols import Listener
 from steprag.types import Completion, Message, Sample, Usage
 from steprag.web.app import FREE as PAGE_FREE
 from steprag.web.guard import Access
-from tests.fakes import DictRetriever, answer, evidence, query
+from tests.fakes import DictRetriever, Endpoint, answer, evidence, listening, query
 
 TOKEN = "a-token"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -85,6 +88,11 @@ def scripted(*texts: str) -> Callable[[tuple[Message, ...]], str]:
 
 WORK = (query("Tirana"), evidence("Tirana is the capital of Albania."), query("Albania"),
         evidence("Prices in Albania are quoted in the lek."), answer("lek"))  # fmt: skip
+
+
+def working(**more: Any) -> WritingPolicy:
+    """A policy that plays `WORK`."""
+    return WritingPolicy(scripted(*WORK), **more)
 
 
 @dataclass
@@ -179,3 +187,26 @@ def chat(
         box["server"].should_exit = True
         thread.join(15)
         listening.close()
+
+
+@contextmanager
+def streaming_endpoint(chunks: Callable[[dict[str, Any]], Iterable[Any]]) -> Iterator[Endpoint]:
+    """`chunks(request)` are sent as events, then `[DONE]`; a text goes out as it is, all else as JSON."""
+    seen: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            seen.append(request)
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Connection", "close")
+            self.end_headers()
+            for each in chunks(request):
+                text = each if isinstance(each, str) else json.dumps(each)
+                self.wfile.write(f"data: {text}\n\n".encode())
+                self.wfile.flush()
+            self.wfile.write(b"data: [DONE]\n\n")
+
+    with listening(Handler) as address:
+        yield Endpoint(f"{address}/v1", seen)

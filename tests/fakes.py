@@ -8,6 +8,7 @@ import json
 import random
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -162,8 +163,8 @@ def chat_reply(script: Script = beginner) -> Callable[[dict[str, Any]], tuple[in
 def listening(
     handler: type[BaseHTTPRequestHandler], server: type[ThreadingHTTPServer] = ThreadingHTTPServer
 ) -> Iterator[str]:
-    """The address of an HTTP server on a free loopback port, whose requests `handler` answers."""
-    running = server(("127.0.0.1", 0), handler)
+    """The address of an HTTP server on a free loopback port, whose requests `handler` answers; it logs nothing."""
+    running = server(("127.0.0.1", 0), type("Quiet", (handler,), {"log_message": lambda *_: None}))
     thread = threading.Thread(target=running.serve_forever, daemon=True)
     thread.start()
     try:
@@ -200,11 +201,22 @@ def serve(reply: Callable[[dict[str, Any]], tuple[int, object]], **described: st
             self.end_headers()
             self.wfile.write(data)
 
-        def log_message(self, format: str, *args: object) -> None:
-            del format, args
-
     with listening(Handler) as address:
         yield Endpoint(f"{address}/v1", seen)
+
+
+def wait_for(true: Callable[[], Any], seconds: float = 60) -> None:
+    """Waits until something is true; fails where it does not become so."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that came from this one."""
+    children = [int(word) for file in Path(f"/proc/{pid}/task").glob("*/children") for word in file.read_text().split()]
+    return children + [each for child in children for each in descendants(child)]
 
 
 def options(endpoint: Endpoint, questions: Path, index: Path, out: Path, *more: str) -> list[str]:

@@ -96,9 +96,6 @@ def retriever_service() -> Iterator[str]:
             self.end_headers()
             self.wfile.write(data)
 
-        def log_message(self, format: str, *args: object) -> None:
-            del format, args
-
     with listening(Handler) as address:
         yield address
 

@@ -37,22 +37,17 @@ def in_vain(prompt: str, draw: int) -> str:
     return answer("lek") if "<evidence>" in prompt else evidence("None")
 
 
-def test_a_query_that_finds_nothing_says_so(sparse: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    with serve(chat_reply(in_vain)) as endpoint:
-        assert main(asked(endpoint.url, *sparse)) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["query", "nothing", "evidence", "answer"]
-    assert lines[1].strip() == "nothing found"
-
-
-def test_nothing_is_kept_of_an_episode(
-    sparse: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_query_that_finds_nothing_says_so_and_nothing_is_kept(
+    sparse: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with serve(chat_reply(in_vain)) as endpoint:
-        assert main(asked(endpoint.url, *sparse)) == 0
-        assert main(asked(endpoint.url, *sparse)) == 0
-        assert len(endpoint.requests) == 6
+        for asked_so_far in (3, 6):
+            assert main(asked(endpoint.url, *sparse)) == 0
+            assert len(endpoint.requests) == asked_so_far
+            lines = capsys.readouterr().out.splitlines()
+            assert [line.split()[0] for line in lines] == ["query", "nothing", "evidence", "answer"]
+            assert lines[1].strip() == "nothing found"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -37,27 +37,6 @@ def shown(messages: tuple[Message, ...]) -> list[tuple[str, str]]:
     return [(message["role"], message["content"]) for message in messages]
 
 
-def test_the_direct_prompt() -> None:
-    episode, policy, shelf = played("direct", "<answer> lek </answer>")
-    assert (episode.prediction, shelf.searched, episode.retrieved) == ("lek", [], ())
-    assert shown(policy.prompts[0]) == [
-        ("system", "Answer the question with a short phrase: a name, a date, a number, yes or no. Write it between "
-                   "<answer> and </answer>, and nothing else."),
-        ("user", f"Question: {QUESTION}"),
-    ]  # fmt: skip
-
-
-def test_the_chain_of_thought_prompt() -> None:
-    episode, policy, shelf = played("cot", f"Tirana is in Albania, which pays in lek. {SAID}")
-    assert (episode.prediction, shelf.searched) == ("lek", [])
-    assert shown(policy.prompts[0]) == [
-        ("system", "Think about the question in a few sentences, then give a short answer: a name, a date, a number, "
-                   "yes or no. Write one paragraph that ends with the words \"So the answer is\" and the answer "
-                   "between <answer> and </answer>."),
-        ("user", f"Question: {QUESTION}\nThink step by step."),
-    ]  # fmt: skip
-
-
 def test_the_one_shot_rag_prompt_holds_what_the_question_found() -> None:
     episode, policy, shelf = played("rag", "<answer> lek </answer>")
     assert shelf.searched == [QUESTION], "the question is searched, and the model is not asked for a query"
@@ -297,12 +276,3 @@ def test_trees_are_not_grown_from_a_profile_that_searches_first(
     command = options(nowhere, questions, world_index, tmp_path / "t", "--prompt.profile", "rag")
     assert main(["generate", *command]) == 2
     assert "profile rag searches before the first step" in capsys.readouterr().err
-
-
-def test_ask_shows_what_the_question_found(world_index: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serve(stopping(writer)) as endpoint:
-        model = ("--base_url", endpoint.url, "--model", "double", "--policy.engine", "openai")
-        assert main(["ask", QUESTION, "--index", str(world_index), *model, "--prompt.profile", "rag"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"question  {QUESTION}"
-    assert [line.split()[0] for line in lines[1:]] == ["1.", "2.", "3.", "answer"]

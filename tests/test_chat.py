@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
@@ -33,12 +32,8 @@ from steprag.policy.client import Model
 from steprag.policy.gate import Gate
 from steprag.records.jsonl import read_records, write_records
 from steprag.types import Feedback, Passage, Prediction, Question, State, Step, Turn
-from tests.chat_parts import WORK, WritingPolicy, chat, scripted
-from tests.fakes import DictRetriever, answer, query
-
-
-def working(**more: Any) -> WritingPolicy:
-    return WritingPolicy(scripted(*WORK), **more)
+from tests.chat_parts import WORK, WritingPolicy, chat, scripted, working
+from tests.fakes import DictRetriever, answer, wait_for
 
 
 def kinds(events: list[dict[str, Any]]) -> list[str]:
@@ -49,13 +44,6 @@ def in_order(events: list[dict[str, Any]]) -> None:
     state = ""
     for event in events:
         state = next_state(state, event)
-
-
-def wait_for(true: Any, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_turn_is_told_step_by_step_and_equals_what_infer_predicts(tmp_path: Path) -> None:
@@ -306,10 +294,6 @@ def test_a_deletion_that_breaks_off_brings_nothing_back(tmp_path: Path) -> None:
     assert [request.id for request in TurnStore(tmp_path).pending] == ["t1"]
 
 
-async def _turns(desk: Desk, *requests: TurnRequest) -> list[LiveTurn]:
-    return [await desk.accept(request) for request in requests]
-
-
 @asynccontextmanager
 async def a_desk(policy: WritingPolicy, **limits: Any) -> AsyncIterator[Desk]:
     """A desk for one turn at a time, without the service around it."""
@@ -323,7 +307,7 @@ async def a_desk(policy: WritingPolicy, **limits: Any) -> AsyncIterator[Desk]:
 def test_a_turn_that_is_stopped_before_its_first_line_frees_its_slot() -> None:
     async def stopped() -> list[str]:
         async with asyncio.timeout(30), a_desk(working()) as desk:
-            turns = await _turns(desk, *(TurnRequest(f"t{n}", f"c{n}", "Which?", "local", 0) for n in range(2)))
+            turns = [await desk.accept(TurnRequest(f"t{n}", f"c{n}", "Which?", "local", 0)) for n in range(2)]
             desk.cancel("t0")
             return [[event async for events in turn.follow() for event in events][-1]["type"] for turn in turns]
 
@@ -399,15 +383,6 @@ def test_a_question_that_leans_on_others_is_rewritten_to_stand_alone(tmp_path: P
     assert [key[0] for key, _ in calls] == ["rewriter", "policy"]
 
 
-def test_a_refused_completion_ends_the_turn_with_its_reason() -> None:
-    with chat(WritingPolicy(scripted(query("Tirana"), "I do not know."))) as served:
-        events = served.whole()
-        step = served.client.get(f"/api/turns/{events[0]['turn']}/steps/1").json()
-    in_order(events)
-    assert (events[-1]["finish"], events[-1]["refused"]) == ("no_action", "I do not know.")
-    assert step["candidates"] == [{"text": "I do not know.", "refused": "no_action"}]
-
-
 def test_a_turn_that_takes_too_long_fails_and_the_next_one_is_played() -> None:
     policy = working(hold=True)
     with chat(policy, at_once=1, seconds=0.1) as served:
@@ -419,17 +394,14 @@ def test_a_turn_that_takes_too_long_fails_and_the_next_one_is_played() -> None:
         assert served.whole(mode="direct")[-1]["finish"] == "answer"
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ({"question": " "}, 422),
-        ({"question": "x" * 9000}, 422),
-        ({"question": "x", "mode": "nosuch"}, 422),
-        ({"question": "x", "extra": 1}, 422),
-        ({"question": "x", "conversation": "../../etc"}, 422),
-        ({"question": "x" * 2_000_000}, 413),
-    ],
-)
+@pytest.mark.parametrize(("body", "status"), [
+    ({"question": " "}, 422),
+    ({"question": "x" * 9000}, 422),
+    ({"question": "x", "mode": "nosuch"}, 422),
+    ({"question": "x", "extra": 1}, 422),
+    ({"question": "x", "conversation": "../../etc"}, 422),
+    ({"question": "x" * 2_000_000}, 413),
+])  # fmt: skip
 def test_bad_requests(body: dict[str, Any], status: int) -> None:
     with chat(working()) as served:
         reply = served.client.post("/api/turns", json=body)
@@ -468,17 +440,12 @@ def _full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-class _journal:
+@contextmanager
+def _journal(folder: Path) -> Iterator[Journal]:
     """The journal of a folder whose service has stopped."""
-
-    def __init__(self, folder: Path) -> None:
-        self._journal = Journal(folder / JOURNAL)
-
-    def __enter__(self) -> Journal:
-        return self._journal
-
-    def __exit__(self, *_: object) -> None:
-        self._journal._db.close()
+    journal = Journal(folder / JOURNAL)
+    yield journal
+    journal._db.close()
 
 
 @dataclass

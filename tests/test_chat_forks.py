@@ -1,18 +1,29 @@
-"""Forks: a person changes a step, or writes the one that was refused or never finished, and the agent goes on."""
+"""Forks: a person changes a step, or writes the one that was refused or never finished, and the agent goes on.
+Questions that lean on earlier ones, where a small model chooses what a pronoun stands for.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from inference.chat.config import ChatConfig
+from inference.chat.memory import ChoiceFormat, names, rewritings
+from inference.chat.serve import SMALL
+from inference.config import config_of
 from steprag.cli import main
 from steprag.records.jsonl import read_records
 from steprag.records.training_rows import HumanPair, Pair
 from steprag.runs.run import open_run
 from steprag.types import Turn
 from tests.chat_parts import WORK, Served, WritingPolicy, chat, scripted
-from tests.fakes import answer, evidence
-from tests.test_chat import in_order, wait_for
+from tests.fakes import answer, evidence, wait_for
+from tests.test_ask import options
+from tests.test_chat import in_order
 
 REFUSED = "I do not know."
 
@@ -81,6 +92,9 @@ def test_a_refused_completion_is_written_by_a_person_and_becomes_a_pair(tmp_path
             told = served.whole()
             assert (told[-1]["finish"], told[-1]["refused"]) == ("no_action", REFUSED)
             turn = told[0]["turn"]
+            in_order(told)
+            step = served.client.get(f"/api/turns/{turn}/steps/2").json()
+            assert step["candidates"] == [{"text": REFUSED, "refused": "no_action"}]
             wrong = served.client.post(f"/api/turns/{turn}/fork", json={"step": 2, "text": "x", "action": "evidence"})
             assert (wrong.status_code, wrong.json()["error"]["code"]) == (422, "wrong_action")
             assert served.client.post(f"/api/turns/{turn}/fork", json={"step": 3, "text": "x"}).status_code == 404
@@ -134,3 +148,65 @@ def test_two_spellings_of_a_question_are_one_question(tmp_path: Path) -> None:
     assert main(["pairs", "people", str(tmp_path / "chat"), "--out", str(tmp_path / "pairs")]) == 0
     report = json.loads((tmp_path / "pairs" / "report.json").read_text())
     assert report["counts"]["changed_steps"] == 2
+
+
+PERU = [("Which country borders Chile?", "Bolivia"), ("What is the capital of Peru?", "Lima")]
+
+
+@pytest.mark.parametrize(("asked", "chosen"), [
+    ("How many people live in it?", ("How many people live in Peru?", "How many people live in Lima?")),
+    ("What are its colours?", ("What are Peru's colours?", "What are Lima's colours?")),
+    ("It uses which currency, and since when does it?", ("Peru uses which currency, and since when does it?",
+                                                         "Lima uses which currency, and since when does it?")),
+    ("Which country has Quito as its capital?", ()),  # "its" stands for what the question itself says
+    ("Who wrote Don Quixote?", ()),
+    ("Which ISO code has it?", ("Which ISO code has Peru?", "Which ISO code has Lima?")),
+])  # fmt: skip
+def test_the_first_pronoun_stands_for_a_name_of_the_last_exchange(asked: str, chosen: tuple[str, ...]) -> None:
+    assert rewritings(PERU, asked) == chosen
+
+
+def test_names_are_what_is_asked_about_and_words_in_capitals() -> None:
+    assert [*names("What is the Chinese yuan?")][0] == "the Chinese yuan"
+    assert "Fort Smith, Arkansas" in [*names("The city of Fort Smith, Arkansas has an airport.")]
+    assert [*names("the lek")] == ["the lek"]
+    assert rewritings([], "And it?") == ()
+    assert len(rewritings([("?", ". ".join(f"Name{place}" for place in range(99)) + ".")], "And it?")) == 16
+
+
+def test_the_engines_grammar_holds_the_lines_and_nothing_else() -> None:
+    lines = ('Who is "Ada"?', "Who is (Bob)? Or C|D\\?")
+    pattern = ChoiceFormat().regex(lines)
+    assert all(re.fullmatch(pattern, line) for line in lines)
+    assert not re.fullmatch(pattern, "Who is Bob?")
+    assert ChoiceFormat().gbnf(lines) == f"root ::= {json.dumps(lines[0])} | {json.dumps(lines[1])}\n"
+
+
+class ChoosingPolicy(WritingPolicy):
+    """Chooses the last of the lines that it may write."""
+
+    async def sample(self, messages: Any, allowed: tuple[str, ...], *, n: int, seed: int) -> Any:
+        self.script = lambda _: allowed[-1]
+        return await super().sample(messages, allowed, n=n, seed=seed)
+
+
+def test_a_small_model_chooses_what_a_pronoun_stands_for(tmp_path: Path) -> None:
+    policy, rewriter = WritingPolicy(lambda messages: answer("Lima")), ChoosingPolicy(lambda messages: "")
+    with chat(policy, tmp_path, rewriter=rewriter, choose=True) as served:
+        first = served.whole("What is the capital of Peru?", mode="direct")
+        more = {"conversation": first[0]["conversation"], "mode": "direct"}
+        told = served.whole("How many people live in it?", **more)
+        assert told[1]["question"] == "How many people live in Lima?"
+        assert served.whole("Who wrote Don Quixote?", **more)[1]["question"] == "Who wrote Don Quixote?"
+    assert rewriter.asked == 1  # without a choice nobody is asked
+
+
+def test_the_shipped_agent_chooses_unless_told_otherwise() -> None:
+    def rewriter(*argv: str) -> tuple[bool, str]:
+        config = config_of(ChatConfig, options(ChatConfig, *argv), shipped=True, beside=SMALL)
+        return config.rewriter.on, config.rewriter.way
+
+    assert rewriter() == (True, "choose")
+    assert rewriter("--rewriter.on", "false") == (False, "write")
+    assert rewriter("--rewriter.on", "true", "--rewriter.model", "big") == (True, "write")
+    assert rewriter("--model", "runs/dpo") == (False, "write")

@@ -1,10 +1,13 @@
-"""The agent as an OpenAI model, by the `openai` package and by hand; who may ask; what the policy's client streams."""
+"""The agent as an OpenAI model: by the `openai` package, by hand, and as Open WebUI 0.12 asks (its requests, recorded);
+who may ask; what links open; what the policy's client streams.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import http.client
 import json
+import re
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -14,15 +17,26 @@ import httpx2
 import openai
 import pytest
 
+from inference.chat.http.openai_api import Reasoning, inert, reasoning_of
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.config.sections import PolicyConfig
 from steprag.errors import PolicyError
 from steprag.policy.client import OpenAIPolicy
 from steprag.policy.replies import whole_reply
-from tests.chat_parts import BEARER, TOKEN, WORK, Served, WritingPolicy, chat, scripted
-from tests.fakes import answer, query
-from tests.streaming import streaming_endpoint
-from tests.test_chat import wait_for, working
+from steprag.types import Passage
+from tests.chat_parts import (
+    BEARER,
+    TOKEN,
+    WORK,
+    Served,
+    WritingPolicy,
+    chat,
+    parsed,
+    scripted,
+    streaming_endpoint,
+    working,
+)
+from tests.fakes import DictRetriever, answer, evidence, query, wait_for
 
 
 def client(served: Served) -> openai.OpenAI:
@@ -85,37 +99,16 @@ def test_a_client_that_leaves_cancels_its_turn(stream: bool) -> None:
         assert served.whole()[-1]["finish"] == "answer"
 
 
-def test_earlier_messages_are_the_history() -> None:
-    seen: list[Any] = []
-    rewriter = WritingPolicy(lambda messages: seen.append(messages) or "What is the currency of Peru?")
-    with chat(WritingPolicy(lambda messages: answer("sol")), rewriter=rewriter) as served:
-        messages: Any = [
-            {"role": "system", "content": "You are a pirate."},
-            {"role": "user", "content": "What is the capital of Peru?"},
-            {"role": "assistant", "content": "Lima"},
-            {"role": "user", "content": [{"type": "text", "text": "And its currency?"}]},
-        ]
-        reply = client(served).chat.completions.create(model="agent", messages=messages)
-        rows = served.client.get("/api/conversations").json()["conversations"]
-    assert "What is the capital of Peru?" in seen[0][1]["content"]
-    assert "pirate" not in seen[0][1]["content"]
-    assert reply.choices[0].message.content == "sol"
-    assert [row["title"] for row in rows] == ["And its currency?"]
-
-
-@pytest.mark.parametrize(
-    ("change", "status"),
-    [
-        ({"model": "gpt-4o"}, 404),
-        ({"messages": []}, 400),
-        ({"messages": [{"role": "assistant", "content": "x"}]}, 400),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400),
-        ({"n": 2}, 400),
-        ({"function_call": {"name": "f"}}, 400),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}, 400),
-        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, 400),
-    ],
-)
+@pytest.mark.parametrize(("change", "status"), [
+    ({"model": "gpt-4o"}, 404),
+    ({"messages": []}, 400),
+    ({"messages": [{"role": "assistant", "content": "x"}]}, 400),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400),
+    ({"n": 2}, 400),
+    ({"function_call": {"name": "f"}}, 400),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}, 400),
+    ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, 400),
+])  # fmt: skip
 def test_what_the_agent_cannot_do_is_refused(change: dict[str, Any], status: int) -> None:
     with chat(working()) as served:
         reply = served.client.post("/v1/chat/completions", json={"model": "agent", "messages": asked(), **change})
@@ -123,35 +116,21 @@ def test_what_the_agent_cannot_do_is_refused(change: dict[str, Any], status: int
     assert reply.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({}, 401),
-        ({"Authorization": "Bearer wrong"}, 401),
-        ({**BEARER, "Host": "evil.example"}, 403),
-        ({**BEARER, "Origin": "http://evil.example"}, 403),
-        ({**BEARER, "Origin": "null"}, 403),
-        ({**BEARER, "Sec-Fetch-Site": "cross-site"}, 403),
-        ({"Cookie": "steprag=forged"}, 401),
-        (BEARER, 200),
-    ],
-)
+@pytest.mark.parametrize(("headers", "status"), [
+    ({}, 401),
+    ({"Authorization": "Bearer wrong"}, 401),
+    ({**BEARER, "Host": "evil.example"}, 403),
+    ({**BEARER, "Origin": "http://evil.example"}, 403),
+    ({**BEARER, "Origin": "null"}, 403),
+    ({**BEARER, "Sec-Fetch-Site": "cross-site"}, 403),
+    ({"Cookie": "steprag=forged"}, 401),
+    (BEARER, 200),
+])  # fmt: skip
 def test_who_may_ask(headers: dict[str, str], status: int) -> None:
     with chat(working()) as served:
         reply = httpx2.get(f"{served.url}/api/info", headers=headers)
     assert reply.status_code == status
     assert "default-src 'none'" in reply.headers["content-security-policy"]
-
-
-def test_the_links_token_becomes_a_cookie_that_is_not_the_token() -> None:
-    with chat(working()) as served, httpx2.Client(base_url=served.url) as browser:
-        assert browser.get("/").status_code == 200
-        assert browser.post("/api/session", json={"token": "wrong"}).status_code == 401
-        reply = browser.post("/api/session", json={"token": TOKEN})
-        assert reply.status_code == 204
-        assert TOKEN not in reply.headers["set-cookie"]
-        assert {"HttpOnly", "SameSite=Strict"} <= set(reply.headers["set-cookie"].split("; "))
-        assert browser.get("/api/info").status_code == 200
 
 
 def test_no_request_names_a_path() -> None:
@@ -196,18 +175,15 @@ def test_a_streamed_reply_is_the_reply_and_is_heard_piece_by_piece() -> None:
     assert requests[0]["seed"] == 3
 
 
-@pytest.mark.parametrize(
-    "chunks",
-    [
-        [chunk("So the")],  # the engine dies in mid-sentence: no finish
-        [chunk("So the"), "not json"],
-        [chunk("So"), {"error": {"message": "out of memory"}}],
-        [chunk("So"), []],
-        [{"choices": {}}, {"choices": ["x"]}],
-        [chunk("x" * 600_000), chunk("x" * 600_000), chunk(None, "stop")],
-        [],
-    ],
-)
+@pytest.mark.parametrize("chunks", [
+    [chunk("So the")],  # the engine dies in mid-sentence: no finish
+    [chunk("So the"), "not json"],
+    [chunk("So"), {"error": {"message": "out of memory"}}],
+    [chunk("So"), []],
+    [{"choices": {}}, {"choices": ["x"]}],
+    [chunk("x" * 600_000), chunk("x" * 600_000), chunk(None, "stop")],
+    [],
+])  # fmt: skip
 def test_a_stream_that_breaks_off_is_one_line(chunks: list[Any]) -> None:
     _, error, _ = stream(lambda _: chunks)
     assert isinstance(error, PolicyError)
@@ -257,3 +233,157 @@ def test_a_thousand_conversations_are_listed_and_their_tokens_forgotten() -> Non
         told = served.events(first["turn"])
         assert told[-1]["finish"] == "answer"
         assert not [event for event in told if event["type"] == "step.delta"]  # told from its record: memory is bounded
+
+
+TITLE = """### Task:
+Generate a concise title summarizing the chat history.
+### Guidelines:
+- Keep it short: 2-4 words is best.
+### Output:
+JSON format: { "title": "your concise title here" }
+### Chat History:
+<chat_history>
+USER: Which currency?
+ASSISTANT: lek
+</chat_history>"""
+DOCUMENTS = """### Task:
+Respond to the user query using the provided context, incorporating inline citations in the format [id].
+### Output:
+Provide a clear and direct response to the user's query.
+
+<context>
+<source id="1" name="notes.txt">Peru uses the sol.</source>
+</context>
+
+Which currency?"""
+
+
+def completed(served: Served, text: str, **more: Any) -> dict[str, Any]:
+    body = {"model": "agent", "messages": [{"role": "user", "content": text}], **more}
+    reply = served.client.post("/v1/chat/completions", json=body)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def test_titles_tags_and_follow_ups_cost_no_turn_and_no_call() -> None:
+    with chat(working()) as served:
+        whole = completed(served, TITLE, stream=False, max_tokens=1000, tools=[])
+        body = {"model": "agent", "messages": [{"role": "user", "content": TITLE}], "stream": True}
+        with served.client.stream("POST", "/v1/chat/completions", json=body) as reply:
+            lines = [line for line in reply.iter_lines() if line]
+        assert served.client.get("/api/conversations").json()["conversations"] == []
+    assert whole["choices"][0]["message"]["content"] == "{}"
+    assert '"content":"{}"' in lines[0]
+    assert lines[-1] == "data: [DONE]"
+    assert served.policy.asked == 0
+
+
+def test_documents_before_a_question_leave_the_question() -> None:
+    with chat(working()) as served:
+        assert completed(served, DOCUMENTS)["choices"][0]["message"]["content"] == "lek"
+        rows = served.client.get("/api/conversations").json()["conversations"]
+    assert [row["title"] for row in rows] == ["Which currency?"]
+
+
+def test_tools_that_a_client_offers_are_ignored_and_said_to_be() -> None:
+    offered = [{"type": "function", "function": {"name": "get_current_timestamp", "parameters": {}}}]
+    with chat(working()) as served:
+        whole = completed(served, "Which currency?", tools=offered, tool_choice="auto", temperature=0.7, user="me")
+        told = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Which currency?"}]
+        body = {"model": "agent", "messages": told, "stream": True}
+        with served.client.stream("POST", "/v1/chat/completions", json=body) as reply:
+            first = next(parsed(reply.iter_lines()))
+    assert whole["choices"][0]["message"]["content"] == "lek"
+    assert whole["steprag"]["ignored"] == ["temperature", "tools"]
+    assert first["steprag"]["ignored"] == ["system"]
+
+
+def test_a_long_history_with_tool_calls_of_another_model_is_read_from_its_end() -> None:
+    old = [{"role": role, "content": f"{role} {n}"} for n in range(150) for role in ("user", "assistant")]
+    messages = [
+        *old,
+        {"role": "system", "content": "You are a pirate."},
+        {"role": "user", "content": "What time is it?"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": {}}]},
+        {"role": "tool", "tool_call_id": "1", "content": "noon"},
+        {"role": "assistant", "content": "It is noon."},
+        {"role": "user", "content": [{"type": "text", "text": "Which currency?"}]},
+    ]
+    seen: list[Any] = []
+    rewriter = WritingPolicy(lambda prompt: seen.append(prompt) or "Which currency has Albania?")
+    with chat(working(), rewriter=rewriter) as served:
+        reply = served.client.post("/v1/chat/completions", json={"model": "agent", "messages": messages})
+        (row,) = served.client.get("/api/conversations").json()["conversations"]
+    assert row["title"] == "Which currency?"
+    assert reply.json()["choices"][0]["message"]["content"] == "lek"
+    assert reply.json()["usage"]["prompt_tokens"] == 50
+    assert "It is noon." in seen[0][1]["content"]
+    assert "pirate" not in seen[0][1]["content"]
+    assert "assistant 149" in seen[0][1]["content"]
+
+
+def test_a_citation_links_to_its_passage_with_the_evidence_marked() -> None:
+    with chat(working()) as served:
+        message = completed(served, "Which currency?")["choices"][0]["message"]
+        links = [one["url_citation"]["url"] for one in message["annotations"]]
+        assert all(link.startswith(f"{served.url}/sources/") for link in links)
+        assert "/sources/Tirana/" in links[0]
+        page = httpx2.get(links[0])  # no token: the link is its own
+        assert page.status_code == 200
+        assert "<mark>Tirana is the capital of Albania</mark>" in page.text
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        for forged in (links[0][:-1] + ("0" if links[0][-1] != "0" else "1"), links[0].partition("?")[0]):
+            assert httpx2.get(forged).status_code == 401
+        number = urlsplit(links[0]).path.rpartition("/")[2]
+        assert httpx2.get(links[0].replace(f"/{number}?", "/2?")).status_code == 401
+        conversation = served.client.get("/api/conversations").json()["conversations"][0]["id"]
+        assert served.client.delete(f"/api/conversations/{conversation}").status_code == 204
+        assert httpx2.get(links[0]).status_code == 404
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_clients_that_show_no_annotations_can_have_links_in_the_answer(stream: bool) -> None:
+    body = {"model": "agent-local+sources", "messages": [{"role": "user", "content": "Which?"}], "stream": stream}
+    with chat(working()) as served:
+        reply = served.client.post("/v1/chat/completions", json=body)
+        assert "agent+sources" in [row["id"] for row in served.client.get("/v1/models").json()["data"]]
+    if stream:
+        told = [one["choices"][0]["delta"].get("content") for one in parsed(iter(reply.text.splitlines()[:-2]))]
+        content = "".join(filter(None, told))
+    else:
+        content = reply.json()["choices"][0]["message"]["content"]
+    assert content.startswith("lek\n\nSources:\n\n1. [Tirana](<http://127.0.0.1:")
+    assert len(content.splitlines()) == 6
+
+
+def test_a_passage_that_attacks_stays_text_on_its_page_and_in_other_clients() -> None:
+    attack = "<img src=x onerror=alert(1)> ![](https://evil.example/?q=1) {title} <script>alert(1)</script>"
+    world = DictRetriever((Passage("1", attack, f"{attack} Tirana is the capital of Albania."),))
+    work = (
+        query("Tirana"),
+        evidence("Tirana is the capital of Albania."),
+        answer("![](https://evil.example/) or 1 < 2 <b>lek</b>"),
+    )
+    with chat(WritingPolicy(scripted(*work)), retriever=world) as served:
+        message = completed(served, "What?")["choices"][0]["message"]
+        page = httpx2.get(message["annotations"][0]["url_citation"]["url"]).text
+    assert message["content"] == "! [](https://evil.example/) or 1 < 2 ‹b>lek‹/b>"
+    assert message["annotations"][0]["url_citation"]["end_index"] == len(message["content"])
+    for text in (message["reasoning"], message["content"]):
+        assert "![" not in text
+    assert "<" not in message["reasoning"]
+    assert re.findall(r"<(?:img|script)[^>]*>", page) == ['<script src="/page/theme.js">']
+    assert "{title}" in page
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 400])
+def test_reasoning_is_the_text_without_tags_however_it_is_cut(size: int) -> None:
+    text = "I need it. So the next query is <query> a<b ![x](http://e/) </query>"
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    events: list[Any] = [{"type": "step.delta", "text": piece} for piece in pieces]
+    told = reasoning_of([*events, {"type": "step.finished"}])
+    assert told == "I need it. So the next query is a‹b ! [x] (http://e/)"
+    lone = Reasoning()
+    written = "".join(lone.of({"type": "step.delta", "text": piece}) for piece in ("<pl", "an>1. Who", "?</plan>"))
+    assert written + lone.of({"type": "step.finished"}) == "plan: 1. Who?\n\n"
+    assert inert("[a](b)") == "[a] (b)"

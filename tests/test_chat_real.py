@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_records
 from steprag.types import Prediction, Turn
 from tests.chat_parts import parsed
+from tests.fakes import descendants, wait_for
 
 pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-the-tests"
@@ -143,28 +143,11 @@ def test_an_engine_that_dies_is_told_and_the_service_stays(index: Path, tmp_path
     with service(index, tmp_path, "--policy.concurrency", "1") as (process, client):
         turn = ask(client, read_questions(atlas.path("test"))[4].question)
         follow(client, turn, most=10)
-        engines = _descendants(process.pid)
+        engines = descendants(process.pid)
         assert engines
         for pid in engines:
             os.kill(pid, signal.SIGKILL)
         assert follow(client, turn)[-1]["type"] == "turn.failed"
         assert follow(client, ask(client, "And now?"))[-1]["type"] == "turn.failed"
         assert client.get("/healthz").status_code == 200
-        deadline = time.monotonic() + 30
-        while client.get("/api/info").json()["playing"] and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert client.get("/api/info").json()["playing"] == 0
-
-
-def _descendants(pid: int) -> list[int]:
-    """Processes that came from this one."""
-    children: list[int] = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            text = stat.read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(text.rpartition(")")[2].split()[1]) == pid:
-            child = int(stat.parent.name)
-            children += [child, *_descendants(child)]
-    return children
+        wait_for(lambda: client.get("/api/info").json()["playing"] == 0)

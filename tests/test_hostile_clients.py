@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import wraps
+from typing import Any
 
 import pytest
 from fastapi import FastAPI, Request
 
-from steprag.web import connections
-from steprag.web.connections import ConnectionBounds, Seldom, bounded_protocol, full_said_once, room
+from steprag.web import listening
+from steprag.web.listening import ConnectionBounds, Seldom, bounded_protocol, full_said_once, room
 
 uvicorn = pytest.importorskip("uvicorn")
 WHOLE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -59,72 +61,66 @@ async def reply(port: int, sent: bytes = WHOLE) -> bytes:
         writer.close()
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(30):
-            await test()
+def bounded(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The test in an event loop, within 30 seconds."""
 
-    asyncio.run(bounded())
+    @wraps(test)
+    def run(**given: bytes) -> None:
+        asyncio.run(asyncio.wait_for(test(**given), 30))
+
+    return run
 
 
-def test_half_headers_make_room_for_whole_requests() -> None:
-    async def test() -> None:
-        async with served(most=8) as port:
-            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
-            for _, writer in held:
-                writer.write(HALF)
-            for _ in range(5):
-                assert (await reply(port)).startswith(b"HTTP/1.1 200")
-            closed = await asyncio.gather(*(reader.read() for reader, _ in held[:30]), return_exceptions=True)
-            assert all(one == b"" or isinstance(one, ConnectionError) for one in closed)
-            for _, writer in held:
-                writer.close()
-
-    run(test)
+@bounded
+async def test_half_headers_make_room_for_whole_requests() -> None:
+    async with served(most=8) as port:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+        for _, writer in held:
+            writer.write(HALF)
+        for _ in range(5):
+            assert (await reply(port)).startswith(b"HTTP/1.1 200")
+        closed = await asyncio.gather(*(reader.read() for reader, _ in held[:30]), return_exceptions=True)
+        assert all(one == b"" or isinstance(one, ConnectionError) for one in closed)
+        for _, writer in held:
+            writer.close()
 
 
 @pytest.mark.parametrize("sent", [b"", HALF, BODY])
-def test_what_stays_unfinished_is_closed(sent: bytes) -> None:
-    async def test() -> None:
-        async with served(header=0.2, body=0.2) as port:
-            assert not (await reply(port, sent)).startswith(b"HTTP/1.1 200")
-            assert (await reply(port)).startswith(b"HTTP/1.1 200")
-
-    run(test)
+@bounded
+async def test_what_stays_unfinished_is_closed(sent: bytes) -> None:
+    async with served(header=0.2, body=0.2) as port:
+        assert not (await reply(port, sent)).startswith(b"HTTP/1.1 200")
+        assert (await reply(port)).startswith(b"HTTP/1.1 200")
 
 
-def test_a_trickle_is_closed_and_a_second_half_header_too() -> None:
-    async def test() -> None:
-        async with served(header=0.4) as port:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(WHOLE)
-            await reader.readuntil(b'"ok"')
-            await asyncio.sleep(0.6)  # idle between requests: not bounded by the header's time
-            with pytest.raises(ConnectionError):
-                while True:
-                    writer.write(b"G")
-                    await writer.drain()
-                    await asyncio.sleep(0.05)
+@bounded
+async def test_a_trickle_is_closed_and_a_second_half_header_too() -> None:
+    async with served(header=0.4) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(WHOLE)
+        await reader.readuntil(b'"ok"')
+        await asyncio.sleep(0.6)  # idle between requests: not bounded by the header's time
+        with pytest.raises(ConnectionError):
+            while True:
+                writer.write(b"G")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        writer.close()
+
+
+@bounded
+async def test_busy_connections_are_not_made_to_go() -> None:
+    async with served(most=4) as port:
+        begun = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        for _, writer in begun:
+            writer.write(BODY)
+        await asyncio.sleep(0.2)
+        refused = await asyncio.gather(*(reply(port) for _ in range(3)), return_exceptions=True)
+        assert all(one == b"" or isinstance(one, ConnectionError) for one in refused)
+        for reader, writer in begun:
+            writer.write(b" body.")
+            assert (await reader.read(64)).startswith(b"HTTP/1.1 200")
             writer.close()
-
-    run(test)
-
-
-def test_busy_connections_are_not_made_to_go() -> None:
-    async def test() -> None:
-        async with served(most=4) as port:
-            begun = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
-            for _, writer in begun:
-                writer.write(BODY)
-            await asyncio.sleep(0.2)
-            refused = await asyncio.gather(*(reply(port) for _ in range(3)), return_exceptions=True)
-            assert all(one == b"" or isinstance(one, ConnectionError) for one in refused)
-            for reader, writer in begun:
-                writer.write(b" body.")
-                assert (await reader.read(64)).startswith(b"HTTP/1.1 200")
-                writer.close()
-
-    run(test)
 
 
 def test_connections_stay_below_the_limit_on_open_files() -> None:
@@ -140,7 +136,7 @@ def test_connections_stay_below_the_limit_on_open_files() -> None:
 
 
 def test_a_full_table_of_files_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    logger, seldom = logging.getLogger(connections.__name__), Seldom()
+    logger, seldom = logging.getLogger(listening.__name__), Seldom()
     logger.addFilter(seldom)
     loop = asyncio.new_event_loop()
     try:

@@ -105,14 +105,10 @@ def place(
         first = web_file(folder, here, encoder, snapshot=str(folder / "snapshot"))
         asyncio.run(one_search(open_retriever(first), QUERY))
         web_file(folder, here, encoder, snapshot="SNAPSHOT", frozen=True).rename(folder / "frozen.yaml")
-    remembering = open_retriever(index, RetrieverConfig(cache=str(folder / "cache.sqlite")))
-    asyncio.run(one_search(remembering, "currency of Albania"))
     with serve(chat_reply()) as endpoint:
         good = Place(folder, endpoint)
         for stage in ("generate", "infer"):
-            assert command(f"{stage} --questions GOOD/questions.jsonl --index GOOD/index --out PATH {MODEL}")(
-                folder / stage, good
-            ) == 0  # fmt: skip
+            assert command(f"{stage} {AGAIN}")(folder / stage, good) == 0
         assert command("pairs --trees GOOD/generate --out PATH --pairs.margin 0.01")(folder / "pairs", good) == 0
         assert command("pairs export --pairs PATH --format proguide --out GOOD/out")(folder / "pairs", good) == 0
         marks = [WrongPair(f"{n}", "q1", "good", "bad", "2026-01-01") for n in (1, 2)]
@@ -169,11 +165,6 @@ def searched(path: Path, place: Place) -> None:
     asyncio.run(one_search(open_retriever(path, RetrieverConfig(links=0.6)), "currency of Albania"))
 
 
-def cached(path: Path, place: Place) -> None:
-    retriever = open_retriever(place.folder / "index", RetrieverConfig(cache=str(path)))
-    asyncio.run(one_search(retriever, "currency of Albania"))
-
-
 def frozen(path: Path, place: Place) -> None:
     file = path.parent / "web.yaml"
     file.write_text((place.folder / "frozen.yaml").read_text().replace("SNAPSHOT", str(path)))
@@ -209,96 +200,60 @@ def loaded_model(path: Path, place: Place) -> None:
     from_pretrained(AutoModelForCausalLM, str(path))
 
 
-VIEW, CHECK = command("view PATH --out OUT"), command("run check PATH")
-AGAIN = "--questions GOOD/questions.jsonl --index GOOD/index --out PATH"
-JUDGE = "--judge.engine openai --judge.model double --judge.base_url URL --judge.retries 0"
-OPENED = several(searched, command("index check --index PATH"))
+def door(thing: str, files: str, *uses: str | Use, sealed: tuple[str, ...] = ()) -> DoorCase:
+    """A door; `files` are its globs, `uses` what reads it: commands (as in `command`) and functions."""
+    read = several(*(command(one) if isinstance(one, str) else one for one in uses))
+    return DoorCase(thing, tuple(files.split()), read, sealed)
+
+
+VIEW, CHECK, CHECK_INDEX = "view PATH --out OUT", "run check PATH", "index check --index PATH"
+AGAIN = f"--questions GOOD/questions.jsonl --index GOOD/index --out PATH {MODEL}"
+JUDGE = "judge --predictions PATH --judge.engine openai --judge.model double --judge.base_url URL --judge.retries 0"
+PAIRS, EVALUATE = "pairs --trees PATH --out OUT", "evaluate --predictions PATH"
 DOORS: dict[str, DoorCase] = {
-    "questions": DoorCase(
-        "questions.jsonl", ("",), command(f"infer --questions PATH --index GOOD/index --out OUT {MODEL}")
+    "questions": door("questions.jsonl", "", f"infer --questions PATH --index GOOD/index --out OUT {MODEL}"),
+    "corpus": door("corpus.jsonl", "", "index build --corpus PATH --out OUT --encoder none"),
+    "index": door("index", "*.* bm25/* links/*", searched, CHECK_INDEX),
+    "index, sealed": door(
+        "index", "[!m]*.* bm25/* links/*", searched, CHECK_INDEX, sealed=(".", "bm25", "links")
     ),
-    "corpus": DoorCase("corpus.jsonl", ("",), command("index build --corpus PATH --out OUT --encoder none")),
-    "index": DoorCase("index", ("*.*", "bm25/*", "links/*"), OPENED),
-    "index, sealed": DoorCase("index", ("[!m]*.*", "bm25/*", "links/*"), OPENED, (".", "bm25", "links")),
-    "trees": DoorCase(
-        "generate/trees.jsonl",
-        ("",),
-        several(command("pairs --trees PATH --out OUT"), command("weave --trees PATH --out OUT"), VIEW),
+    "trees": door("generate/trees.jsonl", "", PAIRS, "weave --trees PATH --out OUT", VIEW),
+    "run of generate": door(
+        "generate", "*.json* *.sqlite", PAIRS, "replay --trees PATH --out OUT",
+        f"plan --questions GOOD/questions.jsonl --like PATH {MODEL}", CHECK, VIEW, f"generate {AGAIN}", sealed=(".",),
     ),
-    "run of generate": DoorCase(
-        "generate",
-        ("*.json*", "*.sqlite"),
-        several(
-            command("pairs --trees PATH --out OUT"),
-            command("replay --trees PATH --out OUT"),
-            command(f"plan --questions GOOD/questions.jsonl --like PATH {MODEL}"),
-            CHECK,
-            VIEW,
-            command(f"generate {AGAIN} {MODEL}"),
-        ),
-        (".",),
+    "run of infer": door(
+        "infer", "*.json* *.sqlite", EVALUATE, "compare GOOD/infer PATH --out OUT", VIEW, f"infer {AGAIN}", JUDGE,
+        sealed=(".",),
     ),
-    "run of infer": DoorCase(
-        "infer",
-        ("*.json*", "*.sqlite"),
-        several(
-            command("evaluate --predictions PATH"),
-            command("compare GOOD/infer PATH --out OUT"),
-            VIEW,
-            command(f"infer {AGAIN} {MODEL}"),
-            command(f"judge --predictions PATH {JUDGE}"),
-        ),
-        (".",),
+    "pairs": door(
+        "pairs", "*.json*", *(f"pairs export --pairs PATH --format {one} --out OUT" for one in FORMATS), VIEW,
+        "plan train --pairs PATH --model GOOD/model", "pairs leakage --pairs PATH --against GOOD/questions.jsonl",
     ),
-    "pairs": DoorCase(
-        "pairs",
-        ("*.json*",),
-        several(
-            *(command(f"pairs export --pairs PATH --format {one} --out OUT") for one in FORMATS),
-            VIEW,
-            command("plan train --pairs PATH --model GOOD/model"),
-            command("pairs leakage --pairs PATH --against GOOD/questions.jsonl"),
-        ),
+    "marks": door("pairs/wrong.jsonl", "", "pairs --trees GOOD/generate --out OUT --filters.marked PATH"),
+    "published pairs": door("out/proguide/RAG_ProGuide.json", "", "pairs import PATH --out OUT"),
+    "chat": door(
+        "chat", "*.json* *.sqlite", EVALUATE, "pairs people PATH --out OUT", VIEW,
+        lambda path, place: TurnStore(path).close(), sealed=(".",),
     ),
-    "marks": DoorCase(
-        "pairs/wrong.jsonl", ("",), command("pairs --trees GOOD/generate --out OUT --filters.marked PATH")
+    "recipe": door("recipe.yaml", "", configured),
+    "profile": door("profile.yaml", "", lambda path, place: load_profile(str(path))),
+    "tools": door("tools.yaml", "", "tools list --index PATH"),
+    "web file": door("web.yaml", "", lambda path, place: open_retriever(path)),
+    "adapter": door(
+        "adapter", "adapter_config.json manifest.json *.safetensors", served_model, "policy convert --adapter PATH"
     ),
-    "published pairs": DoorCase("out/proguide/RAG_ProGuide.json", ("",), command("pairs import PATH --out OUT")),
-    "chat": DoorCase(
-        "chat",
-        ("*.json*", "*.sqlite"),
-        several(
-            command("evaluate --predictions PATH"),
-            command("pairs people PATH --out OUT"),
-            VIEW,
-            lambda path, place: TurnStore(path).close(),
-        ),
-        (".",),
+    "trained adapter": door("adapter", "*.json *.jsonl", VIEW, CHECK),
+    "model": door(
+        "model", "*.json *.safetensors *.jinja", loaded_model, "plan train --model PATH --device cpu"
     ),
-    "recipe": DoorCase("recipe.yaml", ("",), configured),
-    "profile": DoorCase("profile.yaml", ("",), lambda path, place: load_profile(str(path))),
-    "tools": DoorCase("tools.yaml", ("",), command("tools list --index PATH")),
-    "web file": DoorCase("web.yaml", ("",), lambda path, place: open_retriever(path)),
-    "adapter": DoorCase(
-        "adapter",
-        ("adapter_config.json", "manifest.json", "*.safetensors"),
-        several(served_model, command("policy convert --adapter PATH")),
+    "encoder": door(
+        "encoder", "*.json *.safetensors */*.json",
+        "index build --corpus GOOD/corpus.jsonl --encoder PATH --out OUT",
     ),
-    "trained adapter": DoorCase("adapter", ("*.json", "*.jsonl"), several(VIEW, CHECK)),
-    "model": DoorCase(
-        "model",
-        ("*.json", "*.safetensors", "*.jinja"),
-        several(loaded_model, command("plan train --model PATH --device cpu")),
-    ),
-    "encoder": DoorCase(
-        "encoder",
-        ("*.json", "*.safetensors", "*/*.json"),
-        command("index build --corpus GOOD/corpus.jsonl --encoder PATH --out OUT"),
-    ),
-    "web snapshot": DoorCase("snapshot", ("web.sqlite",), frozen),
-    "query cache": DoorCase("cache.sqlite", ("",), cached),
-    "gguf": DoorCase("model.gguf", ("",), served_model),
-}
+    "web snapshot": door("snapshot", "web.sqlite", frozen),
+    "gguf": door("model.gguf", "", served_model),
+}  # fmt: skip
 
 
 @contextmanager

@@ -62,9 +62,6 @@ def endpoint(answer: Answer) -> Iterator[str]:
             else:
                 self.do_POST()
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Quiet."""
-
     with listening(Harmful) as address:
         yield address
 

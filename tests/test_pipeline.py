@@ -1,12 +1,17 @@
-"""Generation and inference end to end, over HTTP, with a scripted policy and a real index of a tiny encoder."""
+"""Generation and inference end to end, over HTTP, with a scripted policy and a real index of a tiny encoder; the index
+beside a results file, which spares the reading and never says what the file does not hold.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -16,18 +21,21 @@ import pytest
 
 import data_generation.generate
 import inference.inference
+from data_generation.tally import Earlier
 from indexes import open_retriever
 from indexes.commands.build import build_index
 from steprag.agent.retriever import Retriever
+from steprag.batch.results import Place, Results, index_of, places_of, read_at
+from steprag.batch.tree_results import TREES
 from steprag.cli import main
 from steprag.config.sections import RetrieverConfig
-from steprag.errors import RetrieverError
-from steprag.records.jsonl import read_records, write_records
+from steprag.errors import DataError, RetrieverError
+from steprag.records.jsonl import dump_line, read_records, write_json, write_records
 from steprag.records.training_rows import Pair, Trajectory
 from steprag.runs.run import read_manifest
 from steprag.scores.metrics import normalise
-from steprag.tree import Failure, Tree
-from steprag.types import Message, Prediction, Question
+from steprag.tree import Failure, Node, Tree
+from steprag.types import Message, Prediction, Question, Usage
 from tests.fakes import QUESTION, WORLD, Endpoint, answer, beginner, chat_reply, listening, options, serve
 from tests.indexing import small
 
@@ -80,14 +88,8 @@ def test_questions_become_trees_pairs_and_scores(
     roots = {
         r["messages"][1]["content"] for r in endpoint.requests[before:] if "\n" not in r["messages"][1]["content"][:-20]
     }
+    assert {request["temperature"] for request in endpoint.requests[before:]} == {0.0}, "greedy unless asked otherwise"
     assert roots <= {node.messages[1]["content"] for tree in grown for node in tree.nodes[:1] if node.messages}
-
-
-def test_episodes_are_greedy_unless_asked_otherwise(
-    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path
-) -> None:
-    assert main(["infer", *options(endpoint, questions, index, tmp_path / "a", "--limit", "1")]) == 0
-    assert {request["temperature"] for request in endpoint.requests} == {0.0}
 
 
 def test_finished_questions_are_not_asked_again(
@@ -501,18 +503,15 @@ def test_a_budget_of_calls_holds_exactly_whatever_is_in_flight(questions: Path, 
             assert len(endpoint.requests) == limit
 
 
-@pytest.mark.parametrize(
-    "usage",
-    [
-        {"prompt_tokens": -9_000, "completion_tokens": 5, "total_tokens": 0},
-        {"prompt_tokens": 10**400, "completion_tokens": 5, "total_tokens": 0},
-        {"prompt_tokens": 10, "completion_tokens": 10**400, "total_tokens": 0},
-        {"prompt_tokens": 0, "completion_tokens": 5, "total_tokens": 5, "prompt_tokens_details": {"cached_tokens": -7}},
-    ],
-)
+@pytest.mark.parametrize(("prompt", "completion", "cached", "code"), [
+    (-9_000, 5, 0, 3), (10**400, 5, 0, 3), (10, 10**400, 0, 3), (0, 5, -7, 3),
+    (0, 5, 7, 0),  # more tokens from the cache than there are end no run
+])  # fmt: skip
 def test_usage_that_can_be_no_count_is_a_broken_reply_that_the_next_start_survives(
-    questions: Path, index: Path, tmp_path: Path, usage: dict[str, Any]
+    questions: Path, index: Path, tmp_path: Path, prompt: int, completion: int, cached: int, code: int
 ) -> None:
+    usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": 0,
+             "prompt_tokens_details": {"cached_tokens": cached}}  # fmt: skip
     answered, out = chat_reply(), tmp_path / "out"
 
     def believed(request: dict[str, Any]) -> tuple[int, object]:
@@ -520,20 +519,143 @@ def test_usage_that_can_be_no_count_is_a_broken_reply_that_the_next_start_surviv
         return status, {**body, "usage": usage}  # pyright: ignore
 
     with serve(believed) as endpoint:
-        assert main(["infer", *options(endpoint, questions, index, out)]) == 3
-        assert {f.reason for f in read_records(out / "failures.jsonl", Failure)} == {"PolicyError"}
+        assert main(["infer", *options(endpoint, questions, index, out)]) == code
+        assert not code or {f.reason for f in read_records(out / "failures.jsonl", Failure)} == {"PolicyError"}
     with serve(answered) as endpoint:
         assert main(["infer", *options(endpoint, questions, index, out)]) == 0
     assert all(value >= 0 for value in json.loads((out / "metrics.json").read_text())["usage"].values())
 
 
-def test_more_cached_tokens_than_prompt_tokens_end_no_run(questions: Path, index: Path, tmp_path: Path) -> None:
-    answered = chat_reply()
+_opened: list[str] = []
+_watching: list[str] = []
 
-    def odd(request: dict[str, Any]) -> tuple[int, object]:
-        details = {"prompt_tokens": 0, "completion_tokens": 5, "total_tokens": 5,
-                   "prompt_tokens_details": {"cached_tokens": 7}}  # fmt: skip
-        return 200, {**answered(request)[1], "usage": details}  # pyright: ignore
 
-    with serve(odd) as endpoint:
-        assert main(["infer", *options(endpoint, questions, index, tmp_path / "out")]) == 0
+def _watch(event: str, arguments: tuple[object, ...]) -> None:
+    """Python's audit hook for files that are opened to be read from their first byte; it cannot be taken away again."""
+    if _watching and event == "open" and arguments[1] in ("r", "rb") and Path(str(arguments[0])).name in _watching:
+        _opened.append(str(arguments[0]))
+
+
+sys.addaudithook(_watch)
+
+
+@contextmanager
+def counted(name: str) -> Iterator[Callable[[], int]]:
+    """How often a file of that name was opened for reading in the block."""
+    _opened.clear()
+    _watching.append(name)
+    try:
+        yield lambda: len(_opened)
+    finally:
+        _watching.clear()
+
+
+def tree(name: str, solved: bool = False) -> Tree:
+    scores = (1.0, 0.0) if solved else (None, None)
+    root = Node(id=0, parent=None, depth=0)
+    leaves = (Node(i, 0, 1, "answer", f"text {i}", f"x{i}", prediction_f1=scores[i - 1]) for i in (1, 2))
+    return Tree(1, Question(name, f"What is {name}? é", ("a",)), "rollouts", Usage(2, 10, 5, 0), (root, *leaves))
+
+
+def filled(path: Path, *names: str) -> Results[Tree]:
+    results = Results(path, TREES)
+    with results.appending() as keep:
+        for name in names:
+            keep(tree(name, solved=name == "b"))
+    return results
+
+
+def test_a_finished_run_is_started_without_reading_its_results(
+    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trees, scored = tmp_path / "trees", tmp_path / "scored"
+    generate = ["generate", *options(endpoint, questions, index, trees)]
+    infer = ["infer", *options(endpoint, questions, index, scored)]
+    assert main(generate) == main(infer) == 0
+    before = json.loads((trees / "manifest.json").read_text())["counts"]
+    with counted("trees.jsonl") as reads:
+        assert main(generate) == 0
+    assert reads() == 0
+    assert json.loads((trees / "manifest.json").read_text())["counts"] == before
+    with counted("predictions.jsonl") as reads:
+        assert main(infer) == 0
+    assert reads() == 1  # to score them
+
+
+def test_a_run_of_an_earlier_version_is_read_once_and_then_not_again(
+    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "trees"
+    command = ["generate", *options(endpoint, questions, index, out)]
+    assert main(command) == 0
+    before, held = (out / "manifest.json").read_text(), index_of(out / "trees.jsonl").read_bytes()
+    index_of(out / "trees.jsonl").unlink()
+    with counted("trees.jsonl") as reads:
+        assert main(command) == 0
+        assert reads() == 1
+        assert main(command) == 0
+        assert reads() == 1
+    assert index_of(out / "trees.jsonl").read_bytes() == held
+    assert json.loads((out / "manifest.json").read_text())["counts"] == json.loads(before)["counts"]
+
+
+def test_what_is_appended_is_found_again(tmp_path: Path) -> None:
+    file = tmp_path / "trees.jsonl"
+    filled(file, "b", "a")
+    again = filled(file, "c")
+    assert [name in again for name in "abcd"] == [True, True, True, False]
+    assert sum(counts["solved"] for counts in again.counts()) == 1
+    for place in places_of(file, TREES):
+        assert read_at(place, file, Tree).question.id == place.id
+    again.put_in_order(["a", "b"])
+    assert [each.question.id for each in read_records(file, Tree)] == ["a", "b", "c"]
+    assert [(p.id, p.line) for p in read_records(index_of(file), Place)] == [("a", 1), ("b", 2), ("c", 3)]
+    with counted("trees.jsonl") as reads:
+        assert len(Results(file, TREES)) == 3
+        assert reads() == 0
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda file: index_of(file).write_bytes(index_of(file).read_bytes()[:-30]),
+        lambda file: index_of(file).write_bytes(index_of(file).read_bytes()[:40]),
+        lambda file: index_of(file).write_text("<html>"),
+        lambda file: index_of(file).write_bytes(index_of(file).read_bytes().replace(b'"version":1', b'"version":0')),
+        lambda file: file.write_text(file.read_text() + dump_line(tree("d")) + "\n"),
+        lambda file: file.write_text(dump_line(tree("d")) + "\n\n" + dump_line(tree("a")) + "\n"),
+        lambda file: file.unlink(),
+    ],
+    ids=["torn index", "one torn line", "a web page", "an older version", "a line more", "another file", "no file"],
+)
+def test_an_index_that_does_not_hold_is_made_anew(tmp_path: Path, harm: Callable[[Path], object]) -> None:
+    file = tmp_path / "trees.jsonl"
+    filled(file, "b", "a")
+    old = index_of(file).stat().st_mtime_ns
+    harm(file)
+    if file.exists() and b"version" in index_of(file).read_bytes()[-20:]:
+        os.utime(file, ns=(old + 10**9, old + 10**9))  # a clock of the file system may be coarse
+    there = [each.question.id for each in read_records(file, Tree)] if file.exists() else []
+    results = filled(file, "e")
+    assert [p.id for p in places_of(file, TREES)] == [*there, "e"]
+    results.put_in_order(["e"])
+    assert [each.question.id for each in read_records(file, Tree)] == ["e", *there]
+    assert [p.start for p in places_of(file, TREES)][:2] == [0, len(dump_line(tree("e")).encode()) + 1][
+        : len(there) + 1
+    ]
+
+
+def test_a_line_that_is_no_result_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "trees.jsonl"
+    file.write_text(dump_line(tree("a")) + '\n\n{"id":"b"}\n')
+    with pytest.raises(DataError, match=r"trees\.jsonl:3: Tree: format"):
+        Results(file, TREES)
+
+
+def test_an_earlier_run_is_found_behind_blank_lines_and_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "trees.jsonl"
+    file.write_text("\n" + dump_line(tree("a")) + "\n\n" + dump_line(tree("b")) + "\n")
+    write_json(tmp_path / "manifest.json", {})
+    assert Earlier([tmp_path]).mark(tree("b")).known == (1, 2)
+    assert [p.line for p in places_of(file, TREES)] == [2, 4]
+    assert not index_of(file).exists()

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +37,7 @@ from steprag.experiments.reproduce import one_kind, run_stages, search, the_ques
 from steprag.experiments.stages import Pipeline, Stage, stage
 from steprag.records.jsonl import read_records, write_json
 from steprag.types import Question
+from tests.fakes import descendants, wait_for
 
 
 def compared(em: float, low: float, high: float, better_from: float, p: float = 0.03) -> dict[str, Any]:
@@ -252,34 +252,27 @@ def test_the_times_of_interrupted_stages_are_added_up(tmp_path: Path, monkeypatc
     }
 
 
-def test_a_search_that_others_were_built_from_is_not_begun_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("limits", "cut", "begun"), [
+    ((1, 1, 2), None, ["1", "2"]),  # others were built from it: the same command does not begin it again
+    ((1, 2, 2, 2), 2, ["1", "2", "2"]),  # begun again and cut off, it is not finished
+])  # fmt: skip
+def test_a_search_is_begun_again_by_another_command_or_where_it_was_cut_off(
+    limits: tuple[int, ...], cut: int | None, begun: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran: list[list[str]] = []
-    monkeypatch.setattr(steprag.experiments.stages, "run", lambda argv: ran.append(argv) or PART_DONE)
-    (tmp_path / "x").mkdir()
-    for limit in (1, 1, 2):
-        Pipeline(tmp_path).run(stage(tmp_path / "x", "generate", limit=limit))
-    assert [argv[2] for argv in ran] == ["1", "2"]
-
-
-def test_a_search_that_is_begun_again_and_cut_off_is_not_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran: list[list[str]] = []
+    ran: list[str] = []
 
     def run(argv: list[str]) -> int:
-        ran.append(argv)
-        if len(ran) == 2:
+        ran.append(argv[2])
+        if len(ran) == cut:
             raise StepragError("cut off")
-        return 0
+        return PART_DONE
 
     monkeypatch.setattr(steprag.experiments.stages, "run", run)
     (tmp_path / "x").mkdir()
-    for limit in (1, 2, 2, 2):
+    for limit in limits:
         with suppress(StepragError):
             Pipeline(tmp_path).run(stage(tmp_path / "x", "generate", limit=limit))
-    assert [argv[2] for argv in ran] == ["1", "2", "2"]
+    assert ran == begun
 
 
 class Held(Pipeline):
@@ -291,9 +284,9 @@ class Held(Pipeline):
         self.meet = threading.Barrier(meet, timeout=30)
 
     def run(self, stage: Stage, cores: Sequence[int] = ()) -> None:
+        self.held.append((stage.command, set(cores)))
         if stage.command == "first":
             self.meet.wait()  # none passes where the others cannot come
-        self.held.append((stage.command, set(cores)))
 
 
 def test_two_lanes_work_at_once_on_cores_of_their_own(tmp_path: Path) -> None:
@@ -344,25 +337,13 @@ def test_ctrl_c_ends_what_runs_in_the_lanes(tmp_path: Path) -> None:
         "Serving(out, 2).together([serve, serve, [Stage(out / 'never', 'doctor', ('',))]])\n"
     )
     process = subprocess.Popen([sys.executable, script], start_new_session=True, stderr=subprocess.PIPE)
-    wait_until(lambda: len(descendants(process.pid)) >= 4)
+    wait_for(lambda: len(descendants(process.pid)) >= 4)
     children = descendants(process.pid)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert b"KeyboardInterrupt" in said
     assert not (tmp_path / "never").exists(), "what waited for a lane is not begun"
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
-
-
-def descendants(pid: int) -> list[int]:
-    children = [int(word) for file in Path(f"/proc/{pid}/task").glob("*/children") for word in file.read_text().split()]
-    return children + [each for child in children for each in descendants(child)]
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
 
 
 def test_time_by_the_clock_counts_what_overlaps_once() -> None:

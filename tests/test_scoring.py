@@ -24,16 +24,7 @@ from steprag.records.jsonl import read_records, write_records
 from steprag.runs.run import read_manifest
 from steprag.tree import Tree
 from steprag.types import Message, Question, Sample, State
-from tests.fakes import (
-    QUESTION,
-    BelievingPolicy,
-    DictRetriever,
-    Endpoint,
-    believing_reply,
-    chat_reply,
-    options,
-    serve,
-)
+from tests.fakes import QUESTION, BelievingPolicy, DictRetriever, Endpoint, believing_reply, chat_reply, options, serve
 from tests.models import make_llama
 
 TEXTS = [
@@ -103,15 +94,18 @@ class Transformers:
 def scored(reply: Reply, engine: str, text: str = ANSWER, retries: int = 0, **described: str) -> Sample:
     """What a policy behind an endpoint that answers so says of `text`."""
 
+    with serve(reply, **described) as endpoint:
+        return told_by(text, engine=engine, base_url=endpoint.url, model="double", retries=retries)
+
+
+def told_by(text: str = ANSWER, **config: Any) -> Sample:
+    """What a policy of that configuration says of `text`."""
+
     async def ask() -> Sample:
-        config = PolicyConfig.model_validate(
-            {"engine": engine, "base_url": endpoint.url, "model": "double", "retries": retries}
-        )
-        async with open_policy(config, TRANSCRIPT) as policy:
+        async with open_policy(PolicyConfig(**config), TRANSCRIPT) as policy:
             return await policy.score(PROMPT, text)
 
-    with serve(reply, **described) as endpoint:
-        return asyncio.run(ask())
+    return asyncio.run(ask())
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "transformers"])
@@ -129,12 +123,7 @@ def test_llamacpp_tells_the_numbers_of_transformers() -> None:
     from steprag.engines.weights import base_weights
 
     truth = Transformers(Path(base_weights(resolve_model("smollm2-135m-instruct"))))
-
-    async def ask() -> Sample:
-        async with open_policy(PolicyConfig(concurrency=1), TRANSCRIPT) as policy:
-            return await policy.score(PROMPT, ANSWER)
-
-    told, right = asyncio.run(ask()).completions[0].logprobs or (), truth.score(PROMPT, ANSWER)
+    told, right = told_by(concurrency=1).completions[0].logprobs or (), truth.score(PROMPT, ANSWER)
     assert len(told) == len(right)
     assert sum(told) == pytest.approx(sum(right), abs=0.7)
 
@@ -165,15 +154,8 @@ def test_vllm_tells_the_numbers_of_transformers(llama: Path) -> None:
         vllm_program()
     except ConfigError as error:
         pytest.skip(str(error))
-    truth = Transformers(llama)
-
-    async def ask() -> Sample:
-        config = PolicyConfig(engine="vllm", model=str(llama), concurrency=2, context=512)
-        async with open_policy(config, TRANSCRIPT) as policy:
-            return await policy.score(PROMPT, ANSWER)
-
-    told, right = asyncio.run(ask()).completions[0].logprobs or (), truth.score(PROMPT, ANSWER)
-    assert told == pytest.approx(right, abs=0.1)
+    told = told_by(engine="vllm", model=str(llama), concurrency=2, context=512).completions[0].logprobs
+    assert told == pytest.approx(Transformers(llama).score(PROMPT, ANSWER), abs=0.1)
 
 
 @pytest.mark.parametrize(

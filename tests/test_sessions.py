@@ -61,9 +61,6 @@ def router(replicas: list[Endpoint]) -> Iterator[tuple[Endpoint, Seen]]:
             self.end_headers()
             self.wfile.write(data)
 
-        def log_message(self, format: str, *args: object) -> None:
-            del format, args
-
     with listening(Handler) as address:
         yield Endpoint(f"{address}/v1", []), seen
 

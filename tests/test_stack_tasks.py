@@ -21,8 +21,7 @@ from steprag.atlas import TaskEpisode
 from steprag.cli import main
 from steprag.errors import ConfigError
 from steprag.experiments.stack_arms import ARMS, Arm, StackProof, StackSizes, stack, transcript, write_worked
-from steprag.experiments.stack_proof import CONTEXTS, DEPTH, asked_of, scores
-from steprag.experiments.stack_report import did
+from steprag.experiments.stack_proof import CONTEXTS, DEPTH, asked_of, did, scores
 from steprag.experiments.stages import Contender
 from steprag.records.inputs import read_passages, read_questions
 from steprag.records.jsonl import read_json, read_records, write_records

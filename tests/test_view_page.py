@@ -1,17 +1,30 @@
-"""The viewer's page in a real Chromium: by pointer and keyboard, on big trees, growing folders and hostile files."""
+"""The viewer's page in a real Chromium: by pointer and keyboard, on big trees, growing folders and hostile files; its
+quality figures, the ways between a tree and its pairs, and the replay of a search, which shows what it knew then.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from data_generation.config import GenerateConfig
+from data_generation.expand import Searcher, make_searcher
+from data_generation.growth import SearchTree, finished, root_only
+from data_generation.search import run_wave, verdict
+from steprag.agent.environment import Environment
+from steprag.agent.profiles import load_profile
 from steprag.cli import main
+from steprag.config.load import load_config
+from steprag.tree import Tree
+from steprag.types import Question
 from tests.browser import browser, page_in, violations
+from tests.fakes import QUESTION, BelievingPolicy, DictRetriever
 from tests.viewing import (
     MARKUP,
     SHIPPED,
@@ -26,6 +39,8 @@ from tests.viewing import (
     viewer,
 )
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
 
@@ -299,13 +314,6 @@ def test_one_file_opens_from_the_disk(browser: Browser, tmp_path: Path, runs: li
         page.wait_for_selector(".chart canvas")
 
 
-def test_the_shipped_file_opens_as_it_is(browser: Browser) -> None:
-    with viewer(SHIPPED) as link, page_in(browser) as page:
-        page.goto(link)
-        page.wait_for_selector(".node-pane .raw")
-        assert page.inner_text(".shown") == "100 trees"
-
-
 ROWS_ON_THE_WAY = """async () => {
   const { useRows } = await import("/page/loading.js");
   const { html } = await import("/page/html.js");
@@ -370,3 +378,237 @@ def test_every_row_of_a_list_of_a_million_can_be_reached(browser: Browser, link:
         page.evaluate("document.getElementById('long').scrollTop = 1e9")
         expect(page.locator("#long .row").last).to_have_text("999999")
         expect(page.locator("#long .row").last).to_be_in_viewport()
+
+
+LONG = 60_000
+"""Milliseconds that the first figures of a process may take on a busy machine: the libraries come with them."""
+
+
+@pytest.fixture(scope="module")
+def few_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Shipped trees, their pairs, and two runs of inference."""
+    return usual_runs(tmp_path_factory.mktemp("runs"), 3, ["sol", "lek", "the old lek", "sol"])
+
+
+@pytest.fixture(scope="module")
+def few_link(few_runs: list[Path]) -> Iterator[str]:
+    yield from link_to(*few_runs)
+
+
+def cells(page: Page, table: str, row: str) -> list[str]:
+    """The cells of a row of the table with that label."""
+    rows = page.locator(f"[aria-label='{table}'] tr")
+    return rows.filter(has=page.get_by_role("rowheader", name=row, exact=True)).locator("td").all_inner_texts()
+
+
+def hovered(page: Page, node: int | None) -> bool:
+    """Whether the page comes to show that node's card; it allows no eval, so we ask it again and again."""
+    asked = "document.querySelector('canvas').stage.scene.hovered"
+    for _ in range(100):
+        if page.evaluate(asked) == node and page.evaluate("document.querySelector('canvas').stage.frame") == 0:
+            return True
+        page.wait_for_timeout(100)
+    return False
+
+
+def test_every_figure_of_two_runs(browser: Browser, few_link: str, few_runs: list[Path], tmp_path: Path) -> None:
+    assert main(["compare", str(few_runs[2]), str(few_runs[3]), "--out", str(tmp_path)]) == 0
+    told = json.loads((tmp_path / "compare.json").read_text())["quality"]["after"]
+    with page_in(browser) as page:
+        at(page, few_link, "#/after/quality")
+        page.wait_for_selector("text=ROUGE-L", timeout=LONG)
+        assert len(cells(page, "Figures of the answers", "ROUGE-L")) == 3  # the run, n, what it means
+        page.select_option("select >> nth=1", "before")
+        expect(page.locator("thead >> nth=0")).to_contain_text("after less before")
+        for name, figure in told["figures"].items():
+            before, after, gain, n, means = cells(page, "Figures of the answers", figure["label"])
+            scale = 100 if figure["unit"] == "share" else 1
+            assert float(after.split()[0]) == pytest.approx(scale * figure["value"], abs=0.051), name
+            assert float(gain.split()[0]) == pytest.approx(scale * told["gains"][name]["value"], abs=0.051), name
+            assert before
+            assert str(figure["n"]) in n
+            assert means == figure["definition"]
+        assert page.locator(".chart").count() == 5  # over time, and four lengths
+        assert page.evaluate("document.querySelectorAll('*').length") < 500
+
+
+def test_an_error_leads_to_its_predictions(browser: Browser, few_link: str) -> None:
+    with page_in(browser) as page:
+        at(page, few_link, "#/after/quality//before")
+        page.wait_for_selector("[aria-label=Errors] tr", timeout=LONG)
+        assert cells(page, "Errors", "more words")[:2] == ["0 0.0 %", "1 25.0 %"]
+        page.focus("text=more words")
+        page.keyboard.press("Enter")
+        expect(page.locator(".shown")).to_have_text("1 of 4 predictions")
+        expect(page.locator("#predictions .row")).to_contain_text("the old lek")
+        page.click("text=Every figure, with n, interval and definition")
+        page.wait_for_selector("[aria-label=Errors] tr", timeout=LONG)
+
+
+def test_a_search_tells_how_its_completions_follow_the_grammar(browser: Browser, few_link: str) -> None:
+    with page_in(browser) as page:
+        at(page, few_link, "#/trees/quality")
+        page.wait_for_selector(".figures tbody tr")
+        rows = page.locator("[aria-label='Completions of trees.jsonl by action'] tbody tr").all_inner_texts()
+        assert {row.split()[0] for row in rows} >= {"query", "evidence", "answer"}
+        expect(page.locator("main")).to_contain_text("completions in 3 trees (95 % interval")
+
+
+def test_from_a_step_to_its_pair_and_back(browser: Browser, few_link: str) -> None:
+    with page_in(browser) as page:
+        at(page, few_link, "#/pairs/pairs/0.1")
+        page.wait_for_selector(".two-sides ins")
+        place = page.url
+        page.click("text=/node \\d+ in its tree/ >> nth=0")
+        page.wait_for_selector(".siblings >> text=in pairs")
+        page.focus("text=in pairs >> nth=0")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".two-sides ins")
+        assert page.url == place
+
+
+def test_the_words_of_a_node_stand_beside_it(browser: Browser, few_link: str) -> None:
+    with page_in(browser) as page:
+        at(page, few_link, "#/trees/trees/1")
+        page.wait_for_selector(".node-pane .raw")
+        x, y = page.evaluate("""() => {
+          const { view, scene, canvas } = document.querySelector("canvas").stage;
+          const box = canvas.getBoundingClientRect();
+          return [box.x + scene.shape.x[1] * view.scale + view.x, box.y + scene.shape.y[1] * view.scale + view.y];
+        }""")
+        before = page.locator("canvas").screenshot()
+        page.mouse.move(x, y)
+        assert hovered(page, 1)
+        assert page.locator("canvas").screenshot() != before
+        page.mouse.move(5, 5)
+        assert hovered(page, None)
+
+
+def test_the_file_to_mail_has_the_figures_and_the_ways(browser: Browser, few_runs: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "all.html"
+    assert main(["view", *map(str, few_runs), "--out", str(out)]) == 0
+    with page_in(browser) as page:
+        page.goto(f"{out.as_uri()}#/after/quality//before")
+        page.wait_for_selector("text=ROUGE-L", timeout=LONG)
+        assert cells(page, "Figures of the answers", "F1")[2] == "-8.3 -75.0 to +50.0"
+        page.goto(f"{out.as_uri()}#/before/quality//after")  # the file holds one way round: the page turns it
+        expect(page.locator("thead >> nth=0")).to_contain_text("before less after")
+        assert cells(page, "Figures of the answers", "F1")[2] == "+8.3 -50.0 to +75.0"
+        page.goto(f"{out.as_uri()}#/pairs/pairs/0.1")
+        page.click("text=/node \\d+ in its tree/ >> nth=0")
+        page.click("text=in pairs >> nth=0")
+        page.wait_for_selector(".two-sides ins")
+        page.goto(f"{out.as_uri()}#/trees/trees/1/3")
+        page.click("text=Rewards under every rule")
+        page.wait_for_selector(".every-rule tbody tr")
+        page.press(".replay input", "Home")
+        expect(page.locator(".replay-told")).to_contain_text("The question alone")
+
+
+Moment = tuple[int, list[int], list[float | None]]
+"""How many nodes there were, their visits and their values."""
+SEARCHES: dict[str, dict[str, Any]] = {
+    "outcomes": {"search.children": 3},
+    "in two requests": {"search.children": 4, "search.siblings": 2},
+    "belief": {"search.children": 3, "search.score": True, "reward.name": "gain"},
+    "not played on": {"search.play": False, "search.children": 3},
+}
+
+
+def grown(name: str, **keys: Any) -> tuple[Tree, list[Moment]]:
+    """A search of one leaf at a time, and what it knew after each iteration."""
+    fixed = {"search.rollouts": 12, "search.extra": 0, "search.wave": 1, "search.hopeless": None, "seed": 3}
+    config = load_config(GenerateConfig, None, {**fixed, **keys})
+    policy = BelievingPolicy()
+    world = Environment(load_profile("transcript"), DictRetriever(), 3, config.episode.depth)
+    searcher = make_searcher(world, policy, None, config, policy if config.search.score else None)
+    growth = root_only(Question(name, QUESTION, ("lek", "Albanian lek")), world)
+    moments = list(asyncio.run(_iterated(growth, searcher)))
+    ended = verdict(growth, config.search, config.tree)
+    assert ended is not None
+    return finished(growth, ended), moments
+
+
+async def _iterated(growth: SearchTree, searcher: Searcher) -> list[Moment]:
+    moments = []
+    while not verdict(growth, searcher.config.search, searcher.config.tree):
+        await run_wave(growth, searcher)
+        known = growth.nodes
+        means = [node.total / node.visits if node.visits else None for node in known]
+        moments.append((len(known), [node.visits for node in known], means))
+    return moments
+
+
+@pytest.fixture(scope="module")
+def searches() -> dict[str, tuple[Tree, list[Moment]]]:
+    return {name: grown(name, **keys) for name, keys in SEARCHES.items()}
+
+
+@pytest.fixture(scope="module")
+def page(searches: Any, browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    run = made_run(tmp_path_factory.mktemp("grown") / "run", *(tree for tree, _ in searches.values()))
+    with viewer(run, SHIPPED) as link, page_in(browser) as page:
+        page.goto(link)
+        page.wait_for_selector(".node-pane .raw")
+        yield page
+
+
+MOMENTS = """async ([run, line]) => {
+  const { growthOf, momentAt } = await import("/page/growth.js");
+  const tree = await (await fetch(`/api/tree?run=${run}&line=${line}`)).json();
+  const growth = growthOf(tree);
+  const at = (id) => momentAt(growth, tree.nodes, id);
+  return {
+    ...growth, said: tree.iterations, visits: tree.nodes.visits, value: tree.nodes.value,
+    ends: growth.iterations.map((one) => ({ ...one, ...at(one.last) })), last: at(tree.nodes.visits.length - 1),
+  };
+}"""
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_each_iteration_shows_what_the_search_knew(page: Page, searches: Any, name: str) -> None:
+    tree, moments = searches[name]
+    told = page.evaluate(MOMENTS, ["run", 1 + list(searches).index(name)])
+    assert (told["whole"], told["late"]) == (True, 0)
+    # an iteration whose completions were all known already made no node, so nothing of it is in the tree
+    made = [(now, before) for before, now in zip([(1, [], []), *moments], moments, strict=False) if now[0] > before[0]]
+    assert len(told["ends"]) == len(made)
+    for end, ((count, visits, values), (before, _, _)) in zip(told["ends"], made, strict=True):
+        assert (end["first"], end["last"]) == (before, count - 1)
+        assert end["leaf"] == tree.nodes[before].parent
+        assert end["visits"][:count] == visits
+        assert end["values"][:count] == pytest.approx(values, abs=1e-9)
+        assert not any(end["visits"][count:])
+
+
+def test_the_last_moment_is_the_tree(page: Page) -> None:
+    """Of the shipped trees too, which say nothing of how they grew."""
+    for line in (1, 2, 50):
+        told = page.evaluate(MOMENTS, ["trees", line])
+        assert told["whole"]
+        assert len(told["ends"]) <= told["said"]
+        for moment in (told["last"], told["ends"][-1]):
+            assert moment["visits"] == told["visits"]
+            assert moment["values"] == told["value"]
+
+
+def test_the_page_goes_through_a_search_by_keyboard(page: Page) -> None:
+    page.goto(page.url.split("#")[0] + "#/run/trees/1")
+    page.wait_for_selector(".replay")
+    page.press(".replay input", "Home")
+    assert "The question alone" in page.inner_text(".replay-told")
+    assert page.locator("#steps .row").count() == 1
+    page.press("[aria-label='An iteration on']", "Enter")
+    told = page.inner_text(".replay-told")
+    assert told.startswith("Iteration 1 of ")
+    assert "expanded the question" in told
+    assert "Backed up:" in told
+    page.press(".replay input", "ArrowRight")
+    assert "It is under way" in page.inner_text(".replay-told")
+    page.press("[aria-label='An iteration back']", "Enter")
+    assert page.inner_text(".replay-told") == told
+    page.click(".replay-told button >> nth=-1")
+    assert "then" in page.inner_text(".node-pane .facts")
+    page.press(".replay input", "End")
+    assert page.inner_text(".replay-told").startswith("Iteration 5 of 5 ")
+    assert "then" not in page.inner_text(".node-pane .facts")

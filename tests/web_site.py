@@ -125,9 +125,6 @@ def web() -> Iterator[Web]:
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, format: str, *args: object) -> None:
-            del format, args
-
     with listening(Handler) as address:
         here.address = address
         yield here

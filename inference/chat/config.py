@@ -9,14 +9,7 @@ from pydantic import Field, model_validator
 from inference.config import GreedyConfig
 from steprag.agent.open import SERVED as SERVED_KEYS
 from steprag.config.load import StageConfig
-from steprag.config.sections import (
-    EpisodeConfig,
-    PolicyConfig,
-    Positive,
-    PromptConfig,
-    RetrieverConfig,
-    Section,
-)
+from steprag.config.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig, Section
 
 SERVED = frozenset(SERVED_KEYS)
 

@@ -28,6 +28,8 @@ SPACED = ("roberta", "gpt2")
 """Types of models whose first word is read as one behind a space, as the package does."""
 BATCH = 64
 """Pairs of texts at a time."""
+DIGITS = 6
+"""Of a score. The digits behind them differ with the number of threads, and 1 has to be 1 for Wilson's interval."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +105,16 @@ class BertScorer:
         filled = counted.any(1) & other_counted.any(1)
         return [
             TextMatch(p, r, 2 * p * r / (p + r)) if there and p + r else TextMatch(0.0, 0.0, 0.0)
-            for p, r, there in zip(precision.tolist(), recall.tolist(), filled.tolist(), strict=True)
+            for p, r, there in zip(_rounded(precision), _rounded(recall), filled.tolist(), strict=True)
         ]
 
 
 def _mean(values: Any, counted: Any) -> Any:
     return (values * counted).sum(1) / counted.sum(1).clamp(min=1)
+
+
+def _rounded(values: Any) -> list[float]:
+    return [round(value, DIGITS) for value in values.tolist()]
 
 
 def _folder(model: str) -> Path:

@@ -15,7 +15,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from inference.scoring.plots import draw
 from inference.scoring.runs_compared import (
     Scored,
     check_alike,
@@ -28,7 +27,7 @@ from inference.scoring.runs_compared import (
     shared,
 )
 from inference.scoring.scores import HARNESS, mean
-from inference.scoring.tables import by_group, main_table, quality_tables
+from inference.scoring.tables import by_group, draw, main_table, quality_tables
 from steprag.cli import guarded
 from steprag.config.load import parse_arguments
 from steprag.console.plots import can_draw

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from steprag.experiments.options import ProofOptions, size
+from steprag.experiments.options import ProofOptions, ProofSizes, size
 from steprag.experiments.stages import Contender
 from steprag.records.jsonl import read_json
 
@@ -57,7 +57,7 @@ pairs would teach to answer early (docs/figures/results-shipped-start.md).
 
 
 @dataclass(frozen=True)
-class Sizes:
+class Sizes(ProofSizes):
     """How much of everything."""
 
     demos: int = size(20, 0, "worked episodes that the warm start learns; 0: the shipped adapter", 0)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from steprag.engines.launch import vllm_is_for_cpus
 from steprag.engines.threads import fast_dtype, usable_cores
 from steprag.errors import ConfigError
 from steprag.experiments.stages import RECIPES
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
-S = TypeVar("S", bound="DataclassInstance")
+@dataclass(frozen=True)
+class ProofSizes:
+    """How much of everything; every field is made by `size`."""
+
+
+S = TypeVar("S", bound=ProofSizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +42,7 @@ def size(usual: int, quick: int, words: str, least: int = 1) -> Any:
 
 
 def proof_parser(prog: str, description: str, out: str, report: str, sizes: type[S]) -> argparse.ArgumentParser:
-    """The options that both proofs have; `sizes` has `size` fields."""
+    """The options that both proofs have; `sizes` has its own."""
     parser = argparse.ArgumentParser(prog=prog, description=description)
     parser.add_argument("--out", default=out, metavar="DIR", help=f"folder of the runs [{out}]")
     where = f"where the report goes, its plots beside it [DIR/{report}]"

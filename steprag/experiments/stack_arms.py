@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steprag.atlas import TaskEpisode
-from steprag.experiments.options import ProofOptions, size
+from steprag.experiments.options import ProofOptions, ProofSizes, size
 from steprag.records.jsonl import read_records, write_records
 
 Step = dict[str, object]
@@ -80,7 +80,7 @@ BASE, STACKED = ARMS[:2]
 
 
 @dataclass(frozen=True)
-class StackSizes:
+class StackSizes(ProofSizes):
     """How much of everything."""
 
     episodes: int = size(300, 6, "worked episodes that every arm learns from")

@@ -20,9 +20,8 @@ from steprag.runs.run import now
 from steprag.tree import Tree
 from steprag.view.folders import FILES, RunFolder
 from steprag.view.listing import Listing
-from steprag.view.quality import CLOCKS, quality_of
-from steprag.view.scored import ScoredRuns
-from steprag.view.trees import TreeReader, node_of, node_told, roles, skeleton
+from steprag.view.quality import CLOCKS, ScoredRuns, quality_of
+from steprag.view.trees import node_of, node_told, roles, skeleton, tree_reader
 
 SLICE = 0.25
 """Seconds that a request reads on in a file that is not wholly listed."""
@@ -52,7 +51,7 @@ class Answers:
 
     def __init__(self, folders: dict[str, RunFolder]) -> None:
         self.folders = folders
-        self._trees = TreeReader()
+        self._trees = tree_reader()
         self._scored = ScoredRuns()
         self._quality: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
 
@@ -231,7 +230,7 @@ class Answers:
 
     def _tree(self, at: Address) -> tuple[Listing[Tree], Place, Tree, str]:
         listing, place = self._place(at)
-        return listing, place, *self._trees.tree(listing, place)
+        return listing, place, *self._trees(listing, place)
 
 
 def _run_told(run: RunFolder) -> dict[str, Any]:

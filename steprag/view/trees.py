@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
-from cachetools import LRUCache
+from cachetools import LRUCache, cached
 
 from steprag.agent.grammar import Grammar
 from steprag.batch.database import Database
@@ -21,23 +22,17 @@ KEPT = 4
 """Trees that are kept in memory, the last ones looked at."""
 
 
-class TreeReader:
-    """Reads trees by run and line; the last few stay in memory, so that nodes open at once."""
+def tree_reader() -> Callable[[Listing[Tree], Place], tuple[Tree, str]]:
+    """What reads a tree and the text of its line; the last few stay in memory, so that nodes open at once."""
 
-    def __init__(self) -> None:
-        self._kept: LRUCache[Any, tuple[Tree, str]] = LRUCache(KEPT)
-        self._lock = threading.Lock()
+    def key(listing: Listing[Tree], place: Place) -> tuple[Any, ...]:
+        return listing.path, listing.generation, place.start, place.length
 
-    def tree(self, listing: Listing[Tree], place: Place) -> tuple[Tree, str]:
-        """The tree and the text of its line. Raises DataError."""
-        key = (listing.path, listing.generation, place.start, place.length)
-        with self._lock:
-            found = self._kept.get(key)
-        if found is None:
-            found = listing.read(place), listing.line_at(place)
-            with self._lock:
-                self._kept[key] = found
-        return found
+    @cached(LRUCache(KEPT), key, threading.Lock())
+    def tree(listing: Listing[Tree], place: Place) -> tuple[Tree, str]:
+        return listing.read(place), listing.line_at(place)
+
+    return tree
 
 
 def roles(grammar: Grammar) -> dict[str, str]:

@@ -1,14 +1,24 @@
-"""The socket that a service listens on, the token that it wants, and uvicorn behind both."""
+"""The socket that a service listens on, the token that it wants, and uvicorn behind both.
+
+uvicorn bounds neither half a header nor half a body: a client that sends a byte now and then would hold a connection
+for ever, and as many as there are file descriptors stop the service before any token is looked at. So every part of a
+request has its time, and where no more connections fit, the one that has waited longest without a request makes room.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import resource
 import socket
+import time
+from dataclasses import dataclass, field
 from typing import Any
 
+import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from steprag.errors import ConfigError
 from steprag.net.hosts import is_loopback
@@ -18,6 +28,19 @@ KEEP_ALIVE = 65
 
 QUEUE = 1024
 """Clients whose connections the kernel holds until they are accepted."""
+HEADER_SECONDS = 20.0
+"""From the connection, or from a later request's first byte, to the end of the header."""
+BODY_SECONDS = 60.0
+"""From the header to the end of the body."""
+READ_SECONDS = 60.0
+"""Seconds without reading its reply after which a client counts as gone."""
+MOST = 2048
+"""Connections at once, where the system allows so many."""
+_OTHER_FILES = 48
+"""File descriptors that a service needs beside its connections."""
+_SELDOM = 10.0
+"""Seconds between two log lines that say the same."""
+log = logging.getLogger(__name__)
 
 
 def token_in(token_env: str, host: str) -> str | None:
@@ -31,16 +54,12 @@ def token_in(token_env: str, host: str) -> str | None:
 async def serve_app(app: ASGIApp, listening: socket.socket, *, grace: int) -> None:
     """Serves until a signal comes; requests that are under way then have `grace` seconds to end.
 
-    Connections are bounded in number and time (`steprag.web.connections`).
+    Connections are bounded in number and time (`BoundedProtocol`).
     """
-    import uvicorn
-
-    from steprag.web import connections
-
-    most, at_once = connections.room()
+    most, at_once = room()
     settings = uvicorn.Config(
         app,
-        http=connections.bounded_protocol(connections.ConnectionBounds(most)),
+        http=bounded_protocol(ConnectionBounds(most)),
         backlog=at_once,  # asyncio accepts so many before it looks at the first
         log_level="warning",
         access_log=False,
@@ -48,10 +67,10 @@ async def serve_app(app: ASGIApp, listening: socket.socket, *, grace: int) -> No
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=grace,
     )
-    for name in ("uvicorn.error", connections.__name__):
-        logging.getLogger(name).addFilter(connections.Seldom())
+    for name in ("uvicorn.error", __name__):
+        logging.getLogger(name).addFilter(Seldom())
     logging.getLogger("uvicorn.error").addFilter(_no_news)
-    asyncio.get_running_loop().set_exception_handler(connections.full_said_once)
+    asyncio.get_running_loop().set_exception_handler(full_said_once)
     server = uvicorn.Server(settings)
     asyncio.get_running_loop().call_soon(_deepen, server, listening)
     await server.serve(sockets=[listening])
@@ -68,3 +87,121 @@ def _deepen(server: Any, listening: socket.socket) -> None:
         listening.listen(QUEUE)
     elif not server.should_exit:
         asyncio.get_running_loop().call_later(0.05, _deepen, server, listening)
+
+
+def room() -> tuple[int, int]:
+    """Connections at once, and how many may be accepted in one go, within the limit on open files (`ulimit -n`)."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    files = MOST + 512 if files == resource.RLIM_INFINITY else files
+    at_once = max(8, min(64, files // 8))
+    return max(8, min(MOST, files - at_once - _OTHER_FILES)), at_once
+
+
+@dataclass(frozen=True)
+class ConnectionBounds:
+    """What the connections of one service share. `idle`: those without a request, the longest so first."""
+
+    most: int
+    header: float = HEADER_SECONDS
+    body: float = BODY_SECONDS
+    idle: dict[Any, None] = field(default_factory=dict)
+
+
+_Base: Any = AutoHTTPProtocol
+
+
+class BoundedProtocol(_Base):
+    """uvicorn's HTTP protocol with the bounds of its service; `bounded_protocol` makes one for each."""
+
+    bounds: ConnectionBounds
+    _timer: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+    _part: str | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > self.bounds.most:
+            leaving = next(iter(self.bounds.idle), self)
+            self.bounds.idle.pop(leaving, None)
+            leaving.transport.abort()
+        if not transport.is_closing():
+            self._enter("header")
+
+    def data_received(self, data: bytes) -> None:
+        if not self._working and self._part is None:
+            self._enter("header")
+        super().data_received(data)
+        if self._working:
+            self._enter("body" if self.cycle.more_body else None)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._working and not self.transport.is_closing():
+            self._enter(None)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stalled is None:
+            self._stalled = self.loop.call_later(READ_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stalled = _cancelled(self._stalled)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer, self._stalled = _cancelled(self._timer), _cancelled(self._stalled)
+        self.bounds.idle.pop(self, None)
+        super().connection_lost(exc)
+
+    @property
+    def _working(self) -> bool:
+        """Whether a request's header is there and its reply not yet."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _enter(self, part: str | None) -> None:
+        """Begins the time of the header or the body; ends it where there is neither to wait for."""
+        if self._working:
+            self.bounds.idle.pop(self, None)
+        else:
+            self.bounds.idle.setdefault(self)
+        if part != self._part:
+            _cancelled(self._timer)
+            seconds = self.bounds.header if part == "header" else self.bounds.body
+            self._part, self._timer = part, self.loop.call_later(seconds, self.transport.abort) if part else None
+
+
+def _cancelled(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
+
+
+def bounded_protocol(bounds: ConnectionBounds) -> type[asyncio.Protocol]:
+    """The protocol of a service with these bounds."""
+    return type("ServiceProtocol", (BoundedProtocol,), {"bounds": bounds})
+
+
+class Seldom(logging.Filter):
+    """Lets a message through once in a while: strangers decide how often one is due, and logs fill disks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the message was not said within the last seconds."""
+        kind = record.exc_info[0] if record.exc_info else None
+        message, now = f"{kind} {record.getMessage()[:200]}", time.monotonic()
+        if now - self._said.get(message, -_SELDOM) >= _SELDOM:
+            self._said = {message: now} if len(self._said) > 100 else {**self._said, message: now}
+            return True
+        return False
+
+
+def full_said_once(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """The event loop's handler of errors. asyncio logs a traceback each time that no descriptor is left to accept a
+    connection, hundreds a second; this says it in one line, which `Seldom` keeps rare.
+    """
+    if str(context.get("message", "")).startswith("socket.accept() out of system resource"):
+        log.warning("no file descriptor is left for new connections; ulimit -n allows more")
+    else:
+        loop.default_exception_handler(context)

@@ -109,15 +109,10 @@ def failed(message: str, code: str) -> Event:
     return {"type": "turn.failed", "message": message, "code": code}
 
 
-def cancelled() -> Event:
-    """Someone ended the turn."""
-    return {"type": "turn.cancelled"}
-
-
 def end_of(turn: Turn) -> Event:
     """The last event of a turn that ended."""
     if turn.finish == "cancelled":
-        return cancelled()
+        return {"type": "turn.cancelled"}
     if turn.finish == "failed":
         return failed(turn.error or "", "failed")
     return finished(turn.finish, turn.usage, turn.seconds, turn.refused)

@@ -54,7 +54,8 @@ async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
     seen = await _seen(chat, calls, request)
     live.publish(events.question(request.asked, seen))
     teller = _Teller(live, chat.environment(request.mode).retriever)
-    agent = calls.agent(Agent(chat.environment(request.mode), _heard(chat.policy, teller)))
+    heard = replace(chat.policy, policy=HeardPolicy(chat.policy.policy, teller.heard))
+    agent = calls.agent(Agent(chat.environment(request.mode), heard))
     state = agent.environment.start(seen)
     if request.given:
         state = await agent.environment.opened(state)  # as in the turn that it forks
@@ -94,24 +95,17 @@ async def _seen(chat: ChatAgent, calls: QuestionCalls, request: TurnRequest) -> 
     return await rewriter.standalone(policy, lately, request.asked, seed=chat.seed)
 
 
-def _heard(policy: Model, teller: _Teller) -> Model:
-    return replace(policy, policy=HeardPolicy(policy.policy, teller.heard))
-
-
 async def _ended(request: TurnRequest, episode: Episode, environment: Environment, live: LiveTurn) -> Turn:
     """The turn of a finished episode; its answer is published."""
     if episode.prediction is not None:
         live.publish(await answer_event(episode.state, environment))
     state = episode.state
-    found = tuple(row for place, row in enumerate([*state.earlier, state.passages]) if _led(environment, state, place))
+    states = (State(state.question, state.steps[:place]) for place in range(len(state.steps) + 1))
+    rows = zip([*state.earlier, state.passages], states, strict=False)
+    found = tuple(row for row, there in rows if environment.searched(there))  # else no search led there
     return turn_of(request, question=state.question, steps=state.steps, passages=found, usage=episode.usage,
                    finish=episode.finish, prediction=episode.prediction, refused=episode.refused or None,
                    seconds=live.seconds)  # fmt: skip
-
-
-def _led(environment: Environment, state: State, place: int) -> bool:
-    """Whether a search led to the state that had `place` steps."""
-    return environment.searched(State(state.question, state.steps[:place]))
 
 
 def turn_of(request: TurnRequest, *, passages: tuple[Any, ...] = (), **fields: Any) -> Turn:

@@ -17,14 +17,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from inference.predictions import TURNS
-from steprag.records.jsonl import (
-    LineJournal,
-    drop_torn_line,
-    dump_line,
-    from_dict,
-    lines_of,
-    written_whole,
-)
+from steprag.records.jsonl import LineJournal, drop_torn_line, dump_line, from_dict, lines_of, written_whole
 from steprag.records.training_rows import HumanPair
 from steprag.types import Feedback, Step, Turn, omitted
 
