@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -169,9 +170,9 @@ def _made_once(target: Path, fill: Callable[[Path], None], *, current: Callable[
 
 
 def _replaced(target: Path, fill: Callable[[Path], None]) -> None:
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    temporary = target.with_name(f".{target.name}-{secrets.token_hex(8)}")
+    temporary.mkdir()
     try:
-        temporary.chmod(0o755)
         fill(temporary)
         if target.exists():
             stale = Path(tempfile.mkdtemp(prefix=".stale-", dir=target.parent))
