@@ -12,7 +12,6 @@ import hashlib
 import io
 import json
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -170,9 +169,9 @@ def _made_once(target: Path, fill: Callable[[Path], None], *, current: Callable[
 
 
 def _replaced(target: Path, fill: Callable[[Path], None]) -> None:
-    temporary = target.with_name(f".{target.name}-{secrets.token_hex(8)}")
-    temporary.mkdir()
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
+        shutil.copymode(target.parent, temporary)
         fill(temporary)
         if target.exists():
             stale = Path(tempfile.mkdtemp(prefix=".stale-", dir=target.parent))
