@@ -18,7 +18,6 @@ from typing import Any
 if not __package__:  # run as a file: Python looks beside it first, where `inference` would be this file
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from steprag.batch.working import Work
 
 from indexes import open_retriever
 from inference.best_of import Scorer, by_critic, by_vote, check_sampling, critic_of, play

@@ -279,6 +279,19 @@ def test_verdicts_and_deletions_leave_other_lines_and_the_event_loop_alone(tmp_p
     assert (golden["t4"], golden["t6"], golden["t8"]) == (("y",), ("x",), ())
 
 
+def test_verdicts_at_once_count_one_after_the_other(tmp_path: Path) -> None:
+    write_records(tmp_path / "turns.jsonl", [kept_turn(0, "c")])
+
+    async def judged() -> None:
+        store = TurnStore(tmp_path)
+        await asyncio.gather(store.judge("t0", Feedback(False, "lek")), store.judge("t0", Feedback(False)))
+        store.close()
+
+    asyncio.run(judged())
+    (kept,) = read_records(tmp_path / "turns.jsonl", Turn)
+    assert (kept.feedback, kept.golden_answers) == (Feedback(False, "lek"), ("lek",))
+
+
 def test_a_deletion_that_breaks_off_brings_nothing_back(tmp_path: Path) -> None:
     store = TurnStore(tmp_path)
 
@@ -317,7 +330,7 @@ def test_a_turn_that_is_stopped_before_its_first_line_frees_its_slot() -> None:
 def test_a_turn_accepted_while_its_conversation_is_deleted_goes_with_it() -> None:
     async def deleted() -> None:
         async with asyncio.timeout(30), a_desk(working(hold=True)) as desk:
-            (first,) = await _turns(desk, TurnRequest("t0", "c", "Which?", "local", 0))
+            first = await desk.accept(TurnRequest("t0", "c", "Which?", "local", 0))
             await asyncio.sleep(0.01)
             deletion = asyncio.create_task(desk.forget("c"))
             await asyncio.sleep(0)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lazy_loader
 import pyarrow.parquet
 import pytest
 import yaml
@@ -78,6 +80,14 @@ def test_verls_reward_is_our_f1_of_the_last_answer() -> None:
     said = "<answer> sol </answer> No: <answer> Lek </answer>"
     assert score(data_source="x", solution_str=said, ground_truth=truth, extra_info={}) == 1.0
     assert score(data_source="x", solution_str="Lek", ground_truth=truth, extra_info={}) == 0.0
+
+
+def test_verls_environment_needs_one_package_for_the_reward(tmp_path: Path) -> None:
+    (tmp_path / "lazy_loader").symlink_to(Path(lazy_loader.__file__).parent)
+    paths, file = [str(ROOT), str(tmp_path)], str(VERL / "reward.py")
+    code = f"import sys, runpy; sys.path[:0] = {paths}; runpy.run_path({file!r})"
+    done = subprocess.run([sys.executable, "-IS", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_verls_tool_asks_our_service(monkeypatch: pytest.MonkeyPatch) -> None:

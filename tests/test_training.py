@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,13 +17,14 @@ import pytest
 import training.trl.sft
 from steprag.cli import guarded
 from steprag.config.load import load_config
-from steprag.engines.models import adapter_hash
+from steprag.engines.models import ModelFiles, adapter_hash
 from steprag.errors import ConfigError, DataError
 from steprag.runs.run import read_manifest
 from tests.training_parts import lines, messages, pair_row, reply, tensors, train, train_until_killed, write
 from training.checks import check_keys, check_recipe
 from training.config import TrainConfig
 from training.job import Job, Outcome
+from training.model import save_merged, save_policy
 from training.rows import data_files, read_training
 from training.train import main
 
@@ -147,6 +150,29 @@ def test_model_without_chat_template_is_refused_before_a_folder_is_made(
     assert train(base, pairs, tmp_path / "out", "sft") == 2
     assert "base has no chat template; train an instruct model" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644)])
+def test_checkpoints_have_the_permissions_that_the_umask_leaves(mask: int, mode: int, tmp_path: Path) -> None:
+    tokenizer: Any = SimpleNamespace(save_pretrained=lambda folder: None)
+    policy, files = SimpleNamespace(save_pretrained=private_weights), ModelFiles("base", hub="nobody/base")
+    policy.merge_and_unload = lambda: policy
+    before = os.umask(mask)
+    try:
+        save_policy(policy, tokenizer, files, tmp_path)
+        save_merged(policy, tokenizer, files, tmp_path)
+    finally:
+        os.umask(before)
+    saved = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(saved) == 4
+    assert {path.stat().st_mode & 0o777 for path in saved} == {mode}
+    assert (tmp_path / "merged").stat().st_mode & 0o777 == 0o777 & ~mask
+
+
+def private_weights(folder: Path) -> None:
+    """What transformers leaves: safetensors makes its files private."""
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").touch(0o600)
 
 
 def test_adapter_of_another_hub_model_is_refused(

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -153,7 +153,8 @@ def freeze_below(policy: nn.Module, layers: int | None) -> None:
 @contextmanager
 def _saving(folder: Path) -> Iterator[Path]:
     """A folder below `folder` to write into; what is left of it goes with the block."""
-    temporary = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
+    temporary = folder / f".saving-{secrets.token_hex(8)}"
+    temporary.mkdir()
     try:
         yield temporary
     finally:
@@ -173,7 +174,7 @@ def save_merged(policy: Any, tokenizer: PreTrainedTokenizerBase, files: ModelFil
     with _saving(folder) as made:
         policy.merge_and_unload().save_pretrained(made)
         _save_tokenizer(tokenizer, files, made)
-        made.chmod(0o755)
+        _as_the_umask_leaves_them(made)
         shutil.rmtree(folder / "merged", ignore_errors=True)  # of a run that was cut off
         os.replace(made, folder / "merged")
 
@@ -187,9 +188,15 @@ def adopt(made: Path, tokenizer: PreTrainedTokenizerBase, files: ModelFiles, fol
         base = files.name if files.embedded or files.hf is None else str(files.hf)
         write_json(adapter, {**read_json(adapter), "base_model_name_or_path": base})
     _save_tokenizer(tokenizer, files, folder)
+    _as_the_umask_leaves_them(made)
     for path in sorted(weights, key=lambda path: path.name in ("adapter_config.json", "config.json")):
-        path.chmod(0o644)  # safetensors makes its files private
         os.replace(path, folder / path.name)
+
+
+def _as_the_umask_leaves_them(made: Path) -> None:
+    """safetensors makes its files private; they get the permissions of the configuration beside them."""
+    for path in made.glob("*.safetensors"):
+        shutil.copymode(next(made.glob("*config.json")), path)
 
 
 def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:

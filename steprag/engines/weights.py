@@ -167,7 +167,7 @@ def _made_once(target: Path, fill: Callable[[Path], None], *, current: Callable[
 def _replaced(target: Path, fill: Callable[[Path], None]) -> None:
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        temporary.chmod(0o755)
+        shutil.copymode(target.parent, temporary)
         fill(temporary)
         if target.exists():
             stale = Path(tempfile.mkdtemp(prefix=".stale-", dir=target.parent))

@@ -110,6 +110,7 @@ class TurnStore:
 
     def __init__(self, folder: Path | None) -> None:
         self._files = _Files(folder) if folder else None
+        self._judging = asyncio.Lock()
         self._turns: dict[str, Turn] = {}
         self._accepted: dict[str, TurnRequest] = {}
         self._conversations: dict[str, dict[str, Turn | TurnRequest]] = {}
@@ -157,14 +158,16 @@ class TurnStore:
         """Keeps a person's feedback on a turn. The answer that they call right becomes its golden answer; "wrong"
         without an answer keeps the one given before.
         """
-        turn = self._turns[turn_id]
-        if turn.feedback and not feedback.right:
-            feedback = replace(feedback, answer=feedback.answer or turn.feedback.answer)
-        right = feedback.answer or (turn.prediction if feedback.right else None)
-        judged = replace(turn, feedback=feedback, golden_answers=(right,) if right else ())
-        await self._do(lambda files: files.turns.change({turn_id: judged}))
-        if turn_id in self._turns:
-            self._turns[turn_id] = self._conversations[turn.conversation][turn_id] = judged
+        async with self._judging:  # a verdict builds on the one before it
+            if (turn := self._turns.get(turn_id)) is None:  # deleted meanwhile
+                return
+            if turn.feedback and not feedback.right:
+                feedback = replace(feedback, answer=feedback.answer or turn.feedback.answer)
+            right = feedback.answer or (turn.prediction if feedback.right else None)
+            judged = replace(turn, feedback=feedback, golden_answers=(right,) if right else ())
+            await self._do(lambda files: files.turns.change({turn_id: judged}))
+            if turn_id in self._turns:
+                self._turns[turn_id] = self._conversations[turn.conversation][turn_id] = judged
 
     async def prefer(self, pair: HumanPair) -> None:
         """Keeps a step that a person preferred."""
