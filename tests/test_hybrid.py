@@ -29,9 +29,8 @@ from indexes.commands.build import build_index
 from indexes.corpora.readers import open_source
 from indexes.folder.addon import write_add_on
 from indexes.folder.manifest import read_index_manifest
-from indexes.ranking.fusion import HybridSearcher, fuse_ranks, fuse_scores
 from indexes.ranking.rankings import Asked, Ranking
-from indexes.ranking.rerank import RerankedSearcher
+from indexes.ranking.searchers import HybridSearcher, RerankedSearcher, fuse_ranks, fuse_scores
 from indexes.rows.passage_store import PassageStore, write_passages
 from steprag.cli import guarded
 from steprag.config.sections import RetrieverConfig

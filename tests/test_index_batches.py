@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from indexes.folder.sealing import Built
-from indexes.ranking.dense import DenseSearcher
 from indexes.ranking.rankings import VectorIndex
+from indexes.ranking.searchers import DenseSearcher
 from indexes.retrieval import folder_retriever
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.rows.passage_store import PassageStore, write_passages

@@ -15,9 +15,8 @@ import pytest
 
 import indexes.commands.build
 from indexes.commands.build import build_index
-from indexes.encoding.work import MARKS
 from indexes.folder.manifest import read_index_manifest
-from indexes.rows.vector_file import VECTORS
+from indexes.rows.vector_file import MARKS, VECTORS
 from steprag.errors import ConfigError, DataError
 from tests.indexing import PASSAGES, ask, small, write_corpus
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from indexes.commands.build import build_index
-from indexes.encoding.work import MARKS
-from indexes.rows.vector_file import VECTORS
+from indexes.encoding import shards
+from indexes.rows.vector_file import MARKS, VECTORS
 from steprag.errors import ConfigError, StepragError
 from tests.indexing import small, write_corpus
 from tests.ray_parts import MARK, needs_ray
@@ -84,13 +84,11 @@ class Deadly:
 def test_passages_that_kill_every_process_end_the_build_in_one_line(
     corpus: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from indexes.encoding import ray_shards
-
-    class DeadlySlot(ray_shards.EncodingSlot):
+    class DeadlySlot(shards.EncodingSlot):
         def _loaded(self) -> Deadly:  # pyright: ignore[reportIncompatibleMethodOverride]
             return Deadly()
 
-    monkeypatch.setattr(ray_shards, "EncodingSlot", DeadlySlot)
+    monkeypatch.setattr(shards, "EncodingSlot", DeadlySlot)
     with pytest.raises(StepragError, match="died 4 times over the same passages"):
         build_index(str(corpus), tmp_path / "i", small(encoder, shard_rows=SHARD, device="cpu", ray=1))
 
@@ -98,17 +96,15 @@ def test_passages_that_kill_every_process_end_the_build_in_one_line(
 def test_a_node_without_the_encoder_and_a_device_by_number_are_one_line(
     corpus: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from indexes.encoding import ray_shards
-
     with pytest.raises(ConfigError, match="--device cuda:0,cuda:1 with --ray"):
         build_index(str(corpus), tmp_path / "i", small(encoder, shard_rows=SHARD, device="cuda:0,cuda:1", ray=1))
 
-    class ElsewhereSlot(ray_shards.EncodingSlot):
-        def _loaded(self) -> ray_shards.Encoder:
+    class ElsewhereSlot(shards.EncodingSlot):
+        def _loaded(self) -> shards.Encoder:
             os.chdir("/")
             self._work = type(self._work)(**{**vars(self._work), "encoder_folder": Path("no-such-folder")})
             return super()._loaded()
 
-    monkeypatch.setattr(ray_shards, "EncodingSlot", ElsewhereSlot)
+    monkeypatch.setattr(shards, "EncodingSlot", ElsewhereSlot)
     with pytest.raises(ConfigError, match="a node of the cluster has no encoder at no-such-folder"):
         build_index(str(corpus), tmp_path / "i", small(encoder, shard_rows=SHARD, device="cpu", ray=1))

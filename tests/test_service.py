@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 
 from indexes import open_retriever
+from indexes.config import LimitsConfig
 from indexes.ranking.rankings import DECIMALS, Asked, Ranking, ranking
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.remote import RemoteRetriever
 from indexes.rows.passage_store import PassageStore, write_passages
 from indexes.service.api import Served, create_app
-from indexes.service.config import LimitsConfig
 from steprag.cli import guarded
 from steprag.config.sections import RetrieverConfig
 from steprag.errors import ConfigError, RetrieverError

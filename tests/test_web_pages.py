@@ -16,8 +16,8 @@ from indexes.web.config import WebConfig
 from indexes.web.extraction import Extractor, Page
 from indexes.web.pages import Pages
 from indexes.web.providers import WebResult
+from indexes.web.retriever import likely, pieces, plain
 from indexes.web.snapshot import SeenPage
-from indexes.web.texts import likely, pieces, plain
 from steprag.agent.retriever import url_of
 from tests.web_site import HITS, HTML, QUERY, TIRANA, Web, drip, search, texts, web_file
 

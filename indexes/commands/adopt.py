@@ -21,7 +21,7 @@ from indexes.corpora.readers import open_source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EncoderSpec
 from indexes.folder.manifest import INDEX, CorpusFacts, IndexFacts, identity
-from indexes.folder.sealing import Begun, Built, Sealed, seal, shown
+from indexes.folder.sealing import Begun, Built, seal, shown
 from indexes.folder.whole import building, link
 from indexes.rows.passage_store import PassageStore, passage_text
 from indexes.vectors.index_types import ADOPTED, read_faiss
@@ -66,15 +66,11 @@ def adopt_index(faiss_file: Path, corpus: str, out: Path, config: IndexConfig) -
         link(faiss_file, folder / INDEX)
         kind = type_of(index)
         facts = IndexFacts(kind, {} if kind == "flat" else {"class": type(index).__name__})
-        result = Sealed(
-            identity=identity(corpus_hash, spec, facts),
-            encoder=spec,
-            corpus=CorpusFacts(corpus, corpus_hash, taken.rows, taken.skipped),
-            index=facts,
-            measured=checked,
-            origin=f"{ADOPTED}: {faiss_file.name}",
+        wanted, stood = identity(corpus_hash, spec, facts), CorpusFacts(corpus, corpus_hash, taken.rows, taken.skipped)
+        origin = f"{ADOPTED}: {faiss_file.name}"
+        manifest = seal(
+            folder, begun, wanted, spec, stood, facts, measured=checked, config=config.model_dump(), origin=origin
         )
-        manifest = seal(folder, result, config.model_dump(), begun)
     return Built(out, manifest, reused=False)
 
 

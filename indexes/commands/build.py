@@ -28,8 +28,7 @@ from indexes.corpora.source import Source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import NONE, EncoderSpec
 from indexes.encoding.runtimes import check_backend
-from indexes.encoding.shards import encode_shards
-from indexes.encoding.work import Work
+from indexes.encoding.shards import Work, encode_shards
 from indexes.folder.addon import add_ons
 from indexes.folder.manifest import (
     BUILT,
@@ -42,7 +41,7 @@ from indexes.folder.manifest import (
     identity,
     read_index_manifest,
 )
-from indexes.folder.sealing import Begun, Built, Sealed, seal, shown
+from indexes.folder.sealing import Begun, Built, seal, shown
 from indexes.folder.whole import building, link, restore
 from indexes.rows.passage_store import OFFSETS, PASSAGES, SKIPPED
 from indexes.rows.vector_file import VECTORS, VectorFile
@@ -114,15 +113,12 @@ def _build(order: _Order, out: Path, replaced: bool, vectors_from: Path | None) 
     with building(out, state) as folder:
         taken = _given(order, folder, giver) if giver else _taken_in(order, folder)
         facts, measured = _indexed(order, folder, taken) if order.spec.dense else (IndexFacts(SPARSE, {}), {})
-        result = Sealed(
-            identity=order.wanted,
-            encoder=order.spec,
-            corpus=CorpusFacts(order.source.name, order.wanted["corpus"], taken.rows, taken.skipped),
-            index=facts,
-            measured=measured,
-            origin=read_index_manifest(giver).origin if giver else BUILT,
+        stood = CorpusFacts(order.source.name, order.wanted["corpus"], taken.rows, taken.skipped)
+        origin = read_index_manifest(giver).origin if giver else BUILT
+        told = config.model_dump()
+        manifest = seal(
+            folder, begun, order.wanted, order.spec, stood, facts, measured=measured, config=told, origin=origin
         )
-        manifest = seal(folder, result, config.model_dump(), begun)
         if not order.spec.dense:
             add_bm25(folder, manifest, config.bm25)  # an index of BM25 alone appears with it, or not at all
     return manifest

@@ -52,7 +52,7 @@ def check_folder(folder: Path, sample: int = SAMPLE) -> dict[str, Any]:
 
 
 def _check_count(folder: Path, manifest: IndexManifest) -> None:
-    index = open_index(folder, manifest)
+    index = open_index(folder, manifest.index, manifest.corpus.rows, manifest.encoder.dimension)
     if index.ntotal != manifest.corpus.rows:
         raise DataError(folder, f"holds {index.ntotal} vectors, the manifest says {manifest.corpus.rows}")
 

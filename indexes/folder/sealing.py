@@ -43,19 +43,10 @@ class Begun:
     clock: float = field(default_factory=time.monotonic)
 
 
-@dataclass(frozen=True)
-class Sealed:
-    """What a build knows of its index, beside the files in its folder."""
-
-    identity: dict[str, Any]
-    encoder: EncoderSpec
-    corpus: CorpusFacts
-    index: IndexFacts
-    measured: dict[str, Any]
-    origin: str = BUILT
-
-
-def seal(folder: Path, result: Sealed, config: dict[str, Any], begun: Begun) -> IndexManifest:
+def seal(
+    folder: Path, begun: Begun, identity: dict[str, Any], encoder: EncoderSpec, corpus: CorpusFacts, index: IndexFacts,
+    *, measured: dict[str, Any], config: dict[str, Any], origin: str = BUILT,
+) -> IndexManifest:  # fmt: skip
     """Hashes the folder's files and writes the manifest, with which the folder is an index; returns it as written.
 
     What belongs to no index, such as the marks of a build or what a killed one left, is deleted first.
@@ -71,16 +62,16 @@ def seal(folder: Path, result: Sealed, config: dict[str, Any], begun: Begun) -> 
         started=begun.at,
         ended=now(),
         seconds=round(time.monotonic() - begun.clock, 2),
-        identity=result.identity,
+        identity=identity,
         config=config,
-        encoder=result.encoder,
-        metric="inner_product" if result.encoder.dense else SPARSE,
-        corpus=result.corpus,
-        index=result.index,
-        measured=result.measured,
+        encoder=encoder,
+        metric="inner_product" if encoder.dense else SPARSE,
+        corpus=corpus,
+        index=index,
+        measured=measured,
         files=files,
-        fingerprint=fingerprint(result.encoder, result.index, files[PASSAGES].sha256),
-        origin=result.origin,
+        fingerprint=fingerprint(encoder, index, files[PASSAGES].sha256),
+        origin=origin,
     )
     write_json(folder / "manifest.json", to_dict(manifest))
     return manifest

@@ -17,8 +17,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from indexes.encoding.work import MARKS
-from indexes.rows.vector_file import NoRoom, no_room
+from indexes.rows.vector_file import MARKS, NoRoom, no_room
 from steprag.console.progress import say
 from steprag.errors import ConfigError, DataError
 from steprag.records.json_text import decoded
