@@ -137,12 +137,8 @@ def _dense(folder: Path, manifest: IndexManifest, store: PassageStore, machine: 
     index = open_index(folder, manifest.index, manifest.corpus.rows, manifest.encoder.dimension)
     _check_agreement(folder, manifest, index, store)
     name = manifest.fingerprint if is_exact(manifest.index.type) else named(manifest.fingerprint, ALONE)
-    return DenseSearcher(name, index, _encoder_loader(manifest, machine))
-
-
-def _encoder_loader(manifest: IndexManifest, machine: Machine) -> Callable[[], TextEncoder]:
-    """What loads the encoder, after its files are found to be those that the index was built with."""
-    return partial(_load_encoder, encoder_here(manifest.encoder, manifest.config), manifest.encoder, machine)
+    made = manifest.encoder
+    return DenseSearcher(name, index, partial(_load_encoder, encoder_here(made, manifest.config), made, machine))
 
 
 def _load_encoder(folder: Path, spec: EncoderSpec, machine: Machine) -> Encoder:

@@ -318,16 +318,9 @@ def test_a_real_cross_encoder(pristine: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def questions(tmp_path: Path) -> Path:
-    rows = [
-        {
-            "id": "1",
-            "question": "White Deer Plain",
-            "golden_answers": [],
-            "metadata": {"supporting_ids": ["film", "cafe"]},
-        },
-        {"id": "2", "question": "runners", "golden_answers": ["x"], "metadata": {"supporting_ids": ["runner"]}},
-        {"id": "3", "question": "nothing known", "golden_answers": ["x"], "metadata": {}},
-    ]
+    support = {"White Deer Plain": ["film", "cafe"], "runners": ["runner"], "nothing known": []}
+    rows = [{"id": question, "question": question, "golden_answers": ["x"], "metadata": {"supporting_ids": ids}}
+            for question, ids in support.items()]  # fmt: skip
     (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     return tmp_path / "q.jsonl"
 

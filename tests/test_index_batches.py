@@ -91,19 +91,6 @@ def test_queries_collect_while_a_batch_runs(tmp_path: Path) -> None:
     assert [len(batch) for batch in encoder.batches] == [1, MAX_BATCH, 6]
 
 
-def test_the_event_loop_runs_on(tmp_path: Path) -> None:
-    retriever = lettered(tmp_path, Letters(seconds=0.3), WORDS)
-
-    async def run() -> int:
-        ticks, search = 0, asyncio.create_task(retriever.search("fig", 1))
-        while not search.done():
-            ticks += 1
-            await asyncio.sleep(0.005)
-        return ticks
-
-    assert asyncio.run(run()) > 5
-
-
 def test_a_cancelled_waiter_takes_nothing_from_the_others(tmp_path: Path) -> None:
     encoder = Letters(seconds=0.1)
     retriever = lettered(tmp_path, encoder, WORDS)
@@ -155,7 +142,9 @@ def test_queries_that_are_refused(tmp_path: Path) -> None:
         asyncio.run(retriever.search("fig", 3))
 
 
-def test_what_is_remembered_is_bounded_by_its_passages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_by_its_passages_and_serves_one_loop_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(folder_retriever, "REMEMBERED", 6)
     retriever = lettered(tmp_path, Letters(), WORDS)
 
@@ -174,12 +163,6 @@ def test_ties_are_broken_by_row(tmp_path: Path) -> None:
     retriever = lettered(tmp_path, Letters(), ["kiwi", "fig", "fig", "gif", "fig"])
     assert [p.id for p in asyncio.run(retriever.search("fig", 2))] == ["1", "2"]
     assert [p.id for p in asyncio.run(retriever.search("fig", 4))] == ["1", "2", "3", "4"]
-
-
-def test_one_retriever_serves_one_loop_after_another(tmp_path: Path) -> None:
-    retriever = lettered(tmp_path, Letters(), WORDS)
-    assert asyncio.run(retriever.search("fig", 1))[0].text == "fig"
-    assert asyncio.run(retriever.search("kiwi", 1))[0].text == "kiwi"
 
 
 def test_the_same_alone_and_in_a_batch(minilm: Built) -> None:

@@ -23,8 +23,7 @@ from indexes.addons.links import FOLDER as LINKS
 from indexes.addons.links import add_links
 from indexes.config import IndexConfig, chosen_encoder
 from indexes.corpora.read_corpus import Intake, take_in
-from indexes.corpora.readers import open_source
-from indexes.corpora.source import Source
+from indexes.corpora.readers import Source, open_source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import NONE, EncoderSpec
 from indexes.encoding.runtimes import check_backend
@@ -41,8 +40,7 @@ from indexes.folder.manifest import (
     identity,
     read_index_manifest,
 )
-from indexes.folder.sealing import Begun, Built, seal, shown
-from indexes.folder.whole import building, link, restore
+from indexes.folder.sealing import Begun, Built, building, link, restore, seal, shown
 from indexes.rows.passage_store import OFFSETS, PASSAGES, SKIPPED
 from indexes.rows.vector_file import VECTORS, VectorFile
 from indexes.vectors.index_types import build_type, check_type, requested
@@ -167,30 +165,18 @@ def _check_giver(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], 
 
 def _taken_in(order: _Order, folder: Path) -> Intake:
     """Passages of the corpus and their vectors, as far as they are not there already."""
+    config = order.config
     if (folder / INTAKE).is_file():
         taken = Intake(**read_json(folder / INTAKE))
     else:
-        taken = take_in(order.source, folder, order.config.max_skipped)
+        taken = take_in(order.source, folder, config.max_skipped)
         write_json(folder / INTAKE, dataclasses.asdict(taken))
     if order.spec.dense:
-        _encode(order, folder, taken.rows)
+        check_type(config.type, taken.rows, order.spec.dimension, config.ann)
+        how = config.shard_rows, config.batch_tokens, config.dtype, config.backend
+        work = Work(folder, order.encoder_folder, order.spec, taken.rows, *how)
+        encode_shards(work, config.device.split(",") * config.processes, config.ray)
     return taken
-
-
-def _encode(order: _Order, folder: Path, rows: int) -> None:
-    config = order.config
-    check_type(config.type, rows, order.spec.dimension, config.ann)
-    work = Work(
-        folder,
-        order.encoder_folder,
-        order.spec,
-        rows,
-        config.shard_rows,
-        config.batch_tokens,
-        config.dtype,
-        config.backend,
-    )
-    encode_shards(work, config.device.split(",") * config.processes, config.ray)
 
 
 def _indexed(order: _Order, folder: Path, taken: Intake) -> tuple[IndexFacts, dict[str, Any]]:

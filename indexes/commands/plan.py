@@ -22,8 +22,7 @@ import numpy as np
 
 from indexes.addons.bm25 import Analyser, Bm25Config, terms_of, write_bm25
 from indexes.config import IndexConfig, chosen_encoder
-from indexes.corpora.readers import count_rows, open_source
-from indexes.corpora.source import Source
+from indexes.corpora.readers import Source, count_rows, open_source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import NONE, EncoderSpec
 from indexes.folder.manifest import SPARSE

@@ -37,16 +37,15 @@ class CallableTool:
 
     async def call(self, arguments: Mapping[str, Any], top_k: int) -> Sequence[Passage]:
         """What the function returns."""
-        if inspect.iscoroutinefunction(self._function):
-            with self._failing():
-                texts = _texts(await self._function(**arguments), top_k)
-        else:
-            texts = await _aside(lambda: self._called(arguments, top_k))
-        return said(self.spec.name, texts)
 
-    def _called(self, arguments: Mapping[str, Any], top_k: int) -> list[str]:
+        def called() -> list[str]:
+            with self._failing():
+                return _texts(self._function(**arguments), top_k)
+
+        if not inspect.iscoroutinefunction(self._function):
+            return said(self.spec.name, await _aside(called))
         with self._failing():
-            return _texts(self._function(**arguments), top_k)
+            return said(self.spec.name, _texts(await self._function(**arguments), top_k))
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:

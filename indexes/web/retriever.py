@@ -127,7 +127,8 @@ class WebRetriever:
 
     async def _ranked(self, query: str, seen: Sequence[SeenPage], top_k: int) -> tuple[Passage, ...]:
         """The best passages, at most `per_page` of one page; equal scores in the order of the results."""
-        candidates = await asyncio.to_thread(candidates_of, query, seen, self._config)
+        by_result = await asyncio.to_thread(lambda: [passages_of(query, one, self._config) for one in seen])
+        candidates = [(place, passage) for place, passages in enumerate(by_result) for passage in passages]
         scores = await self._ranker.scores(query, [f"{p.title}\n{p.text}" for _, p in candidates])
         order = sorted(range(len(candidates)), key=lambda row: (-scores[row], row))
         return best(
@@ -145,11 +146,6 @@ class WebRetriever:
             await self._pages.aclose()
         await self._ranker.aclose()
         self._snapshot.close()
-
-
-def candidates_of(query: str, seen: Sequence[SeenPage], config: WebConfig) -> list[tuple[int, Passage]]:
-    """The passages that are ranked, each with the place of its result."""
-    return [(place, passage) for place, one in enumerate(seen) for passage in passages_of(query, one, config)]
 
 
 def passages_of(query: str, seen: SeenPage, config: WebConfig) -> list[Passage]:
@@ -192,11 +188,7 @@ def plain(text: str) -> str:
     the same words.
     """
     words = unicodedata.normalize("NFC", as_utf8(text)).split()
-    return " ".join(" ".join(word if word.isprintable() else _shown_of(word) for word in words).split())
-
-
-def _shown_of(word: str) -> str:
-    return "".join(map(_shown, word))
+    return " ".join(" ".join(word if word.isprintable() else "".join(map(_shown, word)) for word in words).split())
 
 
 def _shown(character: str) -> str:
