@@ -19,7 +19,7 @@ from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.milvus import PREFIXES, Facts, open_milvus
 from indexes.retrieval.remote import RemoteRetriever
 from indexes.rows.passage_store import PASSAGES, PassageStore
-from indexes.tools.open import open_toolbox
+from indexes.tools.toolbox import open_toolbox
 from indexes.vectors.index_types import is_exact, open_index
 from steprag.agent.retriever import Retriever
 from steprag.config.sections import RetrieverConfig

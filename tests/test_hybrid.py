@@ -27,8 +27,7 @@ from indexes.addons.bm25 import Analyser, Bm25Config, add_bm25, terms_of, write_
 from indexes.addons.links import mentions, title_words
 from indexes.commands.build import build_index
 from indexes.corpora.readers import open_source
-from indexes.folder.addon import write_add_on
-from indexes.folder.manifest import read_index_manifest
+from indexes.folder.manifest import read_index_manifest, write_add_on
 from indexes.ranking.rankings import Asked, Ranking
 from indexes.ranking.searchers import HybridSearcher, RerankedSearcher, fuse_ranks, fuse_scores
 from indexes.rows.passage_store import PassageStore, write_passages
@@ -188,7 +187,7 @@ def test_a_build_of_bm25_that_is_cut_off_leaves_the_index_as_it_was(
     before = sorted(path.name for path in index.iterdir())
     manifest = read_index_manifest(index)
     with monkeypatch.context() as patch:
-        patch.setattr("indexes.folder.addon.write_json", full)
+        patch.setattr("indexes.folder.manifest.write_json", full)
         with pytest.raises(ConfigError, match="cannot write .*bm25: No space left.*the index is as it was"):
             add_bm25(index, manifest, Bm25Config())
     assert [name for name in sorted(path.name for path in index.iterdir()) if "lock" not in name] == before

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 
 from indexes.folder.sealing import Built
-from indexes.ranking.rankings import VectorIndex
 from indexes.ranking.searchers import DenseSearcher
 from indexes.retrieval import folder_retriever
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
@@ -46,17 +46,12 @@ def letter_vectors(texts: Sequence[str]) -> np.ndarray:
     return counts / np.linalg.norm(counts, axis=1, keepdims=True)
 
 
-def letter_index(texts: Sequence[str]) -> VectorIndex:
-    import faiss
-
+def lettered(folder: Path, encoder: Letters | Callable[[], Letters], texts: Sequence[str]) -> FolderRetriever:
+    write_passages(folder, [Passage(str(row), "", text) for row, text in enumerate(texts)])
     index = faiss.IndexFlatIP(26)
     index.add(letter_vectors(texts))  # pyright: ignore[reportCallIssue]
-    return index
-
-
-def lettered(folder: Path, encoder: Letters, texts: Sequence[str]) -> FolderRetriever:
-    write_passages(folder, [Passage(str(row), "", text) for row, text in enumerate(texts)])
-    return FolderRetriever(DenseSearcher("f", letter_index(texts), lambda: encoder), PassageStore(folder))
+    load = (lambda: encoder) if isinstance(encoder, Letters) else encoder
+    return FolderRetriever(DenseSearcher("f", index, load), PassageStore(folder))
 
 
 WORDS = ["apple", "banana", "cherry", "fig", "grape", "kiwi", "lemon", "mango", "quince", "zebra"]
@@ -122,8 +117,7 @@ def test_an_encoder_that_does_not_load_is_told_before_the_search(tmp_path: Path)
     def broken() -> Letters:
         raise OSError("weights unreadable")
 
-    write_passages(tmp_path, [Passage("0", "", "fig")])
-    retriever = FolderRetriever(DenseSearcher("f", letter_index(["fig"]), broken), PassageStore(tmp_path))
+    retriever = lettered(tmp_path, broken, WORDS)
     with pytest.raises(OSError, match="weights unreadable"):
         asyncio.run(retriever.ready())
     with pytest.raises(OSError, match="weights unreadable"):
@@ -183,7 +177,5 @@ def test_nothing_loads_after_the_close(tmp_path: Path) -> None:
         loaded.append("weights")
         return Letters()
 
-    write_passages(tmp_path, [Passage("0", "", "apple")])
-    retriever = FolderRetriever(DenseSearcher("f", letter_index(WORDS), load), PassageStore(tmp_path))
-    asyncio.run(retriever.aclose())
+    asyncio.run(lettered(tmp_path, load, WORDS).aclose())
     assert loaded == ["weights"]

@@ -21,13 +21,13 @@ from typing import Any
 import pytest
 
 from indexes import open_retriever
-from indexes.tools.toolbox import ToolBox
+from indexes.tools.toolbox import IndexTool, ToolBox
 from steprag.agent.environment import Environment
 from steprag.agent.grammars import STACK
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.rollout import Episode, episode_of, rollout
-from steprag.agent.tools import BadCall, Call, call_of, spec_of
+from steprag.agent.tools import BadCall, Call, ToolSpec, call_of, spec_of
 from steprag.cli import main
 from steprag.config.sections import EpisodeConfig
 from steprag.engines.launch import free_port
@@ -304,34 +304,23 @@ def test_an_index_that_nothing_names_is_asked_for(
 
 
 def test_a_profile_shows_the_tools_or_refuses_them(tmp_path: Path) -> None:
-    box = ToolBox([_Tool(WIKI), _Tool(ADD)], {})
+    box = ToolBox([tool_of(WIKI), tool_of(ADD)], {})
     environment = make_environment(load_profile("stack"), box, EpisodeConfig())
     system = environment.observe(environment.start("Why?")).messages[0]["content"]
     assert "A search names a tool" in system
     assert 'add: {"a": integer, "unit": "m" or "km" (optional)}. adds' in system
     with pytest.raises(ConfigError, match="transcript does not show tools"):
         make_environment(load_profile("transcript"), box, EpisodeConfig())
-    alone = make_environment(load_profile("transcript"), ToolBox([_Tool(WIKI)], {}), EpisodeConfig())
+    alone = make_environment(load_profile("transcript"), ToolBox([tool_of(WIKI)], {}), EpisodeConfig())
     assert alone == Environment(load_profile("transcript"), alone.retriever, 3, 7)
     with pytest.raises(ConfigError, match="each with a name of its own"):
-        ToolBox([_Tool(WIKI), _Tool(WIKI)], {})
+        ToolBox([tool_of(WIKI), tool_of(WIKI)], {})
 
 
-class _Tool:
-    """A tool of nothing."""
-
-    def __init__(self, spec: Any) -> None:
-        self.spec, self.fingerprint = spec, "f"
-        self._retriever = DictRetriever()
-
-    async def ready(self) -> None:
-        return None
-
-    async def call(self, arguments: Any, top_k: int) -> tuple[Passage, ...]:
-        return await self._retriever.search(str(arguments), top_k)
-
-    async def aclose(self) -> None:
-        return None
+def tool_of(spec: ToolSpec) -> IndexTool:
+    made = IndexTool(spec.name, "", DictRetriever())
+    made.spec = spec
+    return made
 
 
 def test_an_agent_uses_tools_and_no_call_is_made_twice(world_index: Path, tmp_path: Path) -> None:
@@ -424,13 +413,9 @@ def test_what_an_mcp_tool_returns_that_is_no_text(tmp_path: Path) -> None:
 
 def test_a_function_that_never_returns_does_not_keep_the_program(tmp_path: Path) -> None:
     file = tools_file(tmp_path, forever={"python": "tests.my_tools:forever", "seconds": 0.2})
-    code = (
-        "import sys; from pathlib import Path; from tests.test_tools import asked; print(asked(Path(sys.argv[1]), *QS))"
-    )
-    code = code.replace("QS", "['forever: x'] * 9")
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(file)], check=True, capture_output=True, text=True, timeout=60
-    )
+    ask = f"asked(Path({str(file)!r}), *9 * ['forever: x'])"
+    code = f"from pathlib import Path; from tests.test_tools import asked; print({ask})"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout.count("tool forever said nothing within 0.2 s") == 9, "those before it take nobody's place"
 
 

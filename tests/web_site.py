@@ -170,14 +170,8 @@ def drip(handler: BaseHTTPRequestHandler) -> None:
 def web_file(folder: Path, here: Web, encoder: Path | str | None, **keys: Any) -> Path:
     """A web file that searches here."""
     file = folder / "web.yaml"
-    given = {
-        "provider": "searxng",
-        "base_url": here.address,
-        "allow": [here.place],
-        "encoder": encoder and str(encoder),
-        **keys,
-    }
-    file.write_text(json.dumps({"web": given}))
+    usual = {"provider": "searxng", "base_url": here.address, "allow": [here.place]}
+    file.write_text(json.dumps({"web": {**usual, "encoder": encoder and str(encoder), **keys}}))
     return file
 
 

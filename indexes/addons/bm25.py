@@ -19,8 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from indexes.addons.postings import Counted, count_terms, write_arrays
-from indexes.folder.addon import open_add_on, write_add_on
-from indexes.folder.manifest import IndexManifest
+from indexes.folder.manifest import IndexManifest, open_add_on, write_add_on
 from indexes.ranking.rankings import Asked, Ranking, best_rows
 from indexes.rows.passage_store import PassageStore, mapped_list
 from steprag.config.sections import Positive, Section

@@ -28,7 +28,6 @@ from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import NONE, EncoderSpec
 from indexes.encoding.runtimes import check_backend
 from indexes.encoding.shards import Work, encode_shards
-from indexes.folder.addon import add_ons
 from indexes.folder.manifest import (
     BUILT,
     INDEX,
@@ -37,6 +36,7 @@ from indexes.folder.manifest import (
     CorpusFacts,
     IndexFacts,
     IndexManifest,
+    add_ons,
     identity,
     read_index_manifest,
 )

@@ -12,8 +12,7 @@ import numpy as np
 
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import encoder_here
-from indexes.folder.addon import add_ons, read_add_on
-from indexes.folder.manifest import BUILT, MEND, IndexManifest, read_index_manifest
+from indexes.folder.manifest import BUILT, MEND, IndexManifest, add_ons, read_add_on, read_index_manifest
 from indexes.rows.passage_store import PassageStore
 from indexes.rows.vector_file import VECTORS, VectorFile
 from indexes.vectors.index_types import open_index

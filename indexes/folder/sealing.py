@@ -22,7 +22,6 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from indexes.encoding.encoders import EncoderSpec
-from indexes.folder.addon import add_ons
 from indexes.folder.manifest import (
     BUILT,
     FORMAT,
@@ -32,6 +31,7 @@ from indexes.folder.manifest import (
     CorpusFacts,
     IndexFacts,
     IndexManifest,
+    add_ons,
     fingerprint,
 )
 from indexes.rows.passage_store import OFFSETS, PASSAGES, SKIPPED

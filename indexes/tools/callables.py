@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import importlib
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_type_hints
 
-from indexes.tools.toolbox import said
 from steprag.agent.tools import ToolSpec, spec_of
 from steprag.errors import ConfigError, RetrieverError, quoted
 from steprag.records.jsonl import as_utf8
@@ -130,3 +130,9 @@ def _spec(name: str, function: Callable[..., Any], description: str) -> ToolSpec
             required.append(parameter.name)
     told = description or (inspect.getdoc(function) or "").partition("\n")[0]
     return spec_of(name, told, {"properties": properties, "required": required})
+
+
+def said(tool: str, texts: Sequence[str]) -> list[Passage]:
+    """Texts of a tool as passages, each named by its content, so that the journal keeps equal ones once."""
+    held = [as_utf8(text) for text in texts if text.strip()]
+    return [Passage(hashlib.sha256(text.encode()).hexdigest()[:16], tool, text) for text in held]

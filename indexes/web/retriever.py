@@ -1,4 +1,5 @@
-"""`WebRetriever`: a search engine's results, their pages, and the passages of them that are most like the query.
+"""`WebRetriever`: a search engine's results, their pages, and the passages of them that are most like the query: by
+cosines of an encoder of this project, in a worker thread of its own.
 
 Passages are plain words, in pieces of so many, named by address and content. What looks like markup is left as it is
 here: the environment neutralises every passage when it renders a prompt.
@@ -11,17 +12,21 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
+from typing import Protocol
 from weakref import WeakValueDictionary
 
-from indexes.ranking.rankings import asked_of, named
+from indexes.encoding.embed import Encoder
+from indexes.encoding.encoders import EMBEDDED, Overrides, encoder_here, find_encoder, read_spec
+from indexes.folder.manifest import IndexManifest
+from indexes.ranking.rankings import DECIMALS, asked_of, named
 from indexes.retrieval.folder_retriever import remembered_searches
 from indexes.web.config import WebConfig
 from indexes.web.pages import Pages
 from indexes.web.providers import Provider, query_of
-from indexes.web.ranking import Ranker
 from indexes.web.snapshot import LIVE, SeenPage, Snapshot
-from steprag.errors import BudgetReached, NotJournalled, RetrieverError, quoted
+from steprag.errors import BudgetReached, ConfigError, NotJournalled, RetrieverError, quoted
 from steprag.records.jsonl import as_utf8
 from steprag.types import Passage
 
@@ -41,6 +46,78 @@ _WORD = re.compile(rf"[{_WIDE}]|[^\s{_WIDE}]{{1,60}}")
 _WORDS = re.compile(r"\w+")
 JOINERS = "\u200c\u200d"
 """Marks without a width that some scripts are written with."""
+
+
+class Ranker(Protocol):
+    """Scores texts for a query: how alike they are."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Names what scores; equal fingerprints give equal scores."""
+        ...
+
+    async def ready(self) -> None:
+        """Waits until texts can be scored. Raises ConfigError where they never will be."""
+        ...
+
+    async def scores(self, query: str, texts: Sequence[str]) -> list[float]:
+        """A score for each text, from -1 to 1, greater is better, rounded to four decimals."""
+        ...
+
+    async def aclose(self) -> None:
+        """Releases the weights."""
+        ...
+
+
+class EncoderRanker:
+    """The cosine of the query's vector and each text's. Weights load in the thread, once they are waited for."""
+
+    def __init__(self, name: str | None = None, manifest: IndexManifest | None = None) -> None:
+        """By an encoder's name, else by that of an index, else by the embedded one. Raises ConfigError."""
+        if name is None and manifest is not None and manifest.encoder.dense:
+            self._spec, self._folder = manifest.encoder, encoder_here(manifest.encoder, manifest.config)
+        else:
+            self._folder = find_encoder(name or EMBEDDED)
+            self._spec = read_spec(name or EMBEDDED, self._folder, Overrides())
+        decides = [value for key, value in vars(self._spec).items() if key not in ("name", "revision")]
+        self.fingerprint = named("cosine", *decides)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ranker")
+        self._encoder: Future[Encoder] | None = None
+
+    def _load(self) -> Encoder:
+        try:
+            return Encoder(self._folder, self._spec, threads=1)
+        except (OSError, ValueError) as error:
+            said = " ".join(str(error).split())[:300]
+            raise ConfigError(f"{self._folder}: the encoder cannot be loaded: {said}") from error
+
+    async def ready(self) -> None:
+        """Waits until the weights are loaded; begins it where it was not begun."""
+        self._encoder = self._encoder or self._thread.submit(self._load)
+        if not self._encoder.done():
+            await asyncio.wait([asyncio.wrap_future(self._encoder)])  # who is cancelled does not end the loading
+        self._encoder.result()
+
+    async def scores(self, query: str, texts: Sequence[str]) -> list[float]:
+        """As the protocol says. A text that stands twice is encoded twice; order does not change a score by more than
+        float32 rounding, which the rounding hides.
+        """
+        if not texts:
+            return []
+        await self.ready()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._cosines, query, list(texts))
+
+    def _cosines(self, query: str, texts: list[str]) -> list[float]:
+        assert self._encoder is not None
+        encoder = self._encoder.result()
+        vectors = encoder.encode_passages(texts)
+        asked = encoder.encode_queries([query])[0]
+        return [round(float(score), DECIMALS) for score in vectors @ asked]
+
+    async def aclose(self) -> None:
+        """Ends the thread behind what it still does."""
+        self._thread.shutdown(wait=False)
+        self._encoder = None
 
 
 class WebRetriever:

@@ -16,8 +16,7 @@ from indexes.rows.passage_store import passage_text
 from indexes.web.config import WebConfig, WebFileConfig
 from indexes.web.pages import AGENT, Pages
 from indexes.web.providers import DdgsProvider, HttpProvider
-from indexes.web.ranking import EncoderRanker, Ranker
-from indexes.web.retriever import WebRetriever
+from indexes.web.retriever import EncoderRanker, Ranker, WebRetriever
 from indexes.web.snapshot import Snapshot
 from steprag import __version__
 from steprag.agent.retriever import Retriever, SourceChoice
