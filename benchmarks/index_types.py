@@ -20,7 +20,6 @@ import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -117,8 +116,6 @@ def search(folder: Path, name: str) -> None:
     faiss.omp_set_num_threads(1)
     rows, dimension = shape(folder)
     row = json.loads((folder / f"{name}.json").read_text())
-    manifest = SimpleNamespace(index=IndexFacts(**row["facts"]), corpus=SimpleNamespace(rows=rows),
-                               encoder=SimpleNamespace(dimension=dimension))  # fmt: skip
     queries = np.load(folder / "queries.npy", allow_pickle=False)
     (folder / INDEX).unlink(missing_ok=True)
     if (folder / f"{name}.faiss").exists():
@@ -131,7 +128,7 @@ def search(folder: Path, name: str) -> None:
         warm.search(small[:1], 10)
     del warm, small
     before, start = resident(), time.perf_counter()
-    index = open_index(folder, manifest)
+    index = open_index(folder, IndexFacts(**row["facts"]), rows, dimension)
     opened, at_opening = time.perf_counter() - start, resident() - before
     for query in queries:
         index.search(query[None], 10)

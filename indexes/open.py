@@ -13,15 +13,13 @@ from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EncoderSpec, encoder_here
 from indexes.encoding.runtimes import Backend, check_backend
 from indexes.folder.manifest import MEND, IndexManifest, fingerprint, read_index_manifest
-from indexes.ranking.dense import DenseSearcher
-from indexes.ranking.fusion import HybridSearcher
 from indexes.ranking.rankings import ALONE, RowSearcher, TextEncoder, VectorIndex, named
-from indexes.ranking.rerank import CrossEncoder, RerankedSearcher
+from indexes.ranking.searchers import CrossEncoder, DenseSearcher, HybridSearcher, RerankedSearcher
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.milvus import PREFIXES, Facts, open_milvus
 from indexes.retrieval.remote import RemoteRetriever
 from indexes.rows.passage_store import PASSAGES, PassageStore
-from indexes.tools.open import open_toolbox
+from indexes.tools.toolbox import open_toolbox
 from indexes.vectors.index_types import is_exact, open_index
 from steprag.agent.retriever import Retriever
 from steprag.config.sections import RetrieverConfig
@@ -74,7 +72,7 @@ def _open_collection(url: str, config: RetrieverConfig) -> Retriever:
 
 def _open_file(file: Path, opened: Callable[[str], Retriever]) -> Retriever:
     if "web" in read_yaml(file):
-        from indexes.web.open import open_web
+        from indexes.web.sources import open_web
 
         return open_web(file, opened)
     return open_toolbox(file, opened)
@@ -136,15 +134,11 @@ def mode_of(folder: Path, manifest: IndexManifest, config: RetrieverConfig) -> s
 
 
 def _dense(folder: Path, manifest: IndexManifest, store: PassageStore, machine: Machine) -> DenseSearcher:
-    index = open_index(folder, manifest)
+    index = open_index(folder, manifest.index, manifest.corpus.rows, manifest.encoder.dimension)
     _check_agreement(folder, manifest, index, store)
     name = manifest.fingerprint if is_exact(manifest.index.type) else named(manifest.fingerprint, ALONE)
-    return DenseSearcher(name, index, _encoder_loader(manifest, machine))
-
-
-def _encoder_loader(manifest: IndexManifest, machine: Machine) -> Callable[[], TextEncoder]:
-    """What loads the encoder, after its files are found to be those that the index was built with."""
-    return partial(_load_encoder, encoder_here(manifest.encoder, manifest.config), manifest.encoder, machine)
+    made = manifest.encoder
+    return DenseSearcher(name, index, partial(_load_encoder, encoder_here(made, manifest.config), made, machine))
 
 
 def _load_encoder(folder: Path, spec: EncoderSpec, machine: Machine) -> Encoder:

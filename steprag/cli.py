@@ -70,7 +70,7 @@ CONFIGS = (
     "indexes.config:IndexConfig",
     "indexes.commands.evaluate:EvaluateConfig",
     "indexes.commands.search:SearchStageConfig",
-    "indexes.service.config:ServeConfig",
+    "indexes.config:ServeConfig",
     "indexes.web.config:WebFileConfig",
     "data_generation.config:GenerateConfig",
     "data_generation.worked:WorkedConfig",

@@ -42,9 +42,10 @@ def _transformers_as_it_was() -> Iterator[None]:
 
 
 @pytest.fixture
-def here() -> Iterator[Web]:
+def here(encoder: Path, tmp_path: Path) -> Iterator[Web]:
     """A site and search engines on this machine."""
     with web() as running:
+        running.folder, running.encoder = tmp_path, encoder
         yield running
 
 

@@ -39,21 +39,22 @@ def small(encoder: Path, **values: object) -> IndexConfig:
 
 def hybrid_index(folder: Path, passages: Sequence[Passage], encoder: Path) -> Path:
     """By the command, with BM25; the corpus lies beside it."""
-    corpus = write_corpus(folder / "corpus.jsonl", [(p.id, p.title, p.text) for p in passages])
-    argv = ["--corpus", str(corpus), "--out", str(folder / "index"), "--encoder", str(encoder), "--hybrid"]
-    assert guarded(indexes.commands.build.main, argv) == 0
-    return folder / "index"
+    return _by_command(folder, passages, "--encoder", str(encoder), "--hybrid")
 
 
 def words_index(folder: Path, passages: Sequence[Passage]) -> Path:
     """By the command, of words alone: no weights are loaded."""
+    return _by_command(folder, passages, "--encoder", "none")
+
+
+def _by_command(folder: Path, passages: Sequence[Passage], *options: str) -> Path:
     corpus = write_corpus(folder / "corpus.jsonl", [(p.id, p.title, p.text) for p in passages])
-    argv = ["--corpus", str(corpus), "--out", str(folder / "index"), "--encoder", "none"]
+    argv = ["--corpus", str(corpus), "--out", str(folder / "index"), *options]
     assert guarded(indexes.commands.build.main, argv) == 0
     return folder / "index"
 
 
-def ask(path: Path, *queries: str, top_k: int = 3) -> list[tuple[Passage, ...]]:
+def ask(path: str | Path, *queries: str, top_k: int = 3) -> list[tuple[Passage, ...]]:
     return asyncio.run(indexes.commands.search.search_all(open_retriever(path), queries, top_k))
 
 
@@ -66,6 +67,6 @@ def edit_manifest(folder: Path, *keys: str, value: object) -> None:
     path.write_text(json.dumps(manifest), encoding="utf-8")
 
 
-def fingerprint(path: Path, **values: Any) -> str:
+def fingerprint(path: str | Path, **values: Any) -> str:
     """Of the retriever that these options of `retriever.` give; loads no weights."""
     return open_retriever(path, RetrieverConfig(preload=False, **values)).fingerprint

@@ -15,11 +15,6 @@ async def capital(country: str) -> list[str]:
     return {"Peru": ["Lima is the capital of Peru."]}.get(country, [])
 
 
-def hang(text: str) -> str:
-    time.sleep(2)
-    return text
-
-
 def broken(text: str) -> str:
     raise RuntimeError(f"no {text}")
 

@@ -18,10 +18,10 @@ from indexes import open_retriever
 from indexes.addons.bm25 import Bm25Config, add_bm25
 from indexes.addons.links import add_links
 from indexes.commands.check import check_folder
+from indexes.config import LimitsConfig
 from indexes.folder.manifest import read_index_manifest
 from indexes.retrieval.folder_retriever import FolderRetriever
 from indexes.service.api import Served, create_app
-from indexes.service.config import LimitsConfig
 from steprag.agent.checkpoints import profile_for
 from steprag.cli import main
 from steprag.config.sections import PromptConfig

@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexes import open_retriever
-from indexes.corpora.readers import json_lines
-from indexes.corpora.source import Problem
+from indexes.corpora.readers import Problem, json_lines
 from indexes.rows.passage_store import mapped_list
 from preference.exchange.export import export
 from steprag.engines.headers import check_tensors

@@ -27,11 +27,9 @@ from indexes.addons.bm25 import Analyser, Bm25Config, add_bm25, terms_of, write_
 from indexes.addons.links import mentions, title_words
 from indexes.commands.build import build_index
 from indexes.corpora.readers import open_source
-from indexes.folder.addon import write_add_on
-from indexes.folder.manifest import read_index_manifest
-from indexes.ranking.fusion import HybridSearcher, fuse_ranks, fuse_scores
+from indexes.folder.manifest import read_index_manifest, write_add_on
 from indexes.ranking.rankings import Asked, Ranking
-from indexes.ranking.rerank import RerankedSearcher
+from indexes.ranking.searchers import HybridSearcher, RerankedSearcher, fuse_ranks, fuse_scores
 from indexes.rows.passage_store import PassageStore, write_passages
 from steprag.cli import guarded
 from steprag.config.sections import RetrieverConfig
@@ -189,7 +187,7 @@ def test_a_build_of_bm25_that_is_cut_off_leaves_the_index_as_it_was(
     before = sorted(path.name for path in index.iterdir())
     manifest = read_index_manifest(index)
     with monkeypatch.context() as patch:
-        patch.setattr("indexes.folder.addon.write_json", full)
+        patch.setattr("indexes.folder.manifest.write_json", full)
         with pytest.raises(ConfigError, match="cannot write .*bm25: No space left.*the index is as it was"):
             add_bm25(index, manifest, Bm25Config())
     assert [name for name in sorted(path.name for path in index.iterdir()) if "lock" not in name] == before
@@ -319,16 +317,9 @@ def test_a_real_cross_encoder(pristine: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def questions(tmp_path: Path) -> Path:
-    rows = [
-        {
-            "id": "1",
-            "question": "White Deer Plain",
-            "golden_answers": [],
-            "metadata": {"supporting_ids": ["film", "cafe"]},
-        },
-        {"id": "2", "question": "runners", "golden_answers": ["x"], "metadata": {"supporting_ids": ["runner"]}},
-        {"id": "3", "question": "nothing known", "golden_answers": ["x"], "metadata": {}},
-    ]
+    support = {"White Deer Plain": ["film", "cafe"], "runners": ["runner"], "nothing known": []}
+    rows = [{"id": question, "question": question, "golden_answers": ["x"], "metadata": {"supporting_ids": ids}}
+            for question, ids in support.items()]  # fmt: skip
     (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     return tmp_path / "q.jsonl"
 

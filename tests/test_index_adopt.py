@@ -1,8 +1,9 @@
-"""Files of other programs, and what `index check` and `plan index` say."""
+"""Indexes of other programs' files and of words alone (`--encoder none`); what `index check` and `plan index` say."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import faiss
@@ -10,19 +11,24 @@ import numpy as np
 import pytest
 
 import indexes.commands.adopt
+import indexes.commands.build
 import indexes.commands.check
 import indexes.commands.plan
 import indexes.corpora.readers
+from indexes import open_retriever
 from indexes.commands.adopt import adopt_index
 from indexes.commands.build import build_index
 from indexes.corpora.readers import open_source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import Overrides, read_spec
+from indexes.folder.manifest import read_index_manifest
+from indexes.open import mode_of
 from indexes.rows.vector_file import VECTORS, VectorFile
 from indexes.vectors.index_types import TYPES
 from steprag.cli import guarded
+from steprag.config.sections import RetrieverConfig
 from steprag.errors import ConfigError, DataError
-from tests.indexing import PASSAGES, ask, small, write_corpus
+from tests.indexing import PASSAGES, ask, fingerprint, hybrid_index, small, write_corpus
 
 
 @pytest.fixture
@@ -164,3 +170,86 @@ def test_large_corpora_are_counted_from_their_beginning(tmp_path: Path, monkeypa
         (tmp_path / name).write_bytes(packed)
         rows, exact = indexes.corpora.readers.count_rows(indexes.commands.plan.open_source(str(tmp_path / name)))
         assert (rows, exact) == (5000, False)
+
+
+# --- words alone: built, opened, served and checked like any other ----------------------------------------------------
+
+
+NONE = Path("none")
+
+
+@pytest.fixture(scope="module")
+def wordy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of words alone; its corpus lies beside it."""
+    corpus = write_corpus(tmp_path_factory.mktemp("words") / "corpus.jsonl")
+    return build_index(str(corpus), corpus.parent / "index", small(NONE)).path
+
+
+@pytest.fixture
+def copied(wordy: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(wordy, tmp_path / "index")
+
+
+def test_it_finds_passages_without_vectors(wordy: Path) -> None:
+    iron, strings = ask(wordy, "the symbol Fe", "strings of a violin")
+    assert (iron[0].id, strings[0].id) == ("iron", "violin")
+    assert not list(wordy.glob("*.faiss"))
+    manifest = read_index_manifest(wordy)
+    assert (manifest.encoder.name, manifest.metric, manifest.index.type) == ("none", "bm25", "bm25")
+    assert mode_of(wordy, manifest, RetrieverConfig()) == "sparse"
+
+
+def test_it_ranks_as_bm25_beside_vectors_does(wordy: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    passages = [passage for passage in ask(wordy, *(text for _, _, text in PASSAGES), top_k=1)]
+    beside = hybrid_index(tmp_path, [passage for (passage,) in passages], tiny_encoder)
+    assert fingerprint(beside, mode="sparse") == fingerprint(wordy)
+
+
+@pytest.mark.parametrize("mode", ["dense", "hybrid"])
+def test_modes_that_want_vectors_are_refused(wordy: Path, mode: str) -> None:
+    with pytest.raises(ConfigError, match=f"no vectors .*retriever.mode {mode}"):
+        open_retriever(wordy, RetrieverConfig.model_validate({"mode": mode}))
+
+
+def test_the_command_finds_it_built_and_adds_links(
+    copied: Path, wordy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--corpus", str(wordy.parent / "corpus.jsonl"), "--out", str(copied), "--encoder", "none", "--json"]
+    assert guarded(indexes.commands.build.main, argv) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["reused"], report["bm25"], report["type"], report["dimension"]) == (True, True, "bm25", 0)
+    assert guarded(indexes.commands.build.main, [*argv, "--hybrid"]) == 0
+    assert (copied / "links").is_dir()
+    shutil.rmtree(copied / "bm25")
+    assert guarded(indexes.commands.build.main, argv) == 0
+    assert (copied / "bm25").is_dir()
+    assert guarded(indexes.commands.build.main, [*argv, "--bm25.k1", "0.9"]) == 2
+
+
+def test_what_does_not_go_with_it(copied: Path, wordy: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    corpus = wordy.parent / "corpus.jsonl"
+    with pytest.raises(ConfigError, match="type rabitq is a type of vectors"):
+        build_index(str(corpus), tmp_path / "new", small(NONE, type="rabitq"))
+    with pytest.raises(ConfigError, match="leave one of them out"):
+        build_index(str(corpus), tmp_path / "new", small(NONE), vectors_from=copied)
+    with pytest.raises(ConfigError, match="another encoder"):
+        build_index(str(corpus), copied, small(tiny_encoder))
+    with pytest.raises(ConfigError, match="say with --encoder"):
+        indexes.commands.adopt.adopt_index(tmp_path / "x.faiss", str(corpus), tmp_path / "new", small(NONE))
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_corpus_without_words_leaves_nothing(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "c.jsonl", [("one", "", "the of"), ("two", "", "and a")])
+    with pytest.raises(ConfigError, match="holds no word"):
+        build_index(str(corpus), tmp_path / "new", small(NONE))
+    assert not (tmp_path / "new").exists()
+
+
+def test_check_hashes_its_files(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(indexes.commands.check.main, ["--index", str(copied), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["encoded_again"], "bm25/data.csc.index.npy" in found["files"]) == (0, True)
+    (copied / "passages.jsonl").write_bytes((copied / "passages.jsonl").read_bytes().replace(b"Iron", b"Zinc"))
+    with pytest.raises(DataError, match="passages.jsonl"):
+        open_retriever(copied)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 
 from indexes.folder.sealing import Built
-from indexes.ranking.dense import DenseSearcher
-from indexes.ranking.rankings import VectorIndex
+from indexes.ranking.searchers import DenseSearcher
 from indexes.retrieval import folder_retriever
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.rows.passage_store import PassageStore, write_passages
@@ -46,17 +46,12 @@ def letter_vectors(texts: Sequence[str]) -> np.ndarray:
     return counts / np.linalg.norm(counts, axis=1, keepdims=True)
 
 
-def letter_index(texts: Sequence[str]) -> VectorIndex:
-    import faiss
-
+def lettered(folder: Path, encoder: Letters | Callable[[], Letters], texts: Sequence[str]) -> FolderRetriever:
+    write_passages(folder, [Passage(str(row), "", text) for row, text in enumerate(texts)])
     index = faiss.IndexFlatIP(26)
     index.add(letter_vectors(texts))  # pyright: ignore[reportCallIssue]
-    return index
-
-
-def lettered(folder: Path, encoder: Letters, texts: Sequence[str]) -> FolderRetriever:
-    write_passages(folder, [Passage(str(row), "", text) for row, text in enumerate(texts)])
-    return FolderRetriever(DenseSearcher("f", letter_index(texts), lambda: encoder), PassageStore(folder))
+    load = (lambda: encoder) if isinstance(encoder, Letters) else encoder
+    return FolderRetriever(DenseSearcher("f", index, load), PassageStore(folder))
 
 
 WORDS = ["apple", "banana", "cherry", "fig", "grape", "kiwi", "lemon", "mango", "quince", "zebra"]
@@ -91,19 +86,6 @@ def test_queries_collect_while_a_batch_runs(tmp_path: Path) -> None:
     assert [len(batch) for batch in encoder.batches] == [1, MAX_BATCH, 6]
 
 
-def test_the_event_loop_runs_on(tmp_path: Path) -> None:
-    retriever = lettered(tmp_path, Letters(seconds=0.3), WORDS)
-
-    async def run() -> int:
-        ticks, search = 0, asyncio.create_task(retriever.search("fig", 1))
-        while not search.done():
-            ticks += 1
-            await asyncio.sleep(0.005)
-        return ticks
-
-    assert asyncio.run(run()) > 5
-
-
 def test_a_cancelled_waiter_takes_nothing_from_the_others(tmp_path: Path) -> None:
     encoder = Letters(seconds=0.1)
     retriever = lettered(tmp_path, encoder, WORDS)
@@ -135,8 +117,7 @@ def test_an_encoder_that_does_not_load_is_told_before_the_search(tmp_path: Path)
     def broken() -> Letters:
         raise OSError("weights unreadable")
 
-    write_passages(tmp_path, [Passage("0", "", "fig")])
-    retriever = FolderRetriever(DenseSearcher("f", letter_index(["fig"]), broken), PassageStore(tmp_path))
+    retriever = lettered(tmp_path, broken, WORDS)
     with pytest.raises(OSError, match="weights unreadable"):
         asyncio.run(retriever.ready())
     with pytest.raises(OSError, match="weights unreadable"):
@@ -155,7 +136,9 @@ def test_queries_that_are_refused(tmp_path: Path) -> None:
         asyncio.run(retriever.search("fig", 3))
 
 
-def test_what_is_remembered_is_bounded_by_its_passages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_by_its_passages_and_serves_one_loop_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(folder_retriever, "REMEMBERED", 6)
     retriever = lettered(tmp_path, Letters(), WORDS)
 
@@ -176,12 +159,6 @@ def test_ties_are_broken_by_row(tmp_path: Path) -> None:
     assert [p.id for p in asyncio.run(retriever.search("fig", 4))] == ["1", "2", "3", "4"]
 
 
-def test_one_retriever_serves_one_loop_after_another(tmp_path: Path) -> None:
-    retriever = lettered(tmp_path, Letters(), WORDS)
-    assert asyncio.run(retriever.search("fig", 1))[0].text == "fig"
-    assert asyncio.run(retriever.search("kiwi", 1))[0].text == "kiwi"
-
-
 def test_the_same_alone_and_in_a_batch(minilm: Built) -> None:
     queries = ["iron", "How many strings does a violin have, and how are they tuned?", "a dried-up sea", "album Berlin"]
     together = ask(minilm.path, *queries)
@@ -200,7 +177,5 @@ def test_nothing_loads_after_the_close(tmp_path: Path) -> None:
         loaded.append("weights")
         return Letters()
 
-    write_passages(tmp_path, [Passage("0", "", "apple")])
-    retriever = FolderRetriever(DenseSearcher("f", letter_index(WORDS), load), PassageStore(tmp_path))
-    asyncio.run(retriever.aclose())
+    asyncio.run(lettered(tmp_path, load, WORDS).aclose())
     assert loaded == ["weights"]

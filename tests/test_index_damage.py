@@ -163,14 +163,6 @@ def test_manifests_that_do_not_fit(keys: tuple[str, ...], value: object, message
     assert caught.value.exit_code == 2
 
 
-def test_an_encoder_that_changed_is_refused(tmp_path: Path) -> None:
-    folder = make_encoder(tmp_path / "one", seed=0)
-    index = build_index(str(write_corpus(tmp_path / "c.jsonl")), tmp_path / "i", small(folder)).path
-    shutil.copy(make_encoder(tmp_path / "two", seed=1) / "model.safetensors", folder)
-    with pytest.raises(ConfigError, match="not the one that made the index .weight_hash"):
-        open_retriever(index)
-
-
 def test_paths_that_are_no_index(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="index folder not found"):
         open_retriever(tmp_path / "nowhere")
@@ -206,21 +198,24 @@ def test_a_large_file_is_sampled_at_opening(index: Path, monkeypatch: pytest.Mon
         open_retriever(index)
 
 
-@pytest.mark.parametrize(("key", "value"), [("pooling", "mean"), ("query_prefix", "ask: "), ("max_length", 32)])
-def test_a_model_whose_files_say_something_else_now_is_refused(key: str, value: object, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "file", "entry", "value"),
+    [
+        ("weight_hash", "model.safetensors", "", None),
+        ("pooling", "1_Pooling/config.json", "pooling_mode", "mean"),
+        ("query_prefix", "config_sentence_transformers.json", "prompts", {"query": "ask: "}),
+        ("max_length", "tokenizer_config.json", "model_max_length", 32),
+    ],
+)
+def test_an_encoder_that_changed_is_refused(key: str, file: str, entry: str, value: object, tmp_path: Path) -> None:
     folder = make_encoder(tmp_path / "one", seed=0)
+    (folder / "sentence_bert_config.json").unlink(missing_ok=True)
     index = build_index(str(write_corpus(tmp_path / "c.jsonl")), tmp_path / "i", small(folder)).path
-    files = {
-        "pooling": ("1_Pooling/config.json", "pooling_mode"),
-        "query_prefix": ("config_sentence_transformers.json", "prompts"),
-        "max_length": ("tokenizer_config.json", "model_max_length"),
-    }
-    path = folder / files[key][0]
-    content = json.loads(path.read_text())
-    content[files[key][1]] = {"query": value} if key == "query_prefix" else value
-    path.write_text(json.dumps(content))
-    if key == "max_length" and (folder / "sentence_bert_config.json").exists():
-        (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": value}))
+    if entry:
+        content = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps({**content, entry: value}))
+    else:
+        shutil.copy(make_encoder(tmp_path / "two", seed=1) / file, folder)
     with pytest.raises(ConfigError, match=f"not the one that made the index .{key}"):
         open_retriever(index)
 

@@ -1,10 +1,14 @@
-"""Encoders: what their files say, how passages go through them, and other runtimes beside PyTorch."""
+"""Encoders: what their files say, how passages go through them, and other runtimes beside PyTorch. Those of strangers,
+each with one thing wrong: a line that names the file, no traceback.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +18,7 @@ from indexes.encoding import runtimes
 from indexes.encoding.embed import Encoder, batches
 from indexes.encoding.encoders import Overrides, find_encoder, read_spec
 from indexes.folder.manifest import read_index_manifest
+from steprag.cli import main
 from steprag.errors import ConfigError
 from tests.indexing import PASSAGES, ask, small, write_corpus
 
@@ -46,17 +51,6 @@ def test_prefixes_reach_the_model(encoder: Path) -> None:
     assert np.allclose(prefixed.encode_queries(["iron"]), plain.encode_queries(["q: iron"]), atol=1e-6)
     assert np.allclose(prefixed.encode_passages(["iron"]), plain.encode_passages(["p: iron"]), atol=1e-6)
     assert not np.allclose(prefixed.encode_queries(["iron"]), plain.encode_queries(["iron"]), atol=1e-5)
-
-
-def test_passages_keep_their_order_and_length_one(encoder: Path) -> None:
-    model = Encoder(encoder, read_spec("e", encoder, Overrides()))
-    texts = ["iron " * n for n in (1, 9, 3, 7, 2, 8)]
-    seen: list[int] = []
-    vectors = model.encode_passages(texts, batch_tokens=30, progress=seen.append)
-    alone = np.concatenate([model.encode_passages([text]) for text in texts])
-    assert np.allclose(vectors, alone, atol=1e-5)
-    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
-    assert (vectors.dtype, sum(seen)) == (np.float32, len(texts))
 
 
 def test_encoders_that_are_refused(encoder: Path, tmp_path: Path) -> None:
@@ -113,8 +107,10 @@ def test_vectors_are_those_of_sentence_transformers(encoder: Path) -> None:
     texts = ["iron " * n for n in range(1, 40)]
     own = SentenceTransformer(str(encoder), device="cpu")
     expected = own.encode([f"p: {text}" for text in texts], normalize_embeddings=True)
-    found = Encoder(encoder, spec).encode_passages(texts, batch_tokens=100)
-    assert np.allclose(found, expected, atol=1e-5)
+    seen: list[int] = []
+    found = Encoder(encoder, spec).encode_passages(texts[::-1], batch_tokens=100, progress=seen.append)
+    assert np.allclose(found, expected[::-1], atol=1e-5)
+    assert (found.dtype, sum(seen)) == (np.float32, len(texts))
 
 
 def test_int8_is_close_and_another_vector(encoder: Path, tmp_path: Path) -> None:
@@ -176,3 +172,47 @@ def test_another_runtime_gives_the_vectors_of_torch(backend: runtimes.Backend, e
     assert np.abs(scores[0] - scores[1]).max() < 1e-3
     with pytest.raises(ConfigError, match=f"vectors encoded in {backend}; choose another"):
         build_index(str(corpus), index, small(encoder))
+
+
+# --- encoders of strangers --------------------------------------------------------------------------------------------
+
+
+Change = Callable[[Any], None]
+"""Changes a JSON document in place."""
+
+
+def renamed(module: str) -> Change:
+    def change(modules: Any) -> None:
+        modules[0]["type"] = module
+
+    return change
+
+
+def a_foreign_token(tokenizer: Any) -> None:
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary.update((word, 10**6) for word in [*vocabulary][5:])
+
+
+@pytest.mark.parametrize(("file", "change", "said"), [
+    ("modules.json", renamed("sentence_transformers.models.Transformdr"), "Transformdr"),
+    ("modules.json", renamed("sentence_transformers.m.Transformer"), "cannot be loaded"),
+    ("modules.json", renamed("sentence_transformers."), "cannot be loaded"),
+    ("tokenizer_config.json", lambda config: config.update(model_max_length="a\x00b"), "invalid literal"),
+    ("tokenizer_config.json", lambda config: config.update(model_max_length=float("inf")), "infinity"),
+    ("tokenizer.json", a_foreign_token, "a token or a place that its weights lack"),
+])  # fmt: skip
+def test_an_encoder_that_is_wrong_is_refused_in_a_line(
+    file: str, change: Change, said: str, encoder: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    folder = shutil.copytree(encoder, tmp_path / "theirs")
+    (folder / "sentence_bert_config.json").unlink(missing_ok=True)
+    document = json.loads((folder / file).read_text())
+    change(document)
+    (folder / file).write_text(json.dumps(document))
+    corpus = write_corpus(tmp_path / "corpus.jsonl")
+    argv = ["index", "build", "--corpus", str(corpus), "--encoder", str(folder), "--out", str(tmp_path / "out")]
+    assert main(argv) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert said in error
+    assert str(folder) in error

@@ -1,4 +1,7 @@
-"""Builds that are killed, that run out of disk, or that meet another: what they leave, and how they go on."""
+"""Builds that are killed, that run out of disk, or that meet another: what they leave, and how they go on.
+
+Processes of a Ray cluster encode one process's bytes, whatever dies.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,23 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 import indexes.commands.build
 from indexes.commands.build import build_index
-from indexes.encoding.work import MARKS
+from indexes.encoding import shards
 from indexes.folder.manifest import read_index_manifest
-from indexes.rows.vector_file import VECTORS
-from steprag.errors import ConfigError, DataError
-from tests.indexing import PASSAGES, ask, small, write_corpus
+from indexes.rows.vector_file import MARKS, VECTORS
+from steprag.errors import ConfigError, StepragError
+from tests.indexing import ask, small, write_corpus
+from tests.ray_parts import MARK, needs_ray
 
 SHARD = 16
 ROWS = 1200
@@ -174,8 +182,89 @@ def again_identity(folder: Path, part: str) -> object:
     return json.loads((folder / "manifest.json").read_text())["identity"][part]
 
 
-def test_bad_input_leaves_nothing_behind(encoder: Path, tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "c.jsonl", [*PASSAGES, PASSAGES[0]])
-    with pytest.raises(DataError, match=":7: id 'sea' stands in line 1 already"):
-        build_index(str(corpus), tmp_path / "i", small(encoder))
-    assert os.listdir(tmp_path) == ["c.jsonl"]
+# --- on a Ray cluster -------------------------------------------------------------------------------------------------
+
+
+def on_ray(test: Callable[..., None]) -> Callable[..., None]:
+    marks = needs_ray, pytest.mark.slow, pytest.mark.usefixtures("on_cluster")
+    for mark in (*marks, pytest.mark.timeout(900)):  # a busy machine starts Ray in minutes
+        test = mark(test)
+    return test
+
+
+def encoding_processes() -> list[psutil.Process]:
+    """Those of the tests' own cluster."""
+    found = []
+    for each in psutil.process_iter():
+        with suppress(psutil.Error):
+            if each.name().startswith("ray::EncodingS") and each.environ().get(MARK) == os.environ["RAY_ADDRESS"]:
+                found.append(each)
+    return found
+
+
+def kill_one(marks: Path, killed: list[int]) -> None:
+    """Kills an encoding process once some shards are marked."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until and not (marks.exists() and marks.read_bytes().count(b"\n") >= 3):
+        time.sleep(0.002)
+    for process in encoding_processes()[:1]:
+        process.kill()
+        killed.append(process.pid)
+
+
+@on_ray
+def test_processes_of_a_cluster_encode_the_bytes_of_one_although_one_is_killed(
+    corpus: Path, encoder: Path, tmp_path: Path
+) -> None:
+    config = small(encoder, shard_rows=SHARD, batch_tokens=512, device="cpu")
+    plain = build_index(str(corpus), tmp_path / "plain", config)
+    killed: list[int] = []
+    killer = threading.Thread(target=kill_one, args=(tmp_path / ".ray.building" / MARKS, killed))
+    killer.start()
+    rayed = build_index(str(corpus), tmp_path / "ray", config.model_copy(update={"ray": 2}))
+    killer.join()
+    assert killed, "no process was there to kill"
+    assert (rayed.path / VECTORS).read_bytes() == (plain.path / VECTORS).read_bytes()
+    assert rayed.manifest.fingerprint == plain.manifest.fingerprint
+
+
+class Deadly:
+    """A tokeniser's stand-in that ends its process."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def tokenise(self, texts: Sequence[str]) -> None:
+        del texts
+        os._exit(1)
+
+
+@on_ray
+def test_passages_that_kill_every_process_end_the_build_in_one_line(
+    corpus: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class DeadlySlot(shards.EncodingSlot):
+        def _loaded(self) -> Deadly:  # pyright: ignore[reportIncompatibleMethodOverride]
+            return Deadly()
+
+    monkeypatch.setattr(shards, "EncodingSlot", DeadlySlot)
+    with pytest.raises(StepragError, match="died 4 times over the same passages"):
+        build_index(str(corpus), tmp_path / "i", small(encoder, shard_rows=SHARD, device="cpu", ray=1))
+
+
+@on_ray
+def test_a_node_without_the_encoder_and_a_device_by_number_are_one_line(
+    corpus: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="--device cuda:0,cuda:1 with --ray"):
+        build_index(str(corpus), tmp_path / "i", small(encoder, shard_rows=SHARD, device="cuda:0,cuda:1", ray=1))
+
+    class ElsewhereSlot(shards.EncodingSlot):
+        def _loaded(self) -> shards.Encoder:
+            os.chdir("/")
+            self._work = type(self._work)(**{**vars(self._work), "encoder_folder": Path("no-such-folder")})
+            return super()._loaded()
+
+    monkeypatch.setattr(shards, "EncodingSlot", ElsewhereSlot)
+    with pytest.raises(ConfigError, match="a node of the cluster has no encoder at no-such-folder"):
+        build_index(str(corpus), tmp_path / "i", small(encoder, shard_rows=SHARD, device="cpu", ray=1))

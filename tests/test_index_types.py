@@ -13,27 +13,16 @@ import indexes.commands.search
 from indexes import open_retriever
 from indexes.commands.build import build_index
 from indexes.commands.plan import sizes
-from indexes.folder.manifest import IndexFacts, read_index_manifest
-from indexes.ranking.dense import DenseSearcher
+from indexes.folder.manifest import read_index_manifest
+from indexes.ranking.searchers import DenseSearcher
 from indexes.rows.vector_file import VECTORS, VectorFile
-from indexes.vectors.config import AnnConfig
-from indexes.vectors.index_types import TYPES, Rescored, build_type, open_index
+from indexes.vectors.index_types import TYPES, AnnConfig, Rescored, build_type, open_index
 from indexes.vectors.recall import make_probe, measure
 from steprag.errors import ConfigError, DataError
 from tests.indexing import PASSAGES, ask, fingerprint, small, write_corpus
 
 ROWS, DIMENSION = 3000, 32
 CPU_TYPES = [name for name, kind in TYPES.items() if not kind.gpu]
-
-
-class Opened:
-    """What `open_index` reads of a manifest."""
-
-    def __init__(self, facts: IndexFacts) -> None:
-        self.index = facts
-        self.corpus = self
-        self.encoder = self
-        self.rows, self.dimension = ROWS, DIMENSION
 
 
 @pytest.fixture
@@ -50,7 +39,7 @@ def test_every_type_finds_what_exact_search_finds(name: str, vectors: VectorFile
     search = AnnConfig(recall=0.95, nlist=16, code_bytes=8)
     facts, measured = build_type(name, tmp_path, vectors, search, make_probe(vectors))
     assert measured.recall_at_10 >= (1.0 if TYPES[name].exact else 0.95)
-    index = open_index(tmp_path, Opened(facts))
+    index = open_index(tmp_path, facts, ROWS, DIMENSION)
     assert index.ntotal == ROWS
     queries = vectors.take(np.arange(50))
     scores, rows = index.search(queries, 5)
@@ -71,7 +60,7 @@ def test_a_ranking_does_not_depend_on_what_else_is_asked(name: str, vectors: Vec
 
     effort = AnnConfig(nlist=16, code_bytes=8, nprobe=4, ef=8, rescore=0 if name == "hnsw-sq8" else 2)
     facts, _ = build_type(name, tmp_path, vectors, effort, make_probe(vectors))
-    searcher = DenseSearcher("f", open_index(tmp_path, Opened(facts)), Rows)
+    searcher = DenseSearcher("f", open_index(tmp_path, facts, ROWS, DIMENSION), Rows)
     asked = [(str(row), 3) for row in range(300)]
     *together, deep = searcher.search([*asked, ("0", 200)])
     assert together == searcher.search(asked)

@@ -23,7 +23,7 @@ from steprag.config.sections import RetrieverConfig
 from steprag.engines.launch import free_port
 from steprag.errors import ConfigError, RetrieverError
 from steprag.types import Passage
-from tests.indexing import small, write_corpus
+from tests.indexing import ask, fingerprint, small, write_corpus
 
 needs_milvus = pytest.mark.skipif(
     any(importlib.util.find_spec(package) is None for package in ("pymilvus", "milvus_lite")),
@@ -62,29 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> Path:
 
 def found(index: str | Path, top_k: int = 10) -> list[tuple[Passage, ...]]:
     """What all queries find, asked at once."""
-
-    async def ask() -> list[tuple[Passage, ...]]:
-        retriever = open_retriever(index)
-        try:
-            return list(await asyncio.gather(*(retriever.search(query, top_k) for query in QUERIES)))
-        finally:
-            await retriever.aclose()
-
-    return asyncio.run(ask())
-
-
-def fingerprint(index: str | Path) -> str:
-    """What a retriever calls its index, once it has loaded its encoder."""
-
-    async def ask() -> str:
-        retriever = open_retriever(index)
-        try:
-            await retriever.ready()
-            return retriever.fingerprint
-        finally:
-            await retriever.aclose()
-
-    return asyncio.run(ask())
+    return ask(index, *QUERIES, top_k=top_k)
 
 
 def recall(url: str, folder: Path) -> float:

@@ -18,12 +18,13 @@ import numpy as np
 import pytest
 
 from indexes import open_retriever
+from indexes.commands.search import search_all
+from indexes.config import LimitsConfig
 from indexes.ranking.rankings import DECIMALS, Asked, Ranking, ranking
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.remote import RemoteRetriever
 from indexes.rows.passage_store import PassageStore, write_passages
 from indexes.service.api import Served, create_app
-from indexes.service.config import LimitsConfig
 from steprag.cli import guarded
 from steprag.config.sections import RetrieverConfig
 from steprag.errors import ConfigError, RetrieverError
@@ -99,7 +100,7 @@ def post(path: str, body: object, **options: Any) -> Work:
 # --- Search-R1's shapes ---------------------------------------------------------------------------------------------
 
 
-def test_retrieve_with_scores(tmp_path: Path) -> None:
+def test_retrieve_with_and_without_scores(tmp_path: Path) -> None:
     body = {"queries": ["capital Lima", "Prices quoted in the lek."], "topk": 2, "return_scores": True}
     reply = asking(tmp_path, post("/retrieve", body))
     assert reply.status_code == 200
@@ -115,13 +116,8 @@ def test_retrieve_with_scores(tmp_path: Path) -> None:
         },
         "score": round(2 / 7, DECIMALS),
     }
-
-
-def test_retrieve_without_scores(tmp_path: Path) -> None:
-    reply = asking(tmp_path, post("/retrieve", {"queries": ["capital Lima"], "topk": 1}))
-    ((document,),) = reply.json()["result"]
-    assert document["id"] == "2"
-    assert document["contents"].startswith('"Lima"\n')
+    plain = asking(tmp_path, post("/retrieve", {**body, "return_scores": False}))
+    assert plain.json()["result"] == [[item["document"] for item in found] for found in (peru, lek)]
 
 
 @pytest.mark.parametrize("topk", [None, 0])
@@ -230,22 +226,18 @@ def test_limits(tmp_path: Path, path: str, body: object, status: int, words: str
     assert searcher.batches == []
 
 
-def test_a_body_that_does_not_tell_its_length(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("piece", "times", "status"), [(b" " * 10, 100, 413), (b"{", 1, 422)])
+def test_bodies_that_do_not_tell_their_length(tmp_path: Path, piece: bytes, times: int, status: int) -> None:
+    """Too many bytes, and no JSON."""
+
     async def pieces() -> AsyncIterator[bytes]:
-        for _ in range(100):
-            yield b" " * 10
+        for _ in range(times):
+            yield piece
 
     async def work(made: httpx2.AsyncClient) -> httpx2.Response:
         return await made.post("/retrieve", content=pieces(), headers={"Content-Type": "application/json"})
 
-    assert asking(tmp_path, work, limits=SMALL).status_code == 413
-
-
-def test_bytes_that_are_no_json(tmp_path: Path) -> None:
-    async def work(made: httpx2.AsyncClient) -> httpx2.Response:
-        return await made.post("/retrieve", content=b"{", headers={"Content-Type": "application/json"})
-
-    assert asking(tmp_path, work).status_code == 422
+    assert asking(tmp_path, work, limits=SMALL).status_code == status
 
 
 def test_a_full_queue_refuses_and_the_rest_is_answered(tmp_path: Path) -> None:
@@ -296,12 +288,12 @@ def test_a_request_that_takes_too_long(tmp_path: Path) -> None:
     assert health.json()["waiting"] == 0
 
 
+FAILED = (500, "the search failed; the service's log says why")
+
+
 def test_a_search_that_fails_is_told(tmp_path: Path) -> None:
     reply = asking(tmp_path, post("/retrieve", {"queries": ["fail"]}))
-    assert (reply.status_code, reply.json()["error"]["message"]) == (
-        500,
-        "the search failed; the service's log says why",
-    )
+    assert (reply.status_code, reply.json()["error"]["message"]) == FAILED
 
 
 # --- who may ask ----------------------------------------------------------------------------------------------------
@@ -387,6 +379,8 @@ def test_a_server_that_fails_for_a_while(monkeypatch: pytest.MonkeyPatch) -> Non
         with pytest.raises(RetrieverError, match="503 loading .tried 3 times"):
             asyncio.run(source.search("Lima", 1))
         assert len(endpoint.requests) == 3
+    with pytest.raises(RetrieverError, match="ConnectError.*tried 3 times"):  # it is gone now
+        asyncio.run(source.search("Lima", 1))
 
 
 @pytest.mark.parametrize(
@@ -413,14 +407,6 @@ def test_replies_that_end_a_search_at_once(reply: tuple[int, object], kind: type
         assert len(endpoint.requests) == 1
 
 
-def test_a_lost_connection_is_a_retriever_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("indexes.retrieval.remote.FIRST_WAIT", 0.01)
-    with foreign(lambda _: (200, found("Lima"))) as endpoint:
-        source = open_retriever(endpoint.url, quick())
-    with pytest.raises(RetrieverError, match="ConnectError.*tried 3 times"):
-        asyncio.run(source.search("Lima", 1))
-
-
 def test_a_proxy_is_not_asked_for_this_machines_own_services(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
@@ -432,10 +418,11 @@ def test_services_that_do_not_fit() -> None:
     with foreign(lambda _: (200, found("Lima"))) as endpoint:
         with pytest.raises(ConfigError, match="mode is sparse, and .* serves what it does not tell"):
             open_retriever(endpoint.url, quick(mode="sparse"))
-        settings = ({"reranker": "model"}, {"links": 0.5}, {"fusion": "rrf"}, {"dense_weight": 0.3})
-        for own in settings:
+        for own in ({"reranker": "model"}, {"links": 0.5}, {"fusion": "rrf"}, {"dense_weight": 0.3}):
             with pytest.raises(ConfigError, match="leave .* to the service"):
                 open_retriever(endpoint.url, quick(**own))
+    with pytest.raises(ConfigError, match="names several services; put them behind one URL, by a load balancer"):
+        open_retriever("http://a:8000,http://b:8000")
 
 
 # --- a process ------------------------------------------------------------------------------------------------------
@@ -462,12 +449,6 @@ def process(index: Path, *options: str, **environment: str) -> Iterator[tuple[st
 def test_the_same_results_from_the_folder_and_from_its_service(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queries = ["currency of Albania", "Tirana", "Heroes", "a capital", "Prices in Albania are quoted in the lek."]
 
-    async def answers(source: Any) -> list[tuple[Passage, ...]]:
-        try:
-            return await asyncio.gather(*(source.search(query, 4) for query in queries))
-        finally:
-            await source.aclose()
-
     with process(index, STEPRAG_RETRIEVER_TOKEN="s3cret") as (url, child):
         with pytest.raises(ConfigError, match="refuses the token"):
             open_retriever(url)
@@ -477,7 +458,7 @@ def test_the_same_results_from_the_folder_and_from_its_service(index: Path, monk
         remote, local = open_retriever(url), open_retriever(index)
         assert isinstance(remote, RemoteRetriever)
         assert remote.fingerprint == local.fingerprint
-        assert asyncio.run(answers(remote)) == asyncio.run(answers(local))
+        assert asyncio.run(search_all(remote, queries, 4)) == asyncio.run(search_all(local, queries, 4))
         child.send_signal(signal.SIGINT)
         assert child.wait(30) == 0
 
@@ -549,28 +530,14 @@ def test_weights_that_do_not_load(tmp_path: Path) -> None:
         return await made.post("/retrieve", json={"queries": ["Lima"]}), await made.get("/health")
 
     reply, health = asking(tmp_path, work, Broken())
-    assert (reply.status_code, reply.json()["error"]["message"]) == (
-        500,
-        "the search failed; the service's log says why",
-    )
+    assert (reply.status_code, reply.json()["error"]["message"]) == FAILED
     assert (health.status_code, health.json()["status"]) == (503, "failed")
-
-
-def test_several_services_are_a_load_balancers_business() -> None:
-    with pytest.raises(ConfigError, match="names several services; put them behind one URL, by a load balancer"):
-        open_retriever("http://a:8000,http://b:8000")
-
-
-async def many(source: Any, count: int) -> list[tuple[Passage, ...]]:
-    try:
-        return await asyncio.gather(*(source.search(f"query {number}", 3) for number in range(count)))
-    finally:
-        await source.aclose()
 
 
 @pytest.mark.slow
 def test_a_service_may_encode_queries_in_another_runtime(index: Path) -> None:
     with process(index, "--backend", "onnx") as (url, _):
         remote, local = open_retriever(url), open_retriever(index)
-        told, here = (asyncio.run(many(source, 5)) for source in (remote, local))
+        queries = [f"query {number}" for number in range(5)]
+        told, here = (asyncio.run(search_all(source, queries, 3)) for source in (remote, local))
     assert [[p.id for p in passages] for passages in told] == [[p.id for p in passages] for passages in here]

@@ -1,25 +1,33 @@
-"""Pages: what is fetched, how it is read, and what stands in for what cannot be."""
+"""Pages: what is fetched, how it is read, and what stands in for what cannot be. No request reaches a private address;
+pages cost bounded bytes and time.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
-from contextlib import aclosing
-from pathlib import Path
+import tracemalloc
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import psutil
 import pytest
+from aiohttp import ClientConnectorError
+from aiohttp.abc import AbstractResolver, ResolveResult
 
 from indexes.web import extraction
+from indexes.web.addresses import ForbiddenAddress, GuardedResolver, checked, is_open, places
 from indexes.web.config import WebConfig
 from indexes.web.extraction import Extractor, Page
+from indexes.web.fetching import Fetcher, FetchError
 from indexes.web.pages import Pages
 from indexes.web.providers import WebResult
+from indexes.web.retriever import likely, pieces, plain
 from indexes.web.snapshot import SeenPage
-from indexes.web.texts import likely, pieces, plain
 from steprag.agent.retriever import url_of
-from tests.web_site import HITS, HTML, QUERY, TIRANA, Web, drip, search, texts, web_file
+from tests.web_site import HITS, HTML, QUERY, TIRANA, Web, bomb, drip, redirect, texts, web
 
 LOST: dict[str, Any] = {
     "gone": (410, HTML, TIRANA),
@@ -31,10 +39,10 @@ LOST: dict[str, Any] = {
 }
 
 
-def test_the_snippet_stands_in_for_a_page_that_cannot_be_read(here: Web, encoder: Path, tmp_path: Path) -> None:
+def test_the_snippet_stands_in_for_a_page_that_cannot_be_read(here: Web) -> None:
     here.pages |= {f"/{name}": answer for name, answer in LOST.items()}
     here.hits = [*HITS, *({"url": f"/{name}", "title": name, "snippet": f"It is {name}."} for name in LOST)]
-    (found,) = search(web_file(tmp_path, here, encoder, page_seconds=3.0), QUERY, top_k=20)
+    (found,) = here.search(QUERY, top_k=20, page_seconds=3.0)
     by_page = {(url_of(p.id) or "").rpartition("/")[2]: p.text for p in found}
     assert {name: by_page[name] for name in LOST} == {name: f"It is {name}." for name in LOST}
     assert "largest city" in by_page["tirana"]
@@ -50,23 +58,17 @@ def test_the_snippet_stands_in_for_a_page_that_cannot_be_read(here: Web, encoder
         drip,
     ],
 )
-def test_a_page_that_robots_txt_forbids_is_not_fetched(rules: Any, here: Web, encoder: Path, tmp_path: Path) -> None:
+def test_a_page_that_robots_txt_forbids_is_not_fetched(rules: Any, here: Web) -> None:
     here.pages["/robots.txt"] = rules
-    (found,) = search(web_file(tmp_path, here, encoder, page_seconds=4.0), QUERY)
+    (found,) = here.search(QUERY, page_seconds=4.0)
     assert "Tirana is a city." in {p.text for p in found}
     assert here.asked.count("/robots.txt") == 1
     assert "/tirana" not in here.asked
 
 
-def test_a_place_without_robots_txt_is_open(here: Web, encoder: Path, tmp_path: Path) -> None:
+def test_a_place_without_robots_txt_is_open(here: Web) -> None:
     here.pages["/robots.txt"] = (404, HTML, b"User-agent: *\nDisallow: /")
-    assert "largest city" in texts(search(web_file(tmp_path, here, encoder), QUERY)[0])
-
-
-def test_pages_may_be_left_unread(here: Web, encoder: Path, tmp_path: Path) -> None:
-    (found,) = search(web_file(tmp_path, here, encoder, pages=0), QUERY)
-    assert here.asked == ["/search"]
-    assert {p.text for p in found} == {"Tirana is a city.", "The lek is a currency."}
+    assert "largest city" in texts(here.search(QUERY)[0])
 
 
 CYRILLIC = "Столица Албании - Тирана, крупнейший город страны, расположенный в центре между горами и морем."
@@ -80,7 +82,7 @@ CHARSETS = [
 ]
 
 
-def test_pages_are_read_in_their_charset() -> None:
+def test_pages_are_read_in_their_charset_by_a_process_that_can_start_no_other() -> None:
     async def read() -> None:
         async with aclosing(Extractor(20.0, 512)) as extractor:
             for charset, before, encoding in CHARSETS:
@@ -88,14 +90,6 @@ def test_pages_are_read_in_their_charset() -> None:
                 found = await extractor.extract(page.encode(encoding), charset, "http://a.org/")
                 assert found is not None
                 assert CYRILLIC in found.text, (charset, before, encoding)
-
-    asyncio.run(read())
-
-
-def test_the_process_that_reads_pages_can_start_no_other() -> None:
-    async def read() -> None:
-        async with aclosing(Extractor(20.0, 512)) as extractor:
-            assert await extractor.extract(TIRANA, "", "http://a.org/") is not None
             readers = [one for one in psutil.Process().children() if str(extraction.WORKER) in one.cmdline()]
             assert [one.rlimit(psutil.RLIMIT_NPROC) for one in readers] == [(0, 0)]
 
@@ -123,10 +117,8 @@ def test_a_reader_that_fails_has_read_nothing_and_is_started_again(fault: str, m
     asyncio.run(read())
 
 
-def test_a_page_that_needs_more_memory_than_it_may_have_falls_back_to_the_snippet(
-    here: Web, encoder: Path, tmp_path: Path
-) -> None:
-    (found,) = search(web_file(tmp_path, here, encoder, extract_mb=20), QUERY)
+def test_a_page_that_needs_more_memory_than_it_may_have_falls_back_to_the_snippet(here: Web) -> None:
+    (found,) = here.search(QUERY, extract_mb=20)
     assert {p.text for p in found} == {"Tirana is a city.", "The lek is a currency."}
 
 
@@ -156,3 +148,210 @@ def test_text_is_cut_into_pieces_of_so_many_words() -> None:
     assert plain("a\u200bb\u00ad  c\nd\x07e\ud800") == "ab c d e?"
     assert plain("می\u200cخواهم") == "می\u200cخواهم"
     assert likely("red fox", ["a", "the fox", "a red fox", "b"], 2) == ["the fox", "a red fox"]
+
+
+# --- addresses and bounds ---------------------------------------------------------------------------------------------
+
+
+OPEN = ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
+CLOSED = [
+    *("127.0.0.1", "127.1.2.3", "10.0.0.1", "172.16.0.1", "192.168.1.1", "0.0.0.0", "255.255.255.255"),
+    *("169.254.169.254", "100.64.0.1", "100.100.100.200", "168.63.129.16", "192.0.0.192", "198.18.0.1", "240.0.0.1"),
+    *("192.0.2.1", "192.88.99.1", "224.0.0.1", "239.255.255.250"),
+    *("::1", "::", "fe80::1", "fe80::1%eth0", "fc00::1", "fd00:ec2::254", "fec0::1", "ff02::1", "2001:db8::1"),
+    *("::ffff:127.0.0.1", "::ffff:169.254.169.254", "::7f00:1", "2002:7f00:1::", "64:ff9b::7f00:1", "64:ff9b:1::1"),
+    *("2001:0:4136:e378::1", "3fff::1", "5f00::1", "4000::1", "localhost", "", "1.1.1.1.1"),
+]
+
+
+@pytest.mark.parametrize("address", [*OPEN, *CLOSED])
+def test_the_public_internet_is_open_and_all_else_is_closed(address: str) -> None:
+    assert is_open(address) == (address in OPEN)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://127.0.0.1/", "http://[::1]/", "http://[::ffff:7f00:1]/", "http://169.254.169.254/latest/meta-data/"),
+        *("http://2130706433/", "http://127.1/", "http://0x7f.1/", "http://0177.0.0.1/", "http://0x7f000001/"),
+        *("http://①②⑦.⓪.⓪.①/", "http://127。0。0。1/", "http://127.0.0.1./", "http://[fe80::1%25eth0]/"),
+        *("http://a.org:8080/", "http://a.org:22/", "ftp://a.org/", "file:///etc/passwd", "gopher://a.org/"),
+        *("http://user@a.org/", "http://a.org\\@127.0.0.1/", "http:///x", "//a.org/", "javascript:alert(1)", ""),
+        *("http://a.org:99999/", "http://[::1/"),
+    ],
+)
+def test_an_address_that_is_not_the_webs_is_refused(url: str) -> None:
+    with pytest.raises(ForbiddenAddress):
+        checked(url, places(["b.org:8080"]))
+
+
+def test_exact_places_may_be_allowed() -> None:
+    allowed = places(["127.0.0.1:8080", "[::1]:81", "Intra.Net:8443"])
+    for url in ("http://127.0.0.1:8080/x", "http://[::1]:81/", "https://intra.net:8443/", "http://8.8.8.8/"):
+        assert str(checked(url, allowed)) == url
+    for url in ("http://127.0.0.1/", "http://127.0.0.1:8081/", "http://127.0.0.2:8080/", "http://[::1]/"):
+        with pytest.raises(ForbiddenAddress):
+            checked(url, allowed)
+
+
+class Names(AbstractResolver):
+    """A name server: the answers of each name in turn, the last one from then on."""
+
+    def __init__(self, **answers: list[tuple[str, int]]) -> None:
+        self._answers, self.asked = answers, []  # type: ignore[var-annotated]
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        del port, family
+        self.asked.append(host)
+        answers = self._answers[host.partition(".")[0]]
+        address, to = answers.pop(0) if len(answers) > 1 else answers[0]
+        return [ResolveResult(hostname=host, host=address, port=to, family=socket.AF_INET, proto=0, flags=0)]
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def trap() -> Iterator[Web]:
+    """A server on this machine that nothing may reach."""
+    with web() as running:
+        running.pages = dict.fromkeys(("/", "/tirana", "/secret"), (200, HTML, TIRANA))
+        yield running
+        assert running.asked == []
+
+
+@asynccontextmanager
+async def fetcher(
+    allow: list[str], *, most: int = 2_000_000, resolver: AbstractResolver | None = None
+) -> AsyncIterator[Fetcher]:
+    async with aclosing(Fetcher(places(allow), most=most, user_agent="test", resolver=resolver)) as made:
+        yield made
+
+
+def test_results_and_redirects_to_this_machine_are_not_followed(here: Web, trap: Web) -> None:
+    port = trap.place.partition(":")[2]
+    targets = [
+        *(f"http://127.0.0.1:{port}/secret", f"http://localhost:{port}/secret", f"http://[::ffff:7f00:1]:{port}/"),
+        *(f"http://2130706433:{port}/", f"http://127.1:{port}/", "http://169.254.169.254/latest/meta-data/"),
+        *("http://127.0.0.1/", "http://localhost/", "file:///etc/passwd", "//169.254.169.254/", "http://[::1]/"),
+    ]
+    for place, target in enumerate(targets):
+        here.pages[f"/r{place}"] = redirect(target)
+    here.hits = [
+        {"url": f"/r{place}", "title": "r", "snippet": f"by redirect {place}"} for place in range(len(targets))
+    ]
+    direct = [target for target in targets if target.startswith("http")]
+    here.hits += [{"url": url, "title": "d", "snippet": f"directly {url}"} for url in direct]
+    (found,) = here.search(QUERY, top_k=50, pages=20, results=30)
+    assert sum(p.text.startswith("by redirect") for p in found) == len(targets)
+    assert sum(p.text.startswith("directly") for p in found) >= len(direct) - 2, "all have but their snippet"
+    assert {f"/r{place}" for place in range(len(targets))} <= set(here.asked)
+
+
+def test_the_search_engines_own_place_is_no_page(here: Web, trap: Web) -> None:
+    """A result must not reach what only the user's own search was to reach."""
+    del trap
+    (found,) = here.search(QUERY, allow=[])
+    assert here.asked == ["/search"]
+    assert {p.text for p in found} == {"Tirana is a city.", "The lek is a currency."}
+
+
+def test_a_name_that_points_here_is_not_reached_however_often_it_changes_its_mind(trap: Web) -> None:
+    port = int(trap.place.partition(":")[2])
+    names = Names(evil=[("127.0.0.1", port)], rebinding=[("93.184.216.34", 80), ("127.0.0.1", port)])
+
+    async def try_all() -> None:
+        async with fetcher([], resolver=names) as made:
+            with pytest.raises(FetchError, match=r"evil\.org has no address of the public internet"):
+                await made.get("http://evil.org/secret")
+            first = await GuardedResolver(names, frozenset()).resolve("rebinding.org", 80)
+            assert [each["host"] for each in first] == ["93.184.216.34"], "what a check would have seen"
+            with pytest.raises(FetchError, match=r"rebinding\.org has no address of the public internet"):
+                await made.get("http://rebinding.org/secret")
+
+    asyncio.run(try_all())
+    assert names.asked == ["evil.org", "rebinding.org", "rebinding.org"], "one look for one connection"
+
+
+def test_sockets_are_opened_to_what_was_looked_up_alone() -> None:
+    guarded = GuardedResolver(Names(own=[("10.0.0.7", 8080)]), places(["own.org:8080"]))
+    asyncio.run(guarded.resolve("own.org", 8080))
+
+    def opens(host: str, port: int, family: socket.AddressFamily = socket.AF_INET) -> None:
+        guarded.socket_for((family, socket.SOCK_STREAM, 6, "", (host, port))).close()
+
+    opens("93.184.216.34", 443)
+    opens("10.0.0.7", 8080)
+    for host, port in (("10.0.0.7", 80), ("127.0.0.1", 80), ("169.254.169.254", 80)):
+        with pytest.raises(ForbiddenAddress):
+            opens(host, port)
+    with pytest.raises(ForbiddenAddress):
+        opens("::1", 443, socket.AF_INET6)
+
+
+def test_a_socket_is_refused_where_every_other_check_was_passed(trap: Web) -> None:
+    async def connect() -> None:
+        async with fetcher([]) as made:
+            with pytest.raises(ClientConnectorError, match="Cannot connect"):
+                await made._open().get(trap.address)
+
+    asyncio.run(connect())
+
+
+def fetched(here: Web, path: str, *, seconds: float = 5, **given: Any) -> Any:
+    async def get() -> Any:
+        async with fetcher([here.place], **given) as made:
+            async with asyncio.timeout(seconds):
+                return await made.get(here.address + path)
+
+    return asyncio.run(get())
+
+
+def test_three_redirects_are_followed_and_no_fourth(here: Web) -> None:
+    for hop in range(5):
+        here.pages[f"/{hop}"] = redirect(f"/{hop + 1}")
+    here.pages["/5"] = (200, HTML, TIRANA)
+    assert fetched(here, "/2").body == TIRANA
+    with pytest.raises(FetchError, match="more than 3 redirects"):
+        fetched(here, "/1")
+    here.pages["/nowhere"] = redirect("http://[::1/")
+    with pytest.raises(FetchError, match="a redirect to no address"):
+        fetched(here, "/nowhere")
+
+
+def test_a_page_is_cut_off_at_the_cap_before_it_is_unpacked(here: Web) -> None:
+    here.pages |= {"/bomb": bomb(), "/long": (200, HTML, b"<p>x</p>" * 100_000)}
+    assert len(here.pages["/bomb"][2]) < 400_000  # type: ignore[index]
+    tracemalloc.start()
+    assert len(fetched(here, "/bomb", most=100_000).body) == 100_000
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert held < 8_000_000, "a block of it unpacks to 60 MB"
+    assert len(fetched(here, "/long", most=100_000).body) == 100_000
+    assert len(fetched(here, "/long").body) == 800_000
+
+
+def test_the_time_of_a_page_is_bounded_however_slowly_it_comes(here: Web) -> None:
+    here.pages["/drip"] = drip
+    with pytest.raises(TimeoutError):
+        fetched(here, "/drip", seconds=0.5)
+
+
+def test_no_cookie_and_no_proxy_is_used(here: Web, trap: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(variable, trap.address)
+    here.pages["/tirana"] = (200, {**HTML, "Set-Cookie": "who=you; Path=/"}, TIRANA)
+
+    port = int(here.place.partition(":")[2])
+    url = f"http://own.org:{port}/tirana"
+
+    async def twice() -> None:
+        async with fetcher([f"own.org:{port}"], resolver=Names(own=[("127.0.0.1", port)])) as made:
+            await made.get(url)
+            await made.get(url)
+
+    asyncio.run(twice())
+    assert here.asked == ["/tirana"] * 2
+    assert not any("Cookie" in headers for headers in here.headers)

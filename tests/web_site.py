@@ -49,7 +49,7 @@ class Web:
     """What the machine answers, and what it was asked. `hits`: what the engines find; a path is one of this site.
 
     `pages`: status, headers and body by path, or what sends them itself. `engine`: an answer that stands in for every
-    reply of the engines.
+    reply of the engines. `folder` and `encoder`: of web files that search here.
     """
 
     address: str = ""
@@ -61,11 +61,21 @@ class Web:
     asked: list[str] = field(default_factory=list)
     sent: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    folder: Path = Path()
+    encoder: Path | None = None
 
     @property
     def place(self) -> str:
         """host:port"""
         return urlsplit(self.address).netloc
+
+    def file(self, **keys: Any) -> Path:
+        """A web file that searches here."""
+        return web_file(self.folder, self, keys.pop("encoder", self.encoder), **keys)
+
+    def search(self, *queries: str, top_k: int = 5, **keys: Any) -> list[tuple[Passage, ...]]:
+        """What each query brings by such a file, one after the other."""
+        return search(self.file(**keys), *queries, top_k=top_k)
 
     def reply(self, handler: BaseHTTPRequestHandler, body: bytes) -> Answer | Callable[[BaseHTTPRequestHandler], None]:
         path = urlsplit(handler.path).path
@@ -157,14 +167,8 @@ def drip(handler: BaseHTTPRequestHandler) -> None:
 def web_file(folder: Path, here: Web, encoder: Path | str | None, **keys: Any) -> Path:
     """A web file that searches here."""
     file = folder / "web.yaml"
-    given = {
-        "provider": "searxng",
-        "base_url": here.address,
-        "allow": [here.place],
-        "encoder": encoder and str(encoder),
-        **keys,
-    }
-    file.write_text(json.dumps({"web": given}))
+    usual = {"provider": "searxng", "base_url": here.address, "allow": [here.place]}
+    file.write_text(json.dumps({"web": {**usual, "encoder": encoder and str(encoder), **keys}}))
     return file
 
 

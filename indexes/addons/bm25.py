@@ -19,8 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from indexes.addons.postings import Counted, count_terms, write_arrays
-from indexes.folder.addon import open_add_on, write_add_on
-from indexes.folder.manifest import IndexManifest
+from indexes.folder.manifest import IndexManifest, open_add_on, write_add_on
 from indexes.ranking.rankings import Asked, Ranking, best_rows
 from indexes.rows.passage_store import PassageStore, mapped_list
 from steprag.config.sections import Positive, Section
@@ -118,8 +117,15 @@ def add_bm25(folder: Path, index: IndexManifest, config: Bm25Config) -> bool:
 
 
 def _write(config: Bm25Config, folder: Path, store: PassageStore) -> None:
+    analyse = Analyser(config.language)
     with Progress("BM25", len(store), "passages") as progress:
-        if not write_bm25(folder, _documents(store, Analyser(config.language), config.title_weight, progress), config):
+
+        def documents() -> Iterator[list[str]]:
+            for row in range(len(store)):
+                yield terms_of(store.read(row), analyse, config.title_weight)
+                progress.advance(1)
+
+        if not write_bm25(folder, documents(), config):
             raise ConfigError(f"{folder.parent} holds no word that BM25 could index (bm25.language {config.language})")
 
 
@@ -171,12 +177,6 @@ def _read_frame(folder: Path, rows: int, config: Bm25Config) -> Any:
 
 def _mend(folder: Path) -> str:
     return f"delete {folder} and add it again"
-
-
-def _documents(store: PassageStore, analyse: Analyser, title_weight: int, progress: Progress) -> Iterator[list[str]]:
-    for row in range(len(store)):
-        yield terms_of(store.read(row, 0.0), analyse, title_weight)
-        progress.advance(1)
 
 
 def terms_of(passage: Passage, analyse: Analyser, title_weight: int) -> list[str]:

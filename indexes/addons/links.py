@@ -15,8 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from indexes.folder.addon import open_add_on, write_add_on
-from indexes.folder.manifest import IndexManifest
+from indexes.folder.manifest import IndexManifest, open_add_on, write_add_on
 from indexes.ranking.rankings import POOL, Asked, Ranking, RowSearcher, named, ordered, unit
 from indexes.rows.passage_store import PassageStore, mapped_list
 from steprag.console.progress import Progress

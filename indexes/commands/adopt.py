@@ -21,8 +21,7 @@ from indexes.corpora.readers import open_source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EncoderSpec
 from indexes.folder.manifest import INDEX, CorpusFacts, IndexFacts, identity
-from indexes.folder.sealing import Begun, Built, Sealed, seal, shown
-from indexes.folder.whole import building, link
+from indexes.folder.sealing import Begun, Built, building, link, seal, shown
 from indexes.rows.passage_store import PassageStore, passage_text
 from indexes.vectors.index_types import ADOPTED, read_faiss
 from steprag.cli import guarded
@@ -52,9 +51,14 @@ def adopt_index(faiss_file: Path, corpus: str, out: Path, config: IndexConfig) -
     folder_of_encoder, spec = chosen_encoder(config)
     if not spec.dense:
         raise ConfigError("a FAISS file holds vectors; say with --encoder what made them")
+    from faiss import METRIC_INNER_PRODUCT
+
     say(f"index: {faiss_file} is read by FAISS's native code as it stands; adopt files of people you trust only")
     index = read_faiss(faiss_file, spec.dimension)
-    _check_metric(index, faiss_file)
+    if index.metric_type != METRIC_INNER_PRODUCT:
+        raise ConfigError(
+            f"{faiss_file} ranks by distance, not by inner product; build the index again from the corpus"
+        )
     begun = Begun()
     corpus_hash = source.identity()
     with building(out, {"adopted": str(faiss_file.resolve()), "corpus": corpus_hash}) as folder:
@@ -66,28 +70,17 @@ def adopt_index(faiss_file: Path, corpus: str, out: Path, config: IndexConfig) -
         link(faiss_file, folder / INDEX)
         kind = type_of(index)
         facts = IndexFacts(kind, {} if kind == "flat" else {"class": type(index).__name__})
-        result = Sealed(
-            identity=identity(corpus_hash, spec, facts),
-            encoder=spec,
-            corpus=CorpusFacts(corpus, corpus_hash, taken.rows, taken.skipped),
-            index=facts,
-            measured=checked,
-            origin=f"{ADOPTED}: {faiss_file.name}",
+        wanted, stood = identity(corpus_hash, spec, facts), CorpusFacts(corpus, corpus_hash, taken.rows, taken.skipped)
+        origin = f"{ADOPTED}: {faiss_file.name}"
+        manifest = seal(
+            folder, begun, wanted, spec, stood, facts, measured=checked, config=config.model_dump(), origin=origin
         )
-        manifest = seal(folder, result, config.model_dump(), begun)
     return Built(out, manifest, reused=False)
 
 
 def type_of(index: Any) -> str:
     """flat for an exact fp32 index, whose vectors serve other types too; else adopted: opened as it is."""
     return "flat" if type(index).__name__ in ("IndexFlatIP", "IndexFlat") else ADOPTED
-
-
-def _check_metric(index: Any, path: Path) -> None:
-    import faiss
-
-    if index.metric_type != faiss.METRIC_INNER_PRODUCT:
-        raise ConfigError(f"{path} ranks by distance, not by inner product; build the index again from the corpus")
 
 
 def _check_encoder(index: Any, folder: Path, encoder_folder: Path, spec: EncoderSpec) -> dict[str, Any]:

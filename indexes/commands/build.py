@@ -23,14 +23,11 @@ from indexes.addons.links import FOLDER as LINKS
 from indexes.addons.links import add_links
 from indexes.config import IndexConfig, chosen_encoder
 from indexes.corpora.read_corpus import Intake, take_in
-from indexes.corpora.readers import open_source
-from indexes.corpora.source import Source
+from indexes.corpora.readers import Source, open_source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import NONE, EncoderSpec
 from indexes.encoding.runtimes import check_backend
-from indexes.encoding.shards import encode_shards
-from indexes.encoding.work import Work
-from indexes.folder.addon import add_ons
+from indexes.encoding.shards import Work, encode_shards
 from indexes.folder.manifest import (
     BUILT,
     INDEX,
@@ -39,11 +36,11 @@ from indexes.folder.manifest import (
     CorpusFacts,
     IndexFacts,
     IndexManifest,
+    add_ons,
     identity,
     read_index_manifest,
 )
-from indexes.folder.sealing import Begun, Built, Sealed, seal, shown
-from indexes.folder.whole import building, link, restore
+from indexes.folder.sealing import Begun, Built, building, link, restore, seal, shown
 from indexes.rows.passage_store import OFFSETS, PASSAGES, SKIPPED
 from indexes.rows.vector_file import VECTORS, VectorFile
 from indexes.vectors.index_types import build_type, check_type, requested
@@ -114,15 +111,12 @@ def _build(order: _Order, out: Path, replaced: bool, vectors_from: Path | None) 
     with building(out, state) as folder:
         taken = _given(order, folder, giver) if giver else _taken_in(order, folder)
         facts, measured = _indexed(order, folder, taken) if order.spec.dense else (IndexFacts(SPARSE, {}), {})
-        result = Sealed(
-            identity=order.wanted,
-            encoder=order.spec,
-            corpus=CorpusFacts(order.source.name, order.wanted["corpus"], taken.rows, taken.skipped),
-            index=facts,
-            measured=measured,
-            origin=read_index_manifest(giver).origin if giver else BUILT,
+        stood = CorpusFacts(order.source.name, order.wanted["corpus"], taken.rows, taken.skipped)
+        origin = read_index_manifest(giver).origin if giver else BUILT
+        told = config.model_dump()
+        manifest = seal(
+            folder, begun, order.wanted, order.spec, stood, facts, measured=measured, config=told, origin=origin
         )
-        manifest = seal(folder, result, config.model_dump(), begun)
         if not order.spec.dense:
             add_bm25(folder, manifest, config.bm25)  # an index of BM25 alone appears with it, or not at all
     return manifest
@@ -171,30 +165,18 @@ def _check_giver(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], 
 
 def _taken_in(order: _Order, folder: Path) -> Intake:
     """Passages of the corpus and their vectors, as far as they are not there already."""
+    config = order.config
     if (folder / INTAKE).is_file():
         taken = Intake(**read_json(folder / INTAKE))
     else:
-        taken = take_in(order.source, folder, order.config.max_skipped)
+        taken = take_in(order.source, folder, config.max_skipped)
         write_json(folder / INTAKE, dataclasses.asdict(taken))
     if order.spec.dense:
-        _encode(order, folder, taken.rows)
+        check_type(config.type, taken.rows, order.spec.dimension, config.ann)
+        how = config.shard_rows, config.batch_tokens, config.dtype, config.backend
+        work = Work(folder, order.encoder_folder, order.spec, taken.rows, *how)
+        encode_shards(work, config.device.split(",") * config.processes, config.ray)
     return taken
-
-
-def _encode(order: _Order, folder: Path, rows: int) -> None:
-    config = order.config
-    check_type(config.type, rows, order.spec.dimension, config.ann)
-    work = Work(
-        folder,
-        order.encoder_folder,
-        order.spec,
-        rows,
-        config.shard_rows,
-        config.batch_tokens,
-        config.dtype,
-        config.backend,
-    )
-    encode_shards(work, config.device.split(",") * config.processes, config.ray)
 
 
 def _indexed(order: _Order, folder: Path, taken: Intake) -> tuple[IndexFacts, dict[str, Any]]:

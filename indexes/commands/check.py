@@ -12,8 +12,7 @@ import numpy as np
 
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import encoder_here
-from indexes.folder.addon import add_ons, read_add_on
-from indexes.folder.manifest import BUILT, MEND, IndexManifest, read_index_manifest
+from indexes.folder.manifest import BUILT, MEND, IndexManifest, add_ons, read_add_on, read_index_manifest
 from indexes.rows.passage_store import PassageStore
 from indexes.rows.vector_file import VECTORS, VectorFile
 from indexes.vectors.index_types import open_index
@@ -37,24 +36,21 @@ def check_folder(folder: Path, sample: int = SAMPLE) -> dict[str, Any]:
         beside = read_add_on(folder, manifest, name)
         check_files(folder / name, beside.files, MEND, full=True)
         compared += [f"{name}/{file}" for file in beside.files]
+    rows = manifest.corpus.rows
     if manifest.encoder.dense:
-        _check_count(folder, manifest)
+        index = open_index(folder, manifest.index, rows, manifest.encoder.dimension)
+        if index.ntotal != rows:
+            raise DataError(folder, f"holds {index.ntotal} vectors, the manifest says {rows}")
     ours = VECTORS in manifest.files and manifest.origin == BUILT  # adopted ones were checked as they were encoded
     cosine = _encoded_again(folder, manifest, sample) if ours and sample else None
     return {
         "index": str(folder),
         "files": compared,
         "bytes": sum(facts.bytes for facts in manifest.files.values()),
-        "passages": manifest.corpus.rows,
-        "encoded_again": min(sample, manifest.corpus.rows) if cosine else 0,
+        "passages": rows,
+        "encoded_again": min(sample, rows) if cosine else 0,
         "lowest_cosine": cosine,
     }
-
-
-def _check_count(folder: Path, manifest: IndexManifest) -> None:
-    index = open_index(folder, manifest)
-    if index.ntotal != manifest.corpus.rows:
-        raise DataError(folder, f"holds {index.ntotal} vectors, the manifest says {manifest.corpus.rows}")
 
 
 def _encoded_again(folder: Path, manifest: IndexManifest, sample: int) -> float:

@@ -22,14 +22,12 @@ import numpy as np
 
 from indexes.addons.bm25 import Analyser, Bm25Config, terms_of, write_bm25
 from indexes.config import IndexConfig, chosen_encoder
-from indexes.corpora.readers import count_rows, open_source
-from indexes.corpora.source import Source
+from indexes.corpora.readers import Source, count_rows, open_source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import NONE, EncoderSpec
 from indexes.folder.manifest import SPARSE
 from indexes.rows.passage_store import passage_text
-from indexes.vectors.config import AnnConfig
-from indexes.vectors.index_types import TRAIN_POINTS, TYPES, cells, code_bytes, prepare
+from indexes.vectors.index_types import TRAIN_POINTS, TYPES, AnnConfig, cells, code_bytes, prepare
 from steprag.cli import guarded
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.engines.threads import usable_cores

@@ -15,8 +15,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from indexes.corpora.readers import FORMAT
-from indexes.corpora.source import Problem, Source
+from indexes.corpora.readers import FORMAT, Problem, Source
 from indexes.rows.passage_store import SKIPPED, PassageStore, drop_rows, write_passages
 from steprag.console.progress import Progress, say
 from steprag.errors import DataError, quoted

@@ -54,7 +54,9 @@ class Encoder:
         weights = "float32" if dtype == "int8" else dtype
         self.spec, self.device = spec, device
         with loading(folder):
-            self._model = _load(folder, spec, device, {"use_safetensors": True, "dtype": getattr(torch, weights)})
+            with one_load():
+                kwargs = {"use_safetensors": True, "dtype": getattr(torch, weights)}
+                self._model = _loaded(folder, spec, device, kwargs)
             self._model.max_seq_length = spec.max_length
             if dtype == "int8":
                 _to_int8(self._model)
@@ -105,16 +107,14 @@ class Encoder:
                 progress(len(rows))
         return vectors
 
-    def _features(self, tokens: Tokens) -> dict[str, Any]:
-        tokenizer: Any = self._model.tokenizer
-        batch = tokenizer.pad({"input_ids": tokens}, padding=True, return_tensors="pt")
-        return {key: values.to(self.device, non_blocking=True) for key, values in batch.items()}
-
     def _forward(self, tokens: Tokens) -> np.ndarray:
         import torch
 
+        tokenizer: Any = self._model.tokenizer
         with torch.inference_mode(), self._within():
-            found = self._model(self._features(tokens))["sentence_embedding"].float()
+            batch = tokenizer.pad({"input_ids": tokens}, padding=True, return_tensors="pt")
+            features = {key: values.to(self.device, non_blocking=True) for key, values in batch.items()}
+            found = self._model(features)["sentence_embedding"].float()
             if self.spec.normalise:
                 found = torch.nn.functional.normalize(found, dim=1)
             return self._checked(found.cpu().numpy())
@@ -169,11 +169,6 @@ def batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
         batch.append(row)
     if batch:
         yield batch
-
-
-def _load(folder: Path, spec: EncoderSpec, device: str, model_kwargs: dict[str, Any]) -> Any:
-    with one_load():
-        return _loaded(folder, spec, device, model_kwargs)
 
 
 def _loaded(folder: Path, spec: EncoderSpec, device: str, model_kwargs: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +46,7 @@ FAMILIES = (
 """(pattern of the model's name, pooling, query prefix, passage prefix), as the models' cards give them. The pooling is
 used only where the folder does not say it itself."""
 
-_HUB_FILES = [
-    "*.json",
-    "*.txt",
-    "*.model",
-    "model*.safetensors",
-    "*_Pooling/*",
-    "*_Dense/*.safetensors",
-]
+_HUB_FILES = ["*.json", "*.txt", "*.model", "model*.safetensors", "*_Pooling/*", "*_Dense/*.safetensors"]
 
 
 @dataclass(frozen=True)
@@ -221,11 +214,6 @@ def _json(path: Path, default: Any = None) -> Any:
         raise ConfigError(f"{path}: cannot be read as JSON: {error}") from None
 
 
-def same_vectors(one: EncoderSpec, other: EncoderSpec) -> bool:
-    """Whether two specs give the same vectors for the same text."""
-    return replace(one, name="", revision=None) == replace(other, name="", revision=None)
-
-
 def encoder_here(spec: EncoderSpec, given: dict[str, Any]) -> Path:
     """The folder of the encoder that made an index, found on this machine and compared with `spec`.
 
@@ -235,8 +223,8 @@ def encoder_here(spec: EncoderSpec, given: dict[str, Any]) -> Path:
     folder = find_encoder(spec.name)
     keys = Overrides.__dataclass_fields__
     here = read_spec(spec.name, folder, Overrides(**{key: given[key] for key in keys if key in given}))
-    if not same_vectors(here, spec):
-        differing = next(key for key in COMPARED if getattr(here, key) != getattr(spec, key))
+    differing = next((key for key in COMPARED if getattr(here, key) != getattr(spec, key)), None)
+    if differing is not None:
         raise ConfigError(f"encoder {spec.name} is not the one that made the index ({differing}:"
                           f" {quoted(getattr(here, differing))}, not {quoted(getattr(spec, differing))});"
                           " restore it or build the index again")  # fmt: skip

@@ -2,28 +2,72 @@
 
 A shard is a range of rows. Its texts are batched among themselves, so its vectors depend on nothing outside it. Rows
 are on the disk before the shard's mark is, and a mark holds the hash of what it stands for.
+
+Processes of a Ray cluster (extra `ray`) get texts and give vectors. They open no file of the build, so the nodes need
+no common file system: the one that builds alone writes, as two hosts that map one file would overwrite each other's
+pages. They need the encoder at the same path. Ray replaces a process that dies, and gives its shards to the next one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice, zip_longest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from indexes.encoding.embed import Encoder, Tokens
-from indexes.encoding.work import MARKS, Mark, Work
+from indexes.encoding.embed import Dtype, Encoder, Tokens
+from indexes.encoding.encoders import EncoderSpec
+from indexes.encoding.runtimes import Backend
 from indexes.rows.passage_store import PassageStore
-from indexes.rows.vector_file import VECTORS, VectorFile
+from indexes.rows.vector_file import MARKS, VECTORS, VectorFile
+from steprag.batch.ray_cluster import check_ray, cluster, own_error
 from steprag.console.progress import Progress, say
-from steprag.errors import StepragError
+from steprag.errors import ConfigError, StepragError
 from steprag.records.jsonl import LineJournal, read_rows
+
+DEATHS = 4
+"""A shard whose process dies so often ends the build."""
+AHEAD = 2
+"""Shards that a process has at once: one in the model, one waiting."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a process needs to encode shards of one build: all that decides their bytes, but for the machine."""
+
+    folder: Path
+    encoder_folder: Path
+    spec: EncoderSpec
+    rows: int
+    shard_rows: int
+    batch_tokens: int | None
+    dtype: Dtype
+    backend: Backend = "torch"
+
+    def range(self, shard: int) -> tuple[int, int]:
+        """The shard's rows: the first, and the one after the last."""
+        return shard * self.shard_rows, min(self.rows, (shard + 1) * self.shard_rows)
+
+    @property
+    def shards(self) -> int:
+        """How many shards there are; the last may be shorter."""
+        return -(-self.rows // self.shard_rows)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A finished shard, as a line of `vectors.done.jsonl`."""
+
+    shard: int
+    sha256: str
 
 
 def encode_shards(work: Work, devices: list[str], slots: int = 0) -> int:
@@ -109,16 +153,6 @@ def _here(work: Work, shards: list[int], devices: list[str], progress: Progress)
             yield encoding.encode(shard, *prepared, progress.advance)
 
 
-def _on_ray(slots: int, work: Work, shards: list[int], devices: list[str], progress: Progress) -> Iterator[Mark]:
-    from indexes.encoding.ray_shards import on_ray
-
-    vectors = _writable(work)
-    with PassageStore(work.folder) as store:
-        for shard, found in on_ray(work, shards, devices, slots, lambda shard: store.texts(range(*work.range(shard)))):
-            progress.advance(len(found))
-            yield _kept(work, vectors, shard, found)
-
-
 _given: tuple[Work, str]
 """In a process of its own: the work, and the process's device."""
 
@@ -161,3 +195,71 @@ def _in_processes(work: Work, shards: list[int], devices: list[str], progress: P
         except BrokenProcessPool:
             raise StepragError("an encoding process died (out of memory?);"
                                " run the same command again to go on behind the finished shards") from None  # fmt: skip
+
+
+class EncodingSlot:
+    """An actor, a process of a Ray cluster: an encoder, loaded at the first shard. One thread, unless it has a GPU."""
+
+    def __init__(self, work: Work, device: str) -> None:
+        self._work, self._device = work, device
+        self._encoder: Encoder | None = None
+
+    def encode(self, shard: int, texts: list[str]) -> tuple[int, np.ndarray]:
+        """The shard, and (len(texts), dimension) float16 of its texts, in their order. Raises ConfigError where this
+        node lacks the encoder.
+        """
+        encoder = self._encoder = self._encoder or self._loaded()
+        tokens = encoder.tokenise(texts)
+        found = encoder.encode_tokens(texts, tokens, batch_tokens=self._work.batch_tokens)
+        return shard, found.astype(np.float16)
+
+    def _loaded(self) -> Encoder:
+        work = self._work
+        if not work.encoder_folder.is_dir():
+            raise ConfigError(f"a node of the cluster has no encoder at {work.encoder_folder}; put it there, as here")
+        threads = None if self._device == "cuda" else 1
+        how: dict[str, Any] = {"device": self._device, "dtype": work.dtype, "backend": work.backend, "threads": threads}
+        return Encoder(work.encoder_folder, work.spec, **how)
+
+
+def _on_ray(slots: int, work: Work, shards: list[int], devices: list[str], progress: Progress) -> Iterator[Mark]:
+    """Writes the vectors of each shard as they come.
+
+    Raises ConfigError where Ray is missing, no cluster is there or more than one device is named; StepragError where a
+    shard's processes die.
+    """
+    check_ray()
+    import ray  # pyright: ignore[reportMissingImports]
+    from ray.exceptions import RayActorError, RayTaskError  # pyright: ignore[reportMissingImports]
+    from ray.util import ActorPool  # pyright: ignore[reportMissingImports]
+
+    vectors = _writable(work)
+    with cluster(slots), PassageStore(work.folder) as store:
+        device = _device(devices, ray.cluster_resources())
+        options: dict[str, Any] = {"num_cpus": 1, "num_gpus": int(device == "cuda"), "scheduling_strategy": "SPREAD",
+                                   "max_restarts": -1, "max_task_retries": DEATHS - 1}  # fmt: skip
+        kind: Any = ray.remote(EncodingSlot)
+        actors = [kind.options(**options).remote(work, device) for _ in range(min(slots, len(shards)))]
+        try:
+            pool: Any = ActorPool(actors * AHEAD)
+            for shard, found in pool.map_unordered(
+                lambda actor, shard: actor.encode.remote(shard, store.texts(range(*work.range(shard)))), shards
+            ):
+                progress.advance(len(found))
+                yield _kept(work, vectors, shard, found)
+        except RayActorError:
+            raise StepragError(f"an encoding process died {DEATHS} times over the same passages (out of memory? Ray's"
+                               " logs say why); run the same command again to go on behind the finished shards"
+                               ) from None  # fmt: skip
+        except RayTaskError as error:
+            raise own_error(error) from None
+
+
+def _device(devices: list[str], resources: Mapping[str, Any]) -> str:
+    """cpu or cuda: what each process computes on."""
+    device = ",".join(devices)
+    if device == "auto":
+        return "cuda" if resources.get("GPU") else "cpu"
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"--device {device} with --ray: give cpu, cuda or auto; Ray gives each process a GPU")
+    return device

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -83,23 +83,6 @@ def asked_of(query: str, top_k: int) -> Asked:
 def named(*parts: Any) -> str:
     """A fingerprint of JSON values: 16 hex digits."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
-
-
-def by_vector(
-    asked: Sequence[Asked], encoder: TextEncoder, search: Callable[[np.ndarray, int], Iterable[Ranking]]
-) -> list[Ranking]:
-    """A ranking for each query: all are encoded at once, and each top_k is a `search` (vectors, top_k) of its own.
-
-    A query that stands twice is encoded once.
-    """
-    texts = list(dict.fromkeys(query for query, _ in asked))
-    vectors = dict(zip(texts, encoder.encode_queries(texts), strict=True))
-    found: dict[Asked, Ranking] = {}
-    for top_k in dict.fromkeys(top_k for _, top_k in asked):
-        alike = [each for each in dict.fromkeys(asked) if each[1] == top_k]
-        rankings = search(np.stack([vectors[query] for query, _ in alike]), top_k)
-        found |= {each: ranked[:top_k] for each, ranked in zip(alike, rankings, strict=True)}
-    return [found[each] for each in asked]
 
 
 def ranking(rows: np.ndarray, scores: np.ndarray) -> Ranking:

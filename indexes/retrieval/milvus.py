@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +17,8 @@ import numpy as np
 from cachetools import LRUCache
 
 from indexes.encoding.encoders import EncoderSpec
-from indexes.ranking.rankings import ALONE, SPARE, Asked, Ranking, TextEncoder, by_vector, named, ranking
+from indexes.ranking.rankings import ALONE, TextEncoder, named
+from indexes.ranking.searchers import DenseSearcher
 from indexes.retrieval.folder_retriever import FolderRetriever
 from steprag.config.sections import RetrieverConfig
 from steprag.errors import ConfigError, RetrieverError
@@ -161,47 +162,36 @@ class FoundPassages:
         self._client.close()
 
 
-class MilvusSearcher:
-    """Ranks rows by Milvus. An exact index has the fingerprint of the flat folder that it came from."""
+class CollectionIndex:
+    """A collection as what dense search asks of FAISS (`VectorIndex`)."""
 
-    def __init__(
-        self, client: Any, at: MilvusAddress, facts: Facts, passages: FoundPassages, load: Callable[[], TextEncoder]
-    ) -> None:
-        self._client, self._address, self._facts, self._passages = client, at, facts, passages
-        self._load, self._encoder = load, None
-        exact = facts.type == "FLAT"
-        self.fingerprint = facts.fingerprint if exact else named("milvus", facts.type, facts.fingerprint, ALONE)
+    def __init__(self, client: Any, address: MilvusAddress, facts: Facts, passages: FoundPassages) -> None:
+        """`passages` keeps what a search brings."""
+        self._client, self._address, self._facts, self._passages = client, address, facts, passages
+        self.ntotal = facts.rows
 
-    def load(self) -> None:
-        """Loads the encoder, once."""
-        self._encoder = self._encoder or self._load()
-
-    def search(self, asked: Sequence[Asked]) -> list[Ranking]:
-        """At most `top_k` rows a query, by cosine: one request for each top_k."""
-        self.load()
-        assert self._encoder is not None
-        return by_vector(asked, self._encoder, self._nearest)
-
-    def _nearest(self, vectors: np.ndarray, top_k: int) -> list[Ranking]:
-        depth = min(top_k + SPARE, self._facts.rows) + 1  # the row of facts may be among them
+    def search(self, x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """(n, k + 1) scores and rows, -1 where there is none: one request for all. The row of facts is left out."""
+        depth = k + 1  # the row of facts may be among them
         params = {"ef": max(LEAST_EF, EF * depth)} if self._facts.type == "HNSW" else {}
         with told(self._address):
             found = self._client.search(
                 self._address.collection,
-                data=list(vectors),
+                data=list(x),
                 anns_field=VECTOR,
                 limit=depth,
                 output_fields=list(PASSAGE),
                 search_params={"metric_type": "IP", "params": params},
                 consistency_level=STRONG,
             )
-        return [self._ranked(hits) for hits in found]
-
-    def _ranked(self, hits: Any) -> Ranking:
-        rows = {int(hit["entity"]["row"]): hit for hit in hits if int(hit["entity"]["row"]) != FACTS_ROW}
-        for row, hit in rows.items():
-            self._passages.keep(row, hit["entity"])
-        return ranking(np.array(list(rows), int), np.array([hit["distance"] for hit in rows.values()]))
+        scores, rows = np.full((len(x), depth), -np.inf), np.full((len(x), depth), -1)
+        for query, hits in enumerate(found):
+            for place, hit in enumerate(hits):
+                row = int(hit["entity"]["row"])
+                if row != FACTS_ROW:
+                    scores[query, place], rows[query, place] = hit["distance"], row
+                    self._passages.keep(row, hit["entity"])
+        return scores, rows
 
 
 def open_milvus(
@@ -223,5 +213,7 @@ def open_milvus(
     if (count := rows_in(client, address)) != facts.rows:
         raise ConfigError(f"{url} holds {count} of {facts.rows} passages; run steprag index upload again")
     passages = FoundPassages(client, address, facts.rows)
-    searcher = MilvusSearcher(client, address, facts, passages, encoder(facts))
+    exact = facts.type == "FLAT"  # it has the fingerprint of the flat folder that it came from
+    name = facts.fingerprint if exact else named("milvus", facts.type, facts.fingerprint, ALONE)
+    searcher = DenseSearcher(name, CollectionIndex(client, address, facts, passages), encoder(facts))
     return FolderRetriever(searcher, passages, batch=batch, preload=config.preload)

@@ -48,9 +48,13 @@ class RemoteRetriever:
         self._closed = False
 
     def _health(self) -> dict[str, Any]:
+        async def asked() -> httpx2.Response:
+            async with self._new_client() as client:
+                return await client.get(f"{self._url}/health")
+
         try:
             with ThreadPoolExecutor(1) as thread:  # this one's event loop may be running
-                reply = thread.submit(asyncio.run, self._asked_health()).result()
+                reply = thread.submit(asyncio.run, asked()).result()
         except (httpx2.RequestError, httpx2.InvalidURL) as error:
             raise ConfigError(f"no retriever answers at {self._url}: {_reason(error)}") from None
         if reply.status_code == 404:  # Search-R1's own server has no such route
@@ -63,10 +67,6 @@ class RemoteRetriever:
         if facts.get("token") == "required":
             raise self._refused()
         return facts
-
-    async def _asked_health(self) -> httpx2.Response:
-        async with self._new_client() as client:
-            return await client.get(f"{self._url}/health")
 
     def _checked(self, health: dict[str, Any]) -> str:
         """The fingerprint of what is served; of the URL where the service does not tell."""

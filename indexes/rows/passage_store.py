@@ -7,7 +7,6 @@ import shutil
 import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -144,7 +143,5 @@ class PassageStore:
     def __enter__(self) -> PassageStore:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -19,6 +19,8 @@ import numpy as np
 from steprag.errors import ConfigError, DataError
 
 VECTORS = "vectors.faiss"
+MARKS = "vectors.done.jsonl"
+"""Marks of finished shards, while an index is built."""
 CHUNK = 1 << 23
 """Bytes of vectors that are in memory at once while files are read through."""
 

@@ -21,9 +21,9 @@ from prometheus_client.registry import Collector
 from pydantic import BaseModel, Field
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from indexes.config import LimitsConfig
 from indexes.retrieval.folder_retriever import FolderRetriever
 from indexes.retrieval.remote import FINGERPRINT
-from indexes.service.config import LimitsConfig
 from steprag.errors import StepragError
 from steprag.types import Passage
 from steprag.web.app import ApiError, as_json, tell_errors
@@ -50,11 +50,6 @@ class Telemetry:
             lambda: self.waiting
         )
         self._registry.register(_IndexCounts(retriever))
-
-    @property
-    def content_type(self) -> str:
-        """The content type of `text`."""
-        return CONTENT_TYPE_LATEST
 
     def text(self) -> bytes:
         """All counters in Prometheus's text format."""
@@ -186,7 +181,7 @@ def create_app(served: Served) -> FastAPI:
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        return Response(telemetry.text(), media_type=telemetry.content_type)
+        return Response(telemetry.text(), media_type=CONTENT_TYPE_LATEST)
 
     return app
 

@@ -10,10 +10,10 @@ import signal
 import sys
 from pathlib import Path
 
+from indexes.config import ServeConfig
 from indexes.folder.manifest import read_index_manifest
 from indexes.open import Machine, mode_of, open_folder
 from indexes.service.api import Served, create_app
-from indexes.service.config import ServeConfig
 from steprag.cli import guarded
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import importlib
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_type_hints
 
-from indexes.tools.toolbox import said
 from steprag.agent.tools import ToolSpec, spec_of
 from steprag.errors import ConfigError, RetrieverError, quoted
 from steprag.records.jsonl import as_utf8
@@ -37,16 +37,15 @@ class CallableTool:
 
     async def call(self, arguments: Mapping[str, Any], top_k: int) -> Sequence[Passage]:
         """What the function returns."""
-        if inspect.iscoroutinefunction(self._function):
-            with self._failing():
-                texts = _texts(await self._function(**arguments), top_k)
-        else:
-            texts = await _aside(lambda: self._called(arguments, top_k))
-        return said(self.spec.name, texts)
 
-    def _called(self, arguments: Mapping[str, Any], top_k: int) -> list[str]:
+        def called() -> list[str]:
+            with self._failing():
+                return _texts(self._function(**arguments), top_k)
+
+        if not inspect.iscoroutinefunction(self._function):
+            return said(self.spec.name, await _aside(called))
         with self._failing():
-            return _texts(self._function(**arguments), top_k)
+            return said(self.spec.name, _texts(await self._function(**arguments), top_k))
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -131,3 +130,9 @@ def _spec(name: str, function: Callable[..., Any], description: str) -> ToolSpec
             required.append(parameter.name)
     told = description or (inspect.getdoc(function) or "").partition("\n")[0]
     return spec_of(name, told, {"properties": properties, "required": required})
+
+
+def said(tool: str, texts: Sequence[str]) -> list[Passage]:
+    """Texts of a tool as passages, each named by its content, so that the journal keeps equal ones once."""
+    held = [as_utf8(text) for text in texts if text.strip()]
+    return [Passage(hashlib.sha256(text.encode()).hexdigest()[:16], tool, text) for text in held]

@@ -1,18 +1,38 @@
-"""`ToolBox`: several tools as one retriever; environment, journal, replay and training need not know about tools."""
+"""`ToolBox`: several tools as one retriever, so environment, journal, replay and training need not know about tools.
+
+It is opened from a tools file (YAML):
+
+tools:
+  wiki: {index: runs/index, description: an encyclopedia}
+  news: {index: "http://127.0.0.1:8890"}
+  add: {python: "my_tools:add"}
+  desk: {mcp: {command: [python, server.py]}}
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Annotated, Any, Protocol
 
-from steprag.agent.tools import BadCall, ToolSpec, call_of
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from indexes.tools.callables import CallableTool
+from steprag.agent.retriever import Retriever
+from steprag.agent.tools import BadCall, ToolSpec, call_of, spec_of
 from steprag.errors import ConfigError, RetrieverError
-from steprag.records.jsonl import as_utf8
+from steprag.extras import remedy
+from steprag.records.jsonl import existing
+from steprag.records.yaml_files import read_yaml
 from steprag.types import Passage
+
+Opened = Callable[[str], Retriever]
+"""Opens an index folder or a service's URL."""
 
 
 class Tool(Protocol):
@@ -102,7 +122,91 @@ class ToolBox:
         await asyncio.gather(*(tool.aclose() for tool in self._by_name.values()))
 
 
-def said(tool: str, texts: Sequence[str]) -> list[Passage]:
-    """Texts of a tool as passages, each named by its content, so that the journal keeps equal ones once."""
-    held = [as_utf8(text) for text in texts if text.strip()]
-    return [Passage(hashlib.sha256(text.encode()).hexdigest()[:16], tool, text) for text in held]
+class McpEntry(BaseModel):
+    """How an MCP server is reached: a command that is started and spoken to over its standard streams, or a URL."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    command: Annotated[list[str], Field(min_length=1)] | None = None
+    url: str | None = None
+
+
+class ToolEntry(BaseModel):
+    """One entry of a tools file; exactly one of `index`, `python` and `mcp`. `only`: of a server's tools, these."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    description: str = ""
+    index: str | None = None
+    python: str | None = None
+    mcp: McpEntry | None = None
+    only: list[str] | None = None
+    seconds: Annotated[float, Field(gt=0)] = 30.0
+    chars: Annotated[int, Field(ge=1)] = 2000
+
+
+class ToolsFile(BaseModel):
+    """A tools file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tools: Annotated[dict[str, ToolEntry], Field(min_length=1)]
+
+
+class IndexTool:
+    """An index or a service, asked with a text."""
+
+    def __init__(self, name: str, description: str, retriever: Retriever) -> None:
+        schema = {"properties": {"text": {"type": "string"}}, "required": ["text"]}
+        self.spec: ToolSpec = spec_of(name, description or "Passages for a text.", schema)
+        self._retriever = retriever
+        self.fingerprint = retriever.fingerprint
+
+    async def ready(self) -> None:
+        """Waits for the index."""
+        await self._retriever.ready()
+
+    async def call(self, arguments: Mapping[str, Any], top_k: int) -> Sequence[Passage]:
+        """The passages that the index finds."""
+        return await self._retriever.search(arguments["text"], top_k)
+
+    async def aclose(self) -> None:
+        """Closes the index."""
+        await self._retriever.aclose()
+
+
+def open_toolbox(path: Path, opened: Opened) -> ToolBox:
+    """The tools of a file. `opened` opens the indexes that it names. Raises ConfigError with file and key."""
+    try:
+        entries = ToolsFile.model_validate(read_yaml(path)).tools
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{path}: {where}: {first['msg'].lower()}") from None
+    tools: list[Tool] = []
+    bounds: dict[str, Bounds] = {}
+    for name, entry in entries.items():
+        made = _tools(name, entry, path, opened)
+        tools += made
+        bounds |= {tool.spec.name: Bounds(entry.seconds, entry.chars) for tool in made}
+    return ToolBox(tools, bounds)
+
+
+def _tools(name: str, entry: ToolEntry, path: Path, opened: Opened) -> Sequence[Tool]:
+    ways = [way for way in ("index", "python", "mcp") if getattr(entry, way) is not None]
+    if len(ways) != 1:
+        raise ConfigError(f"{path}: tools.{name}: give one of index, python and mcp")
+    if entry.index is not None:
+        if entry.index.endswith((".yaml", ".yml")) and "tools" in read_yaml(existing(entry.index, "web file")):
+            raise ConfigError(f"{path}: tools.{name}.index names a tools file; name its tools here")
+        return [IndexTool(name, entry.description, opened(entry.index))]
+    if entry.python is not None:
+        return [CallableTool(name, entry.python, entry.description)]
+    assert entry.mcp is not None
+    if (entry.mcp.command is None) == (entry.mcp.url is None):
+        raise ConfigError(f"{path}: tools.{name}.mcp: give a command or a url")
+    if importlib.util.find_spec("mcp") is None:
+        raise ConfigError(f"{path}: tools.{name} is an MCP server, which needs an extra: {remedy('mcp')}")
+    from indexes.tools.mcp_server import mcp_tools
+
+    return mcp_tools(name, entry.mcp.command, entry.mcp.url, entry.only, entry.seconds)

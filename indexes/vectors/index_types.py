@@ -12,15 +12,16 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from indexes.folder.manifest import INDEX, IndexFacts
 from indexes.ranking.rankings import VectorIndex
 from indexes.rows.vector_file import VECTORS, VectorFile, no_room
-from indexes.vectors.config import AnnConfig
 from indexes.vectors.recall import Measured, Probe, measure
+from steprag.config.sections import Positive, Section
 from steprag.console.progress import say
 from steprag.errors import ConfigError, DataError, quoted
 
@@ -33,6 +34,24 @@ RESCORED = (10, 20, 40)
 """Candidates a wanted passage that are tried for types that are scored again, fewest first."""
 PLAIN = (0, 4)
 """The same for types whose own scores may do."""
+
+
+TypeName = Literal["flat", "flat-fp16", "ivf-sq8", "ivf-pq", "hnsw-sq8", "rabitq", "gpu-flat", "gpu-cagra"]
+
+
+class AnnConfig(Section):
+    """Parameters of the approximate types; none: chosen from the number of passages, then tuned to `recall`."""
+
+    recall: float = Field(default=0.98, gt=0, le=1, description="recall@10 that effort is tuned to on sampled queries")
+    nlist: Positive | None = Field(default=None, description="ivf-*, rabitq: cells; none: about 2 √rows")
+    nprobe: Positive | None = Field(default=None, description="ivf-*, rabitq: cells that a query visits; none: tuned")
+    code_bytes: Positive | None = Field(default=None, description="ivf-pq: bytes a vector; none: dimension / 8")
+    bits: int = Field(default=1, ge=1, le=8, description="rabitq: bits a dimension")
+    links: Positive = Field(default=32, description="hnsw-sq8: links a node")
+    ef: Positive | None = Field(default=None, description="hnsw-sq8: candidates kept in a search; none: tuned")
+    rescore: int | None = Field(
+        default=None, ge=0, description="candidates a wanted passage that are scored again; none: tuned"
+    )
 
 
 @dataclass(frozen=True)
@@ -91,25 +110,6 @@ def is_exact(name: str) -> bool:
     return name in TYPES and TYPES[name].exact
 
 
-class Manifest(Protocol):
-    """What `open_index` reads of an index's manifest."""
-
-    @property
-    def index(self) -> IndexFacts:
-        """The type and its parameters."""
-        ...
-
-    @property
-    def encoder(self) -> Any:
-        """Its `dimension` is the vectors'."""
-        ...
-
-    @property
-    def corpus(self) -> Any:
-        """Its `rows` are the vectors'."""
-        ...
-
-
 class Rescored:
     """An approximate index whose findings are scored again with the stored vectors."""
 
@@ -132,9 +132,8 @@ class Rescored:
         return scores, rows
 
 
-def open_index(folder: Path, manifest: Manifest) -> VectorIndex:
+def open_index(folder: Path, facts: IndexFacts, rows: int, dimension: int) -> VectorIndex:
     """The index of a folder, memory-mapped wherever FAISS can. Raises DataError where a file is not that index."""
-    facts, rows, dimension = manifest.index, manifest.corpus.rows, manifest.encoder.dimension
     if facts.type == ADOPTED:
         return read_faiss(folder / INDEX, dimension)
     if facts.type not in TYPES:

@@ -1,21 +1,33 @@
-"""`WebRetriever`: a search engine's results, their pages, and the passages of them that are most like the query."""
+"""`WebRetriever`: a search engine's results, their pages, and the passages of them that are most like the query: by
+cosines of an encoder of this project, in a worker thread of its own.
+
+Passages are plain words, in pieces of so many, named by address and content. What looks like markup is left as it is
+here: the environment neutralises every passage when it renders a prompt.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
+from typing import Protocol
 from weakref import WeakValueDictionary
 
-from indexes.ranking.rankings import asked_of, named
+from indexes.encoding.embed import Encoder
+from indexes.encoding.encoders import EMBEDDED, Overrides, encoder_here, find_encoder, read_spec
+from indexes.folder.manifest import IndexManifest
+from indexes.ranking.rankings import DECIMALS, asked_of, named
 from indexes.retrieval.folder_retriever import remembered_searches
 from indexes.web.config import WebConfig
 from indexes.web.pages import Pages
 from indexes.web.providers import Provider, query_of
-from indexes.web.ranking import Ranker
 from indexes.web.snapshot import LIVE, SeenPage, Snapshot
-from indexes.web.texts import likely, pieces, plain, web_passage
-from steprag.errors import BudgetReached, NotJournalled, RetrieverError, quoted
+from steprag.errors import BudgetReached, ConfigError, NotJournalled, RetrieverError, quoted
+from steprag.records.jsonl import as_utf8
 from steprag.types import Passage
 
 VERSION = 1
@@ -28,6 +40,84 @@ ENGINE, PAGES = 0.5, 0.75
 """Shares of a search's time that may be over when the search engine has answered, and when the pages are there; the
 rest is for ranking.
 """
+_WIDE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_WORD = re.compile(rf"[{_WIDE}]|[^\s{_WIDE}]{{1,60}}")
+"""A word; a character of a script without spaces counts as one, and so do 60 characters of what has no end."""
+_WORDS = re.compile(r"\w+")
+JOINERS = "\u200c\u200d"
+"""Marks without a width that some scripts are written with."""
+
+
+class Ranker(Protocol):
+    """Scores texts for a query: how alike they are."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Names what scores; equal fingerprints give equal scores."""
+        ...
+
+    async def ready(self) -> None:
+        """Waits until texts can be scored. Raises ConfigError where they never will be."""
+        ...
+
+    async def scores(self, query: str, texts: Sequence[str]) -> list[float]:
+        """A score for each text, from -1 to 1, greater is better, rounded to four decimals."""
+        ...
+
+    async def aclose(self) -> None:
+        """Releases the weights."""
+        ...
+
+
+class EncoderRanker:
+    """The cosine of the query's vector and each text's. Weights load in the thread, once they are waited for."""
+
+    def __init__(self, name: str | None = None, manifest: IndexManifest | None = None) -> None:
+        """By an encoder's name, else by that of an index, else by the embedded one. Raises ConfigError."""
+        if name is None and manifest is not None and manifest.encoder.dense:
+            self._spec, self._folder = manifest.encoder, encoder_here(manifest.encoder, manifest.config)
+        else:
+            self._folder = find_encoder(name or EMBEDDED)
+            self._spec = read_spec(name or EMBEDDED, self._folder, Overrides())
+        decides = [value for key, value in vars(self._spec).items() if key not in ("name", "revision")]
+        self.fingerprint = named("cosine", *decides)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ranker")
+        self._encoder: Future[Encoder] | None = None
+
+    def _load(self) -> Encoder:
+        try:
+            return Encoder(self._folder, self._spec, threads=1)
+        except (OSError, ValueError) as error:
+            said = " ".join(str(error).split())[:300]
+            raise ConfigError(f"{self._folder}: the encoder cannot be loaded: {said}") from error
+
+    async def ready(self) -> None:
+        """Waits until the weights are loaded; begins it where it was not begun."""
+        self._encoder = self._encoder or self._thread.submit(self._load)
+        if not self._encoder.done():
+            await asyncio.wait([asyncio.wrap_future(self._encoder)])  # who is cancelled does not end the loading
+        self._encoder.result()
+
+    async def scores(self, query: str, texts: Sequence[str]) -> list[float]:
+        """As the protocol says. A text that stands twice is encoded twice; order does not change a score by more than
+        float32 rounding, which the rounding hides.
+        """
+        if not texts:
+            return []
+        await self.ready()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._cosines, query, list(texts))
+
+    def _cosines(self, query: str, texts: list[str]) -> list[float]:
+        assert self._encoder is not None
+        encoder = self._encoder.result()
+        vectors = encoder.encode_passages(texts)
+        asked = encoder.encode_queries([query])[0]
+        return [round(float(score), DECIMALS) for score in vectors @ asked]
+
+    async def aclose(self) -> None:
+        """Ends the thread behind what it still does."""
+        self._thread.shutdown(wait=False)
+        self._encoder = None
 
 
 class WebRetriever:
@@ -114,7 +204,8 @@ class WebRetriever:
 
     async def _ranked(self, query: str, seen: Sequence[SeenPage], top_k: int) -> tuple[Passage, ...]:
         """The best passages, at most `per_page` of one page; equal scores in the order of the results."""
-        candidates = await asyncio.to_thread(candidates_of, query, seen, self._config)
+        by_result = await asyncio.to_thread(lambda: [passages_of(query, one, self._config) for one in seen])
+        candidates = [(place, passage) for place, passages in enumerate(by_result) for passage in passages]
         scores = await self._ranker.scores(query, [f"{p.title}\n{p.text}" for _, p in candidates])
         order = sorted(range(len(candidates)), key=lambda row: (-scores[row], row))
         return best(
@@ -132,11 +223,6 @@ class WebRetriever:
             await self._pages.aclose()
         await self._ranker.aclose()
         self._snapshot.close()
-
-
-def candidates_of(query: str, seen: Sequence[SeenPage], config: WebConfig) -> list[tuple[int, Passage]]:
-    """The passages that are ranked, each with the place of its result."""
-    return [(place, passage) for place, one in enumerate(seen) for passage in passages_of(query, one, config)]
 
 
 def passages_of(query: str, seen: SeenPage, config: WebConfig) -> list[Passage]:
@@ -172,3 +258,43 @@ def _asked(config: WebConfig) -> dict[str, object]:
     """What decides what a search sees of the web."""
     facts = {key: getattr(config, key) for key in ASKED}
     return facts if config.provider == "ddgs" else {**facts, "backends": None}
+
+
+def plain(text: str) -> str:
+    """The text in one line, without control characters and marks that nobody sees: a person and a model are to read
+    the same words.
+    """
+    words = unicodedata.normalize("NFC", as_utf8(text)).split()
+    return " ".join(" ".join(word if word.isprintable() else "".join(map(_shown, word)) for word in words).split())
+
+
+def _shown(character: str) -> str:
+    kind = unicodedata.category(character)
+    if kind == "Cc":
+        return " "
+    return character if kind[0] != "C" or character in JOINERS else ""
+
+
+def pieces(text: str, words: int) -> Iterator[str]:
+    """The text in pieces of `words` words; a last piece of less than a quarter goes with the one before it."""
+    found = list(_WORD.finditer(text))
+    starts = list(range(0, len(found), words))
+    if len(starts) > 1 and len(found) - starts[-1] < words / 4:
+        starts.pop()
+    for place, start in enumerate(starts):
+        end = starts[place + 1] if place + 1 < len(starts) else len(found)
+        yield text[found[start].start() : found[end - 1].end()]
+
+
+def likely(query: str, texts: list[str], most: int) -> list[str]:
+    """The `most` texts that share most words with the query, in their own order; equal ones from the first."""
+    wanted = set(_WORDS.findall(query.lower()))
+    shared = [len(wanted & set(_WORDS.findall(text.lower()))) for text in texts]
+    kept = sorted(range(len(texts)), key=lambda place: (-shared[place], place))[:most]
+    return [texts[place] for place in sorted(kept)]
+
+
+def web_passage(url: str, title: str, text: str) -> Passage:
+    """A passage of a page. Its id is the address and a hash of the text, so that an id always means the same text."""
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return Passage(f"{url}#{digest}", title or url, text)

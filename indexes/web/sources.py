@@ -1,18 +1,28 @@
-"""Index and web together: both rankings as one, or the web only where the index has nothing like the query."""
+"""A web file to a retriever: the web alone, or index and web, both rankings as one or the web only where the index has
+nothing like the query.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from cachetools import LRUCache
 
+from indexes.folder.manifest import read_index_manifest
 from indexes.ranking.rankings import RRF_K, named
 from indexes.rows.passage_store import passage_text
-from indexes.web.ranking import Ranker
+from indexes.web.config import WebConfig, WebFileConfig
+from indexes.web.pages import AGENT, Pages
+from indexes.web.providers import DdgsProvider, HttpProvider
+from indexes.web.retriever import EncoderRanker, Ranker, WebRetriever
+from indexes.web.snapshot import Snapshot
+from steprag import __version__
 from steprag.agent.retriever import Retriever, SourceChoice
+from steprag.config.load import load_config
 from steprag.console.progress import say
-from steprag.errors import RetrieverError
+from steprag.errors import ConfigError, RetrieverError, StepragError
 from steprag.types import Passage
 
 REMEMBERED = 4096
@@ -20,10 +30,19 @@ REMEMBERED = 4096
 
 
 class _Choosing:
-    """Remembers where the passages of the last queries came from."""
+    """An index and the web. Remembers where the passages of the last queries came from."""
 
-    def __init__(self) -> None:
+    def __init__(self, local: Retriever, web: Retriever) -> None:
+        self._local, self._web = local, web
         self._choices: LRUCache[str, SourceChoice] = LRUCache(REMEMBERED)
+
+    async def ready(self) -> None:
+        """Waits for both."""
+        await asyncio.gather(self._local.ready(), self._web.ready())
+
+    async def aclose(self) -> None:
+        """Closes both."""
+        await asyncio.gather(self._local.aclose(), self._web.aclose())
 
     def choice(self, query: str) -> SourceChoice | None:
         """Where the passages of the last search of this query came from, and why."""
@@ -38,13 +57,8 @@ class FusedRetriever(_Choosing):
     """
 
     def __init__(self, local: Retriever, web: Retriever) -> None:
-        self._local, self._web = local, web
-        super().__init__()
+        super().__init__(local, web)
         self.fingerprint = f"both:{named(RRF_K, local.fingerprint, web.fingerprint)}"
-
-    async def ready(self) -> None:
-        """Waits for both."""
-        await asyncio.gather(self._local.ready(), self._web.ready())
 
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         """The best of both, the index's first where they are equal."""
@@ -61,10 +75,6 @@ class FusedRetriever(_Choosing):
         self._choices[query] = SourceChoice("both", "index and web are fused by rank")
         return fused(local, web)[:top_k]
 
-    async def aclose(self) -> None:
-        """Closes both."""
-        await asyncio.gather(self._local.aclose(), self._web.aclose())
-
 
 class FallbackRetriever(_Choosing):
     """The index; the web where the index's best passage is less like the query than `threshold`.
@@ -74,14 +84,14 @@ class FallbackRetriever(_Choosing):
     """
 
     def __init__(self, local: Retriever, web: Retriever, ranker: Ranker, threshold: float) -> None:
-        self._local, self._web, self._ranker, self._threshold = local, web, ranker, threshold
-        super().__init__()
+        super().__init__(local, web)
+        self._ranker, self._threshold = ranker, threshold
         facts = named(threshold, local.fingerprint, web.fingerprint, ranker.fingerprint)
         self.fingerprint = f"auto:{facts}"
 
     async def ready(self) -> None:
-        """Waits for both."""
-        await asyncio.gather(self._local.ready(), self._web.ready(), self._ranker.ready())
+        """Waits for both, and for the encoder."""
+        await asyncio.gather(super().ready(), self._ranker.ready())
 
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         """The passages of the index, or of the web."""
@@ -98,10 +108,6 @@ class FallbackRetriever(_Choosing):
             return local
         self._choices[query] = SourceChoice("web", said)
         return web
-
-    async def aclose(self) -> None:
-        """Closes both."""
-        await asyncio.gather(self._local.aclose(), self._web.aclose())
 
 
 class SourcesRetriever:
@@ -151,3 +157,44 @@ def fused(*rankings: tuple[Passage, ...]) -> tuple[Passage, ...]:
 def _without_web(error: RetrieverError) -> SourceChoice:
     say(f"the web could not be searched; the index answers alone: {error}")
     return SourceChoice("local", f"the web could not be searched: {error}")
+
+
+Opened = Callable[[str], Retriever]
+"""Opens an index folder or a service's URL."""
+
+
+def open_web(path: Path, opened: Opened) -> Retriever:
+    """The retriever of a web file; `opened` opens the local index that it names. Raises ConfigError with file and key.
+
+    Where there is a local index, the retriever has all of web, local, both and auto at hand (`Sourced`).
+    """
+    config = load_config(WebFileConfig, str(path)).web
+    if config.local is None:
+        return _web(config, EncoderRanker(config.encoder))
+    if config.local.endswith((".yaml", ".yml")):
+        raise ConfigError(f"{path}: web.local names an index folder or a service's URL, not a file")
+    local = opened(config.local)
+    manifest = None if "://" in config.local else read_index_manifest(Path(config.local).expanduser())
+    ranker = EncoderRanker(config.encoder, manifest)
+    web = _web(config, ranker)
+    sources = {
+        "web": web,
+        "local": local,
+        "both": FusedRetriever(local, web),
+        "auto": FallbackRetriever(local, web, ranker, config.threshold),
+    }
+    return SourcesRetriever(sources, config.source)
+
+
+def _web(config: WebConfig, ranker: EncoderRanker) -> WebRetriever:
+    agent = config.user_agent or f"{AGENT}/{__version__}"
+    snapshot = Snapshot(Path(config.snapshot).expanduser() if config.snapshot else None, frozen=config.frozen)
+    try:
+        provider = pages = None
+        if not config.frozen:
+            provider = DdgsProvider(config) if config.provider == "ddgs" else HttpProvider(config, agent)
+            pages = Pages(config, agent)
+    except StepragError:
+        snapshot.close()
+        raise
+    return WebRetriever(config, ranker, snapshot, provider, pages)
