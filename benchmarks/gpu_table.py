@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-from steprag.cli import guarded
 from steprag.config.load import parse_arguments
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.records.jsonl import written_whole
 

@@ -21,8 +21,8 @@ from statistics import fmean
 from typing import Any
 
 from inference.scoring.runs_compared import Scored, check_alike, groups_of, read_run
-from steprag.cli import guarded
 from steprag.config.load import parse_arguments
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.scores.stats import mean_interval, shown
 

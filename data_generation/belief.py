@@ -33,10 +33,10 @@ from steprag.batch.journalled import SCORE, scorer_of
 from steprag.batch.results import Place, Results, places_of, read_at
 from steprag.batch.tree_results import TREES, trees_file
 from steprag.batch.worklist import note_failures, same_model, unfinished, work_off
-from steprag.cli import guarded
 from steprag.config.load import StageConfig, add_options, load_config, options_from, parse_arguments
 from steprag.config.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
 from steprag.console.progress import say
+from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError, RequestError, quoted
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.client import model_identity

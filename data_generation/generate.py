@@ -45,8 +45,8 @@ from steprag.batch.worklist import (
     unfinished,
     work_off,
 )
-from steprag.cli import guarded
 from steprag.config.load import add_options, config_from, index_of, parse_arguments
+from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError, RequestError
 from steprag.policy.budget import Spending
 from steprag.policy.client import model_identity

@@ -20,8 +20,8 @@ from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.journalled import SCORE
 from steprag.batch.results import places_of
 from steprag.batch.tree_results import TREES
-from steprag.cli import guarded
 from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.policy.budget import Spending
 from steprag.records.inputs import read_questions

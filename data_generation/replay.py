@@ -28,8 +28,8 @@ from steprag.batch.journalled import SCORE, state_of
 from steprag.batch.results import index_of
 from steprag.batch.tree_results import tree_counts
 from steprag.batch.worklist import FAILED
-from steprag.cli import guarded
 from steprag.config.load import add_options, leaves, load_config, options_from, parse_arguments
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, DataError, NotJournalled, quoted
 from steprag.policy.protocols import Policy, Scorer
 from steprag.records.jsonl import dump_line, existing, written_whole

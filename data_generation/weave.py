@@ -21,9 +21,9 @@ from steprag.agent.grammars import STACK
 from steprag.agent.profiles import grammar_of_tree
 from steprag.agent.stack import popped
 from steprag.batch.tree_results import trees_file
-from steprag.cli import guarded
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_records, write_records
 from steprag.runs.run import run_of

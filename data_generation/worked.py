@@ -22,10 +22,10 @@ from indexes import open_retriever
 from steprag.agent.environment import Environment
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
-from steprag.cli import guarded
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.sections import EpisodeConfig, Positive, PromptConfig
 from steprag.console.progress import say
+from steprag.console.terminal import guarded
 from steprag.errors import DataError, StepFormatError
 from steprag.records.inputs import read_passages
 from steprag.records.jsonl import existing, file_hash, read_records, write_records

@@ -18,8 +18,8 @@ from steprag.agent.retriever import PLACES
 from steprag.agent.rollout import Moment, Taken, episode_of, rollout
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import Journal
-from steprag.cli import guarded
 from steprag.config.load import index_of, parse_arguments
+from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError
 from steprag.types import Episode, Passage, Question
 

@@ -48,8 +48,8 @@ from steprag.batch.worklist import (
     unfinished,
     work_off,
 )
-from steprag.cli import guarded
 from steprag.config.load import index_of, parse_arguments
+from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, RequestError
 from steprag.policy.budget import Spending
 from steprag.policy.protocols import Policy

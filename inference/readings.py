@@ -21,9 +21,9 @@ from steprag.agent.checkpoints import checked_profile
 from steprag.agent.grammar import Grammar
 from steprag.batch.results import ResultKind, Results
 from steprag.batch.worklist import ask_each, model_asked
-from steprag.cli import guarded
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.sections import Positive, PromptConfig
+from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError, StepFormatError
 from steprag.policy.budget import BudgetConfig
 from steprag.policy.protocols import Policy

@@ -22,9 +22,9 @@ from preference.supervised import build_labels, build_rankings, build_trajectori
 from steprag.agent.grammar import Grammar
 from steprag.agent.profiles import check_follows, grammar_of
 from steprag.batch.tree_results import trees_file
-from steprag.cli import guarded
 from steprag.config.load import PREFIX, add_options, config_from, parse_arguments
 from steprag.console.progress import say
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.records.jsonl import file_hash, from_dict, line_hash, parse_line, read_lines
 from steprag.runs.run import open_run, run_of

@@ -1,4 +1,4 @@
-"""The `steprag` command: finds the stage's module, runs its `main`, and turns errors into one line and an exit code.
+"""The `steprag` command: finds the stage's module and runs its `main`.
 
 Nothing heavy is imported before the command is known, so `steprag --help` stays quick.
 """
@@ -6,15 +6,11 @@ Nothing heavy is imported before the command is known, so `steprag --help` stays
 from __future__ import annotations
 
 import importlib
-import logging
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-from steprag.console.terminal import plain_terminals
-from steprag.errors import NO_ROOM, ConfigError, StepragError, quoted
-from steprag.extras import missing_extra
+from steprag.console.terminal import extras_named, guarded
+from steprag.errors import ConfigError, quoted
 
 
 @dataclass(frozen=True)
@@ -90,31 +86,6 @@ def main(argv: list[str] | None = None) -> int:
     return guarded(run, sys.argv[1:] if argv is None else argv)
 
 
-def guarded(command: Callable[[list[str]], int], argv: list[str]) -> int:
-    """Runs `command(argv)`; a StepragError becomes one line on standard error and its exit code."""
-    with plain_terminals():
-        return _guarded(command, argv)
-
-
-def _guarded(command: Callable[[list[str]], int], argv: list[str]) -> int:
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    try:
-        with _extras_named(""):
-            return command(argv)
-    except StepragError as error:
-        sys.stderr.write(f"steprag: {error}\n")
-        return error.exit_code
-    except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
-        sys.stderr.write(f"steprag: {error.filename or 'the disk'}: {error.strerror}; what is written so far is kept: ")
-        sys.stderr.write("make room and run the same command again\n")
-        return 1
-    except KeyboardInterrupt:
-        sys.stderr.write("steprag: interrupted; run the same command again to go on\n")
-        return 130
-
-
 def run(argv: list[str]) -> int:
     """Runs one command in this process; errors propagate."""
     if not argv or argv[0] in ("-h", "--help", "help"):
@@ -128,24 +99,13 @@ def run(argv: list[str]) -> int:
     for command in COMMANDS:
         words = command.words.split()
         if argv[: len(words)] == words:
-            with _extras_named(command.words):
+            with extras_named(command.words):
                 return importlib.import_module(command.module).main(argv[len(words) :])
     known = [command.words for command in COMMANDS]
     wanted = " ".join(argv[:2])
     if any(words.startswith(argv[0] + " ") for words in known):
         known = [words for words in known if words.startswith(argv[0] + " ")]
     raise ConfigError(f"unknown command {quoted(wanted)}; known: {', '.join(known)}")
-
-
-@contextmanager
-def _extras_named(words: str) -> Iterator[None]:
-    """A package that an extra would bring, and that is not installed, becomes a ConfigError that names the extra."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if line := missing_extra(error, words):
-            raise ConfigError(line) from error
-        raise
 
 
 def _help() -> str:

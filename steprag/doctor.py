@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from steprag.cli import guarded
 from steprag.config.load import parse_arguments
+from steprag.console.terminal import guarded
 from steprag.engines.launch import vllm_program
 from steprag.engines.models import cache_dir, embedded_encoder, embedded_gguf, verify
 from steprag.engines.threads import usable_cores

@@ -12,9 +12,9 @@ import indexes.commands.build
 import indexes.commands.search
 from indexes import open_retriever
 from indexes.commands.build import IndexConfig
-from steprag.cli import guarded
 from steprag.config.load import load_config
 from steprag.config.sections import RetrieverConfig
+from steprag.console.terminal import guarded
 from steprag.types import Passage
 
 PASSAGES = [

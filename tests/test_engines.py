@@ -23,8 +23,8 @@ import pytest
 from steprag.agent.grammar import START
 from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
 from steprag.agent.judge import VerdictFormat
-from steprag.cli import guarded
 from steprag.config.sections import PolicyConfig
+from steprag.console.terminal import guarded
 from steprag.engines.adapters import gguf_adapter
 from steprag.engines.launch import EngineSpec, command, vllm_program
 from steprag.engines.models import EMBEDDED, cache_dir, embedded_encoder, embedded_gguf, resolve_model, verify

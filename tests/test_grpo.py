@@ -23,7 +23,7 @@ from indexes.commands.build import build_index
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.batch.journal import QuestionCalls
-from steprag.cli import guarded
+from steprag.console.terminal import guarded
 from steprag.engines.models import resolve_model
 from steprag.engines.tokens import load_tokenizer, prompt_tokens
 from steprag.errors import TrainingError

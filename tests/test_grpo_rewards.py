@@ -31,8 +31,8 @@ from steprag.agent.profiles import load_profile
 from steprag.agent.rollout import episode_of, rollout
 from steprag.agent.stack import Action
 from steprag.batch.journal import JOURNAL
-from steprag.cli import guarded
 from steprag.config.sections import JudgeConfig
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.policy.client import Model, open_model
 from steprag.policy.gate import Gate

@@ -256,7 +256,8 @@ HOSTILE = "a\x1b]0;evil\x07b\x1b[2Jc\x1b]52;c;ZXZpbA==\x1b\\d\x9b31me\x1bPq#0\x1
 def test_terminals_are_shown_text_alone() -> None:
     assert plain(HOSTILE) == "abcdefg\x08\tß日本\n"
     assert plain("[1] a\r\n\tb") == "[1] a\r\n\tb"
-    code = f"import sys; from steprag.cli import guarded; guarded(lambda argv: sys.stdout.write({HOSTILE!r}) and 0, [])"
+    code = "import sys; from steprag.console.terminal import guarded; "
+    code += f"guarded(lambda argv: sys.stdout.write({HOSTILE!r}) and 0, [])"
     ours, theirs = pty.openpty()
     subprocess.run([sys.executable, "-c", code], stdout=theirs, check=True, timeout=60)
     os.close(theirs)

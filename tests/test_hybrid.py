@@ -31,8 +31,8 @@ from indexes.folder.manifest import read_index_manifest, write_add_on
 from indexes.ranking.rankings import Asked, Ranking
 from indexes.ranking.searchers import HybridSearcher, RerankedSearcher, fuse_ranks, fuse_scores
 from indexes.rows.passage_store import PassageStore, write_passages
-from steprag.cli import guarded
 from steprag.config.sections import RetrieverConfig
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, DataError
 from steprag.types import Passage
 from tests.indexing import fingerprint, hybrid_index, small, words_index

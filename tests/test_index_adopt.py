@@ -25,8 +25,8 @@ from indexes.folder.manifest import read_index_manifest
 from indexes.open import mode_of
 from indexes.rows.vector_file import VECTORS, VectorFile
 from indexes.vectors.index_types import TYPES
-from steprag.cli import guarded
 from steprag.config.sections import RetrieverConfig
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, DataError
 from tests.indexing import PASSAGES, ask, fingerprint, hybrid_index, small, write_corpus
 

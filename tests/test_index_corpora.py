@@ -16,8 +16,8 @@ from indexes.commands.build import IndexConfig, build_index
 from indexes.corpora.read_corpus import take_in
 from indexes.corpora.readers import open_source
 from indexes.rows.passage_store import PassageStore
-from steprag.cli import guarded
 from steprag.config.load import load_config
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, DataError
 from steprag.types import Passage
 from tests.indexing import PASSAGES, write_corpus

@@ -18,8 +18,8 @@ from indexes import open_retriever
 from indexes.commands.build import IndexConfig, build_index
 from indexes.folder.sealing import Built
 from indexes.rows.passage_store import PassageStore, write_passages
-from steprag.cli import guarded
 from steprag.config.sections import RetrieverConfig
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, DataError, StepragError
 from steprag.records.inputs import read_passages
 from steprag.types import Passage

@@ -26,9 +26,10 @@ from data_generation.tally import Earlier
 from steprag.agent.open import Agent, make_environment
 from steprag.agent.profiles import load_profile
 from steprag.batch.journal import JOURNAL, Journal
-from steprag.cli import guarded, main
+from steprag.cli import main
 from steprag.config.load import load_config
 from steprag.config.sections import PolicyConfig, PriceConfig, RateConfig
+from steprag.console.terminal import guarded
 from steprag.errors import BudgetReached, ConfigError, DataError, JournalError, PolicyRefused, RetrieverError
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.client import Model

@@ -25,8 +25,8 @@ from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.remote import RemoteRetriever
 from indexes.rows.passage_store import PassageStore, write_passages
 from indexes.service.api import Served, create_app
-from steprag.cli import guarded
 from steprag.config.sections import RetrieverConfig
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, RetrieverError
 from steprag.types import Passage
 from steprag.web.listening import token_in

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import training.trl.sft
-from steprag.cli import guarded
 from steprag.config.load import load_config
+from steprag.console.terminal import guarded
 from steprag.engines.models import ModelFiles, adapter_hash
 from steprag.errors import ConfigError, DataError
 from steprag.runs.run import read_manifest

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from steprag.cli import guarded
 from steprag.config.load import load_config
+from steprag.console.terminal import guarded
 from steprag.engines.models import ModelFiles
 from tests.training_parts import make_qwen2, train
 from training.checks import Device, gpus

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from steprag.cli import guarded
+from steprag.console.terminal import guarded
 from steprag.engines.models import resolve_model
 from tests.models import make_tokenizer
 from training.config import LoraSection, TrainConfig

@@ -18,8 +18,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from steprag.cli import guarded
 from steprag.config.load import add_options, config_from, load_config, parse_arguments
+from steprag.console.terminal import guarded
 from steprag.engines.models import ModelFiles, resolve_model
 from steprag.engines.pretrained import fetched
 from steprag.errors import ConfigError

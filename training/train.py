@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steprag.agent.retriever import PLACES
-from steprag.cli import guarded
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.plots import can_draw
 from steprag.console.progress import say
+from steprag.console.terminal import guarded
 from steprag.engines.models import ModelFiles, adapter_hash, hub_revision, resolve_model, weights_hash
 from steprag.engines.threads import spin_briefly, threads_for
 from steprag.engines.tokens import load_tokenizer

@@ -24,9 +24,9 @@ from indexes.folder.manifest import INDEX, CorpusFacts, IndexFacts, identity
 from indexes.folder.sealing import Begun, Built, building, link, seal, shown
 from indexes.rows.passage_store import PassageStore, passage_text
 from indexes.vectors.index_types import ADOPTED, read_faiss
-from steprag.cli import guarded
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.records.jsonl import existing
 

@@ -45,9 +45,9 @@ from indexes.rows.passage_store import OFFSETS, PASSAGES, SKIPPED
 from indexes.rows.vector_file import VECTORS, VectorFile
 from indexes.vectors.index_types import build_type, check_type, requested
 from indexes.vectors.recall import make_probe
-from steprag.cli import guarded
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import existing, read_json, write_json

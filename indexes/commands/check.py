@@ -16,8 +16,8 @@ from indexes.folder.manifest import BUILT, MEND, IndexManifest, add_ons, read_ad
 from indexes.rows.passage_store import PassageStore
 from indexes.rows.vector_file import VECTORS, VectorFile
 from indexes.vectors.index_types import open_index
-from steprag.cli import guarded
 from steprag.config.load import parse_arguments
+from steprag.console.terminal import guarded
 from steprag.errors import DataError
 from steprag.records.jsonl import existing
 from steprag.records.sealed import check_files

@@ -16,9 +16,9 @@ from pydantic import Field
 
 from indexes.open import open_retriever
 from steprag.agent.retriever import Retriever
-from steprag.cli import guarded
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.sections import Positive, RetrieverConfig
+from steprag.console.terminal import guarded
 from steprag.errors import DataError
 from steprag.records.jsonl import existing, from_dict, read_rows
 from steprag.scores.stats import mean_interval

@@ -28,8 +28,8 @@ from indexes.encoding.encoders import NONE, EncoderSpec
 from indexes.folder.manifest import SPARSE
 from indexes.rows.passage_store import passage_text
 from indexes.vectors.index_types import TRAIN_POINTS, TYPES, AnnConfig, cells, code_bytes, prepare
-from steprag.cli import guarded
 from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.console.terminal import guarded
 from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError
 from steprag.types import Passage

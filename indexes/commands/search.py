@@ -11,9 +11,9 @@ from contextlib import aclosing
 
 from indexes.open import open_retriever
 from steprag.agent.retriever import PLACES, Retriever
-from steprag.cli import guarded
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.sections import RetrieverConfig
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.records.jsonl import dump_line, to_dict
 from steprag.types import Passage

@@ -11,8 +11,8 @@ from dataclasses import asdict
 from indexes.open import open_retriever
 from steprag.agent.inert import neutralise
 from steprag.agent.retriever import Retriever, Tooled
-from steprag.cli import guarded
 from steprag.config.load import index_of, parse_arguments
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.records.jsonl import dump_line
 

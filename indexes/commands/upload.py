@@ -26,10 +26,10 @@ from indexes.retrieval.milvus import (
 )
 from indexes.rows.passage_store import PASSAGES, PassageStore
 from indexes.rows.vector_file import VECTORS, VectorFile
-from steprag.cli import guarded
 from steprag.config.load import parse_arguments
 from steprag.config.sections import RetrieverConfig
 from steprag.console.progress import Progress, say
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, DataError
 from steprag.records.jsonl import existing
 from steprag.records.sealed import check_files

@@ -14,9 +14,9 @@ from indexes.config import ServeConfig
 from indexes.folder.manifest import read_index_manifest
 from indexes.open import Machine, mode_of, open_folder
 from indexes.service.api import Served, create_app
-from steprag.cli import guarded
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say
+from steprag.console.terminal import guarded
 from steprag.engines.threads import usable_cores
 from steprag.net.hosts import is_loopback, listen, url_of
 from steprag.web.listening import serve_app, token_in

@@ -28,9 +28,9 @@ from steprag.agent.retriever import PLACES, Sourced
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import player_identity
-from steprag.cli import guarded
 from steprag.config.load import add_options, parse_arguments
 from steprag.console.progress import say
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, quoted
 from steprag.net.hosts import listen, url_of
 from steprag.policy.client import Model, OpenAIPolicy, open_model

@@ -24,9 +24,9 @@ from steprag.agent.judge import asked
 from steprag.agent.profiles import fill
 from steprag.batch.results import ResultKind, Results
 from steprag.batch.worklist import ask_each, failures_in, model_asked
-from steprag.cli import guarded
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.sections import JudgeConfig
+from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError
 from steprag.policy.budget import BudgetConfig
 from steprag.policy.protocols import Policy

@@ -28,9 +28,9 @@ from inference.scoring.runs_compared import (
 )
 from inference.scoring.scores import HARNESS, mean
 from inference.scoring.tables import by_group, draw, main_table, quality_tables
-from steprag.cli import guarded
 from steprag.config.load import parse_arguments
 from steprag.console.plots import can_draw
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import existing, write_json, written_whole
 

@@ -14,8 +14,8 @@ from inference.scoring.bertscore import with_bertscore, write_bertscore
 from inference.scoring.figures import figures, quality_of, shown
 from inference.scoring.scores import HARNESS, Score, word_score
 from steprag.batch.worklist import failures_in
-from steprag.cli import guarded
 from steprag.config.load import parse_arguments
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.records.jsonl import existing, write_json
 from steprag.runs.run import checked_manifest, events_of, has_ended

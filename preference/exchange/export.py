@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from preference.exchange.proguide import to_row
-from steprag.cli import guarded
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, DataError
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import dump_line, existing, from_dict, read_rows, write_json, written_whole

@@ -13,9 +13,9 @@ from preference.config import FolderConfig
 from preference.pairs import unscored_pair
 from preference.pairs_folder import made_folder
 from steprag.agent.profiles import grammar_of
-from steprag.cli import guarded
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say
+from steprag.console.terminal import guarded
 from steprag.records.jsonl import dump_line, existing, file_hash, read_records
 from steprag.records.training_rows import PEOPLE, HumanPair, Pair
 from steprag.runs.run import open_run, read_manifest

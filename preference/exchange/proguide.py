@@ -26,9 +26,9 @@ from preference.pairs_folder import add_push_option, made_folder, push_if_asked
 from steprag.agent.grammars import PROGUIDE
 from steprag.agent.inert import CONTROL_TOKEN
 from steprag.agent.profiles import PromptProfile, load_profile
-from steprag.cli import guarded
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say
+from steprag.console.terminal import guarded
 from steprag.errors import DataError, quoted
 from steprag.records.jsonl import dump_line, existing, file_hash, line_hash, read_value, written_whole
 from steprag.records.packed import line_bytes

@@ -21,9 +21,9 @@ import numpy as np
 
 from preference.config import LeakageConfig, LeakageStageConfig
 from preference.report.card import note_leakage
-from steprag.cli import guarded
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import Progress, say
+from steprag.console.terminal import guarded
 from steprag.engines.pretrained import loading
 from steprag.engines.threads import one_load
 from steprag.records.inputs import is_per_file, read_questions

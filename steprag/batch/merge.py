@@ -21,10 +21,10 @@ from steprag.batch.journalled import SCORE
 from steprag.batch.results import ResultKind, Results, gather
 from steprag.batch.shards import Share, shard_of
 from steprag.batch.worklist import FAILED, failures_in, note_failures
-from steprag.cli import guarded
 from steprag.config.load import parse_arguments
 from steprag.config.sections import PriceConfig
 from steprag.console.progress import say
+from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError, quoted
 from steprag.policy.budget import Spending
 from steprag.records.jsonl import drop_torn_line, write_records

@@ -1,14 +1,21 @@
-"""Terminals are shown text alone. Passages, steps and endpoints' messages may hold its control sequences, which move
-the cursor, change the title or write into the clipboard.
+"""What a person sees of a command: errors as one line with an exit code, and text alone.
+
+Passages, steps and endpoints' messages may hold a terminal's control sequences. These move the cursor, change the title
+or write into the clipboard.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
+
+from steprag.errors import NO_ROOM, ConfigError, StepragError
+from steprag.extras import missing_extra
 
 _CONTROL = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, the cursor
@@ -51,3 +58,39 @@ def plain_terminals() -> Iterator[None]:
         if sys.stderr.isatty():
             stack.enter_context(contextlib.redirect_stderr(PlainStream(sys.stderr)))  # pyright: ignore[reportArgumentType]
         yield
+
+
+def guarded(command: Callable[[list[str]], int], argv: list[str]) -> int:
+    """Runs `command(argv)`; a StepragError becomes one line on standard error and its exit code."""
+    with plain_terminals():
+        return _guarded(command, argv)
+
+
+def _guarded(command: Callable[[list[str]], int], argv: list[str]) -> int:
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        with extras_named(""):
+            return command(argv)
+    except StepragError as error:
+        sys.stderr.write(f"steprag: {error}\n")
+        return error.exit_code
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        sys.stderr.write(f"steprag: {error.filename or 'the disk'}: {error.strerror}; what is written so far is kept: ")
+        sys.stderr.write("make room and run the same command again\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("steprag: interrupted; run the same command again to go on\n")
+        return 130
+
+
+@contextmanager
+def extras_named(words: str) -> Iterator[None]:
+    """A package that an extra would bring, and that is not installed, becomes a ConfigError that names the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if line := missing_extra(error, words):
+            raise ConfigError(line) from error
+        raise

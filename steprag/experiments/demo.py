@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from steprag import atlas
-from steprag.cli import guarded
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
+from steprag.console.terminal import guarded
 from steprag.engines.threads import spin_briefly
 from steprag.experiments.contenders import WARM
 from steprag.experiments.options import recipe

@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path
 
 from steprag import atlas
-from steprag.cli import guarded
 from steprag.config.load import parse_arguments
+from steprag.console.terminal import guarded
 from steprag.engines.threads import spin_briefly
 from steprag.errors import ConfigError
 from steprag.experiments.contenders import (

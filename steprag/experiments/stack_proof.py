@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from steprag import atlas
-from steprag.cli import guarded
 from steprag.config.load import parse_arguments
+from steprag.console.terminal import guarded
 from steprag.engines.threads import spin_briefly, usable_cores
 from steprag.experiments.options import fast, lanes_asked, proof_parser, recipe, sizes_asked
 from steprag.experiments.report import as_typed, bears, compared_runs, write_with_costs

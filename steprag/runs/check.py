@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from steprag.cli import guarded
 from steprag.config.load import parse_arguments
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.records.jsonl import existing, write_json
 from steprag.records.sealed import FILES, check_outputs, outputs, to_facts

@@ -8,9 +8,9 @@ import signal
 import sys
 from pathlib import Path
 
-from steprag.cli import guarded
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
+from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.net.hosts import listen
 from steprag.view.answers import Answers
