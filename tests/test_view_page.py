@@ -8,6 +8,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -523,7 +524,8 @@ def grown(name: str, **keys: Any) -> tuple[Tree, list[Moment]]:
     world = Environment(load_profile("transcript"), DictRetriever(), 3, config.episode.depth)
     searcher = make_searcher(world, policy, None, config, policy if config.search.score else None)
     growth = root_only(Question(name, QUESTION, ("lek", "Albanian lek")), world)
-    moments = list(asyncio.run(_iterated(growth, searcher)))
+    with ThreadPoolExecutor(1) as apart:  # in this thread the browser's loop may be running
+        moments = apart.submit(asyncio.run, _iterated(growth, searcher)).result()
     ended = verdict(growth, config.search, config.tree)
     assert ended is not None
     return finished(growth, ended), moments
