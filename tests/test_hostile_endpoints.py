@@ -300,7 +300,7 @@ class Faulty(BaseHTTPRequestHandler):
                 self.close_connection = True
                 self.connection.close()
             case "stalled":
-                time.sleep(2.0)
+                time.sleep(5.0)  # longer than the client waits, by as much as a busy machine may be late
                 self.reply(200, body)
             case "truncated" | "no_http":
                 head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -351,7 +351,7 @@ def test_faults_are_data(tmp_path: Path) -> None:
     questions = [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(calls // 5)]
     with faulty() as (endpoint, seen):
         keys = {
-            "policy.engine": "openai", "policy.model": "double", "policy.base_url": endpoint.url, "policy.timeout": 1.6,
+            "policy.engine": "openai", "policy.model": "double", "policy.base_url": endpoint.url, "policy.timeout": 4,
             "policy.retries": retries, "policy.concurrency": 32,
         }  # fmt: skip
         config = load_config(GenerateConfig, None, keys)
