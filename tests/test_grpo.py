@@ -586,7 +586,7 @@ def test_two_processes_play_their_questions_and_learn_from_all(speaker: Path, da
     """One of them has a search that fails: the other does not wait for its episodes."""
     shutil.copytree(data, tmp_path / "data")
     write_records(tmp_path / "data" / "questions.jsonl", [replace(ASKED, id=name) for name in ("a", "b", "c", "d")])
-    options = ["--finetuning", "full", "--learning_rate", "0.001", "--max_steps", "5", "--grpo.episodes", "6"]
+    options = ["--finetuning", "full", "--learning_rate", "0.001", "--max_steps", "12", "--grpo.episodes", "6"]
     options += ["--grpo.questions", "2", "--processes", "2", "--grpo.beta", "0.001", "--batch_size", "4"]
     options += ["--grpo.rewards", "{em: 1.0, cost: 0.0}", "--retriever.retries", "0"]
     out = tmp_path / "out"
@@ -594,7 +594,7 @@ def test_two_processes_play_their_questions_and_learn_from_all(speaker: Path, da
         assert grpo(speaker, tmp_path / "data", out, *options, "--index", service.url) == 0
     assert likelihood(out, YES) > likelihood(speaker, YES) + 0.1
     metrics, played = lines(out / "metrics.jsonl"), lines(out / "episodes.jsonl")
-    assert [row["step"] for row in metrics] == [1, 2, 3, 4, 5]
+    assert [row["step"] for row in metrics] == list(range(1, 13))
     assert sum(row["groups_failed"] for row in metrics) == 0.5
     for row in metrics:
         now = [episode for episode in played if episode["step"] == row["step"]]
@@ -604,7 +604,7 @@ def test_two_processes_play_their_questions_and_learn_from_all(speaker: Path, da
         assert row["rewards/em"] == pytest.approx(sum(episode["rewards"]["em"] for episode in now) / len(now))
     groups: dict[str, list[Any]] = {}
     for episode in played:
-        if episode["step"] == 5:
+        if episode["step"] == 12:
             groups.setdefault(episode["question"], []).append(episode["steps"])
     one, other = groups.values()
     assert one != other, "each process draws its own samples"
