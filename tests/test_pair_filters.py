@@ -25,7 +25,7 @@ from preference.report.reward_diagnostics import RewardDiagnostics, half_means
 from preference.rewards import spre
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.cli import main as steprag
-from steprag.records.jsonl import dump_line, read_records, write_records
+from steprag.records.jsonl import read_records, write_records
 from steprag.records.training_rows import Pair, Ranking, StepLabel, Trajectory
 from steprag.runs.run import read_manifest
 from steprag.tree import Tree
@@ -54,91 +54,70 @@ def passed(candidate: Pair, **asked: object) -> bool:
     return all(check.passes(candidate) for check in checks(config, TRANSCRIPT, content_reader(TRANSCRIPT)))
 
 
-def test_malformed_completions_are_dropped_on_either_side() -> None:
-    assert passed(pair(query("a"), query("b")), malformed=True)
-    cut = query("b").removesuffix("</query>")
-    assert not passed(pair(query("a"), cut), malformed=True)
-    assert not passed(pair(cut, query("a")), malformed=True)
-    assert passed(pair(cut, query("a")))
+def told(text: str) -> tuple[Message, ...]:
+    """A prompt that shows this."""
+    return (PROMPT[0], Message(role="user", content=text))
 
 
-def test_a_query_may_not_know_the_answer_before_it_was_read() -> None:
-    knows = query("When did Ada LOVELACE live?")
-    assert not passed(pair(knows, query("b")), leaked=True)
-    assert passed(pair(query("b"), knows), leaked=True), "a rejected one does no harm"
-    assert passed(pair(query("Adam Lovelace"), query("b")), leaked=True), "whole words only"
-    read = (PROMPT[0], Message(role="user", content=f"Question: Whose?\n{evidence('It was Ada Lovelace.')}"))
-    assert passed(pair(knows, query("b"), prompt=read), leaked=True)
-    assert passed(pair(answer("Ada Lovelace"), query("b"), action="answer"), leaked=True)
+def answers(chosen: str, rejected: str = answer("sol"), prompt: tuple[Message, ...] = PROMPT) -> Pair:
+    return pair(chosen, rejected, "answer", "answer", prompt=prompt)
 
 
-def test_empty_and_foreign_content_where_asked() -> None:
-    nothing = pair(evidence("None"), evidence("x"), "evidence", "evidence")
-    assert passed(nothing)
-    assert not passed(nothing, empty=True)
-    french = query("capitale de l'Albanie", "Je dois d'abord savoir quelle est la capitale de ce pays.")
-    english = query("capital of Albania", "I first need to know what the capital of that country is.")
-    assert passed(pair(french, english))
-    assert not passed(pair(french, english), english=True)
-    assert passed(pair(english, english), english=True)
-
-
-RAMBLE = "So the answer is so. So the answer is lek. So the answer is here."
-
-
-def test_a_step_that_repeats_itself_may_be_rejected_but_not_preferred() -> None:
-    rambling, plain = answer("lek", RAMBLE), answer("sol")
-    assert passed(pair(rambling, plain, "answer", "answer"))
-    assert not passed(pair(rambling, plain, "answer", "answer"), repeating=True)
-    assert passed(pair(plain, rambling, "answer", "answer"), repeating=True)
-    twice = answer("lek", "So the answer is here.")  # with the lead, two times
-    assert passed(pair(twice, plain, "answer", "answer"), repeating=True)
-
-
-def test_a_search_that_was_made_before_may_not_be_preferred() -> None:
-    shown = f"Question: money of Albania\n{query('money of Albania')}\n{evidence('None')}\nSearch or answer."
-    after = (PROMPT[0], Message(role="user", content=shown))
-    for same in ("money of Albania", "Money of ALBANIA?"):
-        step = pair(query(same), query("b"), prompt=after)
-        assert passed(step)
-        assert not passed(step, again=True)
-        assert passed(pair(query("b"), query(same), prompt=after), again=True)
-    asked = (PROMPT[0], Message(role="user", content="Question: money of Albania\nSearch or answer."))
-    assert passed(pair(query("money of Albania"), query("b"), prompt=asked), again=True), "the question is no search"
-
-
-def test_an_answer_that_nothing_read_holds_may_not_be_preferred() -> None:
-    read = (PROMPT[0], Message(role="user", content=f"Question: Lek or dinar?\n{evidence('It is the Euro.')}"))
-    for named in ("lek", "the euro", "EURO", "Yes"):
-        assert passed(pair(answer(named), answer("sol"), "answer", "answer", prompt=read), unread=True), named
-    guessed = pair(answer("le"), answer("lek"), "answer", "answer", prompt=read)
-    assert passed(guessed)
-    assert not passed(guessed, unread=True), "whole words only"
-    assert passed(pair(query("sol"), query("b"), prompt=read), unread=True), "a query may ask for anything"
-
-
-@pytest.mark.parametrize(
-    ("kept", "stands"),
-    [
-        ("Albania is a country in Southern Europe.", True),
-        ("albania is a COUNTRY in southern europe", True),  # as normalised
-        ("Albania: Albania is a country in Southern Europe; prices there are in lek.", False),
-        ("Albania is a country in Southern Europe too", True),  # a word may differ
-        ("Prices in Albania are quoted in the lek.", False),
-        ("Southern Europe", True),
-        ("Northern Europe", False),
-        ("None", True),
-        ("capital Tirana", False),  # each word stands there, the two together do not
-    ],
-)
-def test_evidence_that_was_not_read_may_not_be_preferred(kept: str, stands: bool) -> None:
+def kept(chosen: str, rejected: str = "x") -> Pair:
+    """Two steps that keep evidence, where passages of Albania were read."""
     shown = "Question: Which money?\n1. Albania: Albania is a country in Southern Europe. Tirana is its capital."
-    read = (PROMPT[0], Message(role="user", content=shown))
-    step = pair(evidence(kept), evidence("x"), "evidence", "evidence", prompt=read)
-    assert passed(step)
-    assert passed(step, made_up=True) is stands
-    assert passed(pair(evidence("x"), evidence(kept), "evidence", "evidence", prompt=read), made_up=True) is False
-    assert passed(pair(query("x"), query("b"), prompt=read), made_up=True), "a query may ask for anything"
+    return pair(evidence(chosen), evidence(rejected), "evidence", "evidence", prompt=told(shown))
+
+
+CUT, RAMBLE = query("b").removesuffix("</query>"), "So the answer is so. So the answer is lek. So the answer is here."
+KNOWS, ADA = query("When did Ada LOVELACE live?"), told(f"Question: Whose?\n{evidence('It was Ada Lovelace.')}")
+FRENCH = query("capitale de l'Albanie", "Je dois d'abord savoir quelle est la capitale de ce pays.")
+ENGLISH = query("capital of Albania", "I first need to know what the capital of that country is.")
+MONEY, ASKED = query("money of Albania"), told("Question: money of Albania\nSearch or answer.")
+SEARCHED = told(f"Question: money of Albania\n{MONEY}\n{evidence('None')}\nSearch or answer.")
+EURO = told(f"Question: Lek or dinar?\n{evidence('It is the Euro.')}")
+
+
+@pytest.mark.parametrize(("rule", "candidate", "stays"), [
+    ("malformed", pair(query("a"), query("b")), True),
+    ("malformed", pair(query("a"), CUT), False),
+    ("malformed", pair(CUT, query("a")), False),
+    ("leaked", pair(KNOWS, query("b")), False),
+    ("leaked", pair(query("b"), KNOWS), True),  # a rejected one does no harm
+    ("leaked", pair(query("Adam Lovelace"), query("b")), True),  # whole words only
+    ("leaked", pair(KNOWS, query("b"), prompt=ADA), True),  # it was read before
+    ("leaked", pair(answer("Ada Lovelace"), query("b"), action="answer"), True),
+    ("empty", kept("None"), False),
+    ("english", pair(FRENCH, ENGLISH), False),
+    ("english", pair(ENGLISH, ENGLISH), True),
+    ("repeating", answers(answer("lek", RAMBLE)), False),
+    ("repeating", answers(answer("sol"), answer("lek", RAMBLE)), True),  # it may be rejected, not preferred
+    ("repeating", answers(answer("lek", "So the answer is here.")), True),  # with the lead, two times
+    ("again", pair(MONEY, query("b"), prompt=SEARCHED), False),
+    ("again", pair(query("Money of ALBANIA?"), query("b"), prompt=SEARCHED), False),
+    ("again", pair(query("b"), MONEY, prompt=SEARCHED), True),
+    ("again", pair(MONEY, query("b"), prompt=ASKED), True),  # the question is no search
+    ("unread", answers(answer("lek"), prompt=EURO), True),
+    ("unread", answers(answer("the euro"), prompt=EURO), True),
+    ("unread", answers(answer("EURO"), prompt=EURO), True),
+    ("unread", answers(answer("Yes"), prompt=EURO), True),
+    ("unread", answers(answer("le"), answer("lek"), EURO), False),  # whole words only
+    ("unread", pair(query("sol"), query("b"), prompt=EURO), True),  # a query may ask for anything
+    ("made_up", kept("Albania is a country in Southern Europe."), True),
+    ("made_up", kept("albania is a COUNTRY in southern europe"), True),  # as normalised
+    ("made_up", kept("Albania: Albania is a country in Southern Europe; prices there are in lek."), False),
+    ("made_up", kept("Albania is a country in Southern Europe too"), True),  # a word may differ
+    ("made_up", kept("Prices in Albania are quoted in the lek."), False),
+    ("made_up", kept("Southern Europe"), True),
+    ("made_up", kept("Northern Europe"), False),
+    ("made_up", kept("None"), True),
+    ("made_up", kept("capital Tirana"), False),  # each word stands there, the two together do not
+    ("made_up", kept("x", "None"), False),
+    ("made_up", pair(query("x"), query("b"), prompt=EURO), True),  # a query may ask for anything
+])  # fmt: skip
+def test_a_rule_drops_pairs_where_it_is_asked_for(rule: str, candidate: Pair, stays: bool) -> None:
+    assert passed(candidate)
+    assert passed(candidate, **{rule: True}) is stays
 
 
 def test_a_right_episode_is_not_imitated_if_a_step_repeats_itself_or_the_answer_was_never_read(tmp_path: Path) -> None:
@@ -172,8 +151,7 @@ def test_circles_of_preferences_are_found_and_chains_are_not() -> None:
 
 
 def trees_file(folder: Path, trees: list[Tree]) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / "trees.jsonl").write_text("".join(dump_line(tree) + "\n" for tree in trees), encoding="utf-8")
+    write_records(folder / "trees.jsonl", trees)
     return folder / "trees.jsonl"
 
 
@@ -205,8 +183,9 @@ def test_preferences_that_contradict_those_of_another_tree_are_dropped(tmp_path:
     assert rules(build(twice, tmp_path / "dup")[1])["no duplicate"] == (2, 1)
 
 
-def varied(count: int) -> list[Tree]:
-    """Trees of a policy that answers in many ways, grown in different manners, with visits of all kinds."""
+@pytest.fixture(scope="module")
+def varied() -> list[Tree]:
+    """60 trees of a policy that answers in many ways, grown in different manners, with visits of all kinds."""
     golden = ["lek", "the sol", "Albanian lek", "a lek", "no", "The Albanian lek of Albania", "yes the lek"]
 
     def script(prompt: str, draw: int) -> str:
@@ -219,7 +198,7 @@ def varied(count: int) -> list[Tree]:
         return [*options, answer(golden[draw % len(golden)]), answer(golden[draw // 8 % len(golden)])][draw % 6]
 
     trees = []
-    for seed in range(count):
+    for seed in range(60):
         rng = random.Random(seed)
         keys = {"children": 1 + seed % 5, "wave": 1 + seed % 3, "play": seed % 4 != 3}
         grown = search(ScriptedPolicy(script), seed, rollouts=rng.randint(1, 25), **keys)
@@ -266,24 +245,19 @@ def published_pairs(tree: Tree, number: int = 0) -> list[tuple[int, int]]:
     return found + [pair for child, _ in rated for pair in published_pairs(tree, child.id)]
 
 
-def test_the_preset_makes_exactly_the_published_pairs(tmp_path: Path) -> None:
-    trees = varied(60)
-    pairs, _ = build(trees_file(tmp_path / "run", trees), tmp_path / "out", "--preset", "reasonrag")
-    expected = [(tree.question.id, *found) for tree in trees for found in published_pairs(tree)]
+def test_the_preset_makes_exactly_the_published_pairs(tmp_path: Path, varied: list[Tree]) -> None:
+    trees = trees_file(tmp_path / "run", varied)
+    pairs, _ = build(trees, tmp_path / "out", "--preset", "reasonrag")
+    expected = [(tree.question.id, *found) for tree in varied for found in published_pairs(tree)]
     assert len(expected) > 200
     assert [(found.question_id, found.chosen_node, found.rejected_node) for found in pairs] == expected
-
-
-def test_keys_beside_a_preset_win(tmp_path: Path) -> None:
-    trees = trees_file(tmp_path / "run", varied(20))
-    every, _ = build(trees, tmp_path / "a", "--preset", "reasonrag")
     some, report = build(trees, tmp_path / "b", "--preset", "reasonrag", "--pairs.margin", "0.5")
-    assert 0 < len(some) < len(every)
+    assert 0 < len(some) < len(pairs), "keys beside a preset win"
     assert report["config"]["pairs"]["unbroken"] is True
 
 
-def test_caps_of_cells_and_lengths(tmp_path: Path) -> None:
-    trees = trees_file(tmp_path / "run", varied(40))
+def test_caps_of_cells_and_lengths(tmp_path: Path, varied: list[Tree]) -> None:
+    trees = trees_file(tmp_path / "run", varied[:40])
     free, _ = build(trees, tmp_path / "free", "--pairs.per_node", "none")
     capped, report = build(trees, tmp_path / "capped", "--pairs.per_node", "none", "--balance.by", "[action,depth]",
                            "--balance.most", "5")  # fmt: skip
@@ -298,8 +272,8 @@ def test_caps_of_cells_and_lengths(tmp_path: Path) -> None:
     assert lengths["chosen_is_shorter"] == lengths["chosen_is_longer"] > 0
 
 
-def test_every_product_and_its_provenance(tmp_path: Path) -> None:
-    trees = trees_file(tmp_path / "run", varied(10))
+def test_every_product_and_its_provenance(tmp_path: Path, varied: list[Tree]) -> None:
+    trees = trees_file(tmp_path / "run", varied[:10])
     pairs, report = build(trees, tmp_path / "out", "--products", "[pairs,sft,steps,rankings]")
     labels = list(read_records(tmp_path / "out/steps.train.jsonl", StepLabel))
     rankings = list(read_records(tmp_path / "out/rankings.train.jsonl", Ranking))
@@ -312,8 +286,8 @@ def test_every_product_and_its_provenance(tmp_path: Path) -> None:
     assert {row.question_id for row in labels} <= listed
 
 
-def test_guessable_answers_are_left_out_on_demand(tmp_path: Path) -> None:
-    trees = varied(6)[1:]  # the first has no siblings
+def test_guessable_answers_are_left_out_on_demand(tmp_path: Path, varied: list[Tree]) -> None:
+    trees = varied[1:6]  # the first has no siblings
     closed = [replace(tree, question=replace(tree.question, golden_answers=("yes",))) for tree in trees[:2]]
     file = trees_file(tmp_path / "run", [*closed, *trees[2:]])
     made: dict[str, list[Pair]] = {}
@@ -326,8 +300,8 @@ def test_guessable_answers_are_left_out_on_demand(tmp_path: Path) -> None:
     assert made["drop"] == [p for p in made["keep"] if p.question_id not in names]
 
 
-def test_report_card_and_plots_are_the_same_bytes_again(tmp_path: Path) -> None:
-    trees = trees_file(tmp_path / "run", varied(12))
+def test_report_card_and_plots_are_the_same_bytes_again(tmp_path: Path, varied: list[Tree]) -> None:
+    trees = trees_file(tmp_path / "run", varied[:12])
     for name in ("one", "two"):
         build(trees, tmp_path / name, "--card.plots", "true")
     names = {path.name for path in (tmp_path / "one").iterdir()} - {"manifest.json", "metrics.jsonl", ".lock"}
@@ -340,8 +314,10 @@ def test_report_card_and_plots_are_the_same_bytes_again(tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "one")["counts"]["trees"] == 12
 
 
-def test_an_interrupted_build_leaves_the_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trees = trees_file(tmp_path / "run", varied(6))
+def test_an_interrupted_build_leaves_the_old_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, varied: list[Tree]
+) -> None:
+    trees = trees_file(tmp_path / "run", varied[:6])
     build(trees, tmp_path / "out")
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.jsonl")}
 
@@ -356,11 +332,11 @@ def test_an_interrupted_build_leaves_the_old_files(tmp_path: Path, monkeypatch: 
     assert read_manifest(tmp_path / "out")["status"] == "interrupted"
 
 
-def test_credit_counts_agreement_and_contrast() -> None:
+def test_credit_counts_agreement_and_contrast(varied: list[Tree]) -> None:
     """A judge who scores answers by their F1 agrees with the rollouts on every two answers."""
     credit = RewardDiagnostics(LabelConfig(), TRANSCRIPT)
     wrong = asyncio.run(grow(planted(), searcher(ScriptedPolicy(lambda prompt, draw: answer("no")), rollouts=2)))
-    trees = [*map(judged_by_f1, varied(12)), wrong]
+    trees = [*map(judged_by_f1, varied[:12]), wrong]
     for tree in trees:
         credit.add(tree, spre(tree, LabelConfig()))
     report = credit.report()
@@ -436,8 +412,10 @@ def test_evaluation_files_of_one_name_are_told_apart(tmp_path: Path, capsys: pyt
     assert [(file["file"], file["found"]["id"]) for file in found["files"]] == [(files[0], 1), (files[1], 0)]
 
 
-def test_leakage_is_found_by_id_words_and_near_duplicates(tmp_path: Path, tiny_encoder: Path) -> None:
-    trees = varied(4)
+def test_leakage_is_found_by_id_words_and_near_duplicates(
+    tmp_path: Path, tiny_encoder: Path, varied: list[Tree]
+) -> None:
+    trees = varied[:4]
     texts = [QUESTION, "Who?", "x y", "Entirely other words here"]
     named = [
         replace(tree, question=Question(name, text, tree.question.golden_answers))
@@ -463,9 +441,9 @@ def test_leakage_is_found_by_id_words_and_near_duplicates(tmp_path: Path, tiny_e
     assert "PopQA" in (folder / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_cut_off_counts_the_tokens_of_the_model_to_be_trained(tmp_path: Path) -> None:
+def test_the_cut_off_counts_the_tokens_of_the_model_to_be_trained(tmp_path: Path, varied: list[Tree]) -> None:
     model = make_llama(tmp_path / "tiny", ["So the next query is", "currency of Albania", "Question: Passages:"])
-    trees = trees_file(tmp_path / "run", varied(10))
+    trees = trees_file(tmp_path / "run", varied[:10])
     options = ("--filters.tokenizer", str(model))
     every, report = build(trees, tmp_path / "long", *options, "--filters.max_tokens", "100000")
     longest = int(report["pairs"]["tokens"]["greatest"])

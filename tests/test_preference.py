@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from data_generation.config import GenerateConfig
 from preference.build import main, one_prompt
 from preference.config import LabelConfig, PairsConfig, SftConfig
 from preference.pairs import RuleCounts, build_pairs
+from preference.pairs_folder import SPLITS
 from preference.rewards import Estimate, Rewards, outcomes, rewards
 from preference.supervised import build_labels, build_rankings, build_trajectories
 from steprag.agent.grammar import START, Grammar
@@ -94,12 +96,9 @@ def test_a_step_that_its_own_episode_took_back_is_not_imitated_and_the_step_back
     assert [row.node for row in rows] == [2, 3, 4, 5], "what a summary stands for is learnt, what was popped is not"
 
 
-def test_spre_is_the_mean_over_the_answers_below() -> None:
+def test_spre_is_the_mean_over_the_answers_below_by_visits() -> None:
     assert values(spre(tree(), 0.9)) == pytest.approx([0.405, 0.405, 0.405, None, 0.81, 0.0, 0.405], nan_ok=True)
     assert values(spre(tree(), 1.0))[:3] == pytest.approx([0.5, 0.5, 0.5])
-
-
-def test_an_answer_visited_thrice_weighs_thrice() -> None:
     assert values(spre(changed(tree(), {4: {"visits": 3}}), 1.0))[:2] == pytest.approx([3.5 / 5, 0.75])
 
 
@@ -159,16 +158,13 @@ def _renamed(grown: Tree) -> Tree:
     return replace(grown, nodes=tuple(replace(n, action=names.get(n.action or "")) for n in grown.nodes))
 
 
-@pytest.mark.parametrize(
-    ("metadata", "recall"),
-    [
-        ({"supporting_titles": ["Tirana", "Lek (coin)"]}, [None, 0.5, 1.0, 0.5]),
-        ({"supporting_ids": ["0", "9"]}, [None, 0.5, 1.0, 0.5]),
-        ({"supporting_facts": {"title": ["Tirana", "Tirana"], "sent_id": [0, 1]}}, [None, 1.0, 1.0, 1.0]),
-        ({"supporting_ids": ["0", "9"], "gold_rule": "any"}, [None, 1.0, 1.0, 1.0]),
-        ({"type": "bridge"}, [None] * 4),
-    ],
-)
+@pytest.mark.parametrize(("metadata", "recall"), [
+    ({"supporting_titles": ["Tirana", "Lek (coin)"]}, [None, 0.5, 1.0, 0.5]),
+    ({"supporting_ids": ["0", "9"]}, [None, 0.5, 1.0, 0.5]),
+    ({"supporting_facts": {"title": ["Tirana", "Tirana"], "sent_id": [0, 1]}}, [None, 1.0, 1.0, 1.0]),
+    ({"supporting_ids": ["0", "9"], "gold_rule": "any"}, [None, 1.0, 1.0, 1.0]),
+    ({"type": "bridge"}, [None] * 4),
+])  # fmt: skip
 def test_gold_recall_follows_the_episode(metadata: dict[str, object], recall: list[float | None]) -> None:
     """query finds Tirana → query finds Lek as well → evidence that mentions Tirana alone."""
     nodes = (
@@ -191,16 +187,11 @@ def covered(question: str, *golden: str) -> Tree:
 
     Below query 1: evidence 4 without the lek, evidence 5 with it, and below that a query, an answer and a refused step.
     """
+    names, lima = "is it the lek", "Passages: Lima lies in Peru."
     nodes = (
         node(0, None, None, messages=shown(question)),
         node(1, 0, "query", text="look", messages=shown(f"{question} look Passages: Prices are in the lek.")),
-        node(
-            2,
-            0,
-            "query",
-            text="is it the lek",
-            messages=shown(f"{question} is it the lek Passages: Lima lies in Peru."),
-        ),
+        node(2, 0, "query", text=names, messages=shown(f"{question} {names} {lima}")),
         node(3, 0, "query"),
         node(4, 1, "evidence", content="Prices."),
         node(5, 1, "evidence", content="Prices are in the Lek!", messages=shown("…")),
@@ -218,6 +209,7 @@ def test_cover_says_where_the_golden_answer_was_met() -> None:
     assert values(rewards(_renamed(grown), cover, OTHER_NAMES)) == values(rewards(grown, cover, TRANSCRIPT))
     pairs = build_pairs(grown, "h", rewards(grown, cover, TRANSCRIPT), PairsConfig())
     assert [(p.chosen_node, p.rejected_node) for p in pairs] == [(1, 2), (5, 4), (6, 7)]
+    assert (pairs[2].action, pairs[2].rejected_action) == ("query", "answer")
     assert values(rewards(grown, cover.model_copy(update={"alpha": 0.5}), TRANSCRIPT))[4:7] == [0.0, 0.25, 0.125]
 
 
@@ -237,14 +229,10 @@ def test_pairs_are_siblings_with_a_margin() -> None:
     assert (pair.golden_answers, pair.margin_error, pair.label_smoothing) == (("a",), 0.0, None)
 
 
-def test_refused_steps_and_narrow_margins_make_no_pair() -> None:
+def test_a_margin_must_be_wide_and_exceed_its_own_standard_error() -> None:
     found = given(0.5, 0.52, 0.5, None, 0.5, 0.5, 0.5)
     assert build_pairs(tree(), "h", found, PairsConfig(margin=0.05)) == []
     assert len(build_pairs(tree(), "h", found, PairsConfig(margin=0.01))) == 1
-
-
-def test_a_margin_must_exceed_its_own_standard_error() -> None:
-    found = given(0.5, 0.9, 0.5, None, 0.5, 0.5, 0.5)
     found[1], found[2] = Estimate(0.9, 0.3, "given"), Estimate(0.5, 0.4, "given")  # a gap of 0.4, known to 0.5
     funnel = RuleCounts()
     assert build_pairs(tree(), "h", found, PairsConfig(), funnel) == []
@@ -254,81 +242,75 @@ def test_a_margin_must_exceed_its_own_standard_error() -> None:
     assert [pair.margin_error for pair in pairs] == [pytest.approx(0.5)]
 
 
-def test_equal_content_makes_no_pair_and_other_actions_only_where_wanted() -> None:
-    grown = tree()
-    same = changed(grown, {5: {"content": "The C 4."}})
-    assert build_pairs(same, "h", spre(same, 0.9), PairsConfig()) == []
-    assert len(build_pairs(same, "h", spre(same, 0.9), PairsConfig(different="exact"))) == 1
-    cross = changed(grown, {5: {"action": "query"}})
-    assert build_pairs(cross, "h", spre(grown, 0.9), PairsConfig(cross_action=False)) == []
-    assert build_pairs(cross, "h", spre(grown, 0.9), PairsConfig())[0].rejected_action == "query"
-
-
 def fan(*scores: float) -> Tree:
     """A root with one answer a score."""
     answers = tuple(node(i, 0, "answer", f1, visits=i) for i, f1 in enumerate(scores, 1))
     return replace(tree(), nodes=(node(0, None, None, messages=PROMPT), *answers))
 
 
-def chosen_over(grown: Tree, **rules: object) -> list[tuple[int | None, int | None]]:
-    config = PairsConfig.model_validate(rules)
-    return [
-        (pair.chosen_node, pair.rejected_node) for pair in build_pairs(grown, "h", spre(grown, 1.0), config)
-    ]  # fmt: skip
+THREE, WRONG = fan(1.0, 0.4, 0.0), fan(1.0, 0.0, 0.0)
+SAME, CROSS = changed(tree(), {5: {"content": "The C 4."}}), changed(tree(), {5: {"action": "query"}})
+LONGER = changed(WRONG, {3: {"text": "a text much longer than theirs"}})
+AGAIN = replace(THREE, known=(1, 3))
 
 
-def test_a_prompt_gives_its_widest_pairs_first() -> None:
-    assert chosen_over(fan(1.0, 0.4, 0.0), per_node=2) == [(1, 3), (1, 2)]
-    assert chosen_over(fan(1.0, 0.4, 0.0), per_question=1) == [(1, 3)]
-    assert chosen_over(fan(0.4, 1.0, 0.0), match="best") == [(2, 3), (2, 1)]
-    assert len(chosen_over(fan(1.0, 0.8, 0.6, 0.4, 0.2, 0.0), per_node=None)) == 15
+@pytest.mark.parametrize(("grown", "rules", "pairs"), [
+    (SAME, {}, []),  # normalised, they say one thing
+    (SAME, {"different": "exact"}, [(4, 5)]),
+    (CROSS, {"cross_action": False}, []),
+    (CROSS, {}, [(4, 5)]),
+    (THREE, {"per_node": 2}, [(1, 3), (1, 2)]),  # the widest first
+    (THREE, {"per_question": 1}, [(1, 3)]),
+    (fan(0.4, 1.0, 0.0), {"match": "best"}, [(2, 3), (2, 1)]),
+    (fan(0.9, 0.6, 0.3, 0.0), {"per_node": None}, [(1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)]),
+    (AGAIN, {}, [(1, 2), (2, 3)]),  # an earlier round had the two others
+    (AGAIN, {"new": False}, [(1, 3), (1, 2), (2, 3)]),
+    (LONGER, {"length_ratio": 2.0}, [(1, 2)]),
+])  # fmt: skip
+def test_each_rule_says_which_siblings_make_a_pair(
+    grown: Tree, rules: dict[str, Any], pairs: list[tuple[int, int]]
+) -> None:
+    found = build_pairs(grown, "h", spre(grown, 1.0), PairsConfig.model_validate(rules))
+    assert [(pair.chosen_node, pair.rejected_node) for pair in found] == pairs
 
 
-def test_steps_that_an_earlier_round_held_make_no_pair_with_one_another() -> None:
-    grown = replace(fan(1.0, 0.5, 0.0), known=(1, 3))
-    assert chosen_over(grown) == [(1, 2), (2, 3)]
-    assert chosen_over(grown, new=False) == [(1, 3), (1, 2), (2, 3)]
-
-
-def test_like_length_and_smoothing_by_visits() -> None:
-    grown = fan(1.0, 0.0, 0.0)
-    longer = changed(grown, {3: {"text": "a text much longer than theirs"}})
-    assert chosen_over(longer, length_ratio=2.0) == [(1, 2)]
-    pairs = build_pairs(grown, "h", spre(grown, 1.0), PairsConfig(smoothing=True))
+def test_visits_smooth_labels() -> None:
+    pairs = build_pairs(WRONG, "h", spre(WRONG, 1.0), PairsConfig(smoothing=True))
     assert [pair.label_smoothing for pair in pairs] == [pytest.approx(2 / 3), pytest.approx(3 / 4)]
 
 
 def test_the_shortest_right_episode_is_the_trajectory() -> None:
     steps = steps_of(tree(), SftConfig())
     assert [(row.action, row.completion[0]["content"]) for row in steps] == [("query", "text 1"), ("answer", "text 4")]
-    assert len(steps_of(tree(), SftConfig(paths="all", min_f1=0.5))) == 4
-    every = steps_of(tree(), SftConfig(min_f1=1.0, paths="all"))
-    assert (every[0].prompt, every[0].node, every[0].tree, every[0].outcome) == (PROMPT, 1, "h", pytest.approx(0.81))
+    first = steps[0]
+    assert (first.prompt, first.node, first.tree, first.outcome) == (PROMPT, 1, "h", pytest.approx(0.81))
 
 
-def test_longest_and_best_episodes() -> None:
+def two_right() -> Tree:
     """Two right episodes: of three steps with F1 1, and of one step with F1 0.5, which SPRE still finds worse."""
     nodes = (*tree().nodes, node(7, 0, "answer", 0.5), node(8, 4, "answer", 1.0))
-    grown = replace(tree(), nodes=(*nodes[:4], replace(nodes[4], action="query", prediction_f1=None), *nodes[5:]))
-    found = {
-        paths: [row.node for row in steps_of(grown, SftConfig.model_validate({"paths": paths, "min_f1": 0.5}))]
-        for paths in ("shortest", "longest", "best")
-    }
-    assert found == {"shortest": [7], "longest": [1, 4, 8], "best": [1, 4, 8]}
+    return replace(tree(), nodes=(*nodes[:4], replace(nodes[4], action="query", prediction_f1=None), *nodes[5:]))
 
 
-def test_a_lucky_answer_does_not_vouch_for_its_steps() -> None:
+def lucky() -> Tree:
     """Query 1 leads to two wrong answers and a right one, query 2 to two right ones, found later."""
     nodes = (*tree().nodes[:6], node(6, 1, "answer", 0.0), node(7, 2, "answer", 1.0), node(8, 2, "answer", 1.0))
-    grown = replace(tree(), nodes=nodes)
+    return replace(tree(), nodes=nodes)
 
-    def kept(**config: object) -> list[int | None]:
-        return [row.node for row in steps_of(grown, SftConfig.model_validate(config))]
 
-    assert kept() == [1, 4]
-    assert kept(paths="surest") == [2, 7]
-    assert kept(paths="surest", per_tree=2) == [2, 7, 8]
-    assert kept(per_tree=9) == kept(paths="all") == [1, 2, 4, 7, 8]
+@pytest.mark.parametrize(("grown", "config", "nodes"), [
+    (tree(), {"paths": "all", "min_f1": 0.5}, [1, 2, 4, 6]),
+    (two_right(), {"paths": "shortest", "min_f1": 0.5}, [7]),
+    (two_right(), {"paths": "longest", "min_f1": 0.5}, [1, 4, 8]),
+    (two_right(), {"paths": "best", "min_f1": 0.5}, [1, 4, 8]),
+    (lucky(), {}, [1, 4]),
+    (lucky(), {"paths": "surest"}, [2, 7]),
+    (lucky(), {"paths": "surest", "per_tree": 2}, [2, 7, 8]),
+    (lucky(), {"per_tree": 9}, [1, 2, 4, 7, 8]),
+    (lucky(), {"paths": "all"}, [1, 2, 4, 7, 8]),
+])  # fmt: skip
+def test_the_episodes_that_are_learnt(grown: Tree, config: dict[str, Any], nodes: list[int]) -> None:
+    assert [row.node for row in steps_of(grown, SftConfig.model_validate(config))] == nodes
 
 
 def test_the_root_does_not_make_an_episode_surer() -> None:
@@ -352,38 +334,25 @@ def test_labels_and_rankings_carry_values_and_provenance() -> None:
     assert rankings[1].completions[0][0]["content"] == "text 4"
 
 
-def run_folder(tmp_path: Path, count: int = 40) -> Path:
-    tmp_path.mkdir(exist_ok=True)
+def run_folder(folder: Path, count: int = 40) -> Path:
     golden = from_dict(Tree, json.loads((HERE / "golden_tree.json").read_text(encoding="utf-8")), HERE, 1)
-    lines = [dump_line(replace(golden, question=replace(golden.question, id=f"q{i}"))) for i in range(count)]
-    (tmp_path / "trees.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return tmp_path
+    trees = (replace(golden, question=replace(golden.question, id=f"q{i}")) for i in range(count))
+    write_records(folder / "trees.jsonl", trees)
+    return folder
 
 
-def test_the_command_writes_pairs_split_by_question(tmp_path: Path) -> None:
+def test_the_command_writes_pairs_split_by_question_that_name_their_line(tmp_path: Path) -> None:
     trees = run_folder(tmp_path)
     assert main(["--trees", str(trees), "--pairs.margin", "0.05", *PLAIN]) == 0
-    found = {split: list(read_records(trees / "pairs" / f"pairs.{split}.jsonl", Pair)) for split in ("train", "val")}
-    steps = {
-        split: list(read_records(trees / "pairs" / f"sft.{split}.jsonl", Trajectory)) for split in ("train", "val")
-    }
-    assert found["train"]
-    assert found["val"]
-    for kind in (found, steps):
-        assert not {row.question_id for row in kind["train"]} & {row.question_id for row in kind["val"]}
-    counts = read_manifest(trees / "pairs")["counts"]
-    assert counts["pairs.train"] == len(found["train"])
-    assert counts["trees"] == 40
-
-
-def test_pairs_name_the_line_they_come_from(tmp_path: Path) -> None:
-    import hashlib
-
-    trees = run_folder(tmp_path, 3)
-    main(["--trees", str(trees / "trees.jsonl"), "--out", str(tmp_path / "out"), "--validation", "0", *PLAIN])
-    lines = (trees / "trees.jsonl").read_text(encoding="utf-8").splitlines()
-    names = {hashlib.sha256(line.encode()).hexdigest()[:16] for line in lines}
-    assert {pair.tree for pair in read_records(tmp_path / "out" / "pairs.train.jsonl", Pair)} == names
+    for kind, record in (("pairs", Pair), ("sft", Trajectory)):
+        train, held_out = (list(read_records(trees / f"pairs/{kind}.{split}.jsonl", record)) for split in SPLITS)
+        assert train
+        assert held_out
+        assert not {row.question_id for row in train} & {row.question_id for row in held_out}
+        counts = read_manifest(trees / "pairs")["counts"]
+        assert (counts[f"{kind}.train"], counts["trees"]) == (len(train), 40)
+        lines = (trees / "trees.jsonl").read_text(encoding="utf-8").splitlines()
+        assert {row.tree for row in [*train, *held_out]} == {sha256(line.encode()).hexdigest()[:16] for line in lines}
 
 
 def test_runs_together_are_one_data_set(tmp_path: Path) -> None:
@@ -445,26 +414,21 @@ def test_a_tree_names_its_grammar_and_one_without_it_is_refused_with_tree_action
 ) -> None:
     """Trees of a stack agent without their manifest once made no pair, or a traceback."""
     keys = ("--validation", "0", "--filters.malformed", malformed, *PLAIN)
-    made = {}
-    for name, tree in (("named", stacked(grammar="stack")), ("bare", stacked())):
-        (tmp_path / name).mkdir()
-        write_records(tmp_path / name / "trees.jsonl", [tree])
-        made[name] = steprag(["pairs", "--trees", str(tmp_path / name), "--out", str(tmp_path / name / "out"), *keys])
-    assert made == {"named": 0, "bare": 2}
+    other = replace(tree(), grammar="transcript", question=Question("r", "?", ("a",)))
+    made = {"named": [stacked(grammar="stack")], "bare": [stacked()], "both": [stacked(grammar="stack"), other]}
+
+    def paired(name: str) -> int:
+        write_records(tmp_path / name / "trees.jsonl", made[name])
+        return steprag(["pairs", "--trees", str(tmp_path / name), "--out", str(tmp_path / name / "out"), *keys])
+
+    assert [paired(name) for name in made] == [0, 2, 2]
     assert [pair.action for pair in read_records(tmp_path / "named/out/pairs.train.jsonl", Pair)] == ["answer"]
     said = capsys.readouterr().err
-    assert (
-        "the tree of question 'q' has the action 'search', which grammar transcript lacks: give the whole run" in said
-    )
+    lacks = "has the action 'search', which grammar transcript lacks: give the whole run"
+    assert f"the tree of question 'q' {lacks}" in said
+    assert "the tree of question 'r' follows grammar 'transcript', not stack" in said
     (tmp_path / "bare/manifest.json").write_text(json.dumps({"grammar": "stack"}))
-    assert steprag(["pairs", "--trees", str(tmp_path / "bare"), "--out", str(tmp_path / "b2"), *keys]) == 0
-
-
-def test_trees_of_two_grammars_in_one_file_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = replace(tree(), grammar="transcript", question=Question("r", "?", ("a",)))
-    write_records(tmp_path / "trees.jsonl", [stacked(grammar="stack"), other])
-    assert steprag(["pairs", "--trees", str(tmp_path / "trees.jsonl"), "--out", str(tmp_path / "out")]) == 2
-    assert "the tree of question 'r' follows grammar 'transcript', not stack" in capsys.readouterr().err
+    assert paired("bare") == 0
 
 
 @pytest.mark.parametrize(("options", "recipe"), [(["--reward.name", "cover"], ""), ([], "reward: {name: cover}\n")])
@@ -529,17 +493,6 @@ def test_a_tree_that_makes_no_sense_is_refused_with_its_line(
     assert f"{file}:2: " in said
     assert message in said
     assert "Traceback" not in said
-
-
-@pytest.mark.parametrize(("line", "message"), [
-    ("[" * 100_000, "lists or objects are nested too deep"),
-    (f'{{"id": {"9" * 5000}}}', "a number has too many digits"),
-])  # fmt: skip
-def test_a_line_that_python_cannot_read_is_refused_with_its_number(line: str, message: str, tmp_path: Path) -> None:
-    file = tmp_path / "trees.jsonl"
-    file.write_text(f"{dump_line(tree())}\n{line}\n")
-    with pytest.raises(DataError, match=f"trees.jsonl:2: {message}"):
-        list(read_records(file, Tree))
 
 
 def test_unknown_fields_of_a_tree_are_kept() -> None:
