@@ -73,14 +73,18 @@ def beginner(prompt: str, draw: int) -> str:
         return evidence(lines[draw % len(lines)].split(": ", 1)[1].split(". ")[0].replace("<", "").replace(">", ""))
     if last == "Answer now.":
         return answer("lek" if "lek" in prompt else "sol")
-    options = [
-        query("capital Tirana"),
-        query("currency of Albania"),
-        answer("lek"),
-        answer("the sol"),
-        "I do not know.",
-    ]
-    return options[draw % len(options)]
+    tried = query("capital Tirana"), query("currency of Albania"), answer("lek"), answer("the sol"), "I do not know."
+    return tried[draw % 5]
+
+
+def by_turn(start: str | Script, reading: str | Script, end: str | Script) -> Script:
+    """A script: what it says where it may choose, where it reads passages, and where it must answer."""
+
+    def script(prompt: str, draw: int) -> str:
+        said = {"Read the passages.": reading, "Answer now.": end}.get(prompt.rsplit("\n", 1)[-1], start)
+        return said if isinstance(said, str) else said(prompt, draw)
+
+    return script
 
 
 @dataclass

@@ -6,7 +6,9 @@ import asyncio
 import gc
 import json
 import random
+import re
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +42,7 @@ from tests.fakes import (
     DictRetriever,
     ScriptedPolicy,
     answer,
+    by_turn,
     chat_reply,
     evidence,
     query,
@@ -67,8 +70,12 @@ def planted() -> SearchTree:
     return root_only(ASKED, searcher(ScriptedPolicy()).environment)
 
 
+def grown(world: Searcher, question: Question = ASKED) -> Tree:
+    return asyncio.run(grow(root_only(question, world.environment), world))
+
+
 def search(policy: Policy, seed: int = 3, **keys: object) -> Tree:
-    return asyncio.run(grow(planted(), searcher(policy, seed, **keys)))
+    return grown(searcher(policy, seed, **keys))
 
 
 def test_the_golden_tree_is_rebuilt_whole() -> None:
@@ -125,13 +132,15 @@ def test_refused_completions_are_kept_with_their_reason_and_without_reward() -> 
     assert tree.nodes[0].value is None
 
 
+def numbered(kind: Callable[[str], str], prompt: str, draw: int) -> str:
+    """A step of that kind, another for each draw."""
+    return kind(f"x{draw}")
+
+
 def test_the_deepest_step_is_an_answer() -> None:
-    policy = ScriptedPolicy(lambda prompt, draw: {"Read the passages.": evidence(f"fact {draw}"), "Answer now.": answer(
-        f"it {draw}")}.get(prompt.rsplit("\n", 1)[-1], query(f"thing {draw}")))  # fmt: skip
-    tree = search(policy, rollouts=12, depth=5, hopeless=None)
-    deepest = [node for node in tree.nodes if node.depth == 5]
-    assert deepest
-    assert {node.action for node in deepest} == {"answer"}
+    thing, fact, it = (partial(numbered, kind) for kind in (query, evidence, answer))
+    tree = search(ScriptedPolicy(by_turn(thing, fact, it)), rollouts=12, depth=5, hopeless=None)
+    assert {node.action for node in tree.nodes if node.depth == 5} == {"answer"}
 
 
 def test_uct_prefers_the_unvisited_then_value_then_the_less_known() -> None:
@@ -177,30 +186,23 @@ def test_a_leaf_in_flight_counts_as_visited() -> None:
     ([answer("lek"), answer("sol"), query("a")], {"tree.calls": 1}, "limit"),
 ])  # fmt: skip
 def test_a_tree_ends_for_a_reason(script: list[str], keys: dict[str, object], status: str) -> None:
-    draws = iter(script)
-
-    def written(prompt: str, draw: int) -> str:
-        last = prompt.rsplit("\n", 1)[-1]
-        known = {"Read the passages.": evidence(f"e{draw}"), "Answer now.": answer(f"no {draw}")}
-        return known.get(last) or next(draws, query(f"q{draw}"))
-
-    config = {"search.rollouts": 9, **{key if "." in key else f"search.{key}": value for key, value in keys.items()}}
-    world = searcher(ScriptedPolicy(written))
-    world = replace(world, config=load_config(GenerateConfig, None, config))
-    assert asyncio.run(grow(planted(), world)).status == status
+    config = {"search.rollouts": 9, **{_key(name): value for name, value in keys.items()}}
+    world = replace(searcher(beginning(*script)), config=load_config(GenerateConfig, None, config))
+    assert grown(world).status == status
 
 
-def test_a_mixed_tree_gets_more_iterations() -> None:
-    def written(right: str) -> ScriptedPolicy:
-        draws = iter([answer(right), answer("sol"), query("a")])
-        known = {"Read the passages.": evidence, "Answer now.": answer}
-        return ScriptedPolicy(
-            lambda prompt, draw: known.get(prompt.rsplit("\n", 1)[-1], query)(f"x{draw}") if not (
-                first := next(draws, None)) else first)  # fmt: skip
+def beginning(*steps: str) -> ScriptedPolicy:
+    """A policy that says these steps first, and then others, each but once."""
+    left = iter(steps)
+    thing, fact, it = (partial(numbered, kind) for kind in (query, evidence, answer))
+    return ScriptedPolicy(by_turn(lambda prompt, draw: next(left, thing(prompt, draw)), fact, it))
 
+
+@pytest.mark.parametrize(("first", "iterations"), [("lek", 7), ("peso", 3)])
+def test_a_mixed_tree_gets_more_iterations(first: str, iterations: int) -> None:
     keys = {"rollouts": 3, "extra": 4, "wave": 1, "hopeless": None, "contrast": None}
-    assert search(written("lek"), **keys).iterations == 7
-    assert search(written("peso"), **keys).iterations == 3
+    policy = beginning(answer(first), answer("sol"), query("a"))
+    assert search(policy, **keys).iterations == iterations
 
 
 def _child(growth: SearchTree, parent: SearchNode | None = None) -> SearchNode:
@@ -238,19 +240,17 @@ def test_a_finished_tree_is_freed_without_a_search_for_cycles() -> None:
     """Such a search stops all requests while it walks over every living object."""
     found: list[weakref.ref[SearchNode]] = []
 
-    async def once() -> None:
-        await search_one(ASKED, searcher(Watched()))
-
     class Watched(ScriptedPolicy):
         async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-            found.extend(weakref.ref(thing) for thing in gc.get_objects() if isinstance(thing, SearchNode))
+            if len(self.prompts) == 5:  # by then the tree has most of its nodes; to list all objects is slow
+                found.extend(weakref.ref(thing) for thing in gc.get_objects() if isinstance(thing, SearchNode))
             return await super().sample(messages, allowed, n=n, seed=seed)
 
     gc.collect()
     gc.disable()
     try:
-        asyncio.run(once())
-        assert len(found) > 20
+        asyncio.run(search_one(ASKED, searcher(Watched())))
+        assert len(found) > 5
         assert not any(node() for node in found)
     finally:
         gc.enable()
@@ -258,14 +258,15 @@ def test_a_finished_tree_is_freed_without_a_search_for_cycles() -> None:
 
 def believing(policy: BelievingPolicy, question: Question = ASKED, **keys: object) -> Tree:
     """The tree of a search that asks what the policy believes."""
-    given = replace(searcher(policy, score=True, **keys), scorer=policy)
-    return asyncio.run(grow(root_only(question, given.environment), given))
+    return grown(replace(searcher(policy, score=True, **keys), scorer=policy), question)
 
 
-def test_every_state_has_a_belief_and_asking_changes_no_tree() -> None:
-    policy = BelievingPolicy()
-    asked = believing(policy)
-    assert all((node.belief is None) == node.terminal for node in asked.nodes)
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_every_state_has_a_belief_or_only_those_without_passages_and_asking_changes_no_tree(everywhere: bool) -> None:
+    asked = believing(BelievingPolicy(), score_found=everywhere)
+    assert {bool(node.passages) for node in asked.nodes if not node.terminal} == {True, False}
+    for node in asked.nodes:
+        assert (node.belief is not None) == (not node.terminal and (everywhere or not node.passages))
     bare = replace(asked, nodes=tuple(replace(node, belief=None) for node in asked.nodes))
     assert bare == search(ScriptedPolicy()), "prices and counts of the search are its own"
 
@@ -276,8 +277,7 @@ def test_evidence_is_valued_by_belief_and_answers_but_for_questions_that_can_be_
 ) -> None:
     policy = BelievingPolicy()
     given = searcher(policy, score=True)
-    valued = replace(given, scorer=policy, value=VALUES["gain"](given.config, None))
-    tree = asyncio.run(grow(root_only(question, valued.environment), valued))
+    tree = grown(replace(given, scorer=policy, value=VALUES["gain"](given.config, None)), question)
     children = children_of(tree)
     kept = [node for node in tree.nodes if node.action == "evidence"]
     assert kept
@@ -290,36 +290,19 @@ def test_evidence_is_valued_by_belief_and_answers_but_for_questions_that_can_be_
         assert (node.value or 0) * node.visits == pytest.approx(total + believed)
 
 
-def test_a_search_says_whether_it_found_the_golden_answer_but_for_questions_that_can_be_guessed() -> None:
-    def told(golden: str) -> set[bool | None]:
-        world = searcher(policy)
-        tree = asyncio.run(grow(root_only(replace(ASKED, golden_answers=(golden,)), world.environment), world))
-        assert all(node.golden_found is None for node in tree.nodes if node.action != "query")
-        return {node.golden_found for node in tree.nodes if node.action == "query" and node.passages}
-
-    policy = ScriptedPolicy()
-    assert told("lek") == {True}
-    assert told("dinar") == {False}
-    assert told("Tirana") == {None}, "a word of the question proves nothing"
-
-
-def test_beliefs_can_be_asked_only_where_no_passages_are_shown() -> None:
-    policy = BelievingPolicy()
-    tree = believing(policy, score_found=False)
-    open_ = [node for node in tree.nodes if not node.terminal]
-    assert all((node.belief is None) == bool(node.passages) for node in open_)
-    assert {bool(node.passages) for node in open_} == {True, False}
-    bare = replace(tree, nodes=tuple(replace(node, belief=None) for node in tree.nodes))
-    assert bare == search(ScriptedPolicy()), "asking changes no tree"
+@pytest.mark.parametrize(("golden", "found"), [("lek", True), ("dinar", False), ("Tirana", None)])
+def test_a_search_says_whether_it_found_the_golden_answer_but_for_questions_that_can_be_guessed(
+    golden: str, found: bool | None
+) -> None:
+    tree = grown(searcher(ScriptedPolicy()), replace(ASKED, golden_answers=(golden,)))
+    assert all(node.golden_found is None for node in tree.nodes if node.action != "query")
+    assert {node.golden_found for node in tree.nodes if node.action == "query" and node.passages} == {found}
 
 
 def test_a_tree_is_not_hopeless_where_a_step_gained() -> None:
-    def script(prompt: str, draw: int) -> str:
-        last = prompt.rsplit("\n", 1)[-1]
-        if last == "Read the passages.":
-            return evidence("Prices in Albania are quoted in the lek.")
-        return answer(f"wrong {draw}") if last == "Answer now." or draw % 3 == 0 else query(f"thing {draw}")
-
+    wrong = partial(numbered, answer)
+    tried = partial(numbered, lambda draw: query(draw) if int(draw[1:]) % 3 else answer(draw))
+    script = by_turn(tried, evidence("Prices in Albania are quoted in the lek."), wrong)
     assert search(ScriptedPolicy(script), rollouts=9, hopeless=3).status == "hopeless"
     assert believing(BelievingPolicy(script), rollouts=9, hopeless=3).status == "rollouts"
     assert believing(BelievingPolicy(script), rollouts=9, hopeless=3, score_found=False).status == "rollouts"
@@ -351,7 +334,7 @@ def test_waves_never_overshoot_the_rollouts_nor_the_calls_that_plan_names(
 ) -> None:
     asked, keys = policy(), {"rollouts": rollouts, "wave": wave, "extra": extra}
     world = searcher(asked, **keys, contrast=None, hopeless=None)
-    tree = asyncio.run(grow(root_only(ASKED, world.environment), world))
+    tree = grown(world)
     assert tree.iterations is not None
     assert tree.iterations <= rollouts + extra
     assert tree.status == "closed" or tree.iterations in (rollouts, rollouts + extra)
@@ -374,17 +357,18 @@ class ScriptedJudge:
 def judged(judge: ScriptedJudge, policy: ScriptedPolicy | None = None, **keys: object) -> Tree:
     config = load_config(GenerateConfig, None, {"seed": 3, **{k.replace("__", "."): v for k, v in keys.items()}})
     world = Environment(load_profile("transcript"), DictRetriever(), config.episode.top_k, config.episode.depth)
-    searcher = make_searcher(world, policy or ScriptedPolicy(), Judge(judge, config.reward.gold), config)
-    return asyncio.run(grow(root_only(ASKED, world), searcher))
+    return grown(make_searcher(world, policy or ScriptedPolicy(), Judge(judge, config.reward.gold), config))
 
 
 @pytest.mark.parametrize(("reply", "score"), [
     ("85", 0.85), (" 0\n", 0.0), ("100", 1.0), ('{"score": 7}', 0.07),
     ("85/100", None), ("[85] out of 100", None), ("7.5", None), ("0-20", None), ("101", None), ("", None), ("-3", None),
     ('{"score": "7"}', None), ('{"score": true}', None), ('{"score": 7, "why": 1}', None), ("{", None), ("007", None),
-])  # fmt: skip
+    ('{"score":' + "[" * 100_000, None), ('{"score":' + "9" * 5_000 + "}", None),
+], ids=lambda value: str(value)[:20])  # fmt: skip
 def test_a_score_is_read_whole_or_not_at_all(reply: str, score: float | None) -> None:
     assert parse_score(reply) == score
+    assert parse(reply) is None, "nor does it say whether an answer is right"
 
 
 def test_the_published_preset_repeats_the_published_loop() -> None:
@@ -414,8 +398,7 @@ def test_both_sources_stay_on_the_node() -> None:
 
 
 def test_a_reply_without_a_score_is_asked_for_again_and_never_counts_as_zero() -> None:
-    script = {"Read the passages.": evidence("None"), "Search or answer.": answer("lek"), "Answer now.": answer("lek")}
-    policy = ScriptedPolicy(lambda prompt, draw: script[prompt.rsplit("\n", 1)[-1]])
+    policy = ScriptedPolicy(lambda prompt, draw: answer("lek"))
     judge = ScriptedJudge(["well, 85 out of 100", "85"])
     tree = judged(judge, policy, reward__name="judge", search__rollouts=1)
     assert [node.judge for node in tree.nodes[1:]] == [{"score": 0.85, "text": "85"}]
@@ -439,8 +422,6 @@ def test_a_greedy_judge_is_not_asked_twice_for_one_reply(temperature: float, req
 
 
 def test_the_score_is_constrained_in_every_dialect() -> None:
-    import re
-
     form = VerdictFormat()
     pattern = re.compile(form.regex(("score",)))
     assert all(pattern.fullmatch(str(number)) for number in range(101))
@@ -462,12 +443,6 @@ def test_a_judge_that_is_named_in_part_is_still_greedy() -> None:
     assert (judge.model, judge.temperature, judge.max_tokens) == ("gpt-4o", 0.0, 16)
 
 
-@pytest.mark.parametrize("reply", ['{"score":' + "[" * 100_000, '{"score":' + "9" * 5_000 + "}"])
-def test_a_judges_reply_that_no_parser_takes_is_no_score(reply: str) -> None:
-    assert parse_score(reply) is None
-    assert parse(reply) is None
-
-
 def test_another_rule_and_another_value_need_no_branch_in_the_search() -> None:
     """mctx's way: both are functions that the search is given. Here: the last child first, every answer worth 1."""
     config = load_config(GenerateConfig, None, {"search.rollouts": 12, "search.contrast": None, "seed": 3})
@@ -481,7 +456,7 @@ def test_another_rule_and_another_value_need_no_branch_in_the_search() -> None:
     async def all_right(question: Question, fresh: Fresh) -> Valued:
         return [(node, 1.0) for node in fresh.answers], Usage()
 
-    tree = asyncio.run(grow(root_only(ASKED, world), Searcher(world, ScriptedPolicy(), newest, all_right, config)))
+    tree = grown(Searcher(world, ScriptedPolicy(), newest, all_right, config))
     assert visited
     assert {node.value for node in tree.nodes if node.visits} == {1.0}
 
