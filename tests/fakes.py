@@ -89,13 +89,17 @@ def by_turn(start: str | Script, reading: str | Script, end: str | Script) -> Sc
 
 @dataclass
 class ScriptedPolicy:
-    """Answers from a script. Equal arguments give equal completions; `prompts` records what it saw."""
+    """Answers from a script. Equal arguments give equal completions; `prompts` records what it saw, `asked` the actions
+    that were allowed.
+    """
 
     script: Script = beginner
     prompts: list[tuple[Message, ...]] = field(default_factory=list)
+    asked: list[tuple[str, ...]] = field(default_factory=list)
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
         self.prompts.append(messages)
+        self.asked.append(allowed)
         rng = random.Random(f"{seed}")
         texts = [self.script(messages[-1]["content"], rng.randrange(1000)) for _ in range(n)]
         return Sample(tuple(Completion(text, "stop") for text in texts), Usage(1, len(messages[-1]["content"]), n, 0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import string
@@ -15,7 +14,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from data_generation.search import grow
 from preference.build import main
 from preference.candidates import in_circles
 from preference.config import FilterConfig, LabelConfig
@@ -25,14 +23,15 @@ from preference.report.reward_diagnostics import RewardDiagnostics, half_means
 from preference.rewards import spre
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.cli import main as steprag
+from steprag.errors import ConfigError
 from steprag.records.jsonl import read_records, write_records
 from steprag.records.training_rows import Pair, Ranking, StepLabel, Trajectory
 from steprag.runs.run import read_manifest
 from steprag.tree import Tree
 from steprag.types import Message, Question
-from tests.fakes import QUESTION, ScriptedPolicy, answer, beginner, evidence, query
+from tests.fakes import QUESTION, ScriptedPolicy, answer, by_turn, evidence, query
 from tests.models import make_llama
-from tests.test_search import planted, search, searcher
+from tests.test_search import search
 
 PROMPT = (Message(role="system", content="s"), Message(role="user", content="Question: Whose is it?"))
 
@@ -188,15 +187,15 @@ def varied() -> list[Tree]:
     """60 trees of a policy that answers in many ways, grown in different manners, with visits of all kinds."""
     golden = ["lek", "the sol", "Albanian lek", "a lek", "no", "The Albanian lek of Albania", "yes the lek"]
 
-    def script(prompt: str, draw: int) -> str:
-        last = prompt.rsplit("\n", 1)[-1]
-        if last == "Read the passages.":
-            return evidence(["Tirana is the capital", "lek", "None"][draw % 3])
-        if last == "Answer now.":
-            return answer(golden[draw % len(golden)])
-        options = [query("capital Tirana"), query("lek"), "no idea", query(f"x{draw % 5}")]
-        return [*options, answer(golden[draw % len(golden)]), answer(golden[draw // 8 % len(golden)])][draw % 6]
+    def said(prompt: str, draw: int) -> str:
+        return answer(golden[draw % len(golden)])
 
+    def tried(prompt: str, draw: int) -> str:
+        options = [query("capital Tirana"), query("lek"), "no idea", query(f"x{draw % 5}")]
+        return [*options, said(prompt, draw), said(prompt, draw // 8)][draw % 6]
+
+    kept = ["Tirana is the capital", "lek", "None"]
+    script = by_turn(tried, lambda prompt, draw: evidence(kept[draw % 3]), said)
     trees = []
     for seed in range(60):
         rng = random.Random(seed)
@@ -335,7 +334,7 @@ def test_an_interrupted_build_leaves_the_old_files(
 def test_credit_counts_agreement_and_contrast(varied: list[Tree]) -> None:
     """A judge who scores answers by their F1 agrees with the rollouts on every two answers."""
     credit = RewardDiagnostics(LabelConfig(), TRANSCRIPT)
-    wrong = asyncio.run(grow(planted(), searcher(ScriptedPolicy(lambda prompt, draw: answer("no")), rollouts=2)))
+    wrong = search(ScriptedPolicy(lambda prompt, draw: answer("no")), rollouts=2)
     trees = [*map(judged_by_f1, varied[:12]), wrong]
     for tree in trees:
         credit.add(tree, spre(tree, LabelConfig()))
@@ -391,22 +390,19 @@ def test_pushing_sends_the_files_of_the_folder_to_a_private_repository(tmp_path:
     assert ".lock" not in sent["allow_patterns"]
 
 
-def test_two_questions_of_one_id_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = search(ScriptedPolicy(beginner), rollouts=12)
-    other = replace(one, question=replace(one.question, question="Another?"))
-    trees = trees_file(tmp_path / "run", [one, other])
-    assert steprag(["pairs", "--trees", str(trees), "--out", str(tmp_path / "pairs")]) == 2
-    assert "give each data set a pairs folder of its own" in capsys.readouterr().err
+def test_two_questions_of_one_id_are_refused(tmp_path: Path, varied: list[Tree]) -> None:
+    other = replace(varied[1], question=replace(varied[1].question, question="Another?"))
+    trees = trees_file(tmp_path / "run", [varied[1], other])
+    with pytest.raises(ConfigError, match="give each data set a pairs folder of its own"):
+        build(trees, tmp_path / "pairs")
 
 
-def test_evaluation_files_of_one_name_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tree = search(ScriptedPolicy(beginner), rollouts=12)
-    trees = trees_file(tmp_path / "run", [tree])
-    build(trees, tmp_path / "pairs")
-    for name, question in (("one", tree.question), ("two", replace(tree.question, id="x", question="Another one?"))):
-        (tmp_path / name).mkdir()
-        write_records(tmp_path / name / "dev.jsonl", [question])
+def test_evaluation_files_of_one_name_are_told_apart(tmp_path: Path, varied: list[Tree]) -> None:
+    build(trees_file(tmp_path / "run", [varied[1]]), tmp_path / "pairs")
+    asked = varied[1].question
     files = [str(tmp_path / name / "dev.jsonl") for name in ("one", "two")]
+    for file, question in zip(files, (asked, replace(asked, id="x", question="Another one?")), strict=True):
+        write_records(Path(file), [question])
     assert steprag(["pairs", "leakage", "--pairs", str(tmp_path / "pairs"), "--against", *files]) == 0
     found = json.loads((tmp_path / "pairs/leakage.json").read_text())
     assert [(file["file"], file["found"]["id"]) for file in found["files"]] == [(files[0], 1), (files[1], 0)]
