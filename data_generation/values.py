@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from data_generation.config import GenerateConfig
 from data_generation.growth import SearchNode, seed_of
@@ -44,13 +45,20 @@ def outcomes(answers: Sequence[SearchNode], alpha: float) -> list[tuple[SearchNo
     return [(node, outcome(node, alpha)) for node in answers]
 
 
-def spre_value(config: GenerateConfig, judge: Judge | None) -> Value:
-    """The outcomes of the answers (SPRE, arXiv 2505.14069); no judge is asked."""
+def spre_value(config: GenerateConfig, judge: Judge | None, *, believed: bool = False) -> Value:
+    """The outcomes of the answers (SPRE, arXiv 2505.14069); no judge is asked.
+
+    `believed`: also, for each new step that keeps evidence, the probability that the policy gives the golden answer
+    there: each counts as one visit. Where the search asked no belief, because the question can be guessed, outcomes
+    alone.
+    """
     del judge
 
     async def value(question: Question, fresh: Fresh) -> Valued:
         del question
-        return outcomes(fresh.answers, config.reward.alpha), Usage()
+        asked = fresh.kept if believed else ()
+        beliefs = [(node, probability(node.record.belief)) for node in asked if node.record.belief]
+        return outcomes(fresh.answers, config.reward.alpha) + beliefs, Usage()
 
     return value
 
@@ -82,26 +90,11 @@ def mixed_value(config: GenerateConfig, judge: Judge | None) -> Value:
     return value
 
 
-def belief_value(config: GenerateConfig, judge: Judge | None) -> Value:
-    """The outcomes of the answers and, for each new step that keeps evidence, the probability that the policy gives the
-    golden answer there: each counts as one visit. Where the search asked no belief, because the question can be
-    guessed, outcomes alone.
-    """
-    del judge
-
-    async def value(question: Question, fresh: Fresh) -> Valued:
-        del question
-        believed = [(node, probability(node.record.belief)) for node in fresh.kept if node.record.belief]
-        return outcomes(fresh.answers, config.reward.alpha) + believed, Usage()
-
-    return value
-
-
 VALUES: dict[str, Callable[[GenerateConfig, Judge | None], Value]] = {
     "spre": spre_value,
     "judge": judge_value,
     "mixed": mixed_value,
-    "gain": belief_value,
+    "gain": partial(spre_value, believed=True),
 }
 """By `reward.name`."""
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from preference.config import BalanceConfig, FilterConfig
 from preference.filters import content_reader
+from preference.kept import retrieving
 from preference.pairs import RuleCounts, same_words
 from steprag.agent.grammar import Grammar
 from steprag.records.jsonl import PARTIAL, dump_line
@@ -126,7 +127,7 @@ class Candidates:
 
     def _search_or_answer(self, kept: np.ndarray, most: float) -> np.ndarray:
         """Of the pairs that prefer a search over an answer, the widest margins: at most `most` times the others."""
-        retrieves = {action.name for action in self._grammar.actions if action.retrieves}
+        retrieves = retrieving(self._grammar)
         ends = {action.name for action in self._grammar.actions if action.terminal}
         on = np.array([a in retrieves and b in ends for a, b, _ in self.cells], dtype=bool)[self.column("cell")] & kept
         end = np.array([a in ends and b in retrieves for a, b, _ in self.cells], dtype=bool)[self.column("cell")] & kept

@@ -69,9 +69,7 @@ def build_pairs(
         compared = [
             _ordered(one, other)
             for one, other in _compared(siblings, config)
-            if one[0].basis == other[0].basis
-            and (not known or rules.count("new in this round", not known >= {one[1].id, other[1].id}))
-            and _pass(one, other, config, rules)
+            if one[0].basis == other[0].basis and _pass(one, other, known, config, rules)
         ]
         if config.per_node is not None and compared:
             compared.sort(key=lambda pair: (pair[1][0].value - pair[0][0].value, pair[0][1].id, pair[1][1].id))
@@ -105,10 +103,8 @@ def fates(tree: Tree, tree_hash: str, rewards: Rewards, config: PairsConfig) -> 
 
 def _objection(one: Rated, other: Rated, known: frozenset[int], config: PairsConfig) -> str:
     """The name of the rule that dropped a pair, as `RuleCounts` counts it."""
-    if known and known >= {one[1].id, other[1].id}:
-        return "new in this round"
     asked = RuleCounts()
-    if not _pass(one, other, config, asked):
+    if not _pass(one, other, known, config, asked):
         return next(name for name, (_, passed) in asked.stages.items() if not passed)
     return "match" if config.match == "best" else "cap"
 
@@ -139,12 +135,13 @@ def _compared(siblings: list[Rated], config: PairsConfig) -> Iterator[tuple[Rate
         yield from ((best, other) for other in siblings if other is not best)
 
 
-def _pass(one: Rated, other: Rated, config: PairsConfig, rules: RuleCounts) -> bool:
+def _pass(one: Rated, other: Rated, known: frozenset[int], config: PairsConfig, rules: RuleCounts) -> bool:
     (reward, node), (other_reward, other_node) = one, other
     gap, error = abs(reward.value - other_reward.value), margin_error(reward, other_reward)
     longer, shorter = sorted((len(node.text), len(other_node.text)), reverse=True)
     return (
-        rules.count("margin", gap >= config.margin)
+        (not known or rules.count("new in this round", not known >= {node.id, other_node.id}))
+        and rules.count("margin", gap >= config.margin)
         and rules.count("standard error", not config.errors or gap > config.errors * (error or 0.0))
         and rules.count("same action", config.cross_action or node.action == other_node.action)
         and rules.count("different content", _differ(node, other_node, config))

@@ -14,12 +14,7 @@ from typing import Any
 
 from preference.config import LabelConfig
 from preference.kept import gold_recall, gold_seen, golden_kept, golden_met, golden_seen, keeping, supported
-from steprag.agent.belief import (
-    CONVINCED,
-    FLOOR,
-    floored,
-    probability,
-)
+from steprag.agent.belief import CONVINCED, FLOOR, floored, probability
 from steprag.agent.grammar import Grammar
 from steprag.errors import ConfigError, quoted
 from steprag.scores.gold import gold_of
@@ -71,14 +66,12 @@ def outcomes(tree: Tree, config: LabelConfig) -> list[float | None]:
 
     The metric `f1` is the one that the tree holds; the others are computed from the answer's text.
     """
-    golden = tree.question.golden_answers
+    metric = {"em": exact_match, "f1_with_articles": f1_with_articles}.get(config.metric)
     worth: list[float | None] = []
     for node in tree.nodes:
         score = node.prediction_f1
-        if score is not None and config.metric == "em":
-            score = exact_match(node.content, golden)
-        elif score is not None and config.metric == "f1_with_articles":
-            score = f1_with_articles(node.content, golden)
+        if score is not None and metric is not None:
+            score = metric(node.content, tree.question.golden_answers)
         worth.append(None if score is None else discounted(score, node.depth, config.alpha))
     return worth
 
@@ -242,24 +235,22 @@ def gain(tree: Tree, grammar: Grammar) -> Rewards:
             "add them: steprag belief --trees RUN --out RUN2"
         )
     seen, kept = golden_seen(tree, grammar), golden_kept(tree, grammar)
-    values: list[float | None] = []
-    for node in tree.nodes:
-        before = tree.nodes[node.parent].belief if node.parent is not None else None
+
+    def worth(node: Node) -> float | None:
         if node.failure is not None:
-            values.append(None)
-        elif node.belief is not None:
-            values.append(_height(node.belief))
-        elif before is None:
-            values.append(None)
-        elif node.terminal:
-            values.append(_answered(node, before))
-        else:
-            values.append(None if kept[node.parent or 0] else _searched(seen[node.id], before))
-    return _estimates(values, 0.0, "gain")
+            return None
+        if node.belief is not None:
+            return _height(node.belief)
+        before, found = tree.nodes[node.parent or 0].belief, seen[node.id]
+        if before is None:
+            return None
+        if node.terminal:
+            return _answered(node, before)
+        if kept[node.parent or 0] or found is None:
+            return None
+        return SURE if found else _height(before)
 
-
-def _searched(found: bool | None, before: Belief) -> float | None:
-    return None if found is None else SURE if found else _height(before)
+    return _estimates([worth(node) for node in tree.nodes], 0.0, "gain")
 
 
 def _answered(node: Node, before: Belief) -> float | None:

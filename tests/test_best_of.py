@@ -10,7 +10,6 @@ import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -33,6 +32,7 @@ from tests.fakes import (
     ScriptedPolicy,
     answer,
     believing_reply,
+    by_turn,
     chat_reply,
     evidence,
     options,
@@ -108,11 +108,6 @@ def endpoint() -> Iterator[Endpoint]:
         yield running
 
 
-@pytest.fixture
-def index(world_index: Path) -> Path:
-    return world_index
-
-
 def command(endpoint: Endpoint, index: Path, out: Path, *more: str) -> list[str]:
     questions = out.parent / "questions.jsonl"
     write_records(questions, [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(4)])
@@ -122,9 +117,9 @@ def command(endpoint: Endpoint, index: Path, out: Path, *more: str) -> list[str]
 SAMPLED = ("--best_of", "8", "--policy.temperature", "0.8")
 
 
-def test_every_episode_is_sampled_journalled_and_paid(endpoint: Endpoint, index: Path, tmp_path: Path) -> None:
+def test_every_episode_is_sampled_journalled_and_paid(endpoint: Endpoint, world_index: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    assert main(command(endpoint, index, out, *SAMPLED)) == 0
+    assert main(command(endpoint, world_index, out, *SAMPLED)) == 0
     rows = list(read_records(out / "predictions.jsonl", Prediction))
     assert sum(row.usage.calls for row in rows) == len(endpoint.requests)
     with sqlite3.connect(out / JOURNAL) as db:
@@ -140,14 +135,16 @@ def test_every_episode_is_sampled_journalled_and_paid(endpoint: Endpoint, index:
     whole = (out / "predictions.jsonl").read_bytes()
     (out / "predictions.jsonl").unlink()
     asked = len(endpoint.requests)
-    assert main(command(endpoint, index, out, *SAMPLED)) == 0
+    assert main(command(endpoint, world_index, out, *SAMPLED)) == 0
     assert (out / "predictions.jsonl").read_bytes() == whole
     assert len(endpoint.requests) == asked, "an episode that the journal holds was played again"
 
 
-def test_the_first_episode_is_the_one_that_is_played_alone(endpoint: Endpoint, index: Path, tmp_path: Path) -> None:
-    assert main(command(endpoint, index, tmp_path / "one", "--policy.temperature", "0.8")) == 0
-    assert main(command(endpoint, index, tmp_path / "many", *SAMPLED)) == 0
+def test_the_first_episode_is_the_one_that_is_played_alone(
+    endpoint: Endpoint, world_index: Path, tmp_path: Path
+) -> None:
+    assert main(command(endpoint, world_index, tmp_path / "one", "--policy.temperature", "0.8")) == 0
+    assert main(command(endpoint, world_index, tmp_path / "many", *SAMPLED)) == 0
     alone = read_records(tmp_path / "one/predictions.jsonl", Prediction)
     for one, row in zip(alone, read_records(tmp_path / "many/predictions.jsonl", Prediction), strict=True):
         assert row.answers[0] == one.prediction
@@ -155,37 +152,28 @@ def test_the_first_episode_is_the_one_that_is_played_alone(endpoint: Endpoint, i
 
 
 def test_what_cannot_be_is_refused_before_anything_is_paid(
-    endpoint: Endpoint, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    endpoint: Endpoint, world_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(command(endpoint, index, tmp_path / "a", "--best_of", "4")) == 2
+    assert main(command(endpoint, world_index, tmp_path / "a", "--best_of", "4")) == 2
     assert "best_of is 4 and policy.temperature is 0" in capsys.readouterr().err
-    assert main(["ask", QUESTION, "--index", str(index), "--base_url", endpoint.url, *SAMPLED]) == 2
+    assert main(["ask", QUESTION, "--index", str(world_index), "--base_url", endpoint.url, *SAMPLED]) == 2
     assert "best_of is for steprag infer" in capsys.readouterr().err
-    assert main(command(endpoint, index, tmp_path / "b", *SAMPLED)) == 0
-    assert main(command(endpoint, index, tmp_path / "b", "--best_of", "4", "--policy.temperature", "0.8")) == 2
+    assert main(command(endpoint, world_index, tmp_path / "b", *SAMPLED)) == 0
+    assert main(command(endpoint, world_index, tmp_path / "b", *SAMPLED, "--best_of", "4")) == 2
     assert "best_of = 8, and is now asked for 4" in capsys.readouterr().err
     assert endpoint.requests
 
 
-@dataclass
 class Constrained(BelievingPolicy):
-    """Answers at once where it may; else it searches and keeps what tells the currency. `asked`: allowed actions."""
-
-    asked: list[tuple[str, ...]] = field(default_factory=list)
+    """Answers at once where it may; else it searches and keeps what tells the currency."""
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-        self.asked.append(allowed)
-        self.script = lambda prompt, draw: step(allowed)
+        going_on = query("currency of Albania") if allowed == ("query",) else answer("lek")
+        self.script = by_turn(going_on, evidence("Prices are quoted in the lek."), answer("lek"))
         return await super().sample(messages, allowed, n=n, seed=seed)
 
 
-def step(allowed: tuple[str, ...]) -> str:
-    if "evidence" in allowed:
-        return evidence("Prices are quoted in the lek.")
-    return answer("lek") if "answer" in allowed else query("currency of Albania")
-
-
-def played(policy: Constrained, most: float, depth: int = 7) -> Episode:
+def played(policy: BelievingPolicy, most: float, depth: int = 7) -> Episode:
     environment = Environment(load_profile("transcript"), DictRetriever(), 2, depth)
     certain = CertainPolicy(policy, policy, environment.profile.grammar, most)
     return asyncio.run(episode_of(rollout(environment, certain, environment.start(QUESTION), seed=0)))
@@ -201,28 +189,20 @@ def test_an_uncertain_answer_waits_until_what_was_read_makes_it_certain() -> Non
     assert episode.usage.calls == 4 + 2
 
 
-def test_a_certain_answer_and_the_last_possible_one_are_taken() -> None:
-    assert [one.action for one in played(Constrained(), 2.0).state.steps] == ["answer"]
-    at_the_end = Constrained()
-    assert [one.action for one in played(at_the_end, 0.5, depth=1).state.steps] == ["answer"]
-    assert at_the_end.scored == [], "nothing else could follow"
-
-
-def test_where_the_other_step_breaks_the_grammar_the_answer_stands() -> None:
-    class Stubborn(Constrained):
-        async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-            self.script = lambda prompt, draw: answer("lek")
-            return await BelievingPolicy.sample(self, messages, allowed, n=n, seed=seed)
-
-    assert played(Stubborn(), 0.5).prediction == "lek"
-
-
-def http_script(text: str, draw: int) -> str:
-    return evidence("the lek") if text.endswith("Read the passages.") else answer("lek")
+@pytest.mark.parametrize(("policy", "most", "depth", "scored"), [
+    (Constrained(), 2.0, 7, 1),  # certain enough
+    (Constrained(), 0.5, 1, 0),  # nothing else could follow
+    (BelievingPolicy(lambda prompt, draw: answer("lek")), 0.5, 7, 1),  # the other step breaks the grammar
+])  # fmt: skip
+def test_a_certain_answer_the_last_possible_one_and_one_without_another_step_are_taken(
+    policy: BelievingPolicy, most: float, depth: int, scored: int
+) -> None:
+    assert [one.action for one in played(policy, most, depth).state.steps] == ["answer"]
+    assert len(policy.scored) == scored
 
 
 def test_a_run_holds_uncertain_answers_back_and_pays_for_nothing_twice(world_index: Path, tmp_path: Path) -> None:
-    scripted = believing_reply(http_script)
+    scripted = believing_reply(by_turn(answer("lek"), evidence("the lek"), answer("lek")))
 
     def reply(request: dict[str, object]) -> tuple[int, object]:
         grammar = str(request.get("grammar", ""))
@@ -253,18 +233,15 @@ def test_a_run_holds_uncertain_answers_back_and_pays_for_nothing_twice(world_ind
     assert "uncertainty" not in identity
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [(("--policy.engine", "openai"), "uncertainty: engine openai cannot score"),
-     (("--policy.engine", "vllm", "--policy.constrained", "false"), "an unconstrained policy would answer again"),
-     (("--policy.engine", "transformers"), "engine transformers cannot be held to other steps and would answer again"),
-     (("--uncertainty", "0"), "greater than 0")],
-)  # fmt: skip
+@pytest.mark.parametrize(("given", "said"), [
+    (("--policy.engine", "openai"), "uncertainty: engine openai cannot score"),
+    (("--policy.engine", "vllm", "--policy.constrained", "false"), "an unconstrained policy would answer again"),
+    (("--policy.engine", "transformers"), "engine transformers cannot be held to other steps and would answer again"),
+    (("--uncertainty", "0"), "greater than 0"),
+])  # fmt: skip
 def test_what_cannot_be_told_is_refused_with_a_sentence(
     world_index: Path, tmp_path: Path, given: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_records(tmp_path / "q.jsonl", [Question("q", QUESTION, ("lek",))])
-    sources = ["--questions", str(tmp_path / "q.jsonl"), "--index", str(world_index), "--out", str(tmp_path / "p")]
-    argv = ["infer", *sources, "--base_url", "http://127.0.0.1:9", "--model", "m", "--uncertainty", "0.5", *given]
-    assert main(argv) == 2
+    nobody = Endpoint("http://127.0.0.1:9", [])
+    assert main(command(nobody, world_index, tmp_path / "p", "--uncertainty", "0.5", *given)) == 2
     assert said in capsys.readouterr().err

@@ -13,7 +13,7 @@ from steprag.batch.journal import JOURNAL, Journal
 from steprag.cli import main
 from steprag.records.jsonl import read_json, read_records, write_records
 from steprag.types import Message, Prediction, Question
-from tests.fakes import answer, chat_reply, evidence, serve
+from tests.fakes import Endpoint, answer, by_turn, chat_reply, evidence, options, serve
 from tests.test_checkpoints import with_prompt
 from tests.training_parts import guessing, lines, messages, searching, tensors, train, write_labels
 
@@ -39,13 +39,13 @@ def loaded(checkpoint: Path) -> Critic:
     return Critic(find_critic(str(checkpoint), load_profile("transcript"), unchecked=False))
 
 
-def values(checkpoint: Path, number: int) -> tuple[float, float]:
+def prompt(number: int) -> tuple[Message, ...]:
+    return tuple(Message(role=m["role"], content=m["content"]) for m in messages(number))
+
+
+def values(checkpoint: Path) -> list[float]:
     """What it thinks of searching and of guessing for a question that it has not seen."""
-    good, bad = loaded(checkpoint).values(
-        tuple(Message(role=m["role"], content=m["content"]) for m in messages(number)),
-        [searching(number), guessing(number)],
-    )
-    return good, bad
+    return loaded(checkpoint).values(prompt(99), [searching(99), guessing(99)])
 
 
 def test_a_critic_of_bfloat16_has_its_head_in_float32(tiny: Path, labels: Path, tmp_path: Path) -> None:
@@ -64,26 +64,24 @@ def test_a_critic_learns_to_tell_two_kinds_of_steps(critic: Path) -> None:
     assert held_out["eval_spearman"] > 0.5
     assert held_out["eval_loss"] < 0.6
     assert any("score" in key for key in tensors(critic))
-    good, bad = values(critic, 99)
+    good, bad = values(critic)
     assert 0 <= bad < 0.5 < good <= 1
     assert good - bad > 0.1  # how far they are apart after so few steps differs by processor
 
 
-@pytest.mark.parametrize(
-    "options",
-    [["--critic.loss", "mse", "--learning_rate", "0.003"], ["--finetuning", "full", "--learning_rate", "0.002"]],
-    ids=["mse", "full"],
-)
+@pytest.mark.parametrize("options", [
+    ["--critic.loss", "mse", "--learning_rate", "0.003"], ["--finetuning", "full", "--learning_rate", "0.002"]
+])  # fmt: skip
 def test_squared_error_and_every_weight(tiny: Path, labels: Path, tmp_path: Path, options: list[str]) -> None:
     assert train(tiny, labels, tmp_path, "critic", *LEARN, *options) == 0
-    good, bad = values(tmp_path, 99)
+    good, bad = values(tmp_path)
     assert good > bad + 0.3
 
 
 def test_the_top_blocks_alone_and_the_head(tiny: Path, labels: Path, tmp_path: Path) -> None:
     assert train(tiny, labels, tmp_path, "critic", "--lora.layers", "1", "--max_steps", "2", "--merge", "true") == 0
     assert all(".layers.1." in key or key.endswith("score.weight") for key in tensors(tmp_path))
-    assert values(tmp_path / "merged", 99) == pytest.approx(values(tmp_path, 99), abs=1e-4)
+    assert values(tmp_path / "merged") == pytest.approx(values(tmp_path), abs=1e-4)
 
 
 def test_a_critic_goes_on_from_a_policy_and_from_a_critic(
@@ -101,11 +99,13 @@ def test_a_critic_goes_on_from_a_policy_and_from_a_critic(
         assert any("score" in key for key in after)
 
 
-def test_no_policy_is_trained_from_a_critic(
-    tiny: Path, pairs: Path, critic: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_critic_is_no_policy(
+    tiny: Path, pairs: Path, critic: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(tiny, pairs, tmp_path / "out", "dpo", "--adapter", str(critic)) == 2
     assert "is a critic; stage dpo goes on from a policy's adapter" in capsys.readouterr().err
+    assert main(["ask", "Which town?", "--index", str(index), "--model", str(critic)]) == 2
+    assert "writes no steps; give it with --critic" in capsys.readouterr().err
 
 
 def test_accumulated_batches_make_the_same_step(tiny: Path, labels: Path, tmp_path: Path) -> None:
@@ -122,24 +122,19 @@ def test_accumulated_batches_make_the_same_step(tiny: Path, labels: Path, tmp_pa
 
 def test_values_do_not_depend_on_what_else_is_in_the_batch(critic: Path) -> None:
     found = loaded(critic)
-    prompt = tuple(Message(role=m["role"], content=m["content"]) for m in messages(7))
     texts = [searching(7), guessing(7), "So the next query is <query> " + "far " * 30 + "</query>"]
-    together = found.values(prompt, texts)
-    assert together == found.values(prompt, texts)
-    assert together == pytest.approx([found.values(prompt, [text])[0] for text in texts], abs=1e-5)
+    together = found.values(prompt(7), texts)
+    assert together == found.values(prompt(7), texts)
+    assert together == pytest.approx([found.score(prompt(7), text) for text in texts], abs=1e-5)
 
 
-def wavering(prompt: str, draw: int) -> str:
-    """Searches, guesses or breaks the grammar at the start, as it happens."""
-    last = prompt.rsplit("\n", 1)[-1]
-    if last == "Read the passages.":
-        return evidence("None")
-    return answer("Lima") if last == "Answer now." else [searching(draw), guessing(draw), "Hm."][draw % 3]
+def tried(prompt: str, draw: int) -> str:
+    """Searches, guesses or breaks the grammar, as it happens."""
+    return [searching(draw), guessing(draw), "Hm."][draw % 3]
 
 
-def command(questions: Path, index: Path, url: str, out: Path, *more: str) -> list[str]:
-    where = ["--questions", str(questions), "--index", str(index), "--out", str(out), "--base_url", url]
-    return ["infer", *where, "--model", "double", "--policy.engine", "openai", "--episode.depth", "3", *more]
+def command(endpoint: Endpoint, questions: Path, index: Path, out: Path, *more: str) -> list[str]:
+    return ["infer", *options(endpoint, questions, index, out, "--episode.depth", "3", *more)]
 
 
 @pytest.fixture
@@ -152,8 +147,8 @@ def questions(tmp_path: Path) -> Path:
 def test_the_step_that_is_taken_is_the_critics(critic: Path, questions: Path, index: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     chosen = ["--seed", "2", "--critic", str(critic), "--policy.temperature", "0.8", "--candidates", "6"]
-    with serve(chat_reply(wavering)) as endpoint:
-        run = command(questions, index, endpoint.url, out, *chosen)
+    with serve(chat_reply(by_turn(tried, evidence("None"), answer("Lima")))) as endpoint:
+        run = command(endpoint, questions, index, out, *chosen)
         assert main(run) == 0
         whole, calls = (out / "predictions.jsonl").read_bytes(), len(endpoint.requests)
         assert {request["n"] for request in endpoint.requests} == {6}
@@ -164,10 +159,8 @@ def test_the_step_that_is_taken_is_the_critics(critic: Path, questions: Path, in
             texts = [completion.text for completion in sample.completions if completion.text != "Hm."]
             assert len(texts) == 4
             assert "<answer>" in texts[0], "the first would be taken without a critic"
-            prompt = next(
-                r["messages"] for r in endpoint.requests if prediction.question in r["messages"][1]["content"]
-            )
-            worth = found.values(tuple(prompt), texts)
+            sent = (request["messages"] for request in endpoint.requests)
+            worth = found.values(tuple(next(one for one in sent if prediction.question in one[1]["content"])), texts)
             assert prediction.steps[0].text == texts[worth.index(max(worth))]
         (out / "predictions.jsonl").unlink()
         assert main(run) == 0
@@ -176,28 +169,21 @@ def test_the_step_that_is_taken_is_the_critics(critic: Path, questions: Path, in
         assert main([*run[:-1], "8"]) == 2, "another number of candidates is another run"
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        (["--candidates", "4"], "give a step critic with --critic"),
-        (["--critic", "CRITIC"], "give --candidates"),
-        (["--critic", "CRITIC", "--candidates", "4"], "give --policy.temperature"),
-        (["--critic", "WARM", "--candidates", "4", "--policy.temperature", "1"], "is no critic"),
-        (["--critic", "OTHER", "--candidates", "4", "--policy.temperature", "1"], "(hash other)"),
-    ],
-)
+@pytest.mark.parametrize(("given", "complaint"), [
+    (["--candidates", "4"], "give a step critic with --critic"),
+    (["--critic", "CRITIC"], "give --candidates"),
+    (["--critic", "CRITIC", "--candidates", "4"], "give --policy.temperature"),
+    (["--critic", "WARM", "--candidates", "4", "--policy.temperature", "1"], "is no critic"),
+    (["--critic", "OTHER", "--candidates", "4", "--policy.temperature", "1"], "(hash other)"),
+])  # fmt: skip
 def test_critics_that_cannot_choose_are_refused(
-    critic: Path, warm: Path, questions: Path, index: Path, tmp_path: Path, options: list[str], complaint: str,
+    critic: Path, warm: Path, questions: Path, index: Path, tmp_path: Path, given: list[str], complaint: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     other = with_prompt(critic, tmp_path / "other", {"profile": "transcript", "hash": "other"})
     paths = {"CRITIC": str(critic), "WARM": str(warm), "OTHER": str(other)}
-    given = [paths.get(option, option) for option in options]
-    assert main(command(questions, index, "http://127.0.0.1:1/v1", tmp_path / "out", *given)) == 2
+    nobody = Endpoint("http://127.0.0.1:1/v1", [])
+    more = [paths.get(option, option) for option in given]
+    assert main(command(nobody, questions, index, tmp_path / "out", *more)) == 2
     assert complaint in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_a_critic_is_no_policy(critic: Path, index: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ask", "Which town?", "--index", str(index), "--model", str(critic)]) == 2
-    assert "writes no steps; give it with --critic" in capsys.readouterr().err

@@ -91,8 +91,7 @@ def test_reference_is_scored_alike(qwen2: Path, tmp_path: Path) -> None:
 def test_siblings_cost_their_own_tokens_alone() -> None:
     prompt, steps = list(range(100)), [[200 + n, 201, 2] for n in range(4)]
     sequences = [prompt + step for one in steps for step in (one, steps[0])]
-    rows = pack(sequences, 1)
-    assert [len(row.tokens) for row in rows] == [100 + 3 * 4]
+    assert [len(row.tokens) for row in pack(sequences, 1)] == [100 + 3 * 4]
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=8), st.integers(1, 40))
@@ -132,7 +131,7 @@ def test_rows_of_one_prompt_or_question_are_learnt_one_after_the_other(side_by_s
     assert len(list(groupby(kept))) == len(set(names))
 
 
-def test_a_sequence_longer_than_a_window_of_attention_is_refused() -> None:
+def test_a_sequence_longer_than_a_window_and_another_kind_of_attention_are_refused() -> None:
     import torch
     from transformers import MistralConfig, MistralForCausalLM
 
@@ -146,12 +145,7 @@ def test_a_sequence_longer_than_a_window_of_attention_is_refused() -> None:
         assert torch.allclose(model.lm_head(shared.last_hidden_state), alone, atol=1e-5)
         with pytest.raises(ConfigError, match="see 6 tokens back, and a sequence has more"):
             model.base_model(input_ids=ids, attention_mask=torch.ones(2, 7))
-
-
-def test_models_that_it_does_not_fit_are_refused(qwen2: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(qwen2, attn_implementation="eager")
+    model.set_attn_implementation("eager")
     with pytest.raises(ConfigError, match="--share_prefix false"), sharing(model, 100):
         pass
 
@@ -192,7 +186,6 @@ def test_rows_keep_their_own_smoothing(qwen2: Path, tmp_path: Path, shared: bool
 
     smoothing = [0.0, 0.1, 0.25, 0.5, 0.8, 0.0]
     trainer, policy, batch = stock_trainer(qwen2, tmp_path, "lora", ["sigmoid", "sft"])
-    trainer.loss_weights = [2.0, 0.5]
     batch["ref_chosen_logps"] = batch["ref_chosen_logps"] + torch.arange(6.0)
     margins = [-BETA * (0.7 + row) for row in range(6)]  # untrained, a policy is its own reference
     sigmoid = [
@@ -223,13 +216,10 @@ def test_smoothing_reaches_the_trainer_from_the_pairs(tiny: Path, tmp_path: Path
     assert abs(gains["true"]) < gains["false"] / 5  # what rounding does in four steps differs by processor
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        (["--dpo.loss", '["sigmoid", "hinge"]'], "defined for dpo.loss sigmoid, not for hinge"),
-        (["--trainer", "llamafactory", "--llamafactory.executable", "/bin/true"], "llamafactory takes for no single"),
-    ],
-)
+@pytest.mark.parametrize(("options", "complaint"), [
+    (["--dpo.loss", '["sigmoid", "hinge"]'], "defined for dpo.loss sigmoid, not for hinge"),
+    (["--trainer", "llamafactory", "--llamafactory.executable", "/bin/true"], "llamafactory takes for no single"),
+])  # fmt: skip
 def test_what_does_not_know_smoothing_is_refused(
     tiny: Path, tmp_path: Path, options: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,15 +231,12 @@ def test_what_does_not_know_smoothing_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_smoothing_is_a_probability(tmp_path: Path) -> None:
+def test_smoothing_is_a_probability_and_rows_without_it_need_no_column(tmp_path: Path) -> None:
+    from training.trl.dpo import as_dataset
+
     path = write(tmp_path / "pairs.train.jsonl", [{**pair_row(0), "label_smoothing": 1.5}])
     with pytest.raises(DataError, match="label_smoothing: 1.5 is not from 0 to 1"):
         read_file(path, "dpo")
-
-
-def test_rows_without_smoothing_need_no_column() -> None:
-    from training.trl.dpo import as_dataset
-
     rows = some_rows()
     assert "label_smoothing" not in as_dataset(rows, smoothing=True).column_names
     mixed = [replace(rows[0], smoothing=0.2), *rows[1:]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,6 @@ from hypothesis import strategies as st
 
 from data_generation.config import GenerateConfig
 from data_generation.expand import make_searcher
-from data_generation.growth import root_only
-from data_generation.search import grow
 from steprag.agent.environment import Environment
 from steprag.agent.grammars import GRAMMARS, STACK
 from steprag.agent.profiles import load_profile
@@ -26,6 +25,7 @@ from steprag.errors import ConfigError, StepFormatError
 from steprag.records.jsonl import read_records, write_records
 from steprag.types import Completion, Passage, Prediction, Question, State, Step
 from tests.fakes import DictRetriever, ScriptedPolicy, chat_reply, options, serve
+from tests.test_search import grown
 
 LEKS = (
     Passage("river", "Lek (river)", "The Lek is a river of the Netherlands."),
@@ -33,6 +33,7 @@ LEKS = (
     Passage("tirana", "Tirana", "Tirana is the capital of Albania."),
 )
 WORLD = DictRetriever(LEKS)
+ENVIRONMENT = Environment(load_profile("stack"), WORLD, 1, 20)
 ASKED = "Capital of the country that pays in leks?"
 
 
@@ -87,7 +88,7 @@ def test_nothing_goes_back_or_sums_up_what_is_not_there() -> None:
     assert STACK.allowed((step("search"), step("backtrack")), 9) == ("search", "answer")
 
 
-@pytest.mark.parametrize("name", [name for name in GRAMMARS if name != "stack"])
+@pytest.mark.parametrize("name", sorted(GRAMMARS.keys() - {"stack"}))
 def test_without_pop_and_fold_stack_and_trace_are_one(name: str) -> None:
     grammar = GRAMMARS[name]
     trace = tuple(Step(action.name, "t", "c") for action in grammar.actions)
@@ -96,18 +97,15 @@ def test_without_pop_and_fold_stack_and_trace_are_one(name: str) -> None:
 
 def states(*completions: str) -> list[State]:
     """The states of an episode that takes these steps, from the first."""
-    environment = Environment(load_profile("stack"), WORLD, 1, 20)
-    state = environment.start(ASKED)
-    found = [state]
+    found = [ENVIRONMENT.start(ASKED)]
     for text in completions:
-        taken = environment.parse(state, Completion(text, "stop"))
-        state: State = asyncio.run(environment.apply(state, taken))
-        found.append(state)
+        taken = ENVIRONMENT.parse(found[-1], Completion(text, "stop"))
+        found.append(asyncio.run(ENVIRONMENT.apply(found[-1], taken)))
     return found
 
 
 def prompt(state: State) -> str:
-    return Environment(load_profile("stack"), WORLD, 1, 20).observe(state).messages[-1]["content"]
+    return ENVIRONMENT.observe(state).messages[-1]["content"]
 
 
 def test_the_prompt_shows_the_stack_and_passages_only_of_searches_on_it() -> None:
@@ -123,15 +121,12 @@ def test_the_prompt_shows_the_stack_and_passages_only_of_searches_on_it() -> Non
     assert prompt(path[6]).count("Passages:") == 1
     assert len(path[6].steps) == 6, "the trace keeps all"
     assert path[6].before.steps == path[5].steps
-
-
-def test_a_passage_that_is_found_again_after_a_step_back_is_shown_again() -> None:
-    path = states("<search> lek river </search>", "<backtrack> no </backtrack>", "<search> lek river </search>")
-    assert "Lek (river)" in prompt(path[3])
+    again = states(lek, back, lek)
+    assert "Lek (river)" in prompt(again[3]), "a passage that is found again after a step back is shown again"
 
 
 def test_a_prompt_that_is_too_long_may_only_be_summed_up_or_answered() -> None:
-    environment = Environment(load_profile("stack"), WORLD, 1, 20, chars=700)
+    environment = replace(ENVIRONMENT, chars=700)
     *_, reading = states("<search> lek river </search>")
     assert environment.observe(reading).allowed == ("reasoning", "backtrack", "summary", "answer")
     *_, long = states("<search> lek river </search>", f"<reasoning> {'the river ' * 30}</reasoning>")
@@ -161,15 +156,12 @@ def test_steps_back_from_one_state_are_twins_whatever_their_notes() -> None:
         last = text.rsplit("\n", 1)[-1]
         if last.startswith("Keep a fact"):
             return f"<backtrack> note {draw} </backtrack>"
-        return (
-            "<answer> Tirana </answer>" if draw % 4 == 0 or "search" not in last else f"<search> lek {draw} </search>"
-        )
+        answers = draw % 4 == 0 or "search" not in last
+        return "<answer> Tirana </answer>" if answers else f"<search> lek {draw} </search>"
 
     config = load_config(GenerateConfig, None, {"search.rollouts": 6, "search.children": 4, "episode.depth": 9})
-    environment = Environment(load_profile("stack"), WORLD, 1, 9)
-    policy = ScriptedPolicy(script)
-    root = root_only(Question("q", ASKED, ("Tirana",)), environment)
-    tree = asyncio.run(grow(root, make_searcher(environment, policy, None, config)))
+    environment = replace(ENVIRONMENT, depth=9)
+    tree = grown(make_searcher(environment, ScriptedPolicy(script), None, config), Question("q", ASKED, ("Tirana",)))
     backs = [node.parent for node in tree.nodes if node.action == "backtrack"]
     assert backs
     assert len(backs) == len(set(backs))

@@ -17,7 +17,7 @@ from steprag.records.inputs import WithId, dataset_of
 from steprag.records.jsonl import line_hash
 from steprag.records.training_rows import PEOPLE
 from steprag.scores.metrics import exact_match, normalise, parts_match
-from steprag.types import Found
+from steprag.types import Found, Passage
 
 _DISAMBIGUATION = re.compile(r"\s*\([^)]*\)$")
 
@@ -37,7 +37,7 @@ class Gold:
     ids: frozenset[str]
     any_is_enough: bool
 
-    def matches(self, found: Found) -> str | None:
+    def matches(self, found: Found | Passage) -> str | None:
         """The mark that a passage bears: its normalised title or its id; None where it is not gold."""
         if self.titles:
             title = normalise(found.title)
@@ -45,7 +45,7 @@ class Gold:
         bare = found.id.partition("/")[2]  # of several tools, passages are named tool/id
         return found.id if found.id in self.ids else bare if bare in self.ids else None
 
-    def recall(self, passages: Iterable[Found]) -> float:
+    def recall(self, passages: Iterable[Found | Passage]) -> float:
         """The share of the needed passages that `passages` hold."""
         return self.share(len({mark for passage in passages if (mark := self.matches(passage)) is not None}))
 

@@ -15,10 +15,10 @@ from steprag.agent.grammar import Grammar
 from steprag.agent.stack import live
 from steprag.config.load import nearest
 from steprag.errors import ConfigError, quoted
-from steprag.scores.gold import em_of, gold_of, mentions, subject
+from steprag.scores.gold import Gold, em_of, gold_of, mentions, subject
 from steprag.scores.metrics import f1 as token_f1
 from steprag.scores.metrics import normalise, rouge_l
-from steprag.types import Episode, Found, Passage, Question
+from steprag.types import Episode, Passage, Question
 
 SAME = 1e-6
 """Rewards that differ by less are alike."""
@@ -129,7 +129,7 @@ def context_precision(played: Played) -> float | None:
     """
     gold = gold_of(played.question)
     if gold is not None:
-        helped = [[gold.matches(found) is not None for found in _named(search)] for search in played.episode.retrieved]
+        helped = [_marked(search, gold) for search in played.episode.retrieved]
     elif played.episode.prediction is None or not played.episode.retrieved:
         return 0.0
     elif played.useful is None:
@@ -181,7 +181,7 @@ def judgement(played: Played) -> float | None:
     # a profile that searches with the question first has one search more, which is no step's
     own = retrieved[max(0, len(retrieved) - len(calls)) :]
     right = [
-        (effects[steps[place + 1].action] == "pop") != any(gold.matches(found) is not None for found in _named(search))
+        (effects[steps[place + 1].action] == "pop") != any(_marked(search, gold))
         for place, search in zip(calls, own, strict=False)
         if place + 1 < len(steps)
     ]
@@ -205,12 +205,12 @@ REWARDS: dict[str, Reward] = {
 }
 
 
-def _found(played: Played) -> list[Found]:
-    return [found for search in played.episode.retrieved for found in _named(search)]
+def _found(played: Played) -> list[Passage]:
+    return [passage for search in played.episode.retrieved for passage in search]
 
 
-def _named(search: Sequence[Passage]) -> list[Found]:
-    return [Found(passage.id, passage.title) for passage in search]
+def _marked(search: Sequence[Passage], gold: Gold) -> list[bool]:
+    return [gold.matches(passage) is not None for passage in search]
 
 
 def check_names(weights: Mapping[str, float]) -> None:
