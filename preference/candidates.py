@@ -75,7 +75,7 @@ class Candidates:
     def _step(self, action: str, text: str) -> int:
         """A step from this state; equal where actions and normalised contents are, as the search merges siblings."""
         content = same_words(self._content(text, action) or text)
-        return _number(b"\0".join((self._state, action.encode(), content.encode())))
+        return int.from_bytes(_digest(b"\0".join((self._state, action.encode(), content.encode()))))
 
     def column(self, name: str) -> np.ndarray:
         """One value a pair, in order of arrival."""
@@ -232,7 +232,3 @@ def in_circles(chosen: np.ndarray, rejected: np.ndarray) -> np.ndarray:
 
 def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=8).digest()
-
-
-def _number(data: bytes) -> int:
-    return int.from_bytes(_digest(data), "big")

@@ -130,9 +130,6 @@ def checks(config: FilterConfig, grammar: Grammar, content: ContentOf) -> list[C
 def step_checks(config: FilterConfig, grammar: Grammar, content: ContentOf) -> list[StepCheck]:
     """The filters that look at a step which training is to make likelier: a pair's chosen one, or a supervised one."""
 
-    def not_repeating(_: tuple[Message, ...], text: str, __: str) -> bool:
-        return not repeats_itself(text)
-
     def was_read(prompt: tuple[Message, ...], text: str, action: str) -> bool:
         answer = normalise(content(text, action) or "")
         return not grammar.action(action).terminal or answer in _CLOSED_ANSWERS or f" {answer} " in _read(prompt)
@@ -147,7 +144,7 @@ def step_checks(config: FilterConfig, grammar: Grammar, content: ContentOf) -> l
 
     wanted = [
         (config.again, StepCheck("searches for something new", new_search)),
-        (config.repeating, StepCheck("does not repeat itself", not_repeating)),
+        (config.repeating, StepCheck("does not repeat itself", lambda _, text, __: not repeats_itself(text))),
         (config.unread, StepCheck("answer was read before", was_read)),
         (config.made_up, StepCheck("evidence was read before", copied)),
     ]

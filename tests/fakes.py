@@ -87,6 +87,12 @@ def by_turn(start: str | Script, reading: str | Script, end: str | Script) -> Sc
     return script
 
 
+def in_turn(*texts: str, then: Script = lambda prompt, draw: "") -> Script:
+    """A script: these texts, one after the other, and what comes then."""
+    left = iter(texts)
+    return lambda prompt, draw: next(left, None) or then(prompt, draw)
+
+
 @dataclass
 class ScriptedPolicy:
     """Answers from a script. Equal arguments give equal completions; `prompts` records what it saw, `asked` the actions

@@ -35,6 +35,7 @@ from tests.fakes import (
     by_turn,
     chat_reply,
     evidence,
+    in_turn,
     options,
     query,
     serve,
@@ -117,13 +118,15 @@ def command(endpoint: Endpoint, index: Path, out: Path, *more: str) -> list[str]
 SAMPLED = ("--best_of", "8", "--policy.temperature", "0.8")
 
 
-def test_every_episode_is_sampled_journalled_and_paid(endpoint: Endpoint, world_index: Path, tmp_path: Path) -> None:
+def test_every_episode_is_sampled_journalled_and_paid_and_the_first_is_the_one_that_is_played_alone(
+    endpoint: Endpoint, world_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "run"
     assert main(command(endpoint, world_index, out, *SAMPLED)) == 0
-    rows = list(read_records(out / "predictions.jsonl", Prediction))
-    assert sum(row.usage.calls for row in rows) == len(endpoint.requests)
+    rows, asked = list(read_records(out / "predictions.jsonl", Prediction)), len(endpoint.requests)
+    assert sum(row.usage.calls for row in rows) == asked
     with sqlite3.connect(out / JOURNAL) as db:
-        assert db.execute("SELECT COUNT(*) FROM calls").fetchone()[0] == len(endpoint.requests)
+        assert db.execute("SELECT COUNT(*) FROM calls").fetchone()[0] == asked
     for row in rows:
         answers = row.answers
         assert len(answers) == 8
@@ -132,23 +135,17 @@ def test_every_episode_is_sampled_journalled_and_paid(endpoint: Endpoint, world_
         votes = Counter(one for one in answers if one is not None)
         assert votes[row.prediction] == max(votes.values())
         assert row.usage.calls >= 8
+    assert main(command(endpoint, world_index, out, *SAMPLED, "--best_of", "4")) == 2
+    assert "best_of = 8, and is now asked for 4" in capsys.readouterr().err
     whole = (out / "predictions.jsonl").read_bytes()
     (out / "predictions.jsonl").unlink()
-    asked = len(endpoint.requests)
     assert main(command(endpoint, world_index, out, *SAMPLED)) == 0
     assert (out / "predictions.jsonl").read_bytes() == whole
     assert len(endpoint.requests) == asked, "an episode that the journal holds was played again"
-
-
-def test_the_first_episode_is_the_one_that_is_played_alone(
-    endpoint: Endpoint, world_index: Path, tmp_path: Path
-) -> None:
     assert main(command(endpoint, world_index, tmp_path / "one", "--policy.temperature", "0.8")) == 0
-    assert main(command(endpoint, world_index, tmp_path / "many", *SAMPLED)) == 0
-    alone = read_records(tmp_path / "one/predictions.jsonl", Prediction)
-    for one, row in zip(alone, read_records(tmp_path / "many/predictions.jsonl", Prediction), strict=True):
-        assert row.answers[0] == one.prediction
-        assert one.answers is None
+    alone = list(read_records(tmp_path / "one/predictions.jsonl", Prediction))
+    assert [one.prediction for one in alone] == [row.answers[0] for row in rows]
+    assert {one.answers for one in alone} == {None}
 
 
 def test_what_cannot_be_is_refused_before_anything_is_paid(
@@ -158,10 +155,7 @@ def test_what_cannot_be_is_refused_before_anything_is_paid(
     assert "best_of is 4 and policy.temperature is 0" in capsys.readouterr().err
     assert main(["ask", QUESTION, "--index", str(world_index), "--base_url", endpoint.url, *SAMPLED]) == 2
     assert "best_of is for steprag infer" in capsys.readouterr().err
-    assert main(command(endpoint, world_index, tmp_path / "b", *SAMPLED)) == 0
-    assert main(command(endpoint, world_index, tmp_path / "b", *SAMPLED, "--best_of", "4")) == 2
-    assert "best_of = 8, and is now asked for 4" in capsys.readouterr().err
-    assert endpoint.requests
+    assert endpoint.requests == []
 
 
 class Constrained(BelievingPolicy):
@@ -192,7 +186,7 @@ def test_an_uncertain_answer_waits_until_what_was_read_makes_it_certain() -> Non
 @pytest.mark.parametrize(("policy", "most", "depth", "scored"), [
     (Constrained(), 2.0, 7, 1),  # certain enough
     (Constrained(), 0.5, 1, 0),  # nothing else could follow
-    (BelievingPolicy(lambda prompt, draw: answer("lek")), 0.5, 7, 1),  # the other step breaks the grammar
+    (BelievingPolicy(in_turn(answer("lek"), "Hm.")), 0.5, 7, 1),  # the other step breaks the grammar
 ])  # fmt: skip
 def test_a_certain_answer_the_last_possible_one_and_one_without_another_step_are_taken(
     policy: BelievingPolicy, most: float, depth: int, scored: int
@@ -210,27 +204,28 @@ def test_a_run_holds_uncertain_answers_back_and_pays_for_nothing_twice(world_ind
             return believing_reply(lambda text, draw: query("currency of Albania"))(request)
         return scripted(request)
 
-    file, out = tmp_path / "questions.jsonl", tmp_path / "p"
-    write_records(file, [Question("q", QUESTION, ("lek",))])
-    more = ("--uncertainty", "0.5", "--policy.engine", "llamacpp", "--policy.price.prompt", "2")
+    out, priced = tmp_path / "p", ("--policy.engine", "llamacpp", "--policy.price.prompt", "2")
     with serve(reply) as endpoint:
-        argv = ["infer", *options(endpoint, file, world_index, out, *more)]
+        argv = command(endpoint, world_index, out, *priced, "--uncertainty", "0.5")
         assert main(argv) == 0
-        (prediction,) = read_records(out / "predictions.jsonl", Prediction)
-        assert [one.action for one in prediction.steps] == ["query", "evidence", "answer"]
+        held_back = list(read_records(out / "predictions.jsonl", Prediction))
+        assert {actions(one) for one in held_back} == {("query", "evidence", "answer")}
         spent = json.loads((out / "manifest.json").read_text())["spent"]
-        assert spent["calls"] == prediction.usage.calls
+        assert spent["calls"] == sum(one.usage.calls for one in held_back)
         assert spent["usd"] == pytest.approx(2e-6 * spent["prompt_tokens"]), "scores have the policy's price"
         paid = len(endpoint.requests)
         (out / "predictions.jsonl").unlink()
         assert main(argv) == 0
         calls = [request for request in endpoint.requests[paid:] if "messages" in request]
         assert calls == [], "answers, scores and the step in between were in the journal"
-        assert main(["infer", *options(endpoint, file, world_index, tmp_path / "plain", *more[2:4])]) == 0
-    (plain,) = read_records(tmp_path / "plain/predictions.jsonl", Prediction)
-    assert [one.action for one in plain.steps] == ["answer"], "off by default"
-    identity = json.loads((tmp_path / "plain/manifest.json").read_text())["identity"]
-    assert "uncertainty" not in identity
+        assert main(command(endpoint, world_index, tmp_path / "plain", *priced)) == 0
+    plain = read_records(tmp_path / "plain/predictions.jsonl", Prediction)
+    assert {actions(one) for one in plain} == {("answer",)}, "off by default"
+    assert "uncertainty" not in json.loads((tmp_path / "plain/manifest.json").read_text())["identity"]
+
+
+def actions(played: Prediction) -> tuple[str, ...]:
+    return tuple(step.action for step in played.steps)
 
 
 @pytest.mark.parametrize(("given", "said"), [

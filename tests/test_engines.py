@@ -344,12 +344,6 @@ def post(endpoint: Endpoint, path: str, body: dict[str, Any], key: str | None = 
         return json.load(answer)
 
 
-def greedy(endpoint: Endpoint, tokens: int = 40) -> list[dict[str, Any]]:
-    """Tokens of a greedy answer with their log-probabilities."""
-    asked = {"messages": MESSAGES, "max_tokens": tokens, "temperature": 0, "logprobs": True, "model": endpoint.model}
-    return post(endpoint, "/chat/completions", asked)["choices"][0]["logprobs"]["content"]
-
-
 @pytest.fixture(scope="module")
 def weights() -> Path:
     return hf_weights(EMBEDDED)
@@ -395,8 +389,10 @@ def test_adapter_says_the_same_in_llamacpp_and_peft(adapted: tuple[Any, Path], w
     the same adapter deviates by 0.0007 on average, 0.009 at most.
     """
     model, folder = adapted
+    asked = {"messages": MESSAGES, "max_tokens": 40, "temperature": 0, "logprobs": True}
     with serving(EngineSpec(adapter=str(folder))) as endpoint:
-        answer = greedy(endpoint)
+        said = post(endpoint, "/chat/completions", {**asked, "model": endpoint.model})
+    answer = said["choices"][0]["logprobs"]["content"]
     with_adapter = deviations(model, weights, answer)
     with model.disable_adapter():
         without = deviations(model, weights, answer)

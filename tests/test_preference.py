@@ -431,14 +431,22 @@ def test_a_tree_names_its_grammar_and_one_without_it_is_refused_with_tree_action
     assert paired("bare") == 0
 
 
-@pytest.mark.parametrize(("options", "recipe"), [(["--reward.name", "cover"], ""), ([], "reward: {name: cover}\n")])
-def test_reward_is_refused_with_the_section_that_pairs_read(
-    options: list[str], recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("options", "said"), [
+    (["--reward.name", "cover"], "calls this section label (label.name"),
+    (["--config", "recipe.yaml"], "calls this section label (label.name"),
+    (["--leakage.against", "[none.jsonl]"], "evaluation file not found: none.jsonl"),
+    (["--trees", "empty.jsonl"], "empty.jsonl holds no trees"),
+])  # fmt: skip
+def test_what_makes_no_pairs_is_refused_before_anything_is_built(
+    options: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "recipe.yaml").write_text(recipe)
-    trees = str(run_folder(tmp_path / "run", 1))
-    assert steprag(["pairs", "--trees", trees, "--config", str(tmp_path / "recipe.yaml"), *options]) == 2
-    assert "calls this section label (label.name" in capsys.readouterr().err
+    monkeypatch.chdir(run_folder(tmp_path, 1))
+    Path("recipe.yaml").write_text("reward: {name: cover}\n")
+    Path("empty.jsonl").touch()
+    assert steprag(["pairs", "--trees", "trees.jsonl", "--out", "out", *options]) == 2
+    assert said in capsys.readouterr().err
+    assert Path("out").exists() == ("--trees" in options), "trees are read once their folder is made"
+    assert not list(Path().glob("out/*.train.jsonl"))
 
 
 def test_a_variable_for_the_search_does_not_change_pairs_nor_one_for_pairs_the_search(
@@ -452,13 +460,6 @@ def test_a_variable_for_the_search_does_not_change_pairs_nor_one_for_pairs_the_s
     assert "$STEPRAG_REWARD__NAME is not read: steprag pairs calls this section label" in capsys.readouterr().err
     assert read_manifest(trees / "pairs")["config"]["label"]["name"] == "best_leaf"
     assert load_config(GenerateConfig).reward.name == "judge"
-
-
-def test_a_missing_evaluation_file_is_noticed_before_anything_is_built(tmp_path: Path) -> None:
-    trees = run_folder(tmp_path / "run", 1)
-    with pytest.raises(ConfigError, match="evaluation file"):
-        main(["--trees", str(trees), "--leakage.against", f"[{tmp_path}/none.jsonl]", *PLAIN])
-    assert not (trees / "pairs").exists()
 
 
 @pytest.mark.parametrize(("change", "message"), [
@@ -494,19 +495,13 @@ def test_a_tree_that_makes_no_sense_is_refused_with_its_line(
     assert f"{file}:2: " in said
     assert message in said
     assert "Traceback" not in said
-    assert not list((tmp_path / "out").glob("*.train.jsonl"))
+    assert not list(tmp_path.glob("out/*.train.jsonl"))
 
 
 def test_unknown_fields_of_a_tree_are_kept() -> None:
     row = json.loads((HERE / "golden_tree.json").read_text(encoding="utf-8"))
     row["colour"] = {"of": "money"}
     assert to_dict(from_dict(Tree, row, HERE, 1))["colour"] == {"of": "money"}
-
-
-def test_a_file_without_trees_is_refused(tmp_path: Path) -> None:
-    write_records(tmp_path / "trees.jsonl", [])
-    with pytest.raises(ConfigError, match="holds no trees"):
-        main(["--trees", str(tmp_path), "--out", str(tmp_path / "out")])
 
 
 def test_a_run_whose_prompt_profile_is_gone_is_refused_or_names_its_grammar(tmp_path: Path) -> None:

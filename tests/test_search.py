@@ -44,6 +44,7 @@ from tests.fakes import (
     by_turn,
     chat_reply,
     evidence,
+    in_turn,
     query,
     serve,
 )
@@ -118,8 +119,7 @@ def test_equal_siblings_are_merged_and_no_more_are_asked_for() -> None:
 
 
 def test_a_closed_tree_stops_early() -> None:
-    draws = iter([answer("lek"), answer("sol"), answer("real")])
-    policy = ScriptedPolicy(lambda prompt, draw: next(draws))
+    policy = ScriptedPolicy(in_turn(answer("lek"), answer("sol"), answer("real")))
     tree = search(policy, rollouts=50)
     assert [node.prediction_f1 for node in tree.nodes[1:]] == [1.0, 0.0, 0.0]
     assert len(policy.prompts) == 1
@@ -192,9 +192,8 @@ def test_a_tree_ends_for_a_reason(script: list[str], keys: dict[str, object], st
 
 def beginning(*steps: str) -> ScriptedPolicy:
     """A policy that says these steps first, and then others, each but once."""
-    left = iter(steps)
     thing, fact, it = (partial(numbered, kind) for kind in (query, evidence, answer))
-    return ScriptedPolicy(by_turn(lambda prompt, draw: next(left, thing(prompt, draw)), fact, it))
+    return ScriptedPolicy(by_turn(in_turn(*steps, then=thing), fact, it))
 
 
 @pytest.mark.parametrize(("first", "iterations"), [("lek", 7), ("peso", 3)])
@@ -342,8 +341,7 @@ def test_waves_never_overshoot_the_rollouts_nor_the_calls_that_plan_names(
 
 def scoring(*replies: str) -> ScriptedPolicy:
     """A judge: these replies first, then 90 where the last step says "lek", else 20."""
-    left = iter(replies)
-    return ScriptedPolicy(lambda prompt, draw: next(left, "90" if "<answer> lek" in prompt else "20"))
+    return ScriptedPolicy(in_turn(*replies, then=lambda prompt, _: "90" if "<answer> lek" in prompt else "20"))
 
 
 def judged(judge: ScriptedPolicy, policy: ScriptedPolicy | None = None, **keys: object) -> Tree:

@@ -60,7 +60,8 @@ def report_files(report: dict[str, Any], folder: Path) -> Iterator[tuple[str, st
     for name, picture in draw(report) if report["config"]["card"]["plots"] and can_draw() else ():
         yield f"plot_{name}.png", png(picture, dpi=150)
         names.append(name)
-    yield "README.md", card(report, names, _leakage(folder))
+    found = folder / "leakage.json"
+    yield "README.md", card(report, names, read_json(found) if found.is_file() else None)
 
 
 def note_leakage(folder: Path, found: dict[str, Any]) -> None:
@@ -76,13 +77,7 @@ def note_leakage(folder: Path, found: dict[str, Any]) -> None:
 
 def read_report(folder: Path) -> dict[str, Any]:
     """The report of a finished pairs folder."""
-    file = existing(folder / "report.json", "report of the pairs folder")
-    return read_json(file)
-
-
-def _leakage(folder: Path) -> dict[str, Any] | None:
-    file = folder / "leakage.json"
-    return read_json(file) if file.is_file() else None
+    return read_json(existing(folder / "report.json", "report of the pairs folder"))
 
 
 def summary(command: str, folder: Path) -> str:

@@ -76,7 +76,8 @@ def check_use(
     if files.adapter is None or not base.get("sha256"):
         return
     expected, found = str(base["sha256"]), weights_hash(files)
-    if _comparable(expected, found) and expected != found:
+    comparable = ("/" in expected) == ("/" in found)  # a hub's id cannot be compared with a hash of files
+    if comparable and expected != found:
         say(
             f"warning: {folder} was trained on {base.get('name')} ({expected[:16]}) and is put on {files.name} "
             f"({found[:16]}): other weights, or the same in another precision"
@@ -86,11 +87,6 @@ def check_use(
 def _section(manifest: dict[str, Any], key: str) -> dict[str, Any]:
     value = manifest.get(key)
     return value if isinstance(value, dict) else {}
-
-
-def _comparable(one: str, other: str) -> bool:
-    """Whether both are hub ids or both hashes of files; an id cannot be compared with a hash."""
-    return ("/" in one) == ("/" in other)
 
 
 def special_tokens(files: ModelFiles) -> frozenset[str]:
