@@ -102,10 +102,10 @@ def test_import_needs_nothing_heavy() -> None:
 
 
 def test_embedded_names_and_files() -> None:
+    assert len(verify()) == 2, "their hashes are the pinned ones"
     assert resolve_model("SmolLM2") == resolve_model(EMBEDDED) == resolve_model(embedded_gguf())
     assert (embedded_encoder() / "modules.json").is_file()
     assert "llm" not in sys.modules
-    assert len(verify()) == 2, "their hashes are the pinned ones"
 
 
 def test_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,6 +319,8 @@ def test_vllm_is_told_that_it_runs_on_a_cpu_and_serves_base_and_adapter_as_one(
     assert built.argv[built.argv.index("--dtype") + 1] == dtype
     assert Path(built.argv[built.argv.index("serve") + 1]).parent == cache / "merged"
     assert built.argv[built.argv.index("--served-model-name") + 1] == built.model == "base+adapter"
+    alone = command(EngineSpec("vllm", model=str(base))).argv
+    assert alone[alone.index("serve") + 1] == str(base)
     assert {"--enable-lora", "--no-enable-chunked-prefill"} & set(built.argv) == {"--no-enable-chunked-prefill"}
     assert built.env == {
         "VLLM_CPU_KVCACHE_SPACE": "9", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
