@@ -25,7 +25,7 @@ from indexes.config import IndexConfig, chosen_encoder
 from indexes.corpora.read_corpus import Intake, take_in
 from indexes.corpora.readers import Source, open_source
 from indexes.encoding.embed import Encoder
-from indexes.encoding.encoders import NONE, EncoderSpec
+from indexes.encoding.encoders import NONE, EncoderSpec, describe
 from indexes.encoding.runtimes import check_backend
 from indexes.encoding.shards import Work, encode_shards
 from indexes.folder.manifest import (
@@ -108,6 +108,8 @@ def _build(order: _Order, out: Path, replaced: bool, vectors_from: Path | None) 
     state = {key: order.wanted[key] for key in ("corpus", "encoder")}
     state |= config.model_dump(include={"dtype", "backend", "batch_tokens", "shard_rows", "max_skipped"})
     begun = Begun()
+    if order.spec.dense:
+        describe(order.spec)
     with building(out, state) as folder:
         taken = _given(order, folder, giver) if giver else _taken_in(order, folder)
         facts, measured = _indexed(order, folder, taken) if order.spec.dense else (IndexFacts(SPARSE, {}), {})

@@ -79,8 +79,7 @@ class EncoderRanker:
         else:
             self._folder = find_encoder(name or EMBEDDED)
             self._spec = read_spec(name or EMBEDDED, self._folder, Overrides())
-        decides = [value for key, value in vars(self._spec).items() if key not in ("name", "revision")]
-        self.fingerprint = named("cosine", *decides)
+        self.fingerprint = named("cosine", *self._spec.decisive.values())
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ranker")
         self._encoder: Future[Encoder] | None = None
 
