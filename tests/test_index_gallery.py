@@ -160,6 +160,19 @@ def test_a_dense_layer_a_shorter_vector_and_inner_products(encoder: Path, tmp_pa
         read_spec("e", folder, Overrides())
 
 
+def test_a_transformer_in_a_folder_of_its_own(encoder: Path, tmp_path: Path) -> None:
+    folder = make_published(tmp_path / "e", encoder, pooling=old("cls"), said={})
+    (folder / "0_Transformer").mkdir()
+    for file in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+                 "sentence_bert_config.json"):  # fmt: skip
+        (folder / file).rename(folder / "0_Transformer" / file)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    found, wanted = (Encoder(at, read_spec("e", at, Overrides(query_prefix=""))) for at in (folder, encoder))
+    assert np.allclose(found.encode_queries(["iron"]), wanted.encode_queries(["iron"]), atol=1e-6)
+
+
 def test_normalisation_is_as_asked_for_whatever_the_modules_say(encoder: Path, tmp_path: Path) -> None:
     folder = make_published(tmp_path / "e", encoder, pooling=old("cls"), modules=NORMAL, said={})
     for asked in (None, True, False):

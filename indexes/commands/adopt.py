@@ -164,7 +164,7 @@ def _remedy(sample: _Sample, folder: Path, spec: EncoderSpec) -> str:
         for option, values in others.items():
             if _agreement(sample, Encoder(folder, replace(spec, **values)))[0]:
                 return f"the encoder is right with {option}"
-    return "no other pooling fits: compare encoder, prefixes, length (--max_length) and corpus with the file's"
+    return "no other pooling fits: another encoder, prefix, length (--max_length) or corpus made the file"
 
 
 def _agreement(sample: _Sample, encoder: Encoder) -> tuple[bool, float, str, str]:

@@ -25,7 +25,7 @@ from indexes.config import IndexConfig, chosen_encoder
 from indexes.corpora.read_corpus import Intake, take_in
 from indexes.corpora.readers import Source, open_source
 from indexes.encoding.embed import Encoder
-from indexes.encoding.encoders import NONE, EncoderSpec, describe
+from indexes.encoding.encoders import NONE, EncoderSpec
 from indexes.encoding.runtimes import check_backend
 from indexes.encoding.shards import Work, encode_shards
 from indexes.folder.manifest import (
@@ -48,7 +48,7 @@ from indexes.vectors.recall import make_probe
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say
 from steprag.console.terminal import guarded
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import existing, read_json, write_json
 from steprag.records.sealed import check_files
@@ -108,8 +108,6 @@ def _build(order: _Order, out: Path, replaced: bool, vectors_from: Path | None) 
     state = {key: order.wanted[key] for key in ("corpus", "encoder")}
     state |= config.model_dump(include={"dtype", "backend", "batch_tokens", "shard_rows", "max_skipped"})
     begun = Begun()
-    if order.spec.dense:
-        describe(order.spec)
     with building(out, state) as folder:
         taken = _given(order, folder, giver) if giver else _taken_in(order, folder)
         facts, measured = _indexed(order, folder, taken) if order.spec.dense else (IndexFacts(SPARSE, {}), {})
@@ -155,10 +153,15 @@ def _existing(out: Path, wanted: dict[str, Any]) -> IndexManifest | None:
 
 
 def _check_giver(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], remedy: str) -> None:
-    """Raises ConfigError where the folder's vectors are not those that are wanted."""
-    for part in ("corpus", "encoder"):
-        if manifest.identity.get(part) != wanted[part]:
-            raise ConfigError(f"{folder} holds an index of another {part}; {remedy}")
+    """Raises ConfigError where the folder's vectors are not those that are wanted. Queries' prefixes are in none."""
+    if manifest.identity.get("corpus") != wanted["corpus"]:
+        raise ConfigError(f"{folder} holds an index of another corpus; {remedy}")
+    made = manifest.identity.get("encoder", {})
+    differing = next((key for key, value in wanted["encoder"].items()
+                      if key != "query_prefix" and made.get(key) != value), None)  # fmt: skip
+    if differing is not None:
+        raise ConfigError(f"{folder} holds an index of another encoder ({differing}: {quoted(made.get(differing))}, not"
+                          f" {quoted(wanted['encoder'][differing])}); {remedy}")  # fmt: skip
     for key, plain in PLAIN.items():
         here, asked = (facts["parameters"].get(key, plain) for facts in (manifest.identity["index"], wanted["index"]))
         if here != asked:

@@ -202,7 +202,7 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
         raise ConfigError(f"{folder}/modules.json asks for code of its own ({foreign[0]}), which is never run")
     modules = [(str(entry["type"]).rsplit(".", 1)[-1], folder / entry["path"]) for entry in entries]
     if "Pooling" not in dict(modules):
-        raise ConfigError(f"{folder}/modules.json names no Pooling module, so it gives no vector for a text")
+        raise ConfigError(f"{folder}/modules.json names no Pooling module; encoders without one are not read")
     for _, path in modules[1:]:
         if (path / "pytorch_model.bin").is_file() and not (path / "model.safetensors").is_file():
             raise ConfigError(f"{path} holds no safetensors weights; pickled weights are never loaded")
