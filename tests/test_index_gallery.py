@@ -207,6 +207,24 @@ def test_an_architecture_of_its_own_is_refused_by_name(auto: Json, encoder: Path
     assert read_spec("k", known, Overrides()).pooling == "mean"
 
 
+def test_weights_that_the_architecture_has_and_the_file_has_not(encoder: Path, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    folder = make_published(tmp_path / "e", encoder, pooling=old("mean"))
+    weights = load_file(folder / "model.safetensors")
+    for unread, lacking in (("pooler", False), ("position", True)):
+        weights = {name: weight for name, weight in weights.items() if unread not in name}
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        spec = read_spec("e", folder, Overrides())
+        if lacking:
+            with pytest.raises(
+                ConfigError, match=r"lacks 1 weights of its architecture .embeddings.position_embeddings.weight"
+            ):
+                Encoder(folder, spec)
+        else:
+            assert Encoder(folder, spec).encode_passages(["iron"]).shape == (1, 16)
+
+
 def test_a_pooling_that_is_none(encoder: Path, tmp_path: Path) -> None:
     folder = make_published(tmp_path / "e", encoder, pooling=new("attention"))
     with pytest.raises(ConfigError, match="pooling 'attention' is not known; give one of cls, max, mean,"):
@@ -221,7 +239,7 @@ def test_a_language_model_without_a_padding_token(tmp_path: Path) -> None:
     from tests.models import make_tokenizer
 
     tokenizer = make_tokenizer(tmp_path, ["iron and bread"], "{{ messages }}")
-    shape = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "bos_token_id": 2, "eos_token_id": 2}
+    shape: Json = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "bos_token_id": 2, "eos_token_id": 2}
     GPT2Model(GPT2Config(vocab_size=len(tokenizer), **shape)).save_pretrained(tmp_path)
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     settings |= {"padding_side": "left", "model_max_length": 64, "pad_token": None}

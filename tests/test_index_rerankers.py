@@ -21,10 +21,10 @@ def language_model(folder: Path) -> Path:
 def test_a_classification_head(encoder: Path, tmp_path: Path) -> None:
     import torch
     from sentence_transformers import CrossEncoder as Theirs
-    from transformers import AutoConfig, BertForSequenceClassification
+    from transformers import BertConfig, BertForSequenceClassification
 
     folder = make_published(tmp_path / "bge-reranker-base", encoder, pooling=None)
-    BertForSequenceClassification(AutoConfig.from_pretrained(folder, num_labels=1)).save_pretrained(folder)
+    BertForSequenceClassification(BertConfig.from_pretrained(folder, num_labels=1)).save_pretrained(folder)
     ours = CrossEncoder(str(folder))
     ours.load()
     theirs = Theirs(str(folder), device="cpu", activation_fn=torch.nn.Identity())
@@ -67,7 +67,7 @@ def test_a_language_model_whose_folder_says_how_it_ranks(tmp_path: Path) -> None
 
 
 def test_what_cannot_rank_is_refused(encoder: Path, tmp_path: Path) -> None:
-    from transformers import AutoConfig, BertForSequenceClassification
+    from transformers import BertConfig, BertForSequenceClassification
 
     chat = language_model(tmp_path / "chat")
     plain = make_published(tmp_path / "plain", encoder, pooling=None)
@@ -78,6 +78,9 @@ def test_what_cannot_rank_is_refused(encoder: Path, tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=said):
             CrossEncoder(str(folder))
-    BertForSequenceClassification(AutoConfig.from_pretrained(plain, num_labels=3)).save_pretrained(plain)
+    BertForSequenceClassification(BertConfig.from_pretrained(plain, num_labels=3)).save_pretrained(plain)
     with pytest.raises(ConfigError, match="cannot be loaded"):
         CrossEncoder(str(plain)).load()
+    headless = make_published(tmp_path / "e", encoder, pooling=None, architectures=["BertForSequenceClassification"])
+    with pytest.raises(ConfigError, match="lacks .* weights of its architecture .classifier.weight"):
+        CrossEncoder(str(headless)).load()

@@ -18,7 +18,7 @@ import numpy as np
 
 from indexes.encoding.encoders import EncoderSpec
 from indexes.encoding.runtimes import Backend, check_backend, give_over
-from steprag.engines.pretrained import loading
+from steprag.engines.pretrained import check_complete, loading
 from steprag.engines.threads import one_load, spin_briefly
 from steprag.errors import ConfigError, RetrieverError
 
@@ -57,6 +57,7 @@ class Encoder:
             with one_load():
                 kwargs = {"use_safetensors": True, "dtype": getattr(torch, weights)}
                 self._model = _loaded(folder, spec, device, kwargs)
+            check_complete(self._model[0].model, folder, unread="pooler")
             self._model.max_seq_length = spec.max_length
             _pad_behind(self._model.tokenizer)
             if dtype == "int8":

@@ -158,7 +158,8 @@ def model_config(folder: Path) -> dict[str, Any]:
     Python code of its own: classes that transformers has under the same names do without it.
     """
     config = _json(folder / "config.json")
-    if classes := [str(each) for key, each in (config.get("auto_map") or {}).items() if "Tokenizer" not in key]:
+    read = ("AutoConfig", "AutoModel", "AutoModelForSequenceClassification")
+    if classes := [str(each) for key, each in (config.get("auto_map") or {}).items() if key in read]:
         import transformers
 
         foreign = [each for each in classes if not hasattr(transformers, each.rpartition(".")[2])]

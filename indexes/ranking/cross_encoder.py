@@ -16,7 +16,7 @@ import numpy as np
 
 from indexes.encoding.encoders import find_encoder, model_config
 from indexes.encoding.families import model_names
-from steprag.engines.pretrained import loading
+from steprag.engines.pretrained import check_complete, loading
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import file_hash, read_json
@@ -64,6 +64,7 @@ class CrossEncoder:
                 model_kwargs={"use_safetensors": True},
                 processor_kwargs={"chat_template": self._template} if self._template else None,
             )
+            check_complete(self._model.model, self._folder)
             self.score("?", ["?"])  # one whose prompt has no place for a pair falls over its first
 
     def score(self, query: str, texts: Sequence[str]) -> np.ndarray:
