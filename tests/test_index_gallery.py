@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import POOLINGS, Overrides, encoder_here, read_spec
 from indexes.encoding.families import family_of
 from indexes.folder.manifest import read_index_manifest
+from indexes.web.retriever import EncoderRanker
 from steprag.cli import main
 from steprag.errors import ConfigError
 from tests.indexing import small, write_corpus
@@ -155,6 +157,7 @@ def test_a_dense_layer_a_shorter_vector_and_inner_products(encoder: Path, tmp_pa
     wanted = SentenceTransformer(str(folder), device="cpu").encode(["iron"])
     for found in (Encoder(folder, spec).encode_passages(["iron"]), Encoder(folder, spec).encode_queries(["iron"])):
         assert np.allclose(found, wanted, atol=1e-5)
+    assert asyncio.run(EncoderRanker(str(folder)).scores("iron", ["iron"])) == [1.0]
     (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
     with pytest.raises(ConfigError, match="2_Dense holds no safetensors"):
         read_spec("e", folder, Overrides())

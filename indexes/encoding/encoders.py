@@ -44,14 +44,8 @@ _WIDTH = ("hidden_size", "d_model", "dim", "n_embd", "emb_dim")
 _FROM_PADDING = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer", "data2vec-text"}
 """Architectures that count positions from behind their padding token's id: so many of them are never used."""
 _HUB_FILES = [
-    "*.json",
-    "*.txt",
-    "*.model",
-    "*.jinja",
-    "model*.safetensors",
-    "0_*/*.safetensors",
-    "*_Dense/*.safetensors",
-]
+    "*.json", "*.txt", "*.model", "*.jinja", "model*.safetensors", "0_*/*.safetensors", "*_Dense/*.safetensors",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -138,16 +132,19 @@ def _spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:
     taken, untaken = prompts_taken(said)
     prefixes = Family("", taken.get("query", ""), taken.get("passage", "")) if taken else family or Family("")
     given = overrides.pooling or ("" if modules or not family else family.pooling)
-    pooling, dimension = _pooling(folder, modules, given, _width(config))
+    width = int(next((config[key] for key in _WIDTH if key in config), 0))
+    pooling, dimension = _pooling(folder, modules, given, width)
+    truncated = said.get("truncate_dim") if modules else None
+    unit = said.get("similarity_fn_name") != "dot" or "Normalize" in dict(modules)
     return EncoderSpec(
         name=name if name == EMBEDDED or name in NAMES or not Path(name).expanduser().is_dir() else str(folder),
         weight_hash=_weight_hash(folder),
         pooling=pooling,
-        normalise=_unit_length(modules, said) if overrides.normalise is None else overrides.normalise,
+        normalise=unit if overrides.normalise is None else overrides.normalise,
         query_prefix=prefixes.query if overrides.query_prefix is None else overrides.query_prefix,
         passage_prefix=prefixes.passage if overrides.passage_prefix is None else overrides.passage_prefix,
         max_length=overrides.max_length or _longest(root, config),
-        dimension=min(dimension, said.get("truncate_dim") or dimension),
+        dimension=min(dimension, truncated or dimension),
         revision=folder.name if folder.parent.name == "snapshots" else None,
         untaken=", ".join(untaken),
     )
@@ -167,15 +164,6 @@ def model_config(folder: Path) -> dict[str, Any]:
             raise ConfigError(f"{folder} needs Python code of its own ({foreign[0]}), and StepRAG runs no code that"
                               " comes with a model; choose another")  # fmt: skip
     return {**config, **(config.get("text_config") or {})}
-
-
-def _width(config: dict[str, Any]) -> int:
-    return int(next((config[key] for key in _WIDTH if key in config), 0))
-
-
-def _unit_length(modules: list[tuple[str, Path]], said: dict[str, Any]) -> bool:
-    """Whether vectors are to have length 1: yes, unless the model was made for inner products of others."""
-    return said.get("similarity_fn_name") != "dot" or "Normalize" in dict(modules)
 
 
 def _longest(folder: Path, config: dict[str, Any]) -> int:
