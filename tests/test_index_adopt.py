@@ -79,14 +79,16 @@ def test_a_faiss_file_is_adopted_and_searched(
     assert read_index_manifest(tmp_path / "i").origin == "adopted: e5_Flat.index"
 
 
+@pytest.mark.parametrize("kind", ["Flat", "HNSW8", "PQ8"])
 def test_vectors_of_their_own_length_are_adopted_by_their_direction(
-    corpus: Path, encoder: Path, tmp_path: Path
+    kind: str, corpus: Path, encoder: Path, tmp_path: Path
 ) -> None:
     """Another row's inner product may be greater than a passage's own."""
     file = flashrag(tmp_path / "dot", encoder, normalise=False)
     vectors = faiss.read_index(str(file)).reconstruct_n(0, len(PASSAGES)) * np.array([[1], [5], [1], [1], [1], [1]])
-    index = faiss.IndexFlatIP(16)
-    index.add(vectors.astype(np.float32))  # pyright: ignore[reportCallIssue]
+    index, vectors = faiss.index_factory(16, kind, IP), vectors.astype(np.float32)
+    index.train(np.tile(vectors, (50, 1)))
+    index.add(vectors)
     faiss.write_index(index, str(file))
     adopted = adopt_index(file, str(corpus), tmp_path / "i", small(encoder, normalise=False))
     assert (adopted.manifest.encoder.normalise, adopted.manifest.measured["agreeing"]) == (False, 1.0)

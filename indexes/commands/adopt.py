@@ -176,16 +176,17 @@ def _agreement(sample: _Sample, encoder: Encoder) -> tuple[bool, float, str, str
 
 def _compared(sample: _Sample, fresh: np.ndarray) -> tuple[bool, float, str]:
     """Whether enough rows are their passage's vector (of a compressed file FOUND), their share, and what is wrong."""
-    if sample.stored is not None:
-        cosines = _unit(fresh) @ _unit(sample.stored).T
+    cosines = None if sample.stored is None else _unit(fresh) @ _unit(sample.stored).T
+    if cosines is not None:
         own = np.diagonal(cosines)
         alike = (own >= ALIKE) & (own >= cosines.max(axis=1) - NEARER)
         if alike.all() or keeps_vectors(sample.index):
             worst = int(np.argmin(np.where(alike, 1.0, own)))
             made = f"row {sample.rows[worst]} is not what is made of its passage (cosine {own[worst]:.3f})"
             return bool(alike.all()), float(alike.mean()), made
-        found = cosines.argmax(axis=1) == np.arange(len(own))
-    if sample.stored is None or np.allclose(np.linalg.norm(fresh, axis=1), 1, atol=0.01):
+    if cosines is not None and not np.allclose(np.linalg.norm(fresh, axis=1), 1, atol=0.01):
+        found = cosines.argmax(axis=1) == np.arange(len(fresh))
+    else:
         rows = sample.index.search(fresh, min(10, sample.index.ntotal))[1]
         found = (rows == sample.rows[:, None]).any(axis=1)
     share = float(found.mean())

@@ -106,7 +106,7 @@ def prompts_taken(config: dict[str, Any]) -> tuple[dict[str, str], tuple[str, ..
     writes them for every model.
     """
     prompts = {name: text for name, text in (config.get("prompts") or {}).items() if text and isinstance(text, str)}
-    default = config.get("default_prompt_name")
+    default = str(config.get("default_prompt_name", ""))
     taken: dict[str, str] = {}
     for name in sorted(prompts, key=lambda name: words(name).count("-")):
         if role := _role(name, SEARCH):
