@@ -32,7 +32,7 @@ class IndexConfig(StageConfig):
     query_prefix: str | None = Field(None, description="words before every query; none: as the model says")
     passage_prefix: str | None = Field(None, description="words before every passage; none: as the model says")
     pooling: str | None = Field(None, description="cls, mean, lasttoken, …; none: as the model says")
-    normalise: bool | None = Field(None, description="vectors of length 1; none: yes")
+    normalise: bool | None = Field(None, description="vectors of length 1; none: as the model says")
     device: str = Field("auto", description="where passages are encoded: cpu, cuda, cuda:0,cuda:1 (one process each)")
     processes: Positive = Field(1, description="processes that encode on each of these devices")
     ray: int = Field(0, ge=0, description="encode with so many processes of the Ray cluster at $RAY_ADDRESS")

@@ -13,8 +13,9 @@ from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EncoderSpec, encoder_here
 from indexes.encoding.runtimes import Backend, check_backend
 from indexes.folder.manifest import MEND, IndexManifest, fingerprint, read_index_manifest
+from indexes.ranking.cross_encoder import CrossEncoder
 from indexes.ranking.rankings import ALONE, RowSearcher, TextEncoder, VectorIndex, named
-from indexes.ranking.searchers import CrossEncoder, DenseSearcher, HybridSearcher, RerankedSearcher
+from indexes.ranking.searchers import DenseSearcher, HybridSearcher, RerankedSearcher
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.milvus import PREFIXES, Facts, open_milvus
 from indexes.retrieval.remote import RemoteRetriever

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from steprag.records.jsonl import read_json, write_json
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -77,6 +80,35 @@ def make_encoder(folder: Path, seed: int) -> Path:
     modules = [Transformer(str(plain), max_seq_length=64), Pooling(16, pooling_mode="cls"), Normalize()]
     SentenceTransformer(modules=modules, prompts={"query": "find: "}, device="cpu").save(str(folder / "encoder"))
     return folder / "encoder"
+
+
+def make_published(
+    folder: Path, encoder: Path, *, pooling: dict[str, Any] | None, modules: Sequence[str] = (),
+    said: dict[str, Any] | None = None, **config: Any,
+) -> Path:  # fmt: skip
+    """The small encoder's weights under the configuration files of another model.
+
+    `pooling`: of its Pooling module; None: a plain transformers folder, without modules. `modules`: what follows.
+    `said`: config_sentence_transformers.json. `config`: entries of config.json.
+    """
+    shutil.copytree(encoder, folder)
+    for left in ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"):
+        (folder / left).unlink(missing_ok=True)
+    shutil.rmtree(folder / "1_Pooling")
+    write_json(folder / "config.json", read_json(folder / "config.json") | config)
+    if said is not None:
+        write_json(folder / "config_sentence_transformers.json", said)
+    if pooling is None:
+        return folder
+    names = ["Transformer", "Pooling", *modules]
+    rows = [{"idx": place, "name": str(place), "path": f"{place}_{name}" if place else "",
+             "type": f"sentence_transformers.models.{name}"} for place, name in enumerate(names)]  # fmt: skip
+    for row in rows[1:]:
+        (folder / row["path"]).mkdir(exist_ok=True)
+    (folder / "modules.json").write_text(json.dumps(rows))
+    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 16} | pooling)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 64, "do_lower_case": False})
+    return folder
 
 
 def make_gguf(path: Path, *special: str) -> Path:

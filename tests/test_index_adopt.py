@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -29,6 +30,7 @@ from steprag.config.sections import RetrieverConfig
 from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, DataError
 from tests.indexing import PASSAGES, ask, fingerprint, hybrid_index, small, write_corpus
+from tests.models import make_encoder
 
 
 @pytest.fixture
@@ -40,31 +42,65 @@ def corpus(tmp_path: Path) -> Path:
     return path
 
 
-def flashrag(path: Path, encoder: Path, *, pooling: str | None = None, kind: str = "Flat", cut: int = 0) -> Path:
-    """A FAISS file as FlashRAG's builder leaves it."""
-    model = Encoder(encoder, read_spec("e", encoder, Overrides(pooling=pooling)))
+IP, L2 = faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2
+
+
+def flashrag(
+    path: Path, encoder: Path, *, kind: str = "Flat", metric: int = IP, ids: int = 0, cut: int = 0, **values: Any
+) -> Path:
+    """A FAISS file as FlashRAG's builder leaves it; `values` override the encoder's own. `ids`: the first id."""
+    model = Encoder(encoder, read_spec("e", encoder, Overrides(**values)))
     vectors = model.encode_passages([f'"{title}"\n{text}' for _, title, text in PASSAGES[cut:]])
-    index = faiss.index_factory(vectors.shape[1], kind, faiss.METRIC_INNER_PRODUCT)
-    index.train(vectors)
-    index.add(vectors)
+    index = faiss.index_factory(vectors.shape[1], kind, metric)
+    index.train(np.tile(vectors, (50, 1)))
+    if ids or "IDMap" in kind:
+        index.add_with_ids(vectors, np.arange(ids, ids + len(vectors)))
+    else:
+        index.add(vectors)
     faiss.write_index(index, str(path))
     return path
 
 
-@pytest.mark.parametrize("kind", ["Flat", "IVF2,Flat", "HNSW8"])
+@pytest.mark.parametrize(("kind", "metric"), [
+    ("Flat", IP), ("Flat", L2), ("IVF2,Flat", IP), ("IVF2,Flat", L2), ("HNSW8", IP), ("HNSW8", L2), ("SQ8", IP),
+    ("SQfp16", L2), ("IDMap,Flat", IP), ("IDMap,IVF2,SQ8", L2), ("OPQ4,PQ4", IP),
+])  # fmt: skip
 def test_a_faiss_file_is_adopted_and_searched(
-    kind: str, corpus: Path, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, metric: int, corpus: Path, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = flashrag(tmp_path / "e5_Flat.index", encoder, kind=kind)
+    file = flashrag(tmp_path / "e5_Flat.index", encoder, kind=kind, metric=metric)
     argv = ["--faiss", str(file), "--corpus", str(corpus), "--out", str(tmp_path / "i"), "--encoder", str(encoder)]
     assert guarded(indexes.commands.adopt.main, argv) == 0
     assert "files of people you trust only" in capsys.readouterr().err
     queries = Encoder(encoder, read_spec("e", encoder, Overrides())).encode_queries(["iron", "bread"])
-    scores, _ = faiss.read_index(str(file)).search(queries, 1)
+    scores, rows = faiss.read_index(str(file)).search(queries, 1)
     best = [found[0].score or 0.0 for found in ask(tmp_path / "i", "iron", "bread")]
-    assert best == pytest.approx(scores[:, 0], abs=1e-4)
-    manifest = json.loads((tmp_path / "i" / "manifest.json").read_text())
-    assert manifest["origin"] == "adopted: e5_Flat.index"
+    assert best == pytest.approx(1 - scores[:, 0] / 2 if metric == L2 else scores[:, 0], abs=1e-4)
+    assert read_index_manifest(tmp_path / "i").origin == "adopted: e5_Flat.index"
+
+
+@pytest.mark.parametrize("kind", ["Flat", "HNSW8", "PQ8"])
+def test_vectors_of_their_own_length_are_adopted_by_their_direction(
+    kind: str, corpus: Path, encoder: Path, tmp_path: Path
+) -> None:
+    """Another row's inner product may be greater than a passage's own."""
+    file = flashrag(tmp_path / "dot", encoder, normalise=False)
+    vectors = faiss.read_index(str(file)).reconstruct_n(0, len(PASSAGES)) * np.array([[1], [5], [1], [1], [1], [1]])
+    index, vectors = faiss.index_factory(16, kind, IP), vectors.astype(np.float32)
+    index.train(np.tile(vectors, (50, 1)))
+    index.add(vectors)
+    faiss.write_index(index, str(file))
+    adopted = adopt_index(file, str(corpus), tmp_path / "i", small(encoder, normalise=False))
+    assert (adopted.manifest.encoder.normalise, adopted.manifest.measured["agreeing"]) == (False, 1.0)
+    assert {found[0].id for found in ask(tmp_path / "i", "iron", "bread")} == {"violin"}
+
+
+def test_a_row_without_text_keeps_its_place(corpus: Path, encoder: Path, tmp_path: Path) -> None:
+    lines = corpus.read_text().splitlines()
+    corpus.write_text("\n".join([lines[0], '{"id": "none", "contents": ""}', *lines[2:]]) + "\n")
+    index = adopt_index(flashrag(tmp_path / "f", encoder), str(corpus), tmp_path / "i", small(encoder))
+    assert (index.manifest.corpus.rows, index.manifest.measured["encoded_again"]) == (6, 5)
+    assert [p.id for p in ask(index.path, "iron", top_k=6)[0]].count("iron") == 1
 
 
 def test_an_adopted_flat_index_gives_its_vectors_to_other_types(corpus: Path, encoder: Path, tmp_path: Path) -> None:
@@ -87,16 +123,25 @@ def test_files_that_do_not_belong_together_are_refused(corpus: Path, encoder: Pa
             adopt_index(file, str(corpus), tmp_path / "i", small(encoder, **values))
         assert not list(tmp_path.glob(".i.building")) + list(tmp_path.glob("i"))
 
-    refused(
-        r"row \d is not what is made of its passage .* \(cls\)", flashrag(tmp_path / "mean", encoder, pooling="mean")
-    )
+    made = r"row \d is not what is made of its passage .* \(cls\); "
+    refused(made + "the encoder is right with --pooling mean", flashrag(tmp_path / "mean", encoder, pooling="mean"))
+    far: dict[str, Any] = {"pooling": "mean", "passage_prefix": "!@#$% " * 9}
+    bare = flashrag(tmp_path / "bare", encoder, pooling="mean")
+    refused(made.replace("cls", "mean") + "the encoder is right with --passage_prefix ''", bare, **far)
+    refused(made + "no other pooling fits", flashrag(tmp_path / "else", make_encoder(tmp_path / "two", seed=1)))
     refused("holds 5 vectors, .* 6 passages", flashrag(tmp_path / "five", encoder, cut=1))
     (tmp_path / "nonsense").write_bytes(b"nonsense")
     refused("is no FAISS index", tmp_path / "nonsense")
-    distance = faiss.IndexFlatL2(16)
-    distance.add(np.zeros((6, 16), np.float32))  # pyright: ignore[reportCallIssue]
-    faiss.write_index(distance, str(tmp_path / "distance"))
-    refused("ranks by distance", tmp_path / "distance")
+    for kind in ("Flat", "HNSW8"):
+        refused("not of length 1", flashrag(tmp_path / "distance", encoder, kind=kind, metric=L2, normalise=False))
+    wide = faiss.IndexFlatL2(32)
+    faiss.write_index(wide, str(tmp_path / "wide"))
+    refused("vectors of 32 dimensions, encoder .* makes 16", tmp_path / "wide")
+    faiss.write_index(faiss.IndexFlat(16, faiss.METRIC_L1), str(tmp_path / "manhattan"))
+    refused("neither by inner product nor by distance", tmp_path / "manhattan")
+    for kind, first in (("IDMap,Flat", 1000), ("IDMap2,Flat", 1), ("IVF1,Flat", 1)):
+        named = flashrag(tmp_path / "named", encoder, kind=kind, ids=first)
+        refused(r"ids are no row numbers of the corpus \(0 to 5\)", named)
     write_corpus(corpus, PASSAGES[::-1])
     refused("is not what", flashrag(tmp_path / "order", encoder, pooling="mean"), pooling="mean")
 

@@ -30,29 +30,6 @@ def test_spec_is_read_from_the_models_files(encoder: Path) -> None:
     assert read_spec(str(encoder), encoder, Overrides(32, "", "p: ")).passage_prefix == "p: "
 
 
-@pytest.mark.parametrize(
-    ("name", "query", "passage"),
-    [
-        ("bge-base-en-v1.5", "Represent this sentence for searching relevant passages: ", ""),
-        ("e5-base-v2", "query: ", "passage: "),
-        ("some-other-model", "", ""),
-    ],
-)
-def test_families_have_their_prefixes(name: str, query: str, passage: str, encoder: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(encoder, tmp_path / name)
-    (folder / "config_sentence_transformers.json").unlink()
-    spec = read_spec(str(folder), folder, Overrides())
-    assert (spec.query_prefix, spec.passage_prefix) == (query, passage)
-
-
-def test_prefixes_reach_the_model(encoder: Path) -> None:
-    plain = Encoder(encoder, read_spec("e", encoder, Overrides(query_prefix="", passage_prefix="")))
-    prefixed = Encoder(encoder, read_spec("e", encoder, Overrides(query_prefix="q: ", passage_prefix="p: ")))
-    assert np.allclose(prefixed.encode_queries(["iron"]), plain.encode_queries(["q: iron"]), atol=1e-6)
-    assert np.allclose(prefixed.encode_passages(["iron"]), plain.encode_passages(["p: iron"]), atol=1e-6)
-    assert not np.allclose(prefixed.encode_queries(["iron"]), plain.encode_queries(["iron"]), atol=1e-5)
-
-
 def test_encoders_that_are_refused(encoder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'nothing' not found; known: minilm"):
         find_encoder("nothing")
@@ -81,15 +58,6 @@ def test_a_plain_transformers_folder_needs_a_pooling_that_somebody_knows(encoder
     assert np.allclose(Encoder(plain, given).encode_passages(["iron"]), own.encode_passages(["iron"]), atol=1e-6)
     known = plain.rename(tmp_path / "bge-base-en-v1.5")
     assert read_spec(str(known), known, Overrides()).pooling == "cls"
-
-
-def test_pooling_and_normalisation_can_be_overridden(encoder: Path) -> None:
-    spec = read_spec("e", encoder, Overrides(pooling="mean"))
-    assert spec.pooling == "mean"
-    mean = Encoder(encoder, spec).encode_passages(["iron and bread"])
-    assert not np.allclose(
-        mean, Encoder(encoder, read_spec("e", encoder, Overrides())).encode_passages(["iron and bread"]), atol=1e-3
-    )
 
 
 def test_batches_hold_so_many_tokens_and_lose_no_row() -> None:

@@ -125,6 +125,18 @@ def test_another_type_takes_the_vectors_that_are_there(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.jsonl", "i", "j"]
 
 
+def test_another_query_prefix_takes_the_vectors_too(
+    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus, out = str(write_corpus(tmp_path / "c.jsonl")), tmp_path / "i"
+    before = build_index(corpus, out, small(encoder, query_prefix="")).manifest
+    after = build_index(corpus, out, small(encoder, query_prefix="query: "))
+    assert "nothing is encoded" in capsys.readouterr().err
+    assert (after.manifest.encoder.query_prefix, after.manifest.fingerprint != before.fingerprint) == ("query: ", True)
+    with pytest.raises(ConfigError, match="another encoder .pooling: 'cls', not 'mean'"):
+        build_index(corpus, out, small(encoder, pooling="mean"))
+
+
 def test_vectors_that_cannot_be_taken(encoder: Path, index: Path, tmp_path: Path) -> None:
     fewer = str(write_corpus(tmp_path / "c.jsonl", PASSAGES[:3]))
     with pytest.raises(ConfigError, match="another corpus; its vectors are of no use here"):

@@ -1,42 +1,53 @@
 """`steprag index adopt`: an index folder around a FAISS file that FlashRAG, Search-R1 or another program built.
 
 Those programs leave no word of how they encoded, so the declared encoder is put to the test: sampled passages are
-encoded again and must be what stands in their rows.
+encoded again and must be what stands in their rows. Their direction is compared, not their rank: of vectors that have
+lengths of their own, another can have the greater inner product.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from indexes.commands.check import cosine_rows
 from indexes.config import IndexConfig, chosen_encoder
 from indexes.corpora.read_corpus import take_in
 from indexes.corpora.readers import open_source
 from indexes.encoding.embed import Encoder
-from indexes.encoding.encoders import EncoderSpec
+from indexes.encoding.encoders import POOLINGS, EncoderSpec, describe
 from indexes.folder.manifest import INDEX, CorpusFacts, IndexFacts, identity
 from indexes.folder.sealing import Begun, Built, building, link, seal, shown
 from indexes.rows.passage_store import PassageStore, passage_text
+from indexes.vectors.adopted import L2, ids_are_rows, keeps_vectors, stored_vectors
 from indexes.vectors.index_types import ADOPTED, read_faiss
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say
 from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.records.jsonl import existing
+from steprag.types import Passage
 
 SAMPLE = 32
 ALIKE = 0.995
-"""Cosine that a row of a flat index must reach; fp16 and bfloat16 stay above it, another pooling far below."""
+"""Cosine that a row must reach where the file keeps vectors as they are; fp16 and bfloat16 stay above it, another
+pooling far below.
+"""
 NEARER = 0.002
-"""By how much another row may be nearer to a passage than its own: what rounding makes of near duplicates."""
+"""By how much another sampled row may be nearer to a passage than its own: what rounding makes of near duplicates."""
 FOUND = 0.9
 """Share of sampled passages that a compressed index must find among their own ten best."""
+SPELLINGS: dict[str, Callable[[Passage], str]] = {
+    "quoted": lambda passage: passage_text(replace(passage, title=f'"{passage.title}"' if passage.title else "")),
+    "plain": passage_text,
+    "left out": lambda passage: passage.text,
+}
+"""How other programs write a passage's title; FlashRAG's corpora have it in quotation marks."""
 
 
 def adopt_index(faiss_file: Path, corpus: str, out: Path, config: IndexConfig) -> Built:
@@ -51,25 +62,20 @@ def adopt_index(faiss_file: Path, corpus: str, out: Path, config: IndexConfig) -
     folder_of_encoder, spec = chosen_encoder(config)
     if not spec.dense:
         raise ConfigError("a FAISS file holds vectors; say with --encoder what made them")
-    from faiss import METRIC_INNER_PRODUCT
-
     say(f"index: {faiss_file} is read by FAISS's native code as it stands; adopt files of people you trust only")
-    index = read_faiss(faiss_file, spec.dimension)
-    if index.metric_type != METRIC_INNER_PRODUCT:
-        raise ConfigError(
-            f"{faiss_file} ranks by distance, not by inner product; build the index again from the corpus"
-        )
+    index = _opened(faiss_file, spec)
+    describe(spec)
     begun = Begun()
     corpus_hash = source.identity()
     with building(out, {"adopted": str(faiss_file.resolve()), "corpus": corpus_hash}) as folder:
-        taken = take_in(source, folder, 0.0)
+        taken = take_in(source, folder, 0.0, keep_empty=True)
         if taken.rows != index.ntotal:
             raise ConfigError(f"{faiss_file} holds {index.ntotal} vectors, {corpus} {taken.rows} passages:"
                               " it was built from another corpus")  # fmt: skip
-        checked = _check_encoder(index, folder, folder_of_encoder, spec)
+        sample = _sample(folder, index)
+        facts = _facts(faiss_file, sample)
+        checked = _check_encoder(sample, folder_of_encoder, spec)
         link(faiss_file, folder / INDEX)
-        kind = type_of(index)
-        facts = IndexFacts(kind, {} if kind == "flat" else {"class": type(index).__name__})
         wanted, stood = identity(corpus_hash, spec, facts), CorpusFacts(corpus, corpus_hash, taken.rows, taken.skipped)
         origin = f"{ADOPTED}: {faiss_file.name}"
         manifest = seal(
@@ -78,45 +84,118 @@ def adopt_index(faiss_file: Path, corpus: str, out: Path, config: IndexConfig) -
     return Built(out, manifest, reused=False)
 
 
-def type_of(index: Any) -> str:
-    """flat for an exact fp32 index, whose vectors serve other types too; else adopted: opened as it is."""
-    return "flat" if type(index).__name__ in ("IndexFlatIP", "IndexFlat") else ADOPTED
+def _opened(file: Path, spec: EncoderSpec) -> Any:
+    """The FAISS index of a file. Raises ConfigError for one that has another dimension, metric, or ids of its own."""
+    from faiss import METRIC_INNER_PRODUCT, METRIC_L2
+
+    index = read_faiss(file, None)
+    if index.d != spec.dimension:
+        raise ConfigError(f"{file} holds vectors of {index.d} dimensions, encoder {spec.name} makes {spec.dimension};"
+                          " give the encoder that made the file")  # fmt: skip
+    if index.metric_type not in (METRIC_INNER_PRODUCT, METRIC_L2):
+        raise ConfigError(f"{file} ranks by FAISS's metric {index.metric_type}, neither by inner product nor by"
+                          " distance; build the index again from the corpus")  # fmt: skip
+    if not ids_are_rows(index):
+        raise ConfigError(f"{file}: its ids are no row numbers of the corpus (0 to {index.ntotal - 1});"
+                          " add the vectors again in the corpus's order, without ids")  # fmt: skip
+    return index
 
 
-def _check_encoder(index: Any, folder: Path, encoder_folder: Path, spec: EncoderSpec) -> dict[str, Any]:
-    """Encodes sampled passages again, with the title in quotation marks as FlashRAG's corpora have it and without,
-    and looks for them in their rows. Raises ConfigError where neither is there.
-    """
-    rows = np.sort(np.random.default_rng(0).permutation(index.ntotal)[:SAMPLE])
+@dataclass(frozen=True)
+class _Sample:
+    """Rows of an index, their passages, and (rows, dimension) vectors where the file gives them back."""
+
+    index: Any
+    rows: np.ndarray
+    passages: list[Passage]
+    stored: np.ndarray | None
+
+
+def _sample(folder: Path, index: Any) -> _Sample:
+    """Up to SAMPLE rows at random, but for those without text."""
+    picked: list[tuple[int, Passage]] = []
     with PassageStore(folder) as store:
-        passages = [store.read(int(row)) for row in rows]
-    encoder = Encoder(encoder_folder, spec)
-    compare = _compare_flat if type_of(index) == "flat" else _compare_found
-    quoted = [passage_text(replace(passage, title=f'"{passage.title}"')) for passage in passages]
-    plain = [passage_text(passage) for passage in passages]
-    tried = [(compare(index, rows, encoder.encode_passages(texts)), spelling)
-             for texts, spelling in ((quoted, "quoted"), (plain, "plain"))]  # fmt: skip
-    (share, detail), spelling = max(tried, key=lambda each: each[0][0])
-    if share < (1.0 if type_of(index) == "flat" else FOUND):
-        raise ConfigError(f"{detail} by {spec.name} ({spec.pooling}); compare encoder, pooling (--pooling), prefixes,"
-                          " length and corpus with those that built the file")  # fmt: skip
-    return {"encoded_again": len(rows), "agreeing": round(share, 3), "titles": spelling}
+        for row in np.random.default_rng(0).permutation(index.ntotal).tolist():
+            if (passage := store.read(row)).text:
+                picked.append((row, passage))
+            if len(picked) == SAMPLE:
+                break
+    if not picked:
+        raise ConfigError("the corpus has no passage with text")
+    picked.sort(key=lambda pair: pair[0])
+    rows = np.array([row for row, _ in picked], dtype=np.int64)
+    return _Sample(index, rows, [passage for _, passage in picked], stored_vectors(index, rows))
 
 
-def _compare_flat(index: Any, rows: np.ndarray, fresh: np.ndarray) -> tuple[float, str]:
-    """The share of rows that are their passage's vector, which nothing else in the file is much nearer to."""
-    stored = np.stack([index.reconstruct(int(row)) for row in rows])
-    cosines, nearest = cosine_rows(fresh, stored), index.search(fresh, 1)[0][:, 0]
-    alike = (cosines >= ALIKE) & ((fresh * stored).sum(axis=1) >= nearest - NEARER)
-    worst = int(np.argmin(np.where(alike, 1.0, cosines)))
-    return float(alike.mean()), f"row {rows[worst]} is not what is made of its passage (cosine {cosines[worst]:.3f})"
+def _facts(file: Path, sample: _Sample) -> IndexFacts:
+    """flat for an exact fp32 index, whose vectors serve other types too; else adopted: opened as it is.
+
+    Raises ConfigError for distances between vectors that are not of length 1: they are not the cosine's order.
+    """
+    from faiss import METRIC_L2
+
+    name = type(sample.index).__name__
+    if sample.index.metric_type != METRIC_L2:
+        return IndexFacts("flat", {}) if name in ("IndexFlatIP", "IndexFlat") else IndexFacts(ADOPTED, {"class": name})
+    allowed = 0.01 if keeps_vectors(sample.index) else 0.2  # compression shortens vectors
+    if sample.stored is None or np.abs(np.linalg.norm(sample.stored, axis=1) - 1).max() > allowed:
+        raise ConfigError(f"{file} ranks by distance, and its vectors are not of length 1, so not as the cosine does;"
+                          " build the index again from the corpus")  # fmt: skip
+    return IndexFacts(ADOPTED, {"class": name, "metric": L2})
 
 
-def _compare_found(index: Any, rows: np.ndarray, fresh: np.ndarray) -> tuple[float, str]:
-    """The share of passages that find themselves among their ten best."""
-    _, found = index.search(fresh, min(10, index.ntotal))
-    share = float((found == rows[:, None]).any(axis=1).mean())
-    return share, f"only {share:.0%} of sampled passages find themselves among their ten best when encoded"
+def _check_encoder(sample: _Sample, folder: Path, spec: EncoderSpec) -> dict[str, Any]:
+    """Encodes the sampled passages again, in every spelling of the title, and looks for them in their rows.
+
+    Raises ConfigError where none is there, with the pooling or prefix that would fit.
+    """
+    agrees, share, detail, spelling = _agreement(sample, Encoder(folder, spec))
+    if not agrees:
+        raise ConfigError(f"{detail} by {spec.name} ({spec.pooling}); {_remedy(sample, folder, spec)}")
+    return {"encoded_again": len(sample.rows), "agreeing": round(share, 3), "titles": spelling}
+
+
+def _remedy(sample: _Sample, folder: Path, spec: EncoderSpec) -> str:
+    """What would make the encoder fit: tried one after another."""
+    others = {f"--pooling {mode}": {"pooling": mode} for mode in POOLINGS.values() if mode != spec.pooling}
+    others |= {f"--passage_prefix '{prefix}'": {"passage_prefix": prefix}
+               for prefix in ("", "passage: ") if prefix != spec.passage_prefix}  # fmt: skip
+    if "+" not in spec.pooling and sample.stored is not None:
+        for option, values in others.items():
+            if _agreement(sample, Encoder(folder, replace(spec, **values)))[0]:
+                return f"the encoder is right with {option}"
+    return "no other pooling fits: another encoder, prefix, length (--max_length) or corpus made the file"
+
+
+def _agreement(sample: _Sample, encoder: Encoder) -> tuple[bool, float, str, str]:
+    """Of the best spelling of titles: whether enough rows agree, their share, what is wrong, and its name."""
+    tried = [(*_compared(sample, encoder.encode_passages([spelt(passage) for passage in sample.passages])), name)
+             for name, spelt in SPELLINGS.items()]  # fmt: skip
+    return max(tried, key=lambda each: each[:2])
+
+
+def _compared(sample: _Sample, fresh: np.ndarray) -> tuple[bool, float, str]:
+    """Whether enough rows are their passage's vector (of a compressed file FOUND), their share, and what is wrong."""
+    cosines = None if sample.stored is None else _unit(fresh) @ _unit(sample.stored).T
+    if cosines is not None:
+        own = np.diagonal(cosines)
+        alike = (own >= ALIKE) & (own >= cosines.max(axis=1) - NEARER)
+        if alike.all() or keeps_vectors(sample.index):
+            worst = int(np.argmin(np.where(alike, 1.0, own)))
+            made = f"row {sample.rows[worst]} is not what is made of its passage (cosine {own[worst]:.3f})"
+            return bool(alike.all()), float(alike.mean()), made
+    if cosines is not None and not np.allclose(np.linalg.norm(fresh, axis=1), 1, atol=0.01):
+        found = cosines.argmax(axis=1) == np.arange(len(fresh))
+    else:
+        rows = sample.index.search(fresh, min(10, sample.index.ntotal))[1]
+        found = (rows == sample.rows[:, None]).any(axis=1)
+    share = float(found.mean())
+    said = f"only {share:.0%} of sampled passages find themselves among their ten best when encoded"
+    return share >= FOUND, share, said
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 def main(argv: list[str]) -> int:

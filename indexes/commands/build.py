@@ -48,7 +48,7 @@ from indexes.vectors.recall import make_probe
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say
 from steprag.console.terminal import guarded
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import existing, read_json, write_json
 from steprag.records.sealed import check_files
@@ -153,10 +153,15 @@ def _existing(out: Path, wanted: dict[str, Any]) -> IndexManifest | None:
 
 
 def _check_giver(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], remedy: str) -> None:
-    """Raises ConfigError where the folder's vectors are not those that are wanted."""
-    for part in ("corpus", "encoder"):
-        if manifest.identity.get(part) != wanted[part]:
-            raise ConfigError(f"{folder} holds an index of another {part}; {remedy}")
+    """Raises ConfigError where the folder's vectors are not those that are wanted. Queries' prefixes are in none."""
+    if manifest.identity.get("corpus") != wanted["corpus"]:
+        raise ConfigError(f"{folder} holds an index of another corpus; {remedy}")
+    made = manifest.identity.get("encoder", {})
+    differing = next((key for key, value in wanted["encoder"].items()
+                      if key != "query_prefix" and made.get(key) != value), None)  # fmt: skip
+    if differing is not None:
+        raise ConfigError(f"{folder} holds an index of another encoder ({differing}: {quoted(made.get(differing))}, not"
+                          f" {quoted(wanted['encoder'][differing])}); {remedy}")  # fmt: skip
     for key, plain in PLAIN.items():
         here, asked = (facts["parameters"].get(key, plain) for facts in (manifest.identity["index"], wanted["index"]))
         if here != asked:

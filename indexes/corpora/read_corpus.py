@@ -73,14 +73,15 @@ class _Skipping:
             raise DataError(*self.first[0], remedy=remedy)
 
 
-def take_in(source: Source, folder: Path, max_skipped: float) -> Intake:
+def take_in(source: Source, folder: Path, max_skipped: float, *, keep_empty: bool = False) -> Intake:
     """Writes the passage store into `folder`, and `skipped.jsonl` where something was left out.
 
+    `keep_empty`: a line without text stays, as a passage without words, for what counts rows by the corpus's lines.
     Raises DataError where more than the share `max_skipped` of the lines is no passage, or where none is.
     """
     with (folder / SKIPPED).open("wb") as listed, tempfile.TemporaryDirectory(prefix=".ids.", dir=folder) as shares:
         skipping = _Skipping(listed, max_skipped)
-        rows = write_passages(folder, _passages(source, skipping, Path(shares)))
+        rows = write_passages(folder, _passages(source, skipping, Path(shares), keep_empty))
         duplicates = _duplicates(folder, Path(shares))
         with PassageStore(folder) as store:
             for entry in duplicates:
@@ -101,11 +102,13 @@ def take_in(source: Source, folder: Path, max_skipped: float) -> Intake:
     return Intake(rows, dict(skipping.counts))
 
 
-def _passages(source: Source, skipping: _Skipping, shares: Path) -> Iterator[Passage]:
+def _passages(source: Source, skipping: _Skipping, shares: Path, keep_empty: bool) -> Iterator[Passage]:
     buffer = np.empty(_BUFFER, dtype=_SEEN)
     rows, filled = 0, 0
     with Progress("corpus", None, "passages") as progress:
         for file, line, value in source.items():
+            if keep_empty and isinstance(value, Problem) and value.kind == "empty":
+                value = Passage(f"{source.place(file, line)} without text", "", "")
             if isinstance(value, Problem):
                 skipping.add(source.place(file, line), value)
                 if skipping.counts.total() >= EARLY:

@@ -18,7 +18,7 @@ import numpy as np
 
 from indexes.encoding.encoders import EncoderSpec
 from indexes.encoding.runtimes import Backend, check_backend, give_over
-from steprag.engines.pretrained import loading
+from steprag.engines.pretrained import check_complete, loading
 from steprag.engines.threads import one_load, spin_briefly
 from steprag.errors import ConfigError, RetrieverError
 
@@ -57,7 +57,9 @@ class Encoder:
             with one_load():
                 kwargs = {"use_safetensors": True, "dtype": getattr(torch, weights)}
                 self._model = _loaded(folder, spec, device, kwargs)
+            check_complete(self._model[0].model, folder, unread="pooler")
             self._model.max_seq_length = spec.max_length
+            _pad_behind(self._model.tokenizer)
             if dtype == "int8":
                 _to_int8(self._model)
             if backend != "torch":
@@ -69,7 +71,8 @@ class Encoder:
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         """(len(texts), dimension) float32, rows of length 1 where the spec says so."""
         # Small batches suit a CPU: little padding, and the activations stay in its cache.
-        return self._encode(texts, self.spec.query_prefix, batch_size=256 if self._gpu else 16)
+        how = self._model.encode_query
+        return self._encode(how, texts, self.spec.query_prefix, batch_size=256 if self._gpu else 16)
 
     def encode_passages(
         self, texts: Sequence[str], *, batch_tokens: int | None = None, progress: Callable[[int], None] | None = None
@@ -100,7 +103,8 @@ class Encoder:
         lengths = [len(text) // 3 + 1 for text in texts] if tokens is None else [len(ids) for ids in tokens]
         for rows in batches(lengths, most):
             if tokens is None:
-                vectors[rows] = self._encode([texts[row] for row in rows], self._prompt, batch_size=len(rows))
+                asked = [texts[row] for row in rows]
+                vectors[rows] = self._encode(self._model.encode_document, asked, self._prompt, batch_size=len(rows))
             else:
                 vectors[rows] = self._forward([tokens[row] for row in rows])
             if progress:
@@ -114,14 +118,14 @@ class Encoder:
         with torch.inference_mode(), self._within():
             batch = tokenizer.pad({"input_ids": tokens}, padding=True, return_tensors="pt")
             features = {key: values.to(self.device, non_blocking=True) for key, values in batch.items()}
-            found = self._model(features)["sentence_embedding"].float()
+            found = self._model(features)["sentence_embedding"].float()[:, : self._model.truncate_dim]
             if self.spec.normalise:
                 found = torch.nn.functional.normalize(found, dim=1)
             return self._checked(found.cpu().numpy())
 
-    def _encode(self, texts: Sequence[str], prefix: str, batch_size: int) -> np.ndarray:
+    def _encode(self, how: Callable[..., Any], texts: Sequence[str], prefix: str, batch_size: int) -> np.ndarray:
         with self._within():
-            vectors = self._model.encode(
+            vectors = how(
                 list(texts),
                 prompt=prefix,
                 batch_size=batch_size,
@@ -171,21 +175,41 @@ def batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
         yield batch
 
 
+TEXT_ALONE = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+"""A plain folder's texts are read as they are, also where its tokenizer has a chat template."""
+
+
 def _loaded(folder: Path, spec: EncoderSpec, device: str, model_kwargs: dict[str, Any]) -> Any:
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.base.modules import Normalize, Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling
 
+    modes: Any = tuple(spec.pooling.split("+"))
     if not (folder / "modules.json").is_file():  # a plain transformers folder: the spec says how to pool
-        transformer = Transformer(str(folder), model_kwargs={**model_kwargs, "local_files_only": True})
-        pooling: Any = Pooling(spec.dimension, _modes(spec.pooling))
+        transformer = Transformer(
+            str(folder), model_kwargs={**model_kwargs, "local_files_only": True},
+            modality_config=TEXT_ALONE, module_output_name="token_embeddings",  # pyright: ignore[reportArgumentType]
+        )  # fmt: skip
+        pooling: Any = Pooling(spec.dimension // len(modes), modes)
         return SentenceTransformer(modules=[transformer, pooling], device=device)
     model = SentenceTransformer(
         str(folder), device=device, trust_remote_code=False, local_files_only=True, model_kwargs=model_kwargs
     )
     pooling = next(module for module in model if isinstance(module, Pooling))
-    pooling.pooling_mode = _modes(spec.pooling)
+    pooling.pooling_mode = modes
+    if not spec.normalise:
+        for place in [place for place, module in enumerate(model) if isinstance(module, Normalize)][::-1]:
+            del model[place]
     return model
+
+
+def _pad_behind(tokenizer: Any) -> None:
+    """Padding before a text would move its places in models that count them; pooling finds the last token anyway.
+
+    Tokenizers of language models may have no token for it; which one it is makes no difference behind the mask.
+    """
+    tokenizer.padding_side = "right"
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
 
 
 def _to_int8(model: Any) -> None:
@@ -199,17 +223,14 @@ def _to_int8(model: Any) -> None:
         quantize_dynamic(model, {torch.nn.Linear: per_channel_dynamic_qconfig}, inplace=True)  # pyright: ignore
 
 
-def _modes(pooling: str) -> Any:
-    """The spec's word as sentence-transformers has it: one mode, or several whose vectors are joined."""
-    return pooling if "+" not in pooling else tuple(pooling.split("+"))
-
-
 def _takes_tokens(model: Any, prefix: str) -> bool:
     """Whether token ids are all that the model wants; else `encode` of sentence-transformers does the work."""
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     if not isinstance(model[0], Transformer) or getattr(model[0], "do_lower_case", False):
+        return False
+    if "message" in model[0].modalities:
         return False
     pooling = next((module for module in model if isinstance(module, Pooling)), None)
     return pooling is not None and (pooling.include_prompt or not prefix)

@@ -1,18 +1,19 @@
 """Encoders: which model turns text into vectors, how it pools, and what stands before queries and passages.
 
-The facts come from the model's own sentence-transformers files; `FAMILIES` adds what these leave out. Nothing is
-guessed: a folder of unknown pooling is refused until the pooling is given. Weights are read as safetensors only and no
-code of a model is run. `indexes.encoding.embed` loads the model itself.
+The facts come from the model's own sentence-transformers files; `indexes.encoding.families` adds what these leave out.
+A folder of unknown pooling is refused until the pooling is given. Weights are read as safetensors only and no code of a
+model is run. `indexes.encoding.embed` loads the model itself.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from indexes.encoding.families import Family, family_of, model_names, prompts_taken
+from steprag.console.progress import say
 from steprag.engines.models import embedded_encoder
 from steprag.engines.pretrained import HUB_ID, fetched
 from steprag.errors import ConfigError, quoted
@@ -31,22 +32,20 @@ NAMES = {
 }
 """Short names of models on the hub; `minilm` is the embedded one."""
 
-_BGE = "Represent this sentence for searching relevant passages: "
-FAMILIES = (
-    (re.compile(r"bge-(small|base|large)-en"), "cls", _BGE, ""),
-    (re.compile(r"(^|[-/_])bge-m3"), "cls", "", ""),
-    (re.compile(r"(^|[-/_])(multilingual-)?e5-(small|base|large)(?!.*instruct)"), "mean", "query: ", "passage: "),
-    (re.compile(r"snowflake-arctic-embed-(xs|s|m|l)($|-v1)"), "cls", _BGE, ""),
-    (re.compile(r"mxbai-embed-large"), "cls", _BGE, ""),
-    (re.compile(r"nomic-embed-text"), "mean", "search_query: ", "search_document: "),
-    (re.compile(r"(^|[-/_])gte-(small|base|large)($|[-/_ ])"), "mean", "", ""),
-    (re.compile(r"contriever"), "mean", "", ""),
-    (re.compile(r"minilm|mpnet-base"), "mean", "", ""),
-)
-"""(pattern of the model's name, pooling, query prefix, passage prefix), as the models' cards give them. The pooling is
-used only where the folder does not say it itself."""
-
-_HUB_FILES = ["*.json", "*.txt", "*.model", "model*.safetensors", "*_Pooling/*", "*_Dense/*.safetensors"]
+POOLINGS = {
+    "cls_token": "cls", "max_tokens": "max", "mean_tokens": "mean", "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "weightedmean_tokens": "weightedmean", "lasttoken": "lasttoken",
+}  # fmt: skip
+"""sentence-transformers' modes by the end of their older keys (`pooling_mode_cls_token`). Where several are on, their
+vectors are joined in this order.
+"""
+_WIDTH = ("hidden_size", "d_model", "dim", "n_embd", "emb_dim")
+"""What architectures call the dimension of a token's vector."""
+_FROM_PADDING = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer", "data2vec-text"}
+"""Architectures that count positions from behind their padding token's id: so many of them are never used."""
+_HUB_FILES = [
+    "*.json", "*.txt", "*.model", "*.jinja", "model*.safetensors", "0_*/*.safetensors", "*_Dense/*.safetensors",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,8 @@ class EncoderSpec:
     """What decides a vector. Vectors of two encoders can be compared only where the specs are equal but for `name`.
 
     `max_length` in tokens; longer text is cut. `weight_hash`: SHA-256 of the safetensors file (of all their hashes
-    where there are several). `revision`: the hub's commit where it is known.
+    where there are several). `revision`: the hub's commit where it is known. `untaken`: names of the folder's prompts
+    that stand before neither queries nor passages, joined by commas.
     """
 
     name: str
@@ -66,16 +66,22 @@ class EncoderSpec:
     max_length: int
     dimension: int
     revision: str | None = None
+    untaken: str = ""
 
     @property
     def dense(self) -> bool:
         """Whether there are vectors at all."""
         return self.dimension > 0
 
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """What decides a vector, by field."""
+        return {key: value for key, value in vars(self).items() if key not in ("name", "revision", "untaken")}
+
 
 NO_ENCODER = EncoderSpec(NONE, "", NONE, False, "", "", 0, 0)
 
-COMPARED = ("weight_hash", "dimension", "pooling", "normalise", "query_prefix", "passage_prefix", "max_length")
+COMPARED = ("weight_hash", "dimension", "pooling", "query_prefix", "passage_prefix", "max_length")
 """Fields that must agree between build and search, in the order in which differences are reported."""
 
 
@@ -116,63 +122,114 @@ def read_spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:
 
 
 def _spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:
-    if not (folder / "config.json").is_file():
+    modules = _modules(folder)
+    root = modules[0][1] if modules else folder
+    if not (root / "config.json").is_file():
         raise ConfigError(f"{folder} is no encoder: it has no config.json")
-    config = _json(folder / "config.json")
-    family = _family(name, folder)
-    query_prefix, passage_prefix = _prefixes(family, folder)
-    pooling, dimension = _pooling(folder, config, family[0] if family else None)
+    config = model_config(root)
+    family = family_of(NAMES.get(name, name), str(folder), str(config.get("_name_or_path", "")))
+    said = _json(folder / "config_sentence_transformers.json", {})
+    taken, untaken = prompts_taken(said)
+    prefixes = Family("", taken.get("query", ""), taken.get("passage", "")) if taken else family or Family("")
+    given = overrides.pooling or ("" if modules or not family else family.pooling)
+    width = int(next((config[key] for key in _WIDTH if key in config), 0))
+    pooling, dimension = _pooling(folder, modules, given, width)
+    truncated = said.get("truncate_dim") if modules else None
+    unit = said.get("similarity_fn_name") != "dot" or "Normalize" in dict(modules)
     return EncoderSpec(
         name=name if name == EMBEDDED or name in NAMES or not Path(name).expanduser().is_dir() else str(folder),
         weight_hash=_weight_hash(folder),
-        pooling=overrides.pooling or pooling or _unknown_pooling(folder),
-        normalise=True if overrides.normalise is None else overrides.normalise,
-        query_prefix=query_prefix if overrides.query_prefix is None else overrides.query_prefix,
-        passage_prefix=passage_prefix if overrides.passage_prefix is None else overrides.passage_prefix,
-        max_length=overrides.max_length or _longest(folder, config),
-        dimension=dimension,
+        pooling=pooling,
+        normalise=unit if overrides.normalise is None else overrides.normalise,
+        query_prefix=prefixes.query if overrides.query_prefix is None else overrides.query_prefix,
+        passage_prefix=prefixes.passage if overrides.passage_prefix is None else overrides.passage_prefix,
+        max_length=overrides.max_length or _longest(root, config),
+        dimension=min(dimension, truncated or dimension),
         revision=folder.name if folder.parent.name == "snapshots" else None,
+        untaken=", ".join(untaken),
     )
+
+
+def model_config(folder: Path) -> dict[str, Any]:
+    """`config.json`, with what a model of text and images says of its text. Raises ConfigError for a model that needs
+    Python code of its own: classes that transformers has under the same names do without it.
+    """
+    config = _json(folder / "config.json")
+    read = ("AutoConfig", "AutoModel", "AutoModelForSequenceClassification")
+    if classes := [str(each) for key, each in (config.get("auto_map") or {}).items() if key in read]:
+        import transformers
+
+        foreign = [each for each in classes if not hasattr(transformers, each.rpartition(".")[2])]
+        if foreign:
+            raise ConfigError(f"{folder} needs Python code of its own ({foreign[0]}), and StepRAG runs no code that"
+                              " comes with a model; choose another")  # fmt: skip
+    return {**config, **(config.get("text_config") or {})}
 
 
 def _longest(folder: Path, config: dict[str, Any]) -> int:
     """Tokens of a text that the model reads: old folders say it themselves, newer ones in the tokenizer's file."""
-    if longest := _json(folder / "sentence_bert_config.json", {}).get("max_seq_length"):
-        return int(longest)
+    for own in sorted(folder.glob("sentence_*_config.json")):
+        if longest := _json(own).get("max_seq_length"):
+            return int(longest)
     tokenizer = _json(folder / "tokenizer_config.json", {}).get("model_max_length")
-    bounds = [int(bound) for bound in (tokenizer, config.get("max_position_embeddings")) if bound]
-    if not bounds:
+    positions = config.get("max_position_embeddings") or config.get("n_positions") or 0
+    if config.get("model_type") in _FROM_PADDING:
+        positions -= config.get("pad_token_id", 1) + 1
+    bounds = [int(bound) for bound in (tokenizer, positions) if bound and bound != -1]
+    if not bounds or min(bounds) < 1:
         raise ConfigError(f"{folder} does not say how many tokens the model reads; give --max_length")
     return min(bounds)
 
 
-def _modules(folder: Path) -> dict[str, str]:
-    """Class name → sub-folder of every module in `modules.json`; empty where a plain transformers folder has none."""
+def _modules(folder: Path) -> list[tuple[str, Path]]:
+    """Class name and folder of every module, in order; none where a plain transformers folder lists none."""
     if not (folder / "modules.json").is_file():
-        return {}
+        return []
     entries = _json(folder / "modules.json")
     foreign = [entry["type"] for entry in entries if not entry["type"].startswith("sentence_transformers.")]
     if foreign:
         raise ConfigError(f"{folder}/modules.json asks for code of its own ({foreign[0]}), which is never run")
-    modules = {entry["type"].rsplit(".", 1)[-1]: entry["path"] for entry in entries}
-    if "Pooling" not in modules:
-        raise ConfigError(f"{folder}/modules.json names no Pooling module, so it gives no vector for a text")
+    modules = [(str(entry["type"]).rsplit(".", 1)[-1], folder / entry["path"]) for entry in entries]
+    if "Pooling" not in dict(modules):
+        raise ConfigError(f"{folder}/modules.json names no Pooling module; encoders without one are not read")
+    for _, path in modules[1:]:
+        if (path / "pytorch_model.bin").is_file() and not (path / "model.safetensors").is_file():
+            raise ConfigError(f"{path} holds no safetensors weights; pickled weights are never loaded")
     return modules
 
 
-def _pooling(folder: Path, model: dict[str, Any], family: str | None) -> tuple[str | None, int]:
-    """Mode of the pooling, None where no file names it, and dimension of the vectors."""
-    modules = _modules(folder)
-    if not modules:
-        return family, int(model["hidden_size"])
-    config = _json(folder / modules["Pooling"] / "config.json")
-    legacy = [key.removeprefix("pooling_mode_").removesuffix("_tokens")
-              for key, value in config.items() if key.startswith("pooling_mode_") and value]  # fmt: skip
-    mode = config.get("pooling_mode") or "+".join(legacy) or "mean"
-    dimension = config.get("embedding_dimension") or config.get("word_embedding_dimension") or model["hidden_size"]
-    if "Dense" in modules:
-        dimension = _json(folder / modules["Dense"] / "config.json")["out_features"]
-    return mode if isinstance(mode, str) else "+".join(mode), int(dimension)
+def _pooling(folder: Path, modules: list[tuple[str, Path]], given: str, width: int) -> tuple[str, int]:
+    """Mode of the pooling, as `given` or as the folder says, several joined by +; and dimension of the vectors."""
+    pooling = "" if modules else checked_pooling(given or _unknown_pooling(folder))
+    width *= pooling.count("+") + 1
+    for kind, path in modules:
+        config = _json(path / "config.json", {})
+        if kind == "Pooling":
+            pooling = checked_pooling(given or _mode(config))
+            width = int(config.get("embedding_dimension") or config.get("word_embedding_dimension") or width)
+            width *= pooling.count("+") + 1
+        elif kind == "Dense":
+            width = int(config["out_features"])
+    if not width:
+        raise ConfigError(f"{folder} does not say how long its vectors are; its config.json has none of {_WIDTH}")
+    return pooling, width
+
+
+def _mode(config: dict[str, Any]) -> str:
+    """The mode that a Pooling module's file names, in the newer key or in the older ones."""
+    older = [mode for key, mode in POOLINGS.items() if config.get(f"pooling_mode_{key}")] or ["mean"]
+    newer = config.get("pooling_mode", older)
+    return newer if isinstance(newer, str) else "+".join(newer)
+
+
+def checked_pooling(pooling: str) -> str:
+    """Modes of sentence-transformers, joined by +, in their newer names. Raises ConfigError for any other word."""
+    modes = [POOLINGS.get(mode, mode) for mode in pooling.split("+")]
+    unknown = [mode for mode in modes if mode not in POOLINGS.values()]
+    if unknown:
+        known = ", ".join(POOLINGS.values())
+        raise ConfigError(f"pooling {quoted(unknown[0])} is not known; give one of {known}, or several joined by +")
+    return "+".join(modes)
 
 
 def _unknown_pooling(folder: Path) -> str:
@@ -180,21 +237,15 @@ def _unknown_pooling(folder: Path) -> str:
                       " give --pooling cls or --pooling mean, as its card says")  # fmt: skip
 
 
-def _family(name: str, folder: Path) -> tuple[str, str, str] | None:
-    """Pooling, query prefix and passage prefix of the family that the model's name belongs to."""
-    known_as = " ".join((NAMES.get(name, name), str(_json(folder / "config.json").get("_name_or_path", "")))).lower()
-    matching = (facts for pattern, *facts in FAMILIES if pattern.search(known_as))
-    pooling, query_prefix, passage_prefix = next(matching, ("", "", ""))
-    return (pooling, query_prefix, passage_prefix) if pooling else None
-
-
-def _prefixes(family: tuple[str, str, str] | None, folder: Path) -> tuple[str, str]:
-    """Query and passage prefix: the model's own prompts where its files have them, else its family's, else none."""
-    prompts = _json(folder / "config_sentence_transformers.json", {}).get("prompts") or {}
-    passage = next((prompts[key] for key in ("document", "passage", "corpus") if prompts.get(key)), "")
-    if prompts.get("query") or passage:
-        return prompts.get("query") or "", passage
-    return family[1:] if family else ("", "")
+def describe(spec: EncoderSpec) -> None:
+    """Says what decides the vectors, and warns: of prompts that are not taken, of an instruction that is missing."""
+    length = "length 1" if spec.normalise else "their own length"
+    say(f"index: encoder {spec.name}: pooling {spec.pooling}, vectors of {length}, before queries"
+        f" {spec.query_prefix!r}, before passages {spec.passage_prefix!r}")  # fmt: skip
+    if spec.untaken:
+        say(f"index: its prompts {spec.untaken} are not taken; --query_prefix and --passage_prefix give others")
+    if not spec.query_prefix and any("instruct" in name for name in model_names(spec.name)):
+        say("index: it is an instruct model and gets no instruction; give --query_prefix as its card says")
 
 
 def _weight_hash(folder: Path) -> str:
@@ -217,13 +268,13 @@ def _json(path: Path, default: Any = None) -> Any:
 def encoder_here(spec: EncoderSpec, given: dict[str, Any]) -> Path:
     """The folder of the encoder that made an index, found on this machine and compared with `spec`.
 
-    `given` is the configuration of the build: what it set against the model's files holds here too. Raises
-    ConfigError with what differs.
+    `given` is the configuration of the build: what it set against the model's files holds here too. An index without a
+    prefix keeps none, though this version may know one. Raises ConfigError with what differs.
     """
     folder = find_encoder(spec.name)
     keys = Overrides.__dataclass_fields__
     here = read_spec(spec.name, folder, Overrides(**{key: given[key] for key in keys if key in given}))
-    differing = next((key for key in COMPARED if getattr(here, key) != getattr(spec, key)), None)
+    differing = next((key for key in COMPARED if getattr(spec, key) not in ("", getattr(here, key))), None)
     if differing is not None:
         raise ConfigError(f"encoder {spec.name} is not the one that made the index ({differing}:"
                           f" {quoted(getattr(here, differing))}, not {quoted(getattr(spec, differing))});"

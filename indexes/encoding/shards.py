@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from indexes.encoding.embed import Dtype, Encoder, Tokens
-from indexes.encoding.encoders import EncoderSpec
+from indexes.encoding.encoders import EncoderSpec, describe
 from indexes.encoding.runtimes import Backend
 from indexes.rows.passage_store import PassageStore
 from indexes.rows.vector_file import MARKS, VECTORS, VectorFile
@@ -83,6 +83,7 @@ def encode_shards(work: Work, devices: list[str], slots: int = 0) -> int:
         say(f"index: {len(done)} of {work.shards} shards are encoded already")
     if missing:
         say(f"index: {work.rows} passages, loading encoder {work.spec.name}")
+        describe(work.spec)
         run = partial(_on_ray, slots) if slots else _here if len(devices) == 1 else _in_processes
         with (
             Progress("encode", work.rows, "passages", ready) as progress,

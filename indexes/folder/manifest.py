@@ -80,8 +80,7 @@ class IndexManifest:
 
 def identity(corpus_sha256: str, encoder: EncoderSpec, index: IndexFacts) -> dict[str, Any]:
     """The facts that decide the result of a build; the place of the encoder is none of them."""
-    kept = {key: value for key, value in dataclasses.asdict(encoder).items() if key not in ("name", "revision")}
-    return {"corpus": corpus_sha256, "encoder": kept, "index": dataclasses.asdict(index)}
+    return {"corpus": corpus_sha256, "encoder": encoder.decisive, "index": dataclasses.asdict(index)}
 
 
 def fingerprint(encoder: EncoderSpec, index: IndexFacts, passages_sha256: str) -> str:

@@ -221,14 +221,19 @@ def shown(built: Built, *, as_json: bool) -> str:
     """What `index build` and `index adopt` print: the index, what decides its results, what was measured, its bytes
     without add-ons.
     """
-    manifest, there = built.manifest, add_ons(built.path)
+    manifest, there, encoder = built.manifest, add_ons(built.path), built.manifest.encoder
     report = {
         "index": str(built.path),
         "reused": built.reused,
         "passages": manifest.corpus.rows,
         "skipped": sum(manifest.corpus.skipped.values()),
-        "encoder": manifest.encoder.name,
-        "dimension": manifest.encoder.dimension,
+        "encoder": encoder.name,
+        "dimension": encoder.dimension,
+        "pooling": encoder.pooling,
+        "normalise": encoder.normalise,
+        "query_prefix": encoder.query_prefix,
+        "passage_prefix": encoder.passage_prefix,
+        "prompts_not_taken": encoder.untaken,
         "fingerprint": manifest.fingerprint,
         "seconds": manifest.seconds,
         **dataclasses.asdict(manifest.index),
@@ -237,4 +242,7 @@ def shown(built: Built, *, as_json: bool) -> str:
         "bm25": "bm25" in there,
         "links": "links" in there,
     }
-    return dump_line(report) + "\n" if as_json else "".join(f"{key:<16} {value}\n" for key, value in report.items())
+    if as_json:
+        return dump_line(report) + "\n"
+    prefixes = {key: repr(value) for key, value in report.items() if key.endswith("_prefix")}  # they may break lines
+    return "".join(f"{key:<17} {value}\n" for key, value in (report | prefixes).items())

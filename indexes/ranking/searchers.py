@@ -1,18 +1,12 @@
-"""Searchers over others and over vectors: dense, fused, and read again by an optional cross-encoder.
-
-The cross-encoder reads query and passage together and orders the first candidates anew. It is one of
-sentence-transformers' (ms-marco-MiniLM, bge-reranker); weights are safetensors only and no code of a model is run.
-"""
+"""Searchers over others and over vectors: dense, fused, and read again by an optional cross-encoder."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from indexes.encoding.encoders import find_encoder
 from indexes.ranking.rankings import (
     POOL,
     RRF_K,
@@ -28,10 +22,6 @@ from indexes.ranking.rankings import (
     unit,
 )
 from indexes.rows.passage_store import PassageStore
-from steprag.engines.pretrained import loading
-from steprag.engines.threads import one_load
-from steprag.errors import ConfigError
-from steprag.records.jsonl import file_hash
 
 
 class DenseSearcher:
@@ -122,39 +112,6 @@ class PairScorer(Protocol):
     def score(self, query: str, texts: Sequence[str]) -> np.ndarray:
         """(len(texts),) scores, greater is better."""
         ...
-
-
-class CrossEncoder:
-    """A sentence-transformers cross-encoder with one output."""
-
-    def __init__(self, name: str, *, device: str = "cpu") -> None:
-        """Finds the model. Raises ConfigError where it is not there or holds no safetensors."""
-        self._folder, self._device = find_encoder(name), device
-        files = sorted(self._folder.rglob("*.safetensors"))
-        if not files:
-            raise ConfigError(f"{self._folder} holds no safetensors weights; pickled weights are never loaded")
-        self.hash = hashlib.sha256("".join(file_hash(file) for file in files).encode()).hexdigest()
-
-    def load(self) -> None:
-        """Loads safetensors weights from this machine alone; no code of the model's is run."""
-        with one_load(), loading(self._folder):
-            import torch
-            from sentence_transformers import CrossEncoder as Model
-
-            self._model = Model(
-                str(self._folder),
-                num_labels=1,
-                device=None if self._device == "auto" else self._device,
-                activation_fn=torch.nn.Identity(),  # a sigmoid would make ties of good passages
-                trust_remote_code=False,
-                local_files_only=True,
-                model_kwargs={"use_safetensors": True},
-            )
-
-    def score(self, query: str, texts: Sequence[str]) -> np.ndarray:
-        """(len(texts),) logits, not squeezed to 0…1; greater is better."""
-        pairs = [(query, text) for text in texts]
-        return np.asarray(self._model.predict(pairs, show_progress_bar=False, convert_to_numpy=True))
 
 
 class RerankedSearcher:

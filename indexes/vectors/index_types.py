@@ -20,6 +20,7 @@ from pydantic import Field
 from indexes.folder.manifest import INDEX, IndexFacts
 from indexes.ranking.rankings import VectorIndex
 from indexes.rows.vector_file import VECTORS, VectorFile, no_room
+from indexes.vectors.adopted import L2, Cosines
 from indexes.vectors.recall import Measured, Probe, measure
 from steprag.config.sections import Positive, Section
 from steprag.console.progress import say
@@ -135,7 +136,8 @@ class Rescored:
 def open_index(folder: Path, facts: IndexFacts, rows: int, dimension: int) -> VectorIndex:
     """The index of a folder, memory-mapped wherever FAISS can. Raises DataError where a file is not that index."""
     if facts.type == ADOPTED:
-        return read_faiss(folder / INDEX, dimension)
+        index = read_faiss(folder / INDEX, dimension)
+        return Cosines(index) if facts.parameters.get("metric") == L2 else index
     if facts.type not in TYPES:
         raise ConfigError(f"{folder} holds an index of type {quoted(facts.type)}, which this version does not know")
     kind = TYPES[facts.type]
@@ -151,8 +153,9 @@ def open_index(folder: Path, facts: IndexFacts, rows: int, dimension: int) -> Ve
     return Rescored(index, VectorFile(folder / VECTORS, rows, dimension), facts.parameters["rescore"])
 
 
-def read_faiss(path: Path, dimension: int) -> Any:
-    """A FAISS file, mapped into memory: other processes share its pages. Raises DataError.
+def read_faiss(path: Path, dimension: int | None) -> Any:
+    """A FAISS file, mapped into memory: other processes share its pages. Raises DataError, also for a `dimension` other
+    than the manifest's.
 
     The map is ours: FAISS's own (`IO_FLAG_MMAP_IFC`, 1.15) crashes where a file ends within a number.
     """
@@ -163,7 +166,7 @@ def read_faiss(path: Path, dimension: int) -> Any:
     except (RuntimeError, MemoryError, ValueError):  # FAISS's own message is a page of C++; an empty file has no map
         raise DataError(path, "is no FAISS index", remedy="build the index again") from None
     faiss.add_to_referenced_objects(index, mapped)
-    if index.d != dimension:
+    if dimension is not None and index.d != dimension:
         problem = f"has {index.d} dimensions, the manifest says {dimension}"
         raise DataError(path, problem, remedy="build the index again")
     return index

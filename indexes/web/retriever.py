@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -75,12 +76,12 @@ class EncoderRanker:
     def __init__(self, name: str | None = None, manifest: IndexManifest | None = None) -> None:
         """By an encoder's name, else by that of an index, else by the embedded one. Raises ConfigError."""
         if name is None and manifest is not None and manifest.encoder.dense:
-            self._spec, self._folder = manifest.encoder, encoder_here(manifest.encoder, manifest.config)
+            spec, self._folder = manifest.encoder, encoder_here(manifest.encoder, manifest.config)
         else:
             self._folder = find_encoder(name or EMBEDDED)
-            self._spec = read_spec(name or EMBEDDED, self._folder, Overrides())
-        decides = [value for key, value in vars(self._spec).items() if key not in ("name", "revision")]
-        self.fingerprint = named("cosine", *decides)
+            spec = read_spec(name or EMBEDDED, self._folder, Overrides())
+        self._spec = replace(spec, normalise=True)
+        self.fingerprint = named("cosine", *self._spec.decisive.values())
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ranker")
         self._encoder: Future[Encoder] | None = None
 

@@ -52,6 +52,19 @@ def _is_missing(module: str) -> bool:
     return package != "" and importlib.util.find_spec(package) is None
 
 
+def check_complete(model: Any, source: object, unread: str | None = None) -> None:
+    """Raises ConfigError where the files lack weights of a loaded transformers model, which it then makes up at random.
+
+    `unread`: a part of the names of weights that nobody reads.
+    """
+    weights = dict(model.named_parameters())
+    made_up = [name for name, weight in weights.items() if not getattr(weight, "_is_hf_initialized", False)]
+    lacking = [name for name in made_up if unread is None or unread not in name]
+    if lacking and len(made_up) < len(weights):  # all: this version of transformers marks none
+        raise ConfigError(f"{source} lacks {len(lacking)} weights of its architecture ({lacking[0]}, …): it needs code"
+                          " of its own, or is not whole; give another model or copy it again")  # fmt: skip
+
+
 @contextmanager
 def asking_the_hub(what: str, remedy: str) -> Iterator[None]:
     """Turns an error of the hub's client into a ConfigError of one line about `what`."""
