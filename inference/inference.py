@@ -34,7 +34,6 @@ from steprag.agent.retriever import PLACES
 from steprag.agent.rollout import Choose
 from steprag.batch.database import absorb_slots
 from steprag.batch.journal import Journal
-from steprag.batch.journalled import SCORE
 from steprag.batch.merge import Merging
 from steprag.batch.results import ResultKind, Results
 from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
@@ -51,7 +50,7 @@ from steprag.batch.worklist import (
 from steprag.config.load import index_of, parse_arguments
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, RequestError
-from steprag.policy.budget import Spending
+from steprag.policy.budget import Spending, prices_of
 from steprag.policy.protocols import Policy
 from steprag.records.inputs import ids_identity, read_questions
 from steprag.runs.run import Run, open_run
@@ -164,7 +163,7 @@ async def answer_all(
     """
     predictions = Results(run.path / "predictions.jsonl", PREDICTIONS)
     todo = unfinished(questions, predictions)
-    spending = Spending(config.budget, {"policy": config.policy.price, SCORE: config.policy.price})
+    spending = Spending(config.budget, prices_of(config.policy))
     if not todo:
         predictions.put_in_order(question.id for question in questions)
         return predictions

@@ -395,6 +395,12 @@ def test_a_plan_from_a_few_questions_foretells_the_run(
     assert took["calls"]["off"] == pytest.approx(spent["calls"] / calls["amount"] - 1)
     assert main(["plan", "--questions", str(questions), "--like", str(some), "--episode.depth", "5"]) == 2
     assert "another episode.* configuration" in capsys.readouterr().err
+    assert report["dollars_at_most"] > spent["usd"]
+    served = ("--policy.base_url", endpoint.url)
+    assert main(["plan", "--questions", str(questions), "--like", str(some), *served]) == 0
+    said = capsys.readouterr().out
+    assert "dollars, at most   no price given" in said
+    assert "dollars               no price given" in said
 
 
 def test_a_night_between_two_starts_is_no_time_at_work(

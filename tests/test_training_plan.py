@@ -13,7 +13,7 @@ from steprag.config.load import load_config
 from steprag.console.terminal import guarded
 from steprag.engines.models import ModelFiles
 from tests.training_parts import make_qwen2, train
-from training.checks import Device, gpus
+from training.machine import Device, gpus
 from training.config import TrainConfig
 from training.plan import GIB, PUBLISHED, RECIPES, main, memory, shape_of
 

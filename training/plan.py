@@ -24,8 +24,9 @@ from steprag.engines.models import ModelFiles, resolve_model
 from steprag.engines.pretrained import fetched
 from steprag.errors import ConfigError
 from steprag.records.jsonl import existing, read_json
-from training.checks import Device, check_keys, gpus, processor
+from training.checks import check_keys
 from training.config import TrainConfig
+from training.machine import Device, gpus, processor
 from training.rows import data_files, read_training
 
 RECIPES = Path(__file__).parents[1] / "configs" / "training"

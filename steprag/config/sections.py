@@ -28,9 +28,16 @@ class Section(BaseModel):
 class PriceConfig(Section):
     """Dollars a million tokens."""
 
-    prompt: float = Field(default=0.0, ge=0, description="dollars a million prompt tokens")
+    prompt: float | None = Field(
+        default=None, ge=0, description="dollars a million prompt tokens; none where completion has none: not known"
+    )
     cached: float | None = Field(default=None, ge=0, description="the same, for cached prompt tokens; none: as prompt")
-    completion: float = Field(default=0.0, ge=0, description="dollars a million completion tokens")
+    completion: float | None = Field(default=None, ge=0, description="dollars a million completion tokens")
+
+    @property
+    def known(self) -> bool:
+        """Whether a price is given, be it 0."""
+        return self.prompt is not None or self.completion is not None
 
 
 class RateConfig(Section):
@@ -109,6 +116,11 @@ class PolicyConfig(Section):
     def remote(self) -> bool:
         """Whether an endpoint that runs already serves the model; `model` is then a name there, and no file here."""
         return self.base_url is not None or self.engine in REMOTE
+
+    @property
+    def cost(self) -> PriceConfig:
+        """What its calls cost: the price that is given; nothing where the engine is started here; else not known."""
+        return self.price if self.remote or self.price.known else PriceConfig(prompt=0)
 
 
 class JudgeConfig(PolicyConfig):
