@@ -70,7 +70,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--split", help="split of a named data set [test, else dev]")
     parser.add_argument("--data_dir", metavar="DIR", help="folder of named data sets in FlashRAG's layout, not the hub")
     parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [the recipe's index]")
-    parser.add_argument("--out", required=True, metavar="RUN", help="run folder: predictions.jsonl, metrics.json")
+    parser.add_argument("--out", metavar="RUN", help="run folder: predictions.jsonl, metrics.json [runs/infer-NAME]")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
     add_shard_option(parser)
     add_ray_option(parser)
@@ -79,7 +79,8 @@ def main(argv: list[str]) -> int:
     config, index = config_of(InferConfig, given), index_of(given)
     file = chosen_file(given.questions, given.dataset_name, given.split, given.data_dir)
     share, slots = shard_of(given.shard), slots_of(given.ray)
-    run = infer(config, file, index, Path(given.out), given.dataset_name, share, slots)
+    out = Path(given.out or f"runs/infer-{given.dataset_name or file.stem}")
+    run = infer(config, file, index, out, given.dataset_name, share, slots)
     scores, failed = asyncio.run(run)
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
     return PART_DONE if failed else 0

@@ -15,7 +15,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from steprag.console.progress import say
-from steprag.engines.threads import usable_cores
+from steprag.engines.threads import usable_cores, usable_memory
 from steprag.errors import ConfigError, quoted
 from training.checks import check_keys
 from training.config import TrainConfig
@@ -159,8 +159,8 @@ def gpus() -> list[Device]:
 
 
 def processor() -> Device:
-    """This machine's cores, with all its memory."""
-    return Device(f"{usable_cores()} cores", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+    """The cores and the memory that this process may use."""
+    return Device(f"{usable_cores()} cores", usable_memory() / 2**30)
 
 
 def _visible_gpus() -> int:
