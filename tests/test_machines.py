@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
+import huggingface_hub.constants
 import pytest
 
 import indexes.commands.build
@@ -11,7 +13,10 @@ import indexes.commands.plan
 from indexes.commands.plan import encoders
 from indexes.config import IndexConfig
 from steprag.console.terminal import guarded
+from steprag.engines.pretrained import asking_the_hub
 from steprag.engines.threads import usable_memory
+from steprag.errors import ConfigError
+from steprag.net.bounded_http import BoundedClient
 
 WIKIPEDIA = ["--config", "configs/index/wikipedia.yaml"]
 
@@ -32,6 +37,51 @@ def test_a_gpu_that_is_not_here_is_told_before_the_corpus_is_read(
     argv = [*options, "--corpus", str(tmp_path / "not-there.jsonl"), "--out", str(tmp_path / "index")]
     assert guarded(indexes.commands.build.main, argv) == 2
     assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "proxy", "usable"),
+    [
+        ("HTTPS_PROXY", "http://user:word@proxy.example:3128", True),
+        ("https_proxy", "proxy.example:3128", True),
+        ("NO_PROXY", "::1,10.0.0.0/8,*.corp,,", True),
+        ("ALL_PROXY", "socks://user:word@127.0.0.1:1080", False),
+        ("HTTP_PROXY", "http://proxy.example:port", False),
+        ("HTTPS_PROXY", "ftp://proxy.example:21", False),
+    ],
+)
+def test_a_proxy_that_cannot_be_used_is_named_and_none_is_used_on_this_machine(
+    name: str, proxy: str, usable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, proxy)
+    BoundedClient("http://127.0.0.1:1/v1", seconds=1)
+    if usable:
+        BoundedClient("https://endpoint.example/v1", seconds=1)
+        return
+    with pytest.raises(ConfigError, match=rf"\${name}: .* is no proxy that can be used here; give") as refused:
+        BoundedClient("https://endpoint.example/v1", seconds=1)
+    assert "word" not in str(refused.value)
+
+
+def test_the_hub_is_not_waited_for_without_dns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the hub's client then says of its cache ends with a whole sentence."""
+    for name in ("https_proxy", "all_proxy", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("socket.getaddrinfo", no_address)
+    long = ("It is not in the cache.\nSet 'HF_HUB_OFFLINE=0' to ask for it. " * 6).strip()
+    with pytest.raises(ConfigError) as refused, asking_the_hub("model", "give its folder"):
+        assert huggingface_hub.constants.HF_HUB_OFFLINE
+        raise ValueError(long)
+    assert not huggingface_hub.constants.HF_HUB_OFFLINE
+    said = str(refused.value)
+    assert said.startswith("model: It is not in the cache. Set 'HF_HUB_OFFLINE=0' to ask for it.")
+    assert said.endswith((" cache. (give its folder)", " it. (give its folder)"))
+    assert len(said) < 400
+
+
+def no_address(*_: object) -> None:
+    raise socket.gaierror(-2, "Name or service not known")
 
 
 @pytest.mark.parametrize(
