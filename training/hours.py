@@ -1,0 +1,87 @@
+"""How long a training run takes, from arithmetic alone: an estimate, since no GPU was at hand to compare it with.
+
+A trained weight costs 6 floating-point operations a token, a frozen one 4, a second forward pass 2 more (arXiv
+2001.08361, attention left out). A device gives `SHARE` of its makers' peak.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from training.config import TrainConfig
+from training.machine import Device
+
+PEAK = {
+    "t4": 65, "l4": 121, "a10": 125, "3090": 71, "4090": 165, "a6000": 155, "l40s": 362,
+    "a100": 312, "h100": 989, "h200": 989,
+}  # fmt: skip
+"""Teraflops of dense products in bfloat16 (T4: float16), from the makers' data sheets."""
+SHARE = 0.3
+"""Of the peak: what trainers of models of this size reach, roughly, between 0.2 and 0.4."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is trained on: rows; tokens of a mean answer, of a mean prompt and answer, and of the longest together."""
+
+    rows: int
+    answer: float
+    mean: float
+    longest: int
+
+
+PUBLISHED = Data(rows=13289, answer=40, mean=500, longest=2390)
+"""RAG_ProGuide: 13,289 pairs, prompt and answer 2,390 tokens at most, half of them under 478."""
+
+
+class Sized(Protocol):
+    """Weights of a model: those of its blocks' linear layers, its words, its width."""
+
+    @property
+    def linear(self) -> int:
+        """Weights that every token is multiplied with."""
+        ...
+
+    vocab_size: int
+    hidden_size: int
+
+
+def hours(config: TrainConfig, shape: Sized, data: Data, device: Device, devices: int) -> float | None:
+    """Hours of the training loop. None for stage grpo, whose time is its episodes', and for an unknown device."""
+    speed = _speed(device)
+    if config.stage == "grpo" or speed is None:
+        return None
+    rows = config.epochs * data.rows
+    if config.max_steps:
+        rows = config.max_steps * config.batch_size * config.accumulation * devices * config.nodes
+    sequences = 1.0 if config.stage != "dpo" else 1 + data.answer / data.mean if config.shares else 2.0
+    tokens = rows * sequences * data.mean
+    return tokens * _operations(config, shape) / (devices * config.nodes * speed) / 3600
+
+
+def _operations(config: TrainConfig, shape: Sized) -> float:
+    """Floating-point operations of a token."""
+    passes = 6 if config.finetuning == "full" else 4
+    passes += 2 * config.gradient_checkpointing + 2 * (config.stage == "dpo")  # a second forward pass; the reference's
+    return passes * (shape.linear + shape.vocab_size * shape.hidden_size)
+
+
+def _speed(device: Device) -> float | None:
+    """Operations a second; a processor's are measured by a product of float32."""
+    if device.name.endswith("cores"):
+        return 2 * SHARE * _measured()
+    known = [teraflops for name, teraflops in PEAK.items() if name in device.name.lower().replace("-", " ").split()]
+    return SHARE * known[0] * 1e12 if known else None
+
+
+def _measured() -> float:
+    import numpy as np
+
+    square = np.ones((768, 768), dtype=np.float32)
+    np.matmul(square, square)
+    start = time.perf_counter()
+    for _ in range(4):
+        np.matmul(square, square)
+    return 4 * 2 * 768**3 / (time.perf_counter() - start)
