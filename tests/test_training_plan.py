@@ -24,6 +24,8 @@ MADE_FOR = {
     "qwen2.5-7b-sft": ("a100", 8),
     "qwen2.5-7b-sft-lora": ("a100", 1),
     "qwen2.5-7b-dpo-lora": ("a100", 1),
+    "qwen2.5-7b-sft-lora-8": ("a100", 8),
+    "qwen2.5-7b-dpo-lora-8": ("a100", 8),
     "qwen2.5-7b-dpo-qlora": ("4090", 1),
     "qwen2.5-1.5b-sft": ("4090", 1),
     "qwen2.5-1.5b-dpo": ("4090", 1),
@@ -86,6 +88,13 @@ def test_hours_follow_from_rows_devices_and_what_is_trained() -> None:
     assert taken(finetuning="full") > taken() > taken(gradient_checkpointing=False)
     assert taken(device="NVIDIA H100 80GB HBM3") < taken()
     assert taken(device="some new one") is None
+
+
+@pytest.mark.parametrize("stage", ["sft", "dpo"])
+def test_eight_gpus_take_the_steps_of_one(stage: str) -> None:
+    one, eight = recipe(f"qwen2.5-7b-{stage}-lora"), recipe(f"qwen2.5-7b-{stage}-lora-8")
+    assert one.step_rows == eight.step_rows == 32
+    assert one == eight.model_copy(update={"processes": 1, "accumulation": one.accumulation})
 
 
 def test_a_gpu_without_its_driver_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
