@@ -17,6 +17,7 @@ from typing import Any
 
 from data_generation.config import GenerateConfig
 from steprag.agent.belief import MOST_ANSWERS
+from steprag.agent.open import longest_prompt
 from steprag.agent.profiles import load_profile
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import places_of
@@ -29,11 +30,8 @@ from steprag.records.inputs import read_questions
 from steprag.records.jsonl import existing
 from steprag.runs.run import events_of, read_manifest
 from steprag.scores.stats import mean_interval
-from steprag.types import Question, State, Usage
+from steprag.types import Question, Usage
 
-CHARACTERS_A_TOKEN = 4
-PASSAGE_TOKENS = 150
-"""Of a passage of 100 words, as Wikipedia is usually cut."""
 UNPRICED = "no price given (policy.price.*, judge.price.*)"
 JUDGED_TOKENS = 300
 """Of a judge's prompt: question, golden answers, answer."""
@@ -85,11 +83,8 @@ def most_dollars(config: GenerateConfig, calls: dict[str, int], questions: list[
     """
     policy, judge = config.policy, config.judge if config.reward.judged else None
     profile, episode = load_profile(config.prompt.profile, config.prompt.examples), config.episode
-    shown = 1 if profile.words.keep == "last" else episode.depth
     longest = max((question.question for question in questions), key=len, default="")
-    start = profile.render(State(longest), profile.grammar.allowed((), episode.depth))
-    prompt = sum(len(message["content"]) for message in start) // CHARACTERS_A_TOKEN
-    prompt += episode.depth * policy.max_tokens + shown * episode.top_k * PASSAGE_TOKENS
+    prompt = longest_prompt(profile, episode.depth, episode.top_k, policy.max_tokens, longest)
     used = {"policy": Usage(1, prompt, policy.max_tokens), "score": Usage(1, prompt, policy.max_tokens)}
     used["judge"] = Usage(1, JUDGED_TOKENS, config.judge.max_tokens)
     prices = {role: price for role, price in prices_of(policy, judge).items() if calls[role]}

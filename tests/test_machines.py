@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub.constants
 import pytest
 
 import indexes.commands.build
 import indexes.commands.plan
+from data_generation.config import GenerateConfig
 from indexes.commands.plan import encoders
 from indexes.config import IndexConfig
+from steprag.agent.open import make_environment, open_agent, roomy
+from steprag.agent.profiles import load_profile
+from steprag.config.sections import EpisodeConfig, JudgeConfig, PolicyConfig
 from steprag.console.terminal import guarded
 from steprag.engines.pretrained import asking_the_hub
 from steprag.engines.threads import usable_memory
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, PolicyUnavailable
 from steprag.net.bounded_http import BoundedClient
+from tests.fakes import DictRetriever
 
 WIKIPEDIA = ["--config", "configs/index/wikipedia.yaml"]
 
@@ -117,3 +124,52 @@ def test_the_memory_of_a_limited_container(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")
     assert usable_memory(tmp_path) == (allowed or usable_memory(tmp_path / "no-linux"))
+
+
+VLLM = {"engine": "vllm", "model": "a/policy"}
+JUDGE = {"engine": "vllm", "model": "a/judge"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "judge", "same"),
+    [
+        ({}, {}, True),
+        ({"devices": "0"}, {"devices": "0"}, True),
+        ({"devices": "0,1", "engine_args": {"tensor-parallel-size": 2}}, {"devices": "2"}, False),
+        ({"engine_args": {"gpu-memory-utilization": 0.6}}, {"engine_args": {"gpu_memory_utilization": 0.3}}, False),
+        ({}, {"base_url": "http://127.0.0.1:1/v1"}, False),
+    ],
+)
+def test_two_engines_do_not_take_the_same_gpus(
+    policy: dict[str, Any], judge: dict[str, Any], same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are told apart before either is started; here none can be, for the program is a stand-in."""
+    (tmp_path / "vllm").write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "vllm").chmod(0o755)
+    monkeypatch.setenv("STEPRAG_VLLM", str(tmp_path / "vllm"))
+    config = GenerateConfig(policy=PolicyConfig(**VLLM, **policy))
+
+    async def opening() -> None:
+        async with open_agent(config, DictRetriever(), judge=JudgeConfig(**JUDGE, **judge)):
+            pass
+
+    told = "policy and judge would each start a vLLM on the same GPUs" if same else "the engine ended with status 3"
+    with pytest.raises(ConfigError if same else PolicyUnavailable, match=told):
+        asyncio.run(opening())
+
+
+def test_a_vllm_has_room_for_the_longest_episode() -> None:
+    environment = make_environment(load_profile("transcript", 2), DictRetriever(), EpisodeConfig())
+    roomier = roomy(PolicyConfig(**VLLM, max_tokens=256), environment).context
+    assert roomier > 3000
+    assert roomier % 1024 == 0
+    assert roomy(PolicyConfig(**VLLM, context=2048), environment).context == 2048
+    assert roomy(PolicyConfig(), environment).context == 2048
+
+
+@pytest.mark.parametrize("name", ["trust-remote-code", "host", "served-model-name", "load-format"])
+def test_flags_that_open_a_door_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}' is no flag that may be set here; known: block-size"):
+        PolicyConfig(**VLLM, engine_args={name: True})
+    with pytest.raises(ValueError, match="engine_args are for a vllm that is started here"):
+        PolicyConfig(engine="vllm", base_url="http://127.0.0.1:1/v1", engine_args={"seed": 1})
