@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from steprag.agent.open import make_environment, open_agent, roomy
 from steprag.agent.profiles import load_profile
 from steprag.config.sections import EpisodeConfig, JudgeConfig, PolicyConfig
 from steprag.console.terminal import guarded
+from steprag.engines import policy_command
 from steprag.engines.pretrained import asking_the_hub
 from steprag.engines.threads import usable_memory
 from steprag.errors import ConfigError, PolicyUnavailable
@@ -173,3 +176,36 @@ def test_flags_that_open_a_door_are_refused(name: str) -> None:
         PolicyConfig(**VLLM, engine_args={name: True})
     with pytest.raises(ValueError, match="engine_args are for a vllm that is started here"):
         PolicyConfig(engine="vllm", base_url="http://127.0.0.1:1/v1", engine_args={"seed": 1})
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "make room and run the same command again"),
+        (errno.EROFS, "give a place that may be written"),
+        (errno.EACCES, "give a place that may be written"),
+    ],
+)
+def test_a_place_that_takes_no_files_is_one_line(number: int, remedy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def command(argv: list[str]) -> int:
+        raise OSError(number, os.strerror(number), "/there/file")
+
+    assert guarded(command, []) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"steprag: /there/file: {os.strerror(number)}; ")
+    assert remedy in said
+    assert said.count("\n") == 1
+
+
+def test_a_home_that_takes_no_files_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("STEPRAG_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/dev/null")
+    assert guarded(policy_command.main, ["weights"]) == 1
+    assert "/dev/null/.cache" in capsys.readouterr().err
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    assert guarded(policy_command.main, ["weights"]) == 2
+    assert "set STEPRAG_CACHE to a folder that may be written" in capsys.readouterr().err
