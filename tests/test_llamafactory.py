@@ -60,10 +60,13 @@ def test_run_writes_files_follows_the_log_and_takes_over_the_adapter(
     qwen2: Path, pairs: Path, tmp_path: Path, stand_in: list[str]
 ) -> None:
     out = tmp_path / "out"
-    assert train(qwen2, pairs, out, "dpo", *stand_in, "--dpo.beta", "0.3", "--held_out", "4") == 0
+    assert (
+        train(qwen2, pairs, out, "dpo", *stand_in, "--dpo.beta", "0.3", "--held_out", "4", "--max_grad_norm", "0") == 0
+    )
     recipe = yaml.safe_load((out / "llamafactory" / "train.yaml").read_text())
     assert recipe["stage"] == "dpo"
     assert recipe["pref_beta"] == 0.3
+    assert recipe["max_grad_norm"] == 0, "the Trainer then clips nothing"
     assert recipe["finetuning_type"] == "lora"
     assert recipe["lora_rank"] == 4
     assert recipe["disable_shuffling"] is True
