@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import stat
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 import yaml
 
 from steprag.errors import ConfigError
-from tests.training_parts import lines, tensors, train, train_until_killed
+from tests.training_parts import lines, show_gpus, tensors, train, train_until_killed
 from training.config import DpoSection, LlamaFactorySection, TrainConfig
 from training.job import OUT_OF_MEMORY, reason
 from training.launch.llamafactory import TrainerLog
@@ -135,15 +134,6 @@ def test_missing_environment_names_its_script() -> None:
     missing = TrainConfig(llamafactory=LlamaFactorySection(executable="no/such/llamafactory-cli"))
     with pytest.raises(ConfigError, match="bash scripts/setup_llamafactory.sh"):
         executable(missing)
-
-
-def show_gpus(count: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has an nvidia-smi on the path that names so many GPUs."""
-    (folder / "bin").mkdir()
-    tool = folder / "bin" / "nvidia-smi"
-    tool.write_text(f"#!/bin/sh\nfor gpu in $(seq {count}); do echo 'A100, 81920'; done\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tool.parent), prepend=os.pathsep)
 
 
 @pytest.mark.parametrize(

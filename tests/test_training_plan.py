@@ -75,10 +75,10 @@ def test_figures_by_hand_for_the_published_recipe_on_eight_gpus(capsys: pytest.C
 
 
 def test_hours_follow_from_rows_devices_and_what_is_trained() -> None:
-    shape, lora = known("Qwen/Qwen2.5-7B-Instruct"), "qwen2.5-7b-dpo-lora"
+    weights, lora = known("Qwen/Qwen2.5-7B-Instruct").multiplied, "qwen2.5-7b-dpo-lora"
 
     def taken(devices: int = 1, device: str = "NVIDIA A100-SXM4-80GB", **overrides: Any) -> Any:
-        return hours(recipe(lora, **overrides), shape, PUBLISHED, Device(device, 80), devices)
+        return hours(recipe(lora, **overrides), weights, PUBLISHED, Device(device, 80), devices)
 
     assert PEAK.keys() == DEVICES.keys()
     assert taken(8) == pytest.approx(taken() / 8)

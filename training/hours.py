@@ -6,10 +6,9 @@ A trained weight costs 6 floating-point operations a token, a frozen one 4, a se
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
-from typing import Protocol
 
+from steprag.engines.threads import product_flops
 from training.config import TrainConfig
 from training.machine import Device
 
@@ -36,20 +35,10 @@ PUBLISHED = Data(rows=13289, answer=40, mean=500, longest=2390)
 """RAG_ProGuide: 13,289 pairs, prompt and answer 2,390 tokens at most, half of them under 478."""
 
 
-class Sized(Protocol):
-    """Weights of a model: those of its blocks' linear layers, its words, its width."""
-
-    @property
-    def linear(self) -> int:
-        """Weights that every token is multiplied with."""
-        ...
-
-    vocab_size: int
-    hidden_size: int
-
-
-def hours(config: TrainConfig, shape: Sized, data: Data, device: Device, devices: int) -> float | None:
-    """Hours of the training loop. None for stage grpo, whose time is its episodes', and for an unknown device."""
+def hours(config: TrainConfig, weights: int, data: Data, device: Device, devices: int) -> float | None:
+    """Hours of the training loop; `weights`: those that every token is multiplied with. None for stage grpo, whose time
+    is its episodes', and for an unknown device.
+    """
     speed = _speed(device)
     if config.stage == "grpo" or speed is None:
         return None
@@ -58,30 +47,19 @@ def hours(config: TrainConfig, shape: Sized, data: Data, device: Device, devices
         rows = config.max_steps * config.batch_size * config.accumulation * devices * config.nodes
     sequences = 1.0 if config.stage != "dpo" else 1 + data.answer / data.mean if config.shares else 2.0
     tokens = rows * sequences * data.mean
-    return tokens * _operations(config, shape) / (devices * config.nodes * speed) / 3600
+    return tokens * _operations(config, weights) / (devices * config.nodes * speed) / 3600
 
 
-def _operations(config: TrainConfig, shape: Sized) -> float:
+def _operations(config: TrainConfig, weights: int) -> int:
     """Floating-point operations of a token."""
     passes = 6 if config.finetuning == "full" else 4
     passes += 2 * config.gradient_checkpointing + 2 * (config.stage == "dpo")  # a second forward pass; the reference's
-    return passes * (shape.linear + shape.vocab_size * shape.hidden_size)
+    return passes * weights
 
 
 def _speed(device: Device) -> float | None:
     """Operations a second; a processor's are measured by a product of float32."""
     if device.name.endswith("cores"):
-        return 2 * SHARE * _measured()
+        return 2 * SHARE * product_flops()
     known = [teraflops for name, teraflops in PEAK.items() if name in device.name.lower().replace("-", " ").split()]
     return SHARE * known[0] * 1e12 if known else None
-
-
-def _measured() -> float:
-    import numpy as np
-
-    square = np.ones((768, 768), dtype=np.float32)
-    np.matmul(square, square)
-    start = time.perf_counter()
-    for _ in range(4):
-        np.matmul(square, square)
-    return 4 * 2 * 768**3 / (time.perf_counter() - start)

@@ -48,10 +48,15 @@ class Shape(BaseModel, frozen=True, strict=True):
 
     @property
     def linear(self) -> int:
-        """Weights of the linear layers within blocks: what LoRA adapts, nf4 shrinks and a token is multiplied with."""
+        """Weights of the linear layers within blocks: what LoRA adapts and nf4 shrinks."""
         return (
             self.num_hidden_layers * self.hidden_size * (2 * (self.hidden_size + self.kv) + 3 * self.intermediate_size)
         )
+
+    @property
+    def multiplied(self) -> int:
+        """Weights that a token is multiplied with, those of the head included."""
+        return self.linear + self.vocab_size * self.hidden_size
 
     @property
     def parameters(self) -> int:

@@ -133,7 +133,7 @@ def plan(config: TrainConfig, shape: Shape, data: Data, device: Device, devices:
         "memory_total": round(parts.total, 1),
         "memory_there": round(device.gib, 1),
         "fits": parts.total <= device.gib,
-        "hours": hours(config, shape, data, device, devices),
+        "hours": hours(config, shape.multiplied, data, device, devices),
         "disk": round(checkpoint_bytes(config, shape) / GIB, 1),
     }
 

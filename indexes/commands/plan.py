@@ -30,7 +30,7 @@ from indexes.rows.passage_store import passage_text
 from indexes.vectors.index_types import TRAIN_POINTS, TYPES, AnnConfig, cells, code_bytes, prepare
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.terminal import guarded
-from steprag.engines.threads import usable_cores, usable_memory
+from steprag.engines.threads import product_flops, usable_cores, usable_memory
 from steprag.errors import ConfigError
 from steprag.types import Passage
 
@@ -101,7 +101,7 @@ def sizes(name: str, dimension: int, ann: AnnConfig) -> tuple[float, float]:
 
 def plan(rows: int, dimension: int, ann: AnnConfig, machine: Room, *, timed: bool = True) -> list[TypePlan]:
     """A line for every type, those for a GPU last."""
-    flops = _flops() if timed else 0.0
+    flops = product_flops() if timed else 0.0
     lines = []
     for name, kind in TYPES.items():
         disk, memory = sizes(name, dimension, ann)
@@ -151,16 +151,6 @@ def _seconds(name: str, rows: int, dimension: int, ann: AnnConfig, flops: float)
     nlist = cells(rows, ann)
     products = 2.0 * dimension * nlist * (10 * min(rows, 64 * nlist) + rows)
     return products / flops + (trained - start) * min(8, max(1, rows / tried)) + rows * a_row
-
-
-def _flops() -> float:
-    """Multiply-adds a second, twice, of this machine's matrix product."""
-    square = np.ones((768, 768), dtype=np.float32)
-    np.matmul(square, square)
-    start = time.perf_counter()
-    for _ in range(4):
-        np.matmul(square, square)
-    return 4 * 2 * 768**3 / (time.perf_counter() - start)
 
 
 def machine_here(out: Path) -> Room:
