@@ -129,8 +129,8 @@ def test_the_memory_of_a_limited_container(
     assert usable_memory(tmp_path) == (allowed or usable_memory(tmp_path / "no-linux"))
 
 
-VLLM = {"engine": "vllm", "model": "a/policy"}
-JUDGE = {"engine": "vllm", "model": "a/judge"}
+VLLM: dict[str, Any] = {"engine": "vllm", "model": "a/policy"}
+JUDGE: dict[str, Any] = {"engine": "vllm", "model": "a/judge"}
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def connected(address: MilvusAddress, token: str, seconds: float) -> Any:
     from pymilvus.exceptions import MilvusException  # pyright: ignore[reportMissingImports]
 
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # what it raises is said by whoever asked
-    options = {"grpc_options": {"grpc.enable_http_proxy": 0}} if is_local(address.uri) else {}
+    options: dict[str, Any] = {"grpc_options": {"grpc.enable_http_proxy": 0}} if is_local(address.uri) else {}
     try:
         return MilvusClient(uri=address.uri, token=token, timeout=seconds, **options)
     except MilvusException as error:
