@@ -29,7 +29,7 @@ from steprag.agent.profiles import check_follows, check_made_by
 from steprag.agent.retriever import Retriever
 from steprag.agent.tools import specs_in
 from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
-from steprag.batch.journalled import SCORE, scorer_of
+from steprag.batch.journalled import scorer_of
 from steprag.batch.results import Place, Results, places_of, read_at
 from steprag.batch.tree_results import TREES, trees_file
 from steprag.batch.worklist import note_failures, same_model, unfinished, work_off
@@ -38,7 +38,7 @@ from steprag.config.sections import EpisodeConfig, PolicyConfig, Positive, Promp
 from steprag.console.progress import say
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError, RequestError, quoted
-from steprag.policy.budget import BudgetConfig, Spending
+from steprag.policy.budget import BudgetConfig, Spending, prices_of
 from steprag.policy.client import model_identity
 from steprag.policy.scoring import refusal
 from steprag.records.jsonl import file_hash, read_records
@@ -110,7 +110,7 @@ async def add_beliefs(
         with open_run(out, "belief", identity=identity, config=config.model_dump()) as run:
             run.save(grammar=profile.grammar.name, **tools_told(profile))
             believed = Results(run.path / "trees.jsonl", TREES)
-            spending = Spending(config.budget, {SCORE: config.policy.price})
+            spending = Spending(config.budget, prices_of(config.policy))
             todo = unfinished(trees.questions, believed)
             try:
                 if todo:

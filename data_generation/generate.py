@@ -30,7 +30,7 @@ from steprag.agent.profiles import PromptProfile
 from steprag.agent.retriever import PLACES
 from steprag.batch.database import absorb_slots
 from steprag.batch.journal import Journal, QuestionCalls
-from steprag.batch.journalled import SCORE, scorer_of
+from steprag.batch.journalled import scorer_of
 from steprag.batch.results import Results
 from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
 from steprag.batch.tree_results import TREES
@@ -48,7 +48,7 @@ from steprag.batch.worklist import (
 from steprag.config.load import add_options, config_from, index_of, parse_arguments
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError, RequestError
-from steprag.policy.budget import Spending
+from steprag.policy.budget import Spending, prices_of
 from steprag.policy.client import model_identity
 from steprag.records.inputs import ids_identity, read_questions
 from steprag.records.jsonl import existing
@@ -138,8 +138,8 @@ async def search_all(
     trees = Results(run.path / "trees.jsonl", TREES)
     todo = unfinished(questions, trees)
     absorb_slots(run.path, (question.id for question in questions))
-    prices = {"policy": config.policy.price, SCORE: config.policy.price, "judge": config.judge.price}
-    spending = Spending(config.budget, prices)
+    judge = config.judge if config.reward.judged else None
+    spending = Spending(config.budget, prices_of(config.policy, judge))
     try:
         if todo:
             async with workers(run, config, spending, opened, searching, slots) as (work, begun):

@@ -1,6 +1,7 @@
 """`steprag plan`: calls, tokens, dollars and minutes of a generation run, before anything is spent.
 
-From the recipe alone it can only say what a tree costs at most. Given a run of the same recipe over a few questions
+From the recipe alone it can only say what a tree costs at most: every call there can be, each with the longest prompt
+and reply. Given a run of the same recipe over a few questions
 (`--like`), it forecasts from that run's trees: their means times the questions, with the bootstrap's interval. Given
 the whole run too (`--took`), it says how far off the forecast was.
 """
@@ -16,18 +17,24 @@ from typing import Any
 
 from data_generation.config import GenerateConfig
 from steprag.agent.belief import MOST_ANSWERS
+from steprag.agent.open import longest_prompt
+from steprag.agent.profiles import load_profile
 from steprag.batch.journal import JOURNAL, Journal
-from steprag.batch.journalled import SCORE
 from steprag.batch.results import places_of
 from steprag.batch.tree_results import TREES
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
-from steprag.policy.budget import Spending
+from steprag.policy.budget import Spending, dollars, prices_of
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import existing
 from steprag.runs.run import events_of, read_manifest
 from steprag.scores.stats import mean_interval
+from steprag.types import Question, Usage
+
+UNPRICED = "no price given (policy.price.*, judge.price.*)"
+JUDGED_TOKENS = 300
+"""Of a judge's prompt: question, golden answers, answer."""
 
 
 def main(argv: list[str]) -> int:
@@ -39,8 +46,14 @@ def main(argv: list[str]) -> int:
     add_options(parser, GenerateConfig)
     given = parse_arguments(parser, argv)
     config = config_from(GenerateConfig, given)
-    count = len(read_questions(existing(given.questions, "question file"))[: config.limit])
-    report: dict[str, Any] = {"questions": count, "calls_at_most": count * most_calls(config)}
+    questions = read_questions(existing(given.questions, "question file"))[: config.limit]
+    count = len(questions)
+    calls = most_calls(config)
+    report: dict[str, Any] = {
+        "questions": count,
+        "calls_at_most": count * sum(calls.values()),
+        "dollars_at_most": most_dollars(config, calls, questions),
+    }
     if given.like:
         report["forecast"] = forecast(config, count, Path(given.like))
     if given.took:
@@ -49,23 +62,35 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def most_calls(config: GenerateConfig) -> int:
-    """The calls that no tree exceeds: every iteration as deep as can be, an endpoint that gives one completion a
-    request, the judge's second tries, and the beliefs of all states.
+def most_calls(config: GenerateConfig) -> dict[str, int]:
+    """The calls by role that no tree exceeds: every iteration as deep as can be, an endpoint that gives one completion
+    a request, the judge's second tries, and the beliefs of all states.
     """
     search = config.search
     width = min(search.siblings or search.children, search.children)
     steps = config.episode.depth if search.play else 1
-    samples = (search.rollouts + search.extra) * steps * width
-    most = samples + _judged(config, samples)
+    samples, tries = (search.rollouts + search.extra) * steps * width, 2 if config.reward.judged else 0
+    policy, both = samples, samples * (1 + tries)
     if config.tree.calls:
         wave = search.wave * steps * width
-        most = min(most, config.tree.calls + wave + _judged(config, wave))
-    return most + (MOST_ANSWERS * (1 + samples) if search.score else 0)
+        policy, both = min(samples, config.tree.calls + wave), min(both, config.tree.calls + wave * (1 + tries))
+    return {"policy": policy, "judge": both - policy, "score": MOST_ANSWERS * (1 + samples) if search.score else 0}
 
 
-def _judged(config: GenerateConfig, answers: int) -> int:
-    return 2 * answers if config.reward.judged else 0
+def most_dollars(config: GenerateConfig, calls: dict[str, int], questions: list[Question]) -> float | None:
+    """What all these calls cost, each with the longest prompt of an episode and the longest reply; None where a role
+    that is asked has no price.
+    """
+    policy, judge = config.policy, config.judge if config.reward.judged else None
+    profile, episode = load_profile(config.prompt.profile, config.prompt.examples), config.episode
+    longest = max((question.question for question in questions), key=len, default="")
+    prompt = longest_prompt(profile, episode.depth, episode.top_k, policy.max_tokens, longest)
+    used = {"policy": Usage(1, prompt, policy.max_tokens), "score": Usage(1, prompt, policy.max_tokens)}
+    used["judge"] = Usage(1, JUDGED_TOKENS, config.judge.max_tokens)
+    prices = {role: price for role, price in prices_of(policy, judge).items() if calls[role]}
+    if not all(price.known for price in prices.values()):
+        return None
+    return len(questions) * sum(calls[role] * dollars(used[role], price) for role, price in prices.items())
 
 
 def forecast(config: GenerateConfig, count: int, like: Path) -> list[dict[str, Any]]:
@@ -80,8 +105,8 @@ def forecast(config: GenerateConfig, count: int, like: Path) -> list[dict[str, A
     return [_total(what, each, count) for what, each in amounts.items()]
 
 
-def amounts_of(run: Path, config: GenerateConfig) -> dict[str, list[float]]:
-    """What each finished tree of a run took; the run's minutes are shared out by calls.
+def amounts_of(run: Path, config: GenerateConfig) -> dict[str, list[float | None]]:
+    """What each finished tree of a run took; the run's minutes are shared out by calls. None: a price is missing.
 
     Raises ConfigError where the run was made by another recipe.
     """
@@ -93,7 +118,7 @@ def amounts_of(run: Path, config: GenerateConfig) -> dict[str, list[float]]:
     if not (run / JOURNAL).is_file():
         raise ConfigError(f"{run} has no journal ({JOURNAL}); what it cost is not known")
     done = {place.id for place in places_of(run / "trees.jsonl", TREES)}
-    prices = {"policy": config.policy.price, SCORE: config.policy.price, "judge": config.judge.price}
+    prices = prices_of(config.policy, config.judge)
     spent = {question_id: Spending(prices=prices) for question_id in sorted(done)}
     for question_id, role, used in Journal(run / JOURNAL, reading=True).usage():
         if question_id in spent:
@@ -105,12 +130,12 @@ def amounts_of(run: Path, config: GenerateConfig) -> dict[str, list[float]]:
         "prompt tokens": [each.prompt_tokens for each in usage],
         "of them cached": [each.cached_tokens for each in usage],
         "completion tokens": [each.completion_tokens for each in usage],
-        "dollars": [each.usd for each in spent.values()],
+        "dollars": [each.dollars for each in spent.values()],
         "minutes": [each.calls * pace for each in usage],
     }
 
 
-def _compare(report: dict[str, Any], took: dict[str, list[float]]) -> None:
+def _compare(report: dict[str, Any], took: dict[str, list[float | None]]) -> None:
     """Adds to each line of the forecast what the run took, and its excess over the forecast as a share of it."""
     if "forecast" not in report:
         raise ConfigError("--took compares a run with a forecast: give the run that it was made from as --like")
@@ -119,13 +144,18 @@ def _compare(report: dict[str, Any], took: dict[str, list[float]]) -> None:
             f"the run has {len(took['calls'])} trees, the forecast is for {report['questions']} questions"
         )
     for line in report["forecast"]:
-        line["took"] = sum(took[line["what"]])
-        line["off"] = line["took"] / line["amount"] - 1 if line["amount"] else None
+        known = [amount for amount in took[line["what"]] if amount is not None]
+        line["took"] = sum(known) if len(known) == len(took["calls"]) else None
+        both = line["amount"] and line["took"] is not None
+        line["off"] = line["took"] / line["amount"] - 1 if both else None
 
 
-def _total(what: str, each: list[float], count: int) -> dict[str, Any]:
-    low, high = mean_interval(each)
-    return {"what": what, "amount": count * sum(each) / len(each), "low": count * low, "high": count * high}
+def _total(what: str, each: list[float | None], count: int) -> dict[str, Any]:
+    known = [amount for amount in each if amount is not None]
+    if len(known) < len(each):
+        return {"what": what, "amount": None, "low": None, "high": None}
+    low, high = mean_interval(known)
+    return {"what": what, "amount": count * sum(known) / len(known), "low": count * low, "high": count * high}
 
 
 def _seconds(metrics: Path) -> float:
@@ -143,14 +173,20 @@ def _seconds(metrics: Path) -> float:
 
 
 def _table(report: dict[str, Any]) -> str:
-    lines = [f"questions          {report['questions']:,}", f"calls, at most     {report['calls_at_most']:,}"]
+    most = report["dollars_at_most"]
+    lines = [
+        f"questions          {report['questions']:,}",
+        f"calls, at most     {report['calls_at_most']:,}",
+        f"dollars, at most   {UNPRICED if most is None else f'{most:,.2f}'}",
+    ]
     for line in report.get("forecast", ()):
-        amounts = "".join(f"{line[key]:>14,.2f}" for key in ("amount", "low", "high", "took") if key in line)
+        given = [line[key] for key in ("amount", "low", "high", "took") if key in line]
+        amounts = f"    {UNPRICED}" if None in given else "".join(f"{amount:>14,.2f}" for amount in given)
         off = f"{line['off']:>+10.0%}" if line.get("off") is not None else ""
         lines.append(f"{line['what']:<18}{amounts}{off}")
     if "forecast" in report:
         after = f"{'took':>14}{'off by':>10}" if "took" in report["forecast"][0] else ""
-        lines.insert(2, f"{'':<18}{'expected':>14}{'95 % from':>14}{'to':>14}{after}")
+        lines.insert(3, f"{'':<18}{'expected':>14}{'95 % from':>14}{'to':>14}{after}")
     else:
         lines.append("For a forecast, search ten questions (--limit 10) and give that run as --like.")
     return "\n".join(lines) + "\n"

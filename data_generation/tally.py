@@ -37,7 +37,7 @@ def summarise(run: Run, trees: Iterable[dict[str, Any]], spending: Spending) -> 
     if spending.usage.calls:
         run.set(spent=spending.summary())
     known = f" ({counts['known']} known from earlier runs)" if counts["known"] else ""
-    cost = f", ${spending.usd:.2f}" if spending.usd else ""
+    cost = f", ${spending.dollars:.2f}" if spending.dollars else ""
     say(
         f"generate: {counts['trees']} trees ({counts['solved']} solved, {counts['mixed']} with answers of both kinds), "
         f"{counts['nodes']} nodes{known}, {usage.calls} calls, "

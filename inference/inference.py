@@ -34,7 +34,6 @@ from steprag.agent.retriever import PLACES
 from steprag.agent.rollout import Choose
 from steprag.batch.database import absorb_slots
 from steprag.batch.journal import Journal
-from steprag.batch.journalled import SCORE
 from steprag.batch.merge import Merging
 from steprag.batch.results import ResultKind, Results
 from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
@@ -51,7 +50,7 @@ from steprag.batch.worklist import (
 from steprag.config.load import index_of, parse_arguments
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, RequestError
-from steprag.policy.budget import Spending
+from steprag.policy.budget import Spending, prices_of
 from steprag.policy.protocols import Policy
 from steprag.records.inputs import ids_identity, read_questions
 from steprag.runs.run import Run, open_run
@@ -71,7 +70,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--split", help="split of a named data set [test, else dev]")
     parser.add_argument("--data_dir", metavar="DIR", help="folder of named data sets in FlashRAG's layout, not the hub")
     parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [the recipe's index]")
-    parser.add_argument("--out", required=True, metavar="RUN", help="run folder: predictions.jsonl, metrics.json")
+    parser.add_argument("--out", metavar="RUN", help="run folder: predictions.jsonl, metrics.json [runs/infer-NAME]")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
     add_shard_option(parser)
     add_ray_option(parser)
@@ -80,7 +79,8 @@ def main(argv: list[str]) -> int:
     config, index = config_of(InferConfig, given), index_of(given)
     file = chosen_file(given.questions, given.dataset_name, given.split, given.data_dir)
     share, slots = shard_of(given.shard), slots_of(given.ray)
-    run = infer(config, file, index, Path(given.out), given.dataset_name, share, slots)
+    out = Path(given.out or f"runs/infer-{given.dataset_name or file.stem}")
+    run = infer(config, file, index, out, given.dataset_name, share, slots)
     scores, failed = asyncio.run(run)
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
     return PART_DONE if failed else 0
@@ -164,7 +164,7 @@ async def answer_all(
     """
     predictions = Results(run.path / "predictions.jsonl", PREDICTIONS)
     todo = unfinished(questions, predictions)
-    spending = Spending(config.budget, {"policy": config.policy.price, SCORE: config.policy.price})
+    spending = Spending(config.budget, prices_of(config.policy))
     if not todo:
         predictions.put_in_order(question.id for question in questions)
         return predictions

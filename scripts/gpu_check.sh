@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Checks every path that only an NVIDIA GPU takes against the processor (tests/test_gpu.py): training in bfloat16 and
-# 4 bits, prompts encoded once, GRPO, encoders, GPU index types, the service, engines. About fifteen minutes beside the
-# installation; no hub is asked. The table stands in runs/gpu-check/gpu.md and, with --into docs/gpu.md, in that page.
+# Checks every path that only an NVIDIA GPU takes against the processor (tests/test_gpu.py): training in bfloat16 and 4
+# bits, by LLaMA-Factory and ZeRO-3, prompts encoded once, GRPO, encoders, GPU index types, the service, engines. Some
+# twenty minutes; no hub is asked. The table stands in runs/gpu-check/gpu.md; --into docs/gpu.md puts it there too.
 #   bash scripts/gpu_check.sh [--checks NAME …] [--into docs/gpu.md] [--out DIR]
 #   DEVICE=cpu bash scripts/gpu_check.sh     tries the checks themselves, on tiny work
-# It makes .venv-gpu from the same pins, with a FAISS for GPUs, bitsandbytes and Liger's kernels; .venv stays as it is.
+# It makes .venv-gpu from the same pins, with FAISS for GPUs, bitsandbytes, Liger's kernels; and .venv-llamafactory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export DEVICE=${DEVICE:-cuda}
@@ -43,6 +43,7 @@ if [ "$DEVICE" = cuda ] && [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
     "${pip[@]}" 'faiss-gpu-cuvs>=1.15.1,<2' || "${pip[@]}" 'faiss-gpu>=1.15.1,<2' || "${pip[@]}" 'faiss-cpu>=1.15.1,<2'
     "${pip[@]}" 'bitsandbytes>=0.50,<0.51' || true
     "${pip[@]}" liger-kernel || true
+    GPU=1 bash scripts/setup_llamafactory.sh || true
     echo "$now" > "$stamp"
 fi
 [ "$DEVICE" = cpu ] || $venv/bin/python -c 'import sys, torch

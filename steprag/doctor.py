@@ -18,7 +18,7 @@ from steprag.config.load import parse_arguments
 from steprag.console.terminal import guarded
 from steprag.engines.launch import vllm_program
 from steprag.engines.models import cache_dir, embedded_encoder, embedded_gguf, verify
-from steprag.engines.threads import usable_cores
+from steprag.engines.threads import usable_cores, usable_memory
 from steprag.errors import ConfigError
 from steprag.extras import EXTRAS, missing_of, remedy
 from steprag.runs.run import code_version
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
 
 
 def _machine() -> list[Finding]:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    memory = usable_memory() / 2**30
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     gpu = shutil.which("nvidia-smi")
     return [

@@ -295,6 +295,10 @@ def test_vllm_command_names_base_and_adapter(tiny: Path, monkeypatch: pytest.Mon
     assert f"--max-lora-rank 8 --lora-modules base+adapter={tiny / 'adapter'}" in line
     assert (built.model, built.url) == ("base+adapter", "http://127.0.0.1:9000")
     assert (built.env, "--dtype" in built.argv) == ({}, False)
+    given = {"tensor_parallel_size": 2, "enforce-eager": True, "enable-expert-parallel": False}
+    built = command(EngineSpec("vllm", model=str(tiny / "base"), args=given, devices="2,3"))
+    assert built.argv[-3:] == ["--tensor-parallel-size", "2", "--enforce-eager"]
+    assert built.env == {"CUDA_VISIBLE_DEVICES": "2,3"}
     (tiny.parent / "a.gguf").touch()
     with pytest.raises(ConfigError, match="vLLM loads no GGUF adapter; give the PEFT folder"):
         command(EngineSpec("vllm", model=str(tiny / "base"), adapter=str(tiny.parent / "a.gguf")))

@@ -331,6 +331,31 @@ def test_liger(bench: Bench, found: Found) -> None:
     _two_ways(bench, found, "liger", "liger", "without")
 
 
+def _by_llamafactory(bench: Bench, found: Found, name: str, own: dict[str, object], more: dict[str, object]) -> None:
+    """The same rows in the same order from the same weights, by TRL and by LLaMA-Factory: DPO, which starts at ln 2."""
+    if not Path(".venv-llamafactory/bin/llamafactory-cli").exists():
+        pytest.skip("LLaMA-Factory is not installed (GPU=1 bash scripts/setup_llamafactory.sh)")
+    own = {"stage": "dpo", "pairs": bench.pairs, "share_prefix": "false", **own}
+    trl = bench.train(f"{name}-trl", bench.device, own)
+    theirs = bench.train(name, bench.device, {**own, **more, "trainer": "llamafactory"})
+    off, first = apart(trl, theirs), abs(numbers(theirs)[0] - math.log(2))
+    figures = f"losses apart {off:.4f} (≤ {HALF}); the first is ln 2 but for {first:.4f} (≤ {CLOSE})"
+    found(off <= HALF and first <= CLOSE, figures, "", mebibytes(trl=trl, llamafactory=theirs))
+
+
+def test_llamafactory(bench: Bench, found: Found) -> None:
+    """DPO with LoRA: TRL and LLaMA-Factory"""
+    _by_llamafactory(bench, found, "llamafactory", {}, {})
+
+
+def test_zero3(bench: Bench, found: Found) -> None:
+    """DPO of every weight in bfloat16: TRL, and LLaMA-Factory with ZeRO-3"""
+    if ON_CPU:
+        pytest.skip("DeepSpeed shards over GPUs")
+    own: dict[str, object] = {"finetuning": "full", "adapter": "none", "bf16": "true", "learning_rate": 1e-6}
+    _by_llamafactory(bench, found, "zero3", own, {"deepspeed": "zero3"})
+
+
 def _episodes_of(arm: GpuRun) -> list[list[str]]:
     return [row["steps"] for _, row in read_rows(arm.out / "episodes.jsonl")]
 

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,17 +29,17 @@ from steprag.agent.profiles import load_profile
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.cli import main
 from steprag.config.load import load_config
-from steprag.config.sections import PolicyConfig, PriceConfig, RateConfig
+from steprag.config.sections import JudgeConfig, PolicyConfig, PriceConfig, RateConfig
 from steprag.console.terminal import guarded
 from steprag.errors import BudgetReached, ConfigError, DataError, JournalError, PolicyRefused, RetrieverError
-from steprag.policy.budget import BudgetConfig, Spending
+from steprag.policy.budget import BudgetConfig, Spending, prices_of
 from steprag.policy.client import Model
 from steprag.policy.gate import Gate
 from steprag.policy.protocols import Policy
 from steprag.records.jsonl import read_records, write_json
 from steprag.runs.run import open_run, read_manifest
 from steprag.tree import Failure, Tree
-from steprag.types import Message, Passage, Question, Sample
+from steprag.types import Message, Passage, Question, Sample, Usage
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy
 from tests.levels import SEED, rounds
 
@@ -250,6 +251,38 @@ def test_a_budget_in_dollars_needs_a_price(tmp_path: Path) -> None:
 def test_the_price_that_is_missing_is_named_by_its_own_key(role: str, section: str) -> None:
     with pytest.raises(ConfigError, match=f"give {section}.price.prompt and {section}.price.completion"):
         Spending(BudgetConfig(usd=1.0), {role: PriceConfig()})
+
+
+PAID: dict[str, Any] = {"engine": "openai", "model": "gpt-4o", "price": {"prompt": 2.0, "completion": 4.0}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "judge", "dollars"),
+    [
+        (PAID, PAID | {"price": {}}, 6.0),  # the same model at the same place has one price
+        (PAID, PAID | {"price": {"prompt": 1.0}}, 3.5),
+        (PAID, {"engine": "llamacpp"}, 3.0),  # started here
+        (PAID, {"engine": "vllm", "base_url": "http://127.0.0.1:1/v1", "price": {"completion": 0}}, 3.0),
+        (PAID, PAID | {"price": {}, "model": "gpt-4o-mini"}, None),
+        (PAID, PAID | {"price": {}, "base_url": "http://other.example/v1"}, None),
+        (PAID | {"price": {}}, PAID, None),
+        (PAID | {"price": {"prompt": 2.0}}, PAID | {"price": {}}, 2.0),
+    ],
+)
+def test_dollars_are_those_of_every_role_or_not_known(
+    policy: dict[str, Any], judge: dict[str, Any], dollars: float | None
+) -> None:
+    """Each role has half a million prompt tokens, and as many of completion."""
+    prices = prices_of(PolicyConfig(**policy), JudgeConfig(**judge))
+    spent = Spending(prices=prices)
+    for role in ("policy", "judge"):
+        spent.add(role, Usage(1, 500_000, 500_000))
+    assert spent.summary()["usd"] == dollars
+    if dollars is None:
+        with pytest.raises(ConfigError, match=r"budget.usd is set but no price: give \w+.price.prompt.*\(0 where"):
+            Spending(BudgetConfig(usd=1.0), prices)
+    else:
+        Spending(BudgetConfig(usd=1.0), prices)
 
 
 def test_a_search_is_kept_of_a_question_that_no_call_was_made_for(tmp_path: Path) -> None:

@@ -13,17 +13,22 @@ import pytest
 import yaml
 
 from steprag.errors import ConfigError
-from tests.training_parts import lines, tensors, train, train_until_killed
-from training.checks import ROOT, check_recipe, executable
+from tests.training_parts import lines, show_gpus, tensors, train, train_until_killed
 from training.config import DpoSection, LlamaFactorySection, TrainConfig
 from training.job import OUT_OF_MEMORY, reason
 from training.launch.llamafactory import TrainerLog
+from training.machine import ROOT, check_recipe, executable
 
 REAL = ROOT / ".venv-llamafactory" / "bin" / "llamafactory-cli"
 
 STAND_IN = """#!{python}
-import json, pathlib, sys, yaml
+import json, os, pathlib, sys, yaml
 recipe = yaml.safe_load(open(sys.argv[2]))
+if "NPROC_PER_NODE" in os.environ:
+    import datasets
+    rows = len(datasets.load_from_disk(recipe["tokenized_path"])["train"])
+    told = {{name: os.environ[name] for name in ("NPROC_PER_NODE", "FORCE_TORCHRUN")}}
+    (pathlib.Path(sys.argv[2]).parent / "told.json").write_text(json.dumps({{"rows": rows, **told}}))
 out = pathlib.Path(recipe["output_dir"])
 out.mkdir(parents=True, exist_ok=True)
 if recipe["learning_rate"] > 0.5:
@@ -54,10 +59,13 @@ def test_run_writes_files_follows_the_log_and_takes_over_the_adapter(
     qwen2: Path, pairs: Path, tmp_path: Path, stand_in: list[str]
 ) -> None:
     out = tmp_path / "out"
-    assert train(qwen2, pairs, out, "dpo", *stand_in, "--dpo.beta", "0.3", "--held_out", "4") == 0
+    assert (
+        train(qwen2, pairs, out, "dpo", *stand_in, "--dpo.beta", "0.3", "--held_out", "4", "--max_grad_norm", "0") == 0
+    )
     recipe = yaml.safe_load((out / "llamafactory" / "train.yaml").read_text())
     assert recipe["stage"] == "dpo"
     assert recipe["pref_beta"] == 0.3
+    assert recipe["max_grad_norm"] == 0, "the Trainer then clips nothing"
     assert recipe["finetuning_type"] == "lora"
     assert recipe["lora_rank"] == 4
     assert recipe["disable_shuffling"] is True
@@ -98,6 +106,8 @@ def test_the_cause_is_found_behind_torchruns_own_error() -> None:
     assert reason(log, 1) == "ValueError: bad key"
     assert OUT_OF_MEMORY in reason("", 247)
     assert "exit status 3; its last words: done with it" in reason("a\ndone with it\n\n", 3)
+    bare = "[rank1]:   File x\n[rank1]:     assert ranks > 0\n[rank1]:            ^^^^^^^\n[rank1]: AssertionError"
+    assert reason(bare, 1) == "AssertionError at: assert ranks > 0"
 
 
 def config(**values: Any) -> TrainConfig:
@@ -126,7 +136,77 @@ def test_missing_environment_names_its_script() -> None:
         executable(missing)
 
 
-def test_qlora_and_deepspeed_reach_the_recipe(qwen2: Path, pairs: Path, tmp_path: Path, stand_in: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("gpus", "variables", "processes", "nodes"),
+    [
+        (0, {}, 1, 1),
+        (8, {}, 8, 1),
+        (8, {"CUDA_VISIBLE_DEVICES": "1,3,-1,5"}, 2, 1),
+        (8, {"NPROC_PER_NODE": "4", "NNODES": "2"}, 4, 2),
+        (0, {"NPROC_PER_NODE": "2", "FORCE_TORCHRUN": "1"}, 2, 1),
+    ],
+)
+def test_the_processes_of_its_launcher_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int, variables: dict[str, str], processes: int, nodes: int
+) -> None:
+    show_gpus(gpus, tmp_path, monkeypatch)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "cli").touch()
+    section = LlamaFactorySection(executable=str(tmp_path / "cli"))
+    counted = check_recipe(TrainConfig(trainer="llamafactory", llamafactory=section))
+    assert (counted.processes, counted.nodes) == (processes, nodes)
+
+
+def test_a_step_has_the_rows_of_all_processes(
+    qwen2: Path, pairs: Path, tmp_path: Path, stand_in: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its launcher is told to start those that the rows were laid out for, so `max_steps` repeats no row in vain."""
+    monkeypatch.setenv("NPROC_PER_NODE", "2")
+    out, options = tmp_path / "out", ["--max_steps", "2", "--batch_size", "1", "--accumulation", "2"]
+    assert train(qwen2, pairs, out, "sft", *stand_in, *options) == 0
+    told = json.loads((out / "llamafactory" / "told.json").read_text())
+    assert told == {"rows": 2 * 2 * 2, "NPROC_PER_NODE": "2", "FORCE_TORCHRUN": "1"}
+    assert json.loads((out / "manifest.json").read_text())["identity"]["processes"] == 2
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options", "variables", "complaint"),
+    [
+        (0, ["--deepspeed", "zero3", "--bf16", "true"], {}, "deepspeed: no GPU here that LLaMA-Factory's torch sees; "
+         "give --deepspeed none --bf16 false"),
+        (0, ["--bf16", "true"], {}, "bf16: no GPU here"),
+        (2, [], {"NPROC_PER_NODE": "4"}, "NPROC_PER_NODE: 4 are asked for and 2 GPUs are here"),
+        (2, [], {"NNODES": "1:4"}, "NNODES: expected a count from 1, found '1:4'"),
+    ],
+)  # fmt: skip
+def test_what_the_machine_lacks_is_told_before_anything_is_read(
+    tmp_path: Path, stand_in: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    gpus: int, options: list[str], variables: dict[str, str], complaint: str,
+) -> None:  # fmt: skip
+    show_gpus(gpus, tmp_path, monkeypatch)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert train(tmp_path, tmp_path, tmp_path / "out", "sft", *stand_in, *options) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_packages_are_looked_for_where_it_is_installed(tmp_path: Path) -> None:
+    """Its Python stands beside its command, and says what it has."""
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    (tmp_path / "llamafactory-cli").touch()
+    section = LlamaFactorySection(executable=str(tmp_path / "llamafactory-cli"))
+    lacking = TrainConfig(trainer="llamafactory", deepspeed="zero2", llamafactory=section)
+    wanted = "deepspeed: deepspeed is not installed in LLaMA-Factory's environment; run: .*/python -m pip install 'deep"
+    with pytest.raises(ConfigError, match=wanted):
+        check_recipe(lacking)
+
+
+def test_qlora_and_deepspeed_reach_the_recipe(
+    qwen2: Path, pairs: Path, tmp_path: Path, stand_in: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show_gpus(1, tmp_path, monkeypatch)
     options = ["--quantization", "nf4", "--deepspeed", "zero2", "--report_to", '["tensorboard"]']
     assert train(qwen2, pairs, tmp_path / "out", "sft", *stand_in, *options) == 0
     recipe = yaml.safe_load((tmp_path / "out" / "llamafactory" / "train.yaml").read_text())
@@ -157,6 +237,21 @@ def test_real_dpo_full_starts_where_trl_does(qwen2: Path, pairs: Path, tmp_path:
     assert theirs[-1] < theirs[0]
     assert json.loads((tmp_path / "lf" / "manifest.json").read_text())["held_out"]["eval_rewards/accuracies"] == 1
     assert (tmp_path / "lf" / "model.safetensors").is_file()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_real_two_processes_learn_what_one_does(
+    qwen2: Path, pairs: Path, tmp_path: Path, real: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same rows a step, taken in the same order, the losses are the same."""
+    options = [*real, "--max_steps", "4", "--batch_size", "1"]
+    assert train(qwen2, pairs, tmp_path / "one", "sft", *options, "--accumulation", "2") == 0
+    monkeypatch.setenv("NPROC_PER_NODE", "2")
+    assert train(qwen2, pairs, tmp_path / "two", "sft", *options) == 0
+    one, two = ([row["loss"] for row in lines(tmp_path / name / "metrics.jsonl") if "loss" in row]
+                for name in ("one", "two"))  # fmt: skip
+    assert two == pytest.approx(one, rel=1e-2)
 
 
 @pytest.mark.long

@@ -76,7 +76,10 @@ def recall(url: str, folder: Path) -> float:
 
 @needs_milvus
 @pytest.mark.slow
-def test_a_collection_finds_what_its_flat_folder_finds(server: str, folder: Path, minilm: Built) -> None:
+def test_a_collection_finds_what_its_flat_folder_finds(
+    server: str, folder: Path, minilm: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # a server on this machine is never asked through one
     url, real = f"milvus://{server}/whole", f"milvus://{server}/real"
     assert main(["index", "upload", "--index", str(folder), "--to", url]) == 0
     assert recall(url, folder) == 1.0

@@ -368,6 +368,21 @@ def test_episodes_that_end_without_an_answer_score_nothing_but_count(
     assert main(["evaluate", "--predictions", str(tmp_path / "r"), "--json"]) == 0
 
 
+def test_a_run_of_questions_has_a_folder_by_their_name(
+    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """As the published command, which names a data set and a model alone; without an index it is one line."""
+    monkeypatch.chdir(tmp_path)
+    argv = options(endpoint, questions.absolute(), index.absolute(), Path("x"), "--limit", "1")
+    del argv[argv.index("--out") : argv.index("--out") + 2]
+    assert main(["infer", *argv]) == 0
+    assert (tmp_path / "runs" / f"infer-{questions.stem}" / "metrics.json").is_file()
+    del argv[argv.index("--index") : argv.index("--index") + 2]
+    assert main(["infer", *argv]) == 2
+    assert capsys.readouterr().err.endswith("give --index, or a recipe (--config FILE) with the key index\n")
+
+
 def test_a_plan_from_a_few_questions_foretells_the_run(
     endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -395,6 +410,12 @@ def test_a_plan_from_a_few_questions_foretells_the_run(
     assert took["calls"]["off"] == pytest.approx(spent["calls"] / calls["amount"] - 1)
     assert main(["plan", "--questions", str(questions), "--like", str(some), "--episode.depth", "5"]) == 2
     assert "another episode.* configuration" in capsys.readouterr().err
+    assert report["dollars_at_most"] > spent["usd"]
+    served = ("--policy.base_url", endpoint.url)
+    assert main(["plan", "--questions", str(questions), "--like", str(some), *served]) == 0
+    said = capsys.readouterr().out
+    assert "dollars, at most   no price given" in said
+    assert "dollars               no price given" in said
 
 
 def test_a_night_between_two_starts_is_no_time_at_work(

@@ -21,9 +21,10 @@ from steprag.engines.models import ModelFiles, adapter_hash
 from steprag.errors import ConfigError, DataError
 from steprag.runs.run import read_manifest
 from tests.training_parts import lines, messages, pair_row, reply, tensors, train, train_until_killed, write
-from training.checks import check_keys, check_recipe
+from training.checks import check_keys
 from training.config import TrainConfig
 from training.job import Job, Outcome
+from training.machine import check_recipe
 from training.model import save_merged, save_policy
 from training.rows import data_files, read_training
 from training.train import main

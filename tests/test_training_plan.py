@@ -13,15 +13,19 @@ from steprag.config.load import load_config
 from steprag.console.terminal import guarded
 from steprag.engines.models import ModelFiles
 from tests.training_parts import make_qwen2, train
-from training.checks import Device, gpus
 from training.config import TrainConfig
-from training.plan import GIB, PUBLISHED, RECIPES, main, memory, shape_of
+from training.hours import PEAK, PUBLISHED, hours
+from training.machine import Device, gpus
+from training.memory import GIB, memory
+from training.plan import DEVICES, RECIPES, main, shape_of
 
 MADE_FOR = {
     "qwen2.5-7b-dpo": ("a100", 8),
     "qwen2.5-7b-sft": ("a100", 8),
     "qwen2.5-7b-sft-lora": ("a100", 1),
     "qwen2.5-7b-dpo-lora": ("a100", 1),
+    "qwen2.5-7b-sft-lora-8": ("a100", 8),
+    "qwen2.5-7b-dpo-lora-8": ("a100", 8),
     "qwen2.5-7b-dpo-qlora": ("4090", 1),
     "qwen2.5-1.5b-sft": ("4090", 1),
     "qwen2.5-1.5b-dpo": ("4090", 1),
@@ -52,7 +56,45 @@ def test_recipes_fit_the_hardware_they_are_made_for(name: str, capsys: pytest.Ca
     plan = json.loads(capsys.readouterr().out)
     assert plan["fits"]
     assert plan["disk"] > 0
-    assert (plan["rows"] is None) == name.endswith("grpo")
+    assert (plan["rows"] is None) == (plan["hours"] is None) == name.endswith("grpo")
+
+
+def test_figures_by_hand_for_the_published_recipe_on_eight_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    """With 16 bytes a logit, the gathered weights of both models, and bfloat16 beside float32 in each checkpoint; a
+    public run of it took 40 minutes.
+    """
+    plans = {}
+    for name in ("sft", "dpo"):
+        options = ["--config", str(RECIPES / f"qwen2.5-7b-{name}.yaml"), "--device", "a100", "--devices", "8"]
+        assert guarded(main, [*options, "--json"]) == 0
+        plans[name] = json.loads(capsys.readouterr().out)
+    assert 35 <= plans["dpo"]["memory_total"] <= 38
+    assert 45 <= plans["sft"]["memory_total"] <= 49
+    assert 311 <= plans["dpo"]["disk"] <= 313
+    assert 1 / 3 <= plans["dpo"]["hours"] <= 2 / 3
+
+
+def test_hours_follow_from_rows_devices_and_what_is_trained() -> None:
+    weights, lora = known("Qwen/Qwen2.5-7B-Instruct").multiplied, "qwen2.5-7b-dpo-lora"
+
+    def taken(devices: int = 1, device: str = "NVIDIA A100-SXM4-80GB", **overrides: Any) -> Any:
+        return hours(recipe(lora, **overrides), weights, PUBLISHED, Device(device, 80), devices)
+
+    assert PEAK.keys() == DEVICES.keys()
+    assert taken(8) == pytest.approx(taken() / 8)
+    assert taken(epochs=2) == pytest.approx(2 * taken())
+    assert taken(8, max_steps=10) == pytest.approx(taken(1, max_steps=10)), "as many rows for each device"
+    assert taken(share_prefix=False) > 1.5 * taken()
+    assert taken(finetuning="full") > taken() > taken(gradient_checkpointing=False)
+    assert taken(device="NVIDIA H100 80GB HBM3") < taken()
+    assert taken(device="some new one") is None
+
+
+@pytest.mark.parametrize("stage", ["sft", "dpo"])
+def test_eight_gpus_take_the_steps_of_one(stage: str) -> None:
+    one, eight = recipe(f"qwen2.5-7b-{stage}-lora"), recipe(f"qwen2.5-7b-{stage}-lora-8")
+    assert one.step_rows == eight.step_rows == 32
+    assert one == eight.model_copy(update={"processes": 1, "accumulation": one.accumulation})
 
 
 def test_a_gpu_without_its_driver_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

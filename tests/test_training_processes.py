@@ -16,10 +16,11 @@ import pytest
 from steprag.engines.threads import threads_for, usable_cores
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_records, write_records
-from tests.training_parts import lines, tensors, train, train_until_killed
-from training.checks import check_keys, one_visible
+from tests.training_parts import lines, show_gpus, tensors, train, train_until_killed
+from training.checks import check_keys
 from training.config import GrpoSection, TrainConfig
 from training.launch.processes import command, threads_each, why
+from training.machine import check_devices, one_visible, show_one_gpu
 from training.rows import TokenRow
 
 TWO = ["--processes", "2", "--batch_size", "2"]
@@ -54,36 +55,36 @@ def test_one_process_is_shown_one_gpu(visible: str | None, there: int, shown: st
     assert one_visible(visible, there) == shown
 
 
-@pytest.mark.parametrize(("stage", "visible", "shown"), [("dpo", None, "0"), ("critic", "1,0", "1")])
 def test_a_run_on_a_machine_with_several_gpus_trains_on_one(
-    tiny: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    stage: str, visible: str | None, shown: str,
-) -> None:  # fmt: skip
+    tiny: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Whatever nvidia-smi names, the environment that torch and TRL are loaded in has one."""
-    tool = tmp_path / "bin" / "nvidia-smi"
-    tool.parent.mkdir()
-    tool.write_text("#!/bin/sh\nfor gpu in 0 1; do echo 'A100, 81920'; done\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tool.parent), prepend=os.pathsep)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")  # noted, to be put back
-    if visible is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    show_gpus(2, tmp_path, monkeypatch)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # noted, to be put back
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert train(tiny, pairs, tmp_path / "out", stage, "--max_steps", "1", "--threads", "2") == 0
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == shown
+    assert train(tiny, pairs, tmp_path / "out", "dpo", "--max_steps", "1", "--threads", "2") == 0
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
     assert os.environ["OMP_NUM_THREADS"] == "1", "a user's value stays"
-    said = f"train: one process trains on GPU {shown} alone; --processes N trains on N GPUs\n"
+    said = "train: 2 GPUs here, and one process trains on GPU 0 alone; --processes 2 takes all\n"
     assert said in capsys.readouterr().err
 
 
-def test_several_gpus_before_one_process_are_refused(
-    tiny: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As those of other makers, which CUDA's variable does not hide."""
+@pytest.mark.parametrize("stage", ["sft", "dpo", "grpo", "critic"])
+def test_every_stage_minds_the_gpus(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is shown; those of other makers, which CUDA's variable does not hide, are refused; so are too few."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    show_one_gpu(TrainConfig(stage=stage, processes=2))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5"
+    show_one_gpu(TrainConfig(stage=stage))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4"
     monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
     monkeypatch.setattr("torch.accelerator.device_count", lambda: 2)
-    assert train(tiny, pairs, tmp_path / "out", "critic", "--max_steps", "1") == 2
-    assert "processes: one trains on one GPU and sees 2" in capsys.readouterr().err
+    check_devices(TrainConfig(stage=stage, processes=2))
+    with pytest.raises(ConfigError, match="processes: one trains on one GPU and sees 2"):
+        check_devices(TrainConfig(stage=stage))
+    with pytest.raises(ConfigError, match="processes: 3 are asked for and 2 GPUs are here"):
+        check_devices(TrainConfig(stage=stage, processes=3))
 
 
 @pytest.mark.parametrize(

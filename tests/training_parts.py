@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from steprag.console.terminal import guarded
 from steprag.engines.models import resolve_model
 from tests.models import make_tokenizer
@@ -88,6 +90,15 @@ def make_qwen2(folder: Path) -> Path:
     )
     Qwen2ForCausalLM(config).save_pretrained(folder)
     return folder
+
+
+def show_gpus(count: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has an nvidia-smi on the path that names so many GPUs."""
+    (folder / "bin").mkdir()
+    tool = folder / "bin" / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\nfor gpu in $(seq {count}); do echo 'A100, 81920'; done\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent), prepend=os.pathsep)
 
 
 def train(tiny: Path, pairs: Path, out: Path, stage: str, *options: str) -> int:

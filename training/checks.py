@@ -1,21 +1,14 @@
-"""What a recipe may not ask for, told before anything is read or loaded; and what a run computes on: the GPUs that
-nvidia-smi names, else this machine's cores.
+"""What a recipe may not ask for, told before anything is read or loaded. What this machine lacks for it:
+`training.machine`.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
-import subprocess
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable
 
 from steprag.config.load import nearest
-from steprag.console.progress import say
 from steprag.engines.models import ModelFiles
-from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import read_json
 from training.config import TrainConfig
@@ -29,48 +22,6 @@ LOSSES = (
 """TRL's, without `exo_pair` and `robust`, which are sigmoid or an error where no smoothing is set for all pairs."""
 TRACKERS = ("clearml", "codecarbon", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
 """Those of the Hugging Face Trainer whose name is their package's."""
-
-ROOT = Path(__file__).parent.parent
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-"""What CUDA reads once, when it starts: the GPUs that a process sees, with commas between."""
-
-
-def check_recipe(config: TrainConfig) -> None:
-    """Raises ConfigError for what no run can do, or this machine cannot."""
-    check_keys(config)
-    if config.trainer == "llamafactory":
-        executable(config)
-    for what, package, requirement in _optional(config):
-        if importlib.util.find_spec(package) is None:
-            raise ConfigError(f"{what}: {package} is not installed here; run: pip install '{requirement}'")
-    if config.liger:
-        import torch
-
-        if not torch.accelerator.is_available():
-            raise ConfigError("liger: its kernels run on a GPU and none is here; leave it out")
-
-
-def executable(config: TrainConfig) -> list[str]:
-    """The command's first words. Raises ConfigError where there is no such file."""
-    name = config.llamafactory.executable
-    for found in (Path(name), ROOT / name):
-        if found.is_file():
-            return [str(found.absolute())]
-    if on_path := shutil.which(name):
-        return [on_path]
-    raise ConfigError(f"LLaMA-Factory not found at {name}; run: bash scripts/setup_llamafactory.sh")
-
-
-def _optional(config: TrainConfig) -> Iterator[tuple[str, str, str]]:
-    """What the recipe wants of packages that come on demand: key, import name, what pip installs."""
-    if config.trainer == "trl":
-        yield from (("report_to", name, name) for name in config.report_to)
-        if config.quantization:
-            yield "quantization", "bitsandbytes", "bitsandbytes>=0.50,<0.51"
-    if config.liger:
-        yield "liger", "liger_kernel", "liger-kernel"
-    if config.stage == "grpo" and "rouge" in config.grpo.rewards:
-        yield "grpo.rewards: rouge", "rouge_score", "rouge-score>=0.1.2,<0.2"
 
 
 def check_template(files: ModelFiles) -> None:
@@ -171,66 +122,3 @@ def _check_llamafactory(config: TrainConfig) -> None:
         "minutes: llamafactory is bounded by max_steps or epochs; leave it out": config.minutes is not None,
     }
     _refuse(complaints)
-
-
-@dataclass(frozen=True)
-class Device:
-    """`gib` of memory."""
-
-    name: str
-    gib: float
-
-
-def gpus() -> list[Device]:
-    """The NVIDIA GPUs of this machine; none without nvidia-smi, or without a driver."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return []
-    query = [command, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    found = subprocess.run(query, capture_output=True, text=True, check=False)
-    rows = [line.rpartition(",") for line in found.stdout.splitlines()]
-    if found.returncode or not all(size.strip().isdecimal() for *_, size in rows):  # it writes why on standard output
-        return []
-    return [Device(name, int(mebibytes) / 1024) for name, _, mebibytes in rows]
-
-
-def processor() -> Device:
-    """This machine's cores, with all its memory."""
-    return Device(f"{usable_cores()} cores", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
-
-
-def one_visible(visible: str | None, there: int) -> str | None:
-    """What CUDA_VISIBLE_DEVICES has to be for one GPU to be seen; None where it may stay.
-
-    `visible`: what it is. `there`: how many GPUs the machine has, which counts where it is not set.
-    """
-    if visible is None:
-        return "0" if there > 1 else None
-    first, *others = visible.split(",")
-    return first if others else None
-
-
-def show_one_gpu(config: TrainConfig) -> None:
-    """Shows this process one GPU where one process trains: TRL refuses several, and transformers would double the
-    batch. It has to be called before torch asks for GPUs.
-    """
-    if config.trainer != "trl" or config.workers > 1:
-        return
-    visible = os.environ.get(VISIBLE)
-    chosen = one_visible(visible, len(gpus()) if visible is None else 0)
-    if chosen is not None:
-        os.environ[VISIBLE] = chosen
-        say(f"train: one process trains on GPU {chosen} alone; --processes N trains on N GPUs")
-
-
-def check_devices(config: TrainConfig) -> None:
-    """Raises ConfigError where TRL's processes and the GPUs that torch sees do not go together."""
-    import torch
-
-    there = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
-    if 0 < there < config.processes:
-        raise ConfigError(f"processes: {config.processes} are asked for and {there} GPUs are here; lower it")
-    if config.workers == 1 and there > 1:
-        raise ConfigError(
-            f"processes: one trains on one GPU and sees {there}; show it one, or set processes to {there}"
-        )

@@ -159,7 +159,7 @@ class TrainConfig(StageConfig):
         default="cosine", description="rate after warm-up"
     )
     weight_decay: Share = Field(default=0.0, description="AdamW's weight decay")
-    max_grad_norm: float = Field(default=1.0, gt=0, description="gradients are scaled down to this norm")
+    max_grad_norm: float = Field(default=1.0, ge=0, description="gradients are scaled down to this norm; 0: never")
     held_out: int = Field(default=64, ge=0, description="rows of the val file scored after training; 0 scores none")
     save_steps: Positive = Field(
         default=50, description="steps between checkpoints that an interrupted run goes on from"

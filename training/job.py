@@ -6,6 +6,7 @@ import importlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,8 @@ OUT_OF_MEMORY = (
     "steprag plan train gives the numbers"
 )
 
-_ERROR = re.compile(r"^(?:\[rank\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*)$")
+_RANK = re.compile(r"^\[rank\d+\]: ?")
+_ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*")
 _WRAPPERS = ("CalledProcessError", "ChildFailedError")
 """What torchrun and the launcher raise because their child did; the child's own error says more."""
 BACK_ENDS = {
@@ -111,7 +113,8 @@ class Outcome:
 
 def reason(log: str, status: int) -> str:
     """The line of a failed run's output that says why, with a remedy where one is known."""
-    errors = [match[1] for line in log.splitlines() if (match := _ERROR.match(line.strip()))]
+    lines = [line for said in log.splitlines() if (line := _RANK.sub("", said.strip()).strip(" ^~"))]
+    errors = [_worded(line, before) for before, line in pairwise(["", *lines]) if _ERROR.fullmatch(line)]
     causes = [line for line in errors if not any(name in line for name in _WRAPPERS)] or errors
     said = causes[-1][:500] if causes else f"exit status {status}; {_tail(log)}"
     if "OutOfMemoryError" in said or "out of memory" in said.lower() or "DefaultCPUAllocator" in said:
@@ -119,6 +122,11 @@ def reason(log: str, status: int) -> str:
     if not causes and status in (137, 247):  # SIGKILL, as a shell and as `steprag.engines.outlive_guard` give it
         return f"killed, which is how the system ends what takes too much memory; {OUT_OF_MEMORY}"
     return said
+
+
+def _worded(error: str, before: str) -> str:
+    """An error without words of its own, such as a bare AssertionError, with the code line that stands before it."""
+    return error if ":" in error else f"{error} at: {before}"
 
 
 def _tail(log: str) -> str:

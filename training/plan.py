@@ -1,10 +1,4 @@
-"""`steprag plan train`: memory and disk of a training run before it starts; refuses what cannot fit.
-
-All figures come from arithmetic over the model's config.json; none was compared with a GPU yet. Mixed-precision
-accounting as in ZeRO (arXiv 1910.02054): a trained weight costs 16 bytes (weight and gradient in 2 + 2 or 4 + 4 bytes,
-the rest for the master copy and Adam's two moments). Activations count the inputs that each linear layer, norm and
-activation function keeps for its backward pass (arXiv 2205.05198, without dropout, attention fused).
-"""
+"""`steprag plan train`: memory, disk and hours of a training run before it starts; refuses what cannot fit."""
 
 from __future__ import annotations
 
@@ -12,11 +6,11 @@ import argparse
 import json
 import shutil
 import sys
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import ValidationError
 
 from steprag.config.load import add_options, config_from, load_config, parse_arguments
 from steprag.console.terminal import guarded
@@ -24,8 +18,11 @@ from steprag.engines.models import ModelFiles, resolve_model
 from steprag.engines.pretrained import fetched
 from steprag.errors import ConfigError
 from steprag.records.jsonl import existing, read_json
-from training.checks import Device, check_keys, gpus, processor
+from training.checks import check_keys
 from training.config import TrainConfig
+from training.hours import PUBLISHED, SHARE, Data, hours
+from training.machine import Device, gpus, processor
+from training.memory import GIB, Shape, checkpoint_bytes, memory
 from training.rows import data_files, read_training
 
 RECIPES = Path(__file__).parents[1] / "configs" / "training"
@@ -34,53 +31,7 @@ PUBLISHED_CONFIGS = RECIPES / "models.json"
 DEVICES = {"t4": 16, "l4": 24, "a10": 24, "3090": 24, "4090": 24, "a6000": 48, "l40s": 48}
 DEVICES |= {"a100": 80, "h100": 80, "h200": 141}
 """GiB of memory, from the makers' data sheets; the larger one where there are two."""
-GIB = 2**30
 CHARACTERS_A_TOKEN = 4
-TRAINED_BYTES = 16
-NF4_BYTES = 0.5 + 0.127 / 8
-"""4 bits a weight, and 0.127 bits for the doubly quantised scales (QLoRA, arXiv 2305.14314)."""
-SPARE = 1.1
-"""Allocators keep blocks that fit nothing."""
-Size = Annotated[int, Field(gt=0, lt=2**32)]
-
-
-class Shape(BaseModel, frozen=True, strict=True):
-    """A llama-like decoder, as large as its config.json says: the fields are that file's."""
-
-    hidden_size: Size
-    intermediate_size: Size
-    num_hidden_layers: Size
-    num_attention_heads: Size
-    vocab_size: Size
-    num_key_value_heads: Size | None = None
-    head_dim: Size | None = None
-    tie_word_embeddings: Any = False
-    model_type: Any = None
-
-    @property
-    def kv(self) -> int:
-        """Width of keys and of values."""
-        head = self.head_dim or self.hidden_size // self.num_attention_heads
-        return head * (self.num_key_value_heads or self.num_attention_heads)
-
-    @property
-    def linear(self) -> int:
-        """Weights of the linear layers within blocks: what LoRA adapts, nf4 shrinks and a token is multiplied with."""
-        return (
-            self.num_hidden_layers * self.hidden_size * (2 * (self.hidden_size + self.kv) + 3 * self.intermediate_size)
-        )
-
-    @property
-    def parameters(self) -> int:
-        """All weights."""
-        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
-        biases = self.num_hidden_layers * (self.hidden_size + 2 * self.kv) if self.model_type == "qwen2" else 0
-        return self.linear + embeddings + biases + (2 * self.num_hidden_layers + 1) * self.hidden_size
-
-    def lora(self, rank: int, layers: int | None) -> int:
-        """Weights that LoRA of all linear layers adds, in the top `layers` blocks where that is given."""
-        widths = 9 * self.hidden_size + 2 * self.kv + 3 * self.intermediate_size
-        return rank * widths * min(layers or self.num_hidden_layers, self.num_hidden_layers)
 
 
 def shape_of(files: ModelFiles) -> Shape | None:
@@ -103,111 +54,6 @@ def shape_of(files: ModelFiles) -> Shape | None:
         raise ConfigError("config.json names sizes that no model has") from None
 
 
-@dataclass(frozen=True)
-class Data:
-    """What is trained on: rows, tokens of a mean answer, and of the longest prompt and answer together."""
-
-    rows: int
-    answer: float
-    longest: int
-
-
-PUBLISHED = Data(rows=13289, answer=40, longest=2390)
-"""RAG_ProGuide: 13,289 pairs, prompt and answer 2,390 tokens at most."""
-
-
-@dataclass(frozen=True)
-class Memory:
-    """GiB on one device at the peak of a step."""
-
-    weights: float
-    reference: float
-    optimiser: float
-    activations: float
-    logits: float
-    cache: float = 0.0
-    runtime: float = 1.0
-
-    @property
-    def total(self) -> float:
-        """GiB of all parts, with a tenth more for what the allocator cannot use."""
-        return SPARE * sum(astuple(self))
-
-
-def memory(config: TrainConfig, shape: Shape, data: Data, devices: int) -> Memory:
-    """The most that one of `devices` holds, with a batch of the longest rows. Stage grpo plays before it learns, so it
-    takes the greater of the two.
-    """
-    width, full = 2 if config.bf16 else 4, config.finetuning == "full"
-    frozen = shape.parameters * width
-    if config.quantization:
-        frozen = shape.linear * NF4_BYTES + (shape.parameters - shape.linear) * 2
-    frozen /= devices if config.deepspeed == "zero3" else 1
-    optimiser = trained_weights(config, shape) * TRAINED_BYTES / (devices if config.deepspeed else 1)
-    if full and config.deepspeed == "zero2":
-        optimiser = shape.parameters * (2 + (TRAINED_BYTES - 2) / devices)
-    longest = min(data.longest, config.max_length)
-    pairs = 1.0 if config.stage != "dpo" else 1 + data.answer / longest if config.shares else 2.0
-    tokens = config.batch_size * longest * pairs  # those that a step's batch puts through the blocks
-    learning = Memory(
-        0.0 if full else frozen / GIB,
-        _reference_bytes(config, shape, frozen) / GIB,
-        optimiser / GIB,
-        tokens * _activation_bytes(config, shape, width) / GIB,
-        _logit_bytes(config, shape, tokens) / GIB,
-    )
-    if config.stage != "grpo":
-        return learning
-    # A block's activations over every prompt of a step, padded to the longest, their mask, the last tokens' logits with
-    # two copies, and keys and values of all blocks.
-    episodes = config.grpo.questions * config.grpo.episodes / config.workers
-    tokens = episodes * longest
-    block = tokens * width * (2 * shape.hidden_size + 3 * shape.intermediate_size) + tokens * longest
-    cache, logits = tokens * width * 2 * shape.kv * shape.num_hidden_layers, episodes * shape.vocab_size * 4 * 3
-    playing = replace(learning, activations=block / GIB, logits=logits / GIB, cache=cache / GIB)
-    return max(learning, playing, key=lambda each: each.total)
-
-
-def trained_weights(config: TrainConfig, shape: Shape) -> int:
-    """How many weights learn."""
-    return shape.parameters if config.finetuning == "full" else shape.lora(config.lora.rank, config.lora.layers)
-
-
-def _reference_bytes(config: TrainConfig, shape: Shape, frozen: float) -> float:
-    """TRL's reference of DPO is scored beforehand, that of GRPO with every weight trained is a second model;
-    LLaMA-Factory keeps one, but for a fresh adapter, which it switches off.
-    """
-    if config.stage == "grpo":
-        return shape.parameters * 4 if config.grpo.beta and config.finetuning == "full" else 0.0
-    fresh = config.finetuning == "lora" and config.adapter is None
-    return 0.0 if config.stage != "dpo" or config.trainer == "trl" or fresh else frozen
-
-
-def _activation_bytes(config: TrainConfig, shape: Shape, width: int) -> int:
-    """A token's inputs kept for backward: all blocks, or with checkpointing every block's input and one block whole."""
-    hidden, blocks = shape.hidden_size, shape.num_hidden_layers
-    block = width * (6 * hidden + 2 * shape.kv + 4 * shape.intermediate_size) + 4 * hidden
-    if config.finetuning == "lora":
-        blocks = min(config.lora.layers or blocks, blocks)
-    return blocks * width * hidden + block if config.gradient_checkpointing else blocks * block
-
-
-def _logit_bytes(config: TrainConfig, shape: Shape, tokens: float) -> float:
-    """TRL scores learnt tokens in tiles; LLaMA-Factory holds every logit, in bf16, in float32, and its gradient.
-
-    A critic has one logit a token.
-    """
-    if config.stage == "critic":
-        return tokens * 8
-    return 256 * shape.vocab_size * 8 if config.trainer == "trl" else tokens * shape.vocab_size * 10
-
-
-def checkpoint_bytes(config: TrainConfig, shape: Shape) -> float:
-    """Disk that a run fills at most: two checkpoints with their optimiser (a third while it is written), the result."""
-    merged = shape.parameters * 4 if config.merge else 0
-    return trained_weights(config, shape) * (3 * 12 + 4) + merged
-
-
 def check_room(out: Path, config: TrainConfig, files: ModelFiles) -> None:
     """Raises ConfigError where the disk below `out` has no room for checkpoints and result."""
     shape = shape_of(files)
@@ -224,10 +70,12 @@ def check_room(out: Path, config: TrainConfig, files: ModelFiles) -> None:
 
 def main(argv: list[str]) -> int:
     """Prints the plan; then raises ConfigError, with the nearest recipe that fits, where the device has too little."""
-    parser = argparse.ArgumentParser(prog="steprag plan train", description="Memory and disk of a training run.")
+    parser = argparse.ArgumentParser(prog="steprag plan train", description="Memory, disk and hours of a training run.")
     parser.add_argument("--pairs", metavar="DIR", help="pairs to train on [sizes of the published RAG_ProGuide]")
     parser.add_argument("--device", choices=[*DEVICES, "cpu"], help="[the GPU that is here, else the processor]")
-    parser.add_argument("--devices", type=int, metavar="N", help="how many of them [the recipe's processes]")
+    parser.add_argument(
+        "--devices", type=int, metavar="N", help="how many [trl: the recipe's processes; llamafactory: all]"
+    )
     parser.add_argument("--json", action="store_true", help="the plan as JSON")
     add_options(parser, TrainConfig)
     given = parse_arguments(parser, argv)
@@ -235,7 +83,7 @@ def main(argv: list[str]) -> int:
     check_keys(config)
     if given.devices is not None and given.devices < 1:
         raise ConfigError(f"--devices {given.devices}: give 1 or more")
-    devices = given.devices or config.processes
+    devices = given.devices or (config.processes if config.trainer == "trl" else max(1, len(gpus())))
     if config.trainer == "trl":
         config = config.model_copy(update={"processes": devices})
     folder = Path(config.model)  # one with a config.json is enough: nothing is loaded
@@ -269,7 +117,8 @@ def measure(folder: Path, config: TrainConfig) -> Data:
     rows = read_training(data_files(existing(folder, "pairs folder"), config.stage)[0], config.stage)
     prompts = [sum(len(message["content"]) for message in row.prompt) / CHARACTERS_A_TOKEN for row in rows]
     answers = [max(len(reply["content"]) for reply in row.completions) / CHARACTERS_A_TOKEN for row in rows]
-    return Data(len(rows), sum(answers) / len(rows), round(max(map(sum, zip(prompts, answers, strict=True)))))
+    whole = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
+    return Data(len(rows), sum(answers) / len(rows), sum(whole) / len(rows), round(max(whole)))
 
 
 def plan(config: TrainConfig, shape: Shape, data: Data, device: Device, devices: int) -> dict[str, Any]:
@@ -284,6 +133,7 @@ def plan(config: TrainConfig, shape: Shape, data: Data, device: Device, devices:
         "memory_total": round(parts.total, 1),
         "memory_there": round(device.gib, 1),
         "fits": parts.total <= device.gib,
+        "hours": hours(config, shape.multiplied, data, device, devices),
         "disk": round(checkpoint_bytes(config, shape) / GIB, 1),
     }
 
@@ -306,11 +156,18 @@ def refusal(config: TrainConfig, data: Data, device: Device, devices: int, repor
 def _table(report: dict[str, Any]) -> str:
     parts = ", ".join(f"{name} {value:.1f}" for name, value in report["memory"].items() if value >= 0.05)
     rows = f"rows     {report['rows']:,}\n" if report["rows"] is not None else ""
+    taken = report["hours"]
+    told = "not known, for episodes take most of it or the device is unknown"
+    if taken is not None:
+        told = (
+            f"about {f'{taken * 60:.0f} min' if taken < 2 else f'{taken:.0f} h'}, at {SHARE:.0%} of the device's peak"
+        )
     return (
         f"model    {report['model']}, {report['parameters']:,} parameters\n"
         f"{rows}"
         f"memory   {report['memory_total']} GiB of {report['memory_there']} on each of {report['device']} ({parts})\n"
         f"disk     {report['disk']} GiB for checkpoints\n"
+        f"time     {told}\n"
     )
 
 

@@ -29,9 +29,10 @@ from steprag.engines.tokens import load_tokenizer
 from steprag.errors import ConfigError
 from steprag.records.jsonl import file_hash
 from steprag.runs.run import Run, open_run, run_of
-from training.checks import check_devices, check_recipe, check_smoothing, check_template, show_one_gpu
+from training.checks import check_smoothing, check_template
 from training.config import NEUTRAL, ONLINE, TrainConfig
 from training.job import Job, back_end
+from training.machine import check_devices, check_recipe, show_one_gpu
 from training.model import check_adapter
 from training.parity import checked_tokens
 from training.plan import check_room
@@ -69,6 +70,7 @@ def main(argv: list[str]) -> int:
     spin_briefly()
     show_one_gpu(config)
     _check_sources(arguments, config)
+    config = check_recipe(config)
     online = config.stage == "grpo"
     with ExitStack() as stack:
         world = stack.enter_context(open_world(arguments.questions, arguments.index, config)) if online else None
@@ -111,7 +113,6 @@ def gather(pairs: str | None, config: TrainConfig, world: World | None = None) -
         held_out = read_file(val_file, config.stage)[: config.held_out]
         hashes = {path.name: file_hash(path) for path in (train_file, val_file) if path.is_file()}
         source = run_of(train_file)
-    check_recipe(config)
     check_smoothing(config, [*rows, *held_out])
     files = resolve_model(config.model, config.adapter)
     check_template(files)
@@ -169,7 +170,7 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     adapter = inputs.files.adapter  # hashed now: it may be another run's checkpoint, and soon gone
     run.set(starting_adapter={"name": str(adapter), "sha256": adapter_hash(adapter)} if adapter else None)
     with memory_told():
-        outcome = (processes if config.workers > 1 else back_end(config)).train(job)
+        outcome = (processes if config.trainer == "trl" and config.workers > 1 else back_end(config)).train(job)
     packages = {name: version(name) for name in PACKAGES}
     run.set(**_base(inputs), **counts, **asdict(outcome), packages=packages)
     if can_draw():

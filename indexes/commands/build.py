@@ -26,7 +26,7 @@ from indexes.corpora.read_corpus import Intake, take_in
 from indexes.corpora.readers import Source, open_source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import NONE, EncoderSpec
-from indexes.encoding.runtimes import check_backend
+from indexes.encoding.runtimes import check_backend, device_here
 from indexes.encoding.shards import Work, encode_shards
 from indexes.folder.manifest import (
     BUILT,
@@ -43,7 +43,8 @@ from indexes.folder.manifest import (
 from indexes.folder.sealing import Begun, Built, building, link, restore, seal, shown
 from indexes.rows.passage_store import OFFSETS, PASSAGES, SKIPPED
 from indexes.rows.vector_file import VECTORS, VectorFile
-from indexes.vectors.index_types import build_type, check_type, requested
+from indexes.vectors.gpu import gpu_faiss
+from indexes.vectors.index_types import TYPES, build_type, check_type, requested
 from indexes.vectors.recall import make_probe
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say
@@ -123,6 +124,11 @@ def _build(order: _Order, out: Path, replaced: bool, vectors_from: Path | None) 
 
 
 def _order(corpus: str, config: IndexConfig) -> _Order:
+    if not config.ray and config.encoder != NONE:
+        for device in config.device.split(","):
+            device_here(device, config.dtype)
+    if TYPES[config.type].gpu:
+        gpu_faiss(config.type)
     source = open_source(corpus)
     folder, spec = chosen_encoder(config)
     if not spec.dense:

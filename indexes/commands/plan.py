@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 import time
@@ -25,20 +24,23 @@ from indexes.config import IndexConfig, chosen_encoder
 from indexes.corpora.readers import Source, count_rows, open_source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import NONE, EncoderSpec
+from indexes.encoding.runtimes import device_here
 from indexes.folder.manifest import SPARSE
 from indexes.rows.passage_store import passage_text
 from indexes.vectors.index_types import TRAIN_POINTS, TYPES, AnnConfig, cells, code_bytes, prepare
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.terminal import guarded
-from steprag.engines.threads import usable_cores
+from steprag.engines.threads import product_flops, usable_cores, usable_memory
 from steprag.errors import ConfigError
 from steprag.types import Passage
 
 EXPECTED = {"flat": 1.0, "flat-fp16": 1.0, "ivf-sq8": 0.99, "hnsw-sq8": 0.985, "ivf-pq": 0.985, "rabitq": 0.98}
 """Recall@10 on real questions, docs/indexes.md; GPU types were not measured."""
 GPU = {name for name, kind in TYPES.items() if kind.gpu}
-TRIED = 32
-"""Passages that are encoded to learn this machine's pace."""
+TRIED = {"cpu": 32, "gpu": 1024}
+"""Passages that are encoded to learn a device's pace: some of its batches."""
+SPREAD = 4
+"""They are every fourth one, for a corpus may begin with its longest or its shortest."""
 INDEXED = 500
 """Passages of which BM25 is built to learn its pace and size."""
 POSTINGS = 60
@@ -99,7 +101,7 @@ def sizes(name: str, dimension: int, ann: AnnConfig) -> tuple[float, float]:
 
 def plan(rows: int, dimension: int, ann: AnnConfig, machine: Room, *, timed: bool = True) -> list[TypePlan]:
     """A line for every type, those for a GPU last."""
-    flops = _flops() if timed else 0.0
+    flops = product_flops() if timed else 0.0
     lines = []
     for name, kind in TYPES.items():
         disk, memory = sizes(name, dimension, ann)
@@ -151,25 +153,25 @@ def _seconds(name: str, rows: int, dimension: int, ann: AnnConfig, flops: float)
     return products / flops + (trained - start) * min(8, max(1, rows / tried)) + rows * a_row
 
 
-def _flops() -> float:
-    """Multiply-adds a second, twice, of this machine's matrix product."""
-    square = np.ones((768, 768), dtype=np.float32)
-    np.matmul(square, square)
-    start = time.perf_counter()
-    for _ in range(4):
-        np.matmul(square, square)
-    return 4 * 2 * 768**3 / (time.perf_counter() - start)
-
-
 def machine_here(out: Path) -> Room:
-    """This machine: its whole memory, what is free on the disk where `out` is or would be, and the usable cores."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """This machine: memory and cores that may be used, and what is free on the disk where `out` is or would be."""
     there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
-    return Room(memory, shutil.disk_usage(there).free, usable_cores())
+    return Room(usable_memory(), shutil.disk_usage(there).free, usable_cores())
 
 
 def _beginning(source: Source, passages: int) -> list[Passage]:
     return list(islice((value for _, _, value in source.items() if isinstance(value, Passage)), passages))
+
+
+def encoders(config: IndexConfig, devices: list[str], cores: int) -> tuple[int, int | None]:
+    """How many encoders of a build work side by side at full pace, and the threads of each; None on a GPU.
+
+    Several processes share a GPU's pace, and on processors the cores.
+    """
+    if devices[0] != "cpu":
+        return config.ray or len(set(devices)), None
+    count = config.ray or min(cores, len(devices) * config.processes)
+    return count, 1 if config.ray else cores // count
 
 
 def try_bm25(source: Source, config: Bm25Config) -> Trial:
@@ -183,14 +185,20 @@ def try_bm25(source: Source, config: Bm25Config) -> Trial:
     return Trial(postings / max(1, len(passages)), took / max(1, len(passages)))
 
 
-def _pace(source: Source, config: IndexConfig, folder: Path, spec: EncoderSpec) -> float:
-    """Passages a second that this machine encodes of this corpus."""
-    encoder = Encoder(folder, spec, device=config.device.split(",")[0], dtype=config.dtype, backend=config.backend)
-    texts = [passage_text(passage) for passage in _beginning(source, TRIED)]
+def _pace(source: Source | None, config: IndexConfig, folder: Path, spec: EncoderSpec) -> tuple[float, int]:
+    """Passages a second that a build encodes here of this corpus, or of passages of 100 words; and by how many
+    encoders.
+    """
+    devices = [device_here(name, config.dtype) for name in config.device.split(",")]
+    count, threads = encoders(config, devices, usable_cores())
+    encoder = Encoder(folder, spec, device=devices[0], dtype=config.dtype, backend=config.backend, threads=threads)
+    tried = TRIED["cpu" if devices[0] == "cpu" else "gpu"]
+    texts = [passage_text(passage) for passage in _beginning(source, SPREAD * tried)[::SPREAD]] if source else []
+    texts = texts or [" ".join(["passage"] * 100)] * tried
     encoder.encode_passages(texts[:4])
     start = time.perf_counter()
     encoder.encode_passages(texts, batch_tokens=config.batch_tokens)
-    return len(texts) / (time.perf_counter() - start)
+    return count * len(texts) / (time.perf_counter() - start), count
 
 
 def main(argv: list[str]) -> int:
@@ -209,11 +217,11 @@ def main(argv: list[str]) -> int:
         raise ConfigError("give --corpus, or --rows and --dimension")
     source = open_source(given.corpus) if given.corpus else None
     if given.dimension:
-        dimension, pace = given.dimension, None
+        dimension, (pace, count) = given.dimension, (None, 0)
     else:
         folder, spec = chosen_encoder(config)
         dimension = spec.dimension
-        pace = _pace(source, config, folder, spec) if source and spec.dense else None
+        pace, count = _pace(source, config, folder, spec) if spec.dense else (None, 0)
     rows, exact = (given.rows, True) if given.rows else count_rows(source) if source else (0, True)
     machine = machine_here(given.out)
     lines = plan(rows, dimension, config.ann, machine) if dimension else []
@@ -225,6 +233,7 @@ def main(argv: list[str]) -> int:
         "dimension": dimension,
         "machine": asdict(machine),
         "encoding_seconds": max(1, round(rows / pace)) if pace else None,
+        "encoders": count,
         "types": [asdict(line) for line in [*lines, bm25]],
         "recommended": chosen,
     }
@@ -241,7 +250,8 @@ def _table(report: dict[str, Any], lines: list[TypePlan]) -> str:
         f" here: {_size(machine['memory'])} memory, {_size(machine['disk'])} disk free, {machine['cores']} cores"
     ]
     if report["encoding_seconds"]:
-        text.append(f"encoding: {_time(report['encoding_seconds'])}, once for all types")
+        by = f" by {report['encoders']} side by side" if report["encoders"] > 1 else ""
+        text.append(f"encoding: {_time(report['encoding_seconds'])}{by}, once for all types")
     text.append(f"\n{'type':<12}{'disk':>10}{'memory':>10}{'build':>10}{'recall@10':>11}")
     for line in lines:
         seconds = "–" if line.seconds is None else _time(line.seconds)

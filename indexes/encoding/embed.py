@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from indexes.encoding.encoders import EncoderSpec
-from indexes.encoding.runtimes import Backend, check_backend, give_over
+from indexes.encoding.runtimes import Backend, check_backend, device_here, give_over
 from steprag.engines.pretrained import check_complete, loading
 from steprag.engines.threads import one_load, spin_briefly
 from steprag.errors import ConfigError, RetrieverError
@@ -46,8 +46,7 @@ class Encoder:
 
         if threads is not None:
             torch.set_num_threads(threads)
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = device_here(device, dtype)
         self._gpu = device.startswith("cuda")
         self._tokens = GPU_TOKENS if self._gpu else CPU_TOKENS * torch.get_num_threads()
         _check_pair(backend, dtype, self._gpu)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 
 Backend = Literal["torch", "onnx", "openvino"]
 PACKAGES = {"onnx": ("onnxscript", "onnxruntime"), "openvino": ("onnxscript", "openvino")}
@@ -30,6 +30,30 @@ def check_backend(name: Backend) -> None:
     missing = [package for package in PACKAGES.get(name, ()) if importlib.util.find_spec(package) is None]
     if missing:
         raise ConfigError(f"--backend {name} needs {' and '.join(missing)}; pip install -e '.[{name}]'")
+
+
+def device_here(name: str, dtype: str = "float32") -> str:
+    """A device of PyTorch by its name, such as `cuda:1`; `auto` is a CUDA GPU where there is one, else `cpu`.
+
+    Raises ConfigError for one that is not here.
+    """
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cpu":
+        return name
+    try:
+        asked = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"--device {quoted(name)}: give cpu, cuda, cuda:0,cuda:1 or auto") from None
+    here = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if here is None or asked.type != here.type:
+        remedy = "--device cpu" if dtype == "float32" else "--device cpu --dtype float32"
+        raise ConfigError(f"--device {name}: no GPU here of that kind; give {remedy}")
+    if (asked.index or 0) >= (there := torch.accelerator.device_count()):
+        raise ConfigError(f"--device {name}: {there} GPUs are here, {here.type}:0 to {here.type}:{there - 1}")
+    return name
 
 
 def give_over(transformer: Any, name: Backend, threads: int) -> None:

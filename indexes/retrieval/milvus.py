@@ -23,6 +23,7 @@ from indexes.retrieval.folder_retriever import FolderRetriever
 from steprag.config.sections import RetrieverConfig
 from steprag.errors import ConfigError, RetrieverError
 from steprag.extras import remedy
+from steprag.net.hosts import is_local
 from steprag.records.json_text import NotJson, decoded
 from steprag.types import Passage
 
@@ -73,8 +74,9 @@ def connected(address: MilvusAddress, token: str, seconds: float) -> Any:
     from pymilvus.exceptions import MilvusException  # pyright: ignore[reportMissingImports]
 
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # what it raises is said by whoever asked
+    options: dict[str, Any] = {"grpc_options": {"grpc.enable_http_proxy": 0}} if is_local(address.uri) else {}
     try:
-        return MilvusClient(uri=address.uri, token=token, timeout=seconds)
+        return MilvusClient(uri=address.uri, token=token, timeout=seconds, **options)
     except MilvusException as error:
         raise ConfigError(f"no Milvus answers at {address.uri}: {reason(error)}") from None
 

@@ -173,9 +173,7 @@ def read_faiss(path: Path, dimension: int | None) -> Any:
 
 
 def check_type(name: str, rows: int, dimension: int, ann: AnnConfig) -> None:
-    """Raises ConfigError where a corpus of so many rows, or this machine, cannot have the type: before anything is
-    encoded.
-    """
+    """Raises ConfigError where a corpus of so many rows cannot have the type: before anything is encoded."""
     kind = TYPES[name]
     if rows < kind.min_rows:
         raise ConfigError(f"{name} needs at least {kind.min_rows} passages, the corpus has {rows}; use flat")
@@ -183,10 +181,6 @@ def check_type(name: str, rows: int, dimension: int, ann: AnnConfig) -> None:
         raise ConfigError(f"ann.nlist is {wanted}, and the corpus has {rows} passages; give fewer cells, or none")
     if kind.factory:
         kind.factory(rows, dimension, ann)
-    if kind.gpu:
-        from indexes.vectors.gpu import gpu_faiss
-
-        gpu_faiss(name)
 
 
 def build_type(

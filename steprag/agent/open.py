@@ -17,9 +17,15 @@ from steprag.agent.judge import VerdictFormat
 from steprag.agent.profiles import PromptProfile
 from steprag.agent.retriever import Retriever, Tooled
 from steprag.config.sections import EpisodeConfig, JudgeConfig, PolicyConfig, PromptConfig
+from steprag.engines.launch import vllm_is_for_cpus
+from steprag.errors import ConfigError
 from steprag.policy.client import Model, open_model, open_policy
 from steprag.policy.gate import Gate
+from steprag.types import State
 
+CHARACTERS_A_TOKEN = 4
+PASSAGE_TOKENS = 150
+"""Of a passage of 100 words, as Wikipedia is usually cut."""
 SERVED = ("engine", "model", "adapter", "base_url", "api_key_env")
 """Keys of policy and judge that decide who serves them; where all are equal, one engine and one gate serve both."""
 
@@ -61,6 +67,39 @@ def make_environment(profile: PromptProfile, retriever: Retriever, episode: Epis
     return Environment(profile, retriever, episode.top_k, episode.depth, episode.chars, episode.screen)
 
 
+def longest_prompt(profile: PromptProfile, depth: int, top_k: int, max_tokens: int, question: str = "") -> int:
+    """Tokens of the longest prompt of an episode, about: instructions, steps of `max_tokens` each, and the passages of
+    one search or, where the profile keeps them, of all.
+    """
+    start = profile.render(State(question), profile.grammar.allowed((), depth))
+    words = sum(len(message["content"]) for message in start) // CHARACTERS_A_TOKEN
+    searches = 1 if profile.words.keep == "last" else depth
+    return words + (depth - 1) * max_tokens + searches * top_k * PASSAGE_TOKENS
+
+
+def roomy(policy: PolicyConfig, environment: Environment) -> PolicyConfig:
+    """The policy, with as many tokens a request as the longest episode needs, where a vLLM is started for it and the
+    recipe does not say: its memory goes by what is used.
+    """
+    if policy.engine != "vllm" or policy.remote or "context" in policy.model_fields_set:
+        return policy
+    most = policy.max_tokens
+    needed = longest_prompt(environment.profile, environment.depth, environment.top_k, most) + most
+    return policy.model_copy(update={"context": max(policy.context, -(-needed // 1024) * 1024)})
+
+
+def _check_gpus(policy: PolicyConfig, judge: JudgeConfig) -> None:
+    """Raises ConfigError where two vLLMs would each want nearly all memory of the same GPUs."""
+    started = [each for each in (policy, judge) if each.engine == "vllm" and not each.remote]
+    shares = ["gpu-memory-utilization" in {name.replace("_", "-") for name in each.engine_args} for each in started]
+    shared = policy.devices == judge.devices and not all(shares)
+    if len(started) == 2 and shared and not vllm_is_for_cpus():
+        raise ConfigError(
+            "policy and judge would each start a vLLM on the same GPUs; give policy.devices and judge.devices "
+            "(such as 0 and 1), or judge.base_url"
+        )
+
+
 @asynccontextmanager
 async def open_agent(
     config: AgentConfig,
@@ -77,11 +116,12 @@ async def open_agent(
     if environment is None:
         environment = make_environment(checked_profile(config.prompt, config.policy), retriever, config.episode)
     await retriever.ready()
-    grammar, asked = environment.profile.grammar, config.policy
+    grammar, asked = environment.profile.grammar, roomy(config.policy, environment)
     if judge is None:
         async with open_model(asked, grammar) as policy:
             yield Agent(environment, policy)
     elif any(getattr(asked, key) != getattr(judge, key) for key in SERVED):
+        _check_gpus(asked, judge)
         async with open_model(asked, grammar) as policy, open_model(judge, VerdictFormat()) as judging:
             yield Agent(environment, policy, judging)
     else:

@@ -17,16 +17,15 @@ from typing import Any
 
 from steprag.batch.database import Database, absorb, absorb_slots, put_in_order
 from steprag.batch.journal import JOURNAL, Journal
-from steprag.batch.journalled import SCORE
 from steprag.batch.results import ResultKind, Results, gather
 from steprag.batch.shards import Share, shard_of
 from steprag.batch.worklist import FAILED, failures_in, note_failures
 from steprag.config.load import parse_arguments
-from steprag.config.sections import PriceConfig
+from steprag.config.sections import JudgeConfig, PolicyConfig
 from steprag.console.progress import say
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError, quoted
-from steprag.policy.budget import Spending
+from steprag.policy.budget import Spending, prices_of
 from steprag.records.jsonl import drop_torn_line, write_records
 from steprag.runs.run import Run, difference, events_of, locked, open_run, read_manifest
 
@@ -190,12 +189,8 @@ def _events(run: Run, shards: Sequence[ShardRun]) -> None:
 
 def _spending(config: dict[str, Any]) -> Spending:
     """Counts at the prices of the run's configuration."""
-    prices = {
-        role: PriceConfig(**config[section].get("price", {}))
-        for role, section in (("policy", "policy"), (SCORE, "policy"), ("judge", "judge"))
-        if isinstance(config.get(section), dict)
-    }
-    return Spending(prices=prices)
+    policy, judge = PolicyConfig(**config.get("policy", {})), config.get("judge")
+    return Spending(prices=prices_of(policy, JudgeConfig(**judge) if isinstance(judge, dict) else None))
 
 
 if __name__ == "__main__":

@@ -139,6 +139,7 @@ async def opened_slots(
         exact = Spending(prices=prices)
         Journal(run.path / JOURNAL, exact).close()
         spending.usage, spending.usd, spending.lost, spending.in_flight = exact.usage, exact.usd, exact.lost, 0
+        spending.unpriced = exact.unpriced
         run.set(calls_lost=exact.lost)
 
 

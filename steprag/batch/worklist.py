@@ -206,8 +206,8 @@ def _notes(failed: Counter[str], spending: Spending) -> str:
     notes.append(f"{spent.calls:,} calls, {spent.prompt_tokens + spent.completion_tokens:,} tokens")
     if spent.cached_tokens and spent.prompt_tokens:
         notes.append(f"{spent.cached_tokens / spent.prompt_tokens:.0%} of prompts cached")
-    if spending.usd:
-        notes.append(f"${spending.usd:.2f}")
+    if spending.dollars:
+        notes.append(f"${spending.dollars:.2f}")
     return ", ".join(notes)
 
 
@@ -254,7 +254,7 @@ async def ask_each(
     replies. Calls are journalled and bounded. Raises BudgetReached where a limit ended it.
     """
     if todo := unfinished(questions, results):
-        spending = Spending(budget, {role: model.price})
+        spending = Spending(budget, {role: model.cost})
         async with open_model(model, replies) as opened, Journal(run.path / JOURNAL, spending) as journal:
             run.set(calls_lost=journal.lost)
             same_model(run, **{role: opened})

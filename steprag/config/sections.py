@@ -12,6 +12,12 @@ from steprag.net.bounded_http import checked_url
 Positive = Annotated[int, Field(ge=1)]
 REMOTE = ("openai", "sglang")
 """Engines that are never started here, only asked."""
+VLLM_ARGS = frozenset({
+    "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "enable-expert-parallel",
+    "gpu-memory-utilization", "max-num-seqs", "max-num-batched-tokens", "dtype", "quantization", "kv-cache-dtype",
+    "cpu-offload-gb", "enforce-eager", "block-size", "seed",
+})  # fmt: skip
+"""Flags of `vllm serve` that a recipe may set: none runs a model's code, opens a door or renames what is served."""
 
 
 class Section(BaseModel):
@@ -28,9 +34,16 @@ class Section(BaseModel):
 class PriceConfig(Section):
     """Dollars a million tokens."""
 
-    prompt: float = Field(default=0.0, ge=0, description="dollars a million prompt tokens")
+    prompt: float | None = Field(
+        default=None, ge=0, description="dollars a million prompt tokens; none where completion has none: not known"
+    )
     cached: float | None = Field(default=None, ge=0, description="the same, for cached prompt tokens; none: as prompt")
-    completion: float = Field(default=0.0, ge=0, description="dollars a million completion tokens")
+    completion: float | None = Field(default=None, ge=0, description="dollars a million completion tokens")
+
+    @property
+    def known(self) -> bool:
+        """Whether a price is given, be it 0."""
+        return self.prompt is not None or self.completion is not None
 
 
 class RateConfig(Section):
@@ -55,11 +68,22 @@ class PolicyConfig(Section):
         default=None, description="endpoint that runs already; without it the engine is started"
     )
     api_key_env: str = Field(default="OPENAI_API_KEY", description="environment variable that holds the key")
+    engine_args: dict[str, str | int | float | bool] = Field(
+        default={},
+        description="flags of a vllm that is started here: {tensor-parallel-size: 2}; true: one without a value",
+    )
+    devices: str | None = Field(
+        default=None,
+        pattern=r"^[\w,-]+$",
+        description="GPUs of an engine that is started here, as CUDA_VISIBLE_DEVICES has them (0,1); none: all",
+    )
     concurrency: Positive = Field(
         default=4, description="requests in flight at once (slots, where the engine is started)"
     )
     context: Positive = Field(
-        default=2048, description="tokens a request may have, answer included, where llamacpp or vllm is started"
+        default=2048,
+        description="tokens a request may have, answer included, where llamacpp or vllm is started; vllm: as many as "
+        "the longest episode needs, unless it is set",
     )
     temperature: float = Field(default=0.8, ge=0, le=5, description="sampling temperature; 0 is greedy")
     top_p: float = Field(default=1.0, gt=0, le=1, description="nucleus sampling's share of probability")
@@ -95,6 +119,11 @@ class PolicyConfig(Section):
                 f"adapter {quoted(self.adapter)} cannot be put on a model behind an endpoint (base_url, or engine "
                 "openai or sglang); serve it there, give its served name as model, and adapter none"
             )
+        if self.engine_args and (self.remote or self.engine != "vllm"):
+            raise ValueError("engine_args are for a vllm that is started here; give them to the one that runs already")
+        if strangers := sorted(name for name in self.engine_args if name.replace("_", "-") not in VLLM_ARGS):
+            known = ", ".join(sorted(VLLM_ARGS))
+            raise ValueError(f"engine_args: {quoted(strangers[0])} is no flag that may be set here; known: {known}")
         if self.base_url is not None:
             checked_url(self.base_url, "base_url")
         if self.engine == "sglang" and self.base_url is None:  # its requests would go to OpenAI
@@ -109,6 +138,11 @@ class PolicyConfig(Section):
     def remote(self) -> bool:
         """Whether an endpoint that runs already serves the model; `model` is then a name there, and no file here."""
         return self.base_url is not None or self.engine in REMOTE
+
+    @property
+    def cost(self) -> PriceConfig:
+        """What its calls cost: the price that is given; nothing where the engine is started here; else not known."""
+        return self.price if self.remote or self.price.known else PriceConfig(prompt=0)
 
 
 class JudgeConfig(PolicyConfig):

@@ -7,6 +7,7 @@ or write into the clipboard.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import re
 import sys
@@ -60,6 +61,14 @@ def plain_terminals() -> Iterator[None]:
         yield
 
 
+REMEDIES = dict.fromkeys(NO_ROOM, "what is written so far is kept: make room and run the same command again")
+"""By the number of a system's error: what to do about it."""
+REMEDIES |= dict.fromkeys(
+    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR),
+    "give a place that may be written: the option that names it, or $STEPRAG_CACHE, $HF_HOME, $TMPDIR",
+)
+
+
 def guarded(command: Callable[[list[str]], int], argv: list[str]) -> int:
     """Runs `command(argv)`; a StepragError becomes one line on standard error and its exit code."""
     with plain_terminals():
@@ -75,10 +84,10 @@ def _guarded(command: Callable[[list[str]], int], argv: list[str]) -> int:
         sys.stderr.write(f"steprag: {error}\n")
         return error.exit_code
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        remedy = REMEDIES.get(error.errno or 0)
+        if remedy is None:
             raise
-        sys.stderr.write(f"steprag: {error.filename or 'the disk'}: {error.strerror}; what is written so far is kept: ")
-        sys.stderr.write("make room and run the same command again\n")
+        sys.stderr.write(f"steprag: {error.filename or 'the disk'}: {error.strerror}; {remedy}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write("steprag: interrupted; run the same command again to go on\n")

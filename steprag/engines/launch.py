@@ -6,8 +6,8 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from steprag.engines.models import ModelFiles, resolve_model
@@ -25,6 +25,9 @@ _VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the only values that --max-
 class EngineSpec:
     """What to serve and how. `context` is in tokens a request; `port` 0 takes a free one; `threads` None means all.
 
+    `args`: more flags of vLLM by name; True stands for one without a value, False for none. `devices`: the GPUs that
+    the engine sees, as CUDA_VISIBLE_DEVICES has them; None: all.
+
     `parallel` is the requests that will be there at once: llama.cpp's slots, and a quarter of the completions that vLLM
     works on at once at most, since a request may ask for several.
 
@@ -39,6 +42,8 @@ class EngineSpec:
     parallel: int = 4
     context: int = 2048
     threads: int | None = None
+    args: Mapping[str, object] = field(default_factory=dict)
+    devices: str | None = None
     api_key_env: str | None = None
     key: str | None = field(default=None, repr=False)
 
@@ -62,7 +67,8 @@ def command(spec: EngineSpec) -> EngineCommand:
     }
     if spec.engine not in builders:
         raise ConfigError(f"unknown policy engine {quoted(spec.engine)}; choose one of {', '.join(ENGINES)}")
-    return builders[spec.engine](spec, resolve_model(spec.model, spec.adapter))
+    built = builders[spec.engine](spec, resolve_model(spec.model, spec.adapter))
+    return replace(built, env=built.env | {"CUDA_VISIBLE_DEVICES": spec.devices}) if spec.devices else built
 
 
 def _llamacpp(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
@@ -118,6 +124,9 @@ def _vllm(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
     argv += ["--max-model-len", str(spec.context), "--max-num-seqs", str(max(256, 4 * spec.parallel))]
     # Without its details usage does not say how many prompt tokens were cached.
     argv += ["--enable-prefix-caching", "--enable-prompt-tokens-details"]
+    for name, value in spec.args.items():
+        flag = f"--{name.replace('_', '-')}"
+        argv += [flag] if value is True else [] if value is False else [flag, str(value)]
     key = spec.key or (os.environ[spec.api_key_env] if spec.api_key_env else None)
     env = {"VLLM_API_KEY": key} if key else {}
     env |= _vllm_cpu_settings(spec) if on_cpu else {}

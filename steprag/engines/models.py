@@ -70,7 +70,10 @@ def cache_dir() -> Path:
     if own := os.environ.get("STEPRAG_CACHE"):
         return Path(own)
     xdg = os.environ.get("XDG_CACHE_HOME")
-    return (Path(xdg) if xdg else Path.home() / ".cache") / "steprag"
+    try:
+        return (Path(xdg) if xdg else Path.home() / ".cache") / "steprag"
+    except RuntimeError:  # a user whom the system has no home of, as in some containers
+        raise ConfigError("no home folder for the cache: set STEPRAG_CACHE to a folder that may be written") from None
 
 
 def shipped_adapters(home: Path = ATLAS) -> dict[str, Path]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from steprag.errors import NO_ROOM, ConfigError, StepragError, quoted
 
@@ -40,7 +43,7 @@ def loading(source: object) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and _is_missing(error.name or ""):
             raise
-        told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        told = _shortened(f"{type(error).__name__}: {error}")
         if "trust_remote_code" in told:
             told = "it needs Python code of its own, and StepRAG runs no code that comes with a model"
         raise ConfigError(f"{source} cannot be loaded: {told}") from None
@@ -67,18 +70,53 @@ def check_complete(model: Any, source: object, unread: str | None = None) -> Non
 
 @contextmanager
 def asking_the_hub(what: str, remedy: str) -> Iterator[None]:
-    """Turns an error of the hub's client into a ConfigError of one line about `what`."""
+    """Turns an error of the hub's client into a ConfigError of one line about `what`. Without DNS the block finds what
+    is on this machine, and waits for nothing.
+    """
     # The root of whichever HTTP library the hub's client uses.
     from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
 
     try:
-        yield
+        with _offline_without_dns():
+            yield
     # ValueError: a malformed id. RuntimeError: its store of large files (Xet) is out of reach.
     except (HTTPError, OSError, ValueError, RuntimeError) as error:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             raise
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ConfigError(f"{what}: {reason[:200]} ({remedy})") from None
+        raise ConfigError(f"{what}: {_shortened(str(error) or type(error).__name__)} ({remedy})") from None
+
+
+@contextmanager
+def _offline_without_dns() -> Iterator[None]:
+    """The hub's client asks six times for a host without an address, half a minute long; a proxy may know one."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE or {"https", "all"} & getproxies().keys() or _has_address(constants.ENDPOINT):
+        yield
+        return
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = False
+
+
+def _has_address(url: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(urlsplit(url).hostname, None))
+    except OSError:
+        return False
+
+
+def _shortened(text: str, most: int = 300) -> str:
+    """A library's message on one line: its first whole sentences, of `most` characters; where the first is longer, its
+    first words.
+    """
+    line = " ".join(text.split())
+    if len(line) <= most:
+        return line
+    sentences, stop, _ = line[:most].rpartition(". ")
+    return f"{sentences}." if stop else f"{line[:most].rpartition(' ')[0]} …"
 
 
 def fetched(hub: str, files: Sequence[str], what: str) -> Path:

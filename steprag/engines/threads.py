@@ -1,4 +1,4 @@
-"""This machine's processors: how many may be used, what they are good at, how threads wait for one another."""
+"""This machine's processors and memory: how much may be used, what processors are good at, how threads wait."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,21 +35,42 @@ def threads_for(wanted: int | None) -> int:
     return wanted or (int(given) if given.isdecimal() else 0) or usable_cores()
 
 
+def usable_memory(system: Path = Path("/")) -> int:
+    """Bytes of memory that this process may use: the machine's, or fewer where a container or a batch job has so many.
+    `system`: where /proc and /sys are.
+    """
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    files = {2: "memory.max", 1: "memory.limit_in_bytes"}
+    return int(min([whole, *(_bytes(group / files[version]) for group, version in _groups("memory", system))]))
+
+
 def _quota(system: Path) -> float:
-    """The processor time, in cores, that this process's control groups allow (Linux, both versions); else infinity."""
+    """The processor time, in cores, that this process's control groups allow; else infinity."""
+    files = {2: ("cpu.max",), 1: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
+    return min([math.inf, *(_cores(group, files[version]) for group, version in _groups("cpu", system))])
+
+
+def _groups(controller: str, system: Path) -> Iterator[tuple[Path, int]]:
+    """The folders of the control groups that bound this process (Linux), and their version, 1 or 2."""
     try:
-        groups = [line.split(":", 2) for line in (system / "proc/self/cgroup").read_text().splitlines()]
+        lines = [line.split(":", 2) for line in (system / "proc/self/cgroup").read_text().splitlines()]
     except OSError:  # no Linux
-        return math.inf
-    allowed = [math.inf]
-    for _, controllers, path in (group for group in groups if len(group) == 3):
-        if controllers and "cpu" not in controllers.split(","):
+        return
+    for _, controllers, path in (line for line in lines if len(line) == 3):
+        if controllers and controller not in controllers.split(","):
             continue
-        mounted = system / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        mounted = system / "sys/fs/cgroup" / (controller if controllers else "")
         own = mounted / path.strip("/")
         for place in (own, *own.parents[: len(own.parts) - len(mounted.parts)]):  # a parent's bound holds too
-            allowed += [_cores(place, ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",))]
-    return min(allowed)
+            yield place, 1 if controllers else 2
+
+
+def _bytes(file: Path) -> float:
+    """The bytes that a file allows; infinity where there is no such file, or it says "max"."""
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return math.inf
 
 
 def _cores(group: Path, files: tuple[str, ...]) -> float:
@@ -58,6 +80,18 @@ def _cores(group: Path, files: tuple[str, ...]) -> float:
         return int(quota) / int(period) if int(quota) > 0 else math.inf
     except (OSError, ValueError, ZeroDivisionError):  # no such file, "max", or of a form that is not known
         return math.inf
+
+
+def product_flops() -> float:
+    """Multiply-adds a second, twice, of this machine's matrix product in float32, measured in a moment."""
+    import numpy as np
+
+    square = np.ones((768, 768), dtype=np.float32)
+    np.matmul(square, square)
+    start = time.perf_counter()
+    for _ in range(4):
+        np.matmul(square, square)
+    return 4 * 2 * 768**3 / (time.perf_counter() - start)
 
 
 _LOADING = threading.Lock()

@@ -7,12 +7,15 @@ reply of a few kilobytes may unpack to gigabytes.
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import httpx2
 
+from steprag.errors import ConfigError, quoted
 from steprag.net.hosts import is_local
 
 REPLY_BYTES = 32 << 20
@@ -20,11 +23,33 @@ REPLY_BYTES = 32 << 20
 LEAST_SECRET = 12
 """Characters of a key from which on it is looked for in replies: "none" and "EMPTY" are words."""
 HIDDEN = b"[key]"
+_SOCKS = importlib.util.find_spec("socksio") is not None
 
 
 def direct(url: str) -> dict[str, Any]:
-    """Options of an httpx2 client: no proxy of the environment for an endpoint on this machine. SSL_CERT_FILE holds."""
-    return {"trust_env": False, "verify": httpx2.create_ssl_context()} if is_local(url) else {}
+    """Options of an httpx2 client: no proxy of the environment for an endpoint on this machine. SSL_CERT_FILE holds.
+
+    Raises ConfigError for another endpoint where the environment names a proxy that cannot be used.
+    """
+    if is_local(url):
+        return {"trust_env": False, "verify": httpx2.create_ssl_context()}
+    for name, proxy in getproxies().items():
+        if name in ("http", "https", "all"):
+            _check_proxy(f"{name.upper()}_PROXY", proxy)
+    return {}
+
+
+def _check_proxy(variable: str, proxy: str) -> None:
+    try:
+        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        fits = parts.port != 0 and parts.scheme in ("http", "https", *(("socks5", "socks5h") if _SOCKS else ()))
+    except ValueError:  # a port that is no number
+        fits = False
+    if not fits:
+        raise ConfigError(
+            f"${variable}: {quoted(proxy.rpartition('@')[2])} is no proxy that can be used here; "
+            "give http://HOST:PORT, or unset it (SOCKS: pip install socksio, then socks5://HOST:PORT)"
+        )
 
 
 class BoundedClient(httpx2.AsyncClient):

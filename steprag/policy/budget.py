@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from pydantic import Field
 
-from steprag.config.sections import Positive, PriceConfig, Section
+from steprag.config.sections import PolicyConfig, Positive, PriceConfig, Section
 from steprag.errors import BudgetReached, ConfigError
 from steprag.types import Usage
 
@@ -39,13 +39,25 @@ class BudgetConfig(Section):
 
 def dollars(usage: Usage, price: PriceConfig) -> float:
     """What a use of tokens costs; cached prompt tokens have their own price."""
-    fresh = usage.prompt_tokens - usage.cached_tokens
-    cached = price.prompt if price.cached is None else price.cached
-    return (fresh * price.prompt + usage.cached_tokens * cached + usage.completion_tokens * price.completion) / 1e6
+    fresh, prompt, completion = usage.prompt_tokens - usage.cached_tokens, price.prompt or 0, price.completion or 0
+    cached = prompt if price.cached is None else price.cached
+    return (fresh * prompt + usage.cached_tokens * cached + usage.completion_tokens * completion) / 1e6
+
+
+def prices_of(policy: PolicyConfig, judge: PolicyConfig | None = None) -> dict[str, PriceConfig]:
+    """Prices by role in the journal. A judge without a price has the policy's, where the same endpoint gives the same
+    model.
+    """
+    prices = {"policy": policy.cost, "score": policy.cost}
+    if judge is None:
+        return prices
+    same = all(getattr(policy, key) == getattr(judge, key) for key in ("engine", "model", "base_url"))
+    return {**prices, "judge": policy.cost if same and not judge.price.known else judge.cost}
 
 
 class Spending:
-    """Counts a run's use against its budget. `prices` by role ("policy", "judge").
+    """Counts a run's use against its budget. `prices` by role ("policy", "judge"). `unpriced`: a role was used whose
+    price is not known, so nobody knows the dollars.
 
     Calls hold exactly: those in flight count, and so do those that were in flight when an earlier part was killed.
     Tokens and dollars are known when a reply is there, so the requests in flight then may go beyond those limits.
@@ -55,20 +67,38 @@ class Spending:
         self._budget, self.prices = budget or BudgetConfig(), prices or {}
         self.usage, self.usd, self._start = Usage(), 0.0, time.monotonic()
         self.in_flight = self.lost = 0
-        if self._budget.usd is not None and not any(p.prompt or p.completion for p in self.prices.values()):
-            section = next((role for role in self.prices if role in ("policy", "judge")), "policy")
-            raise ConfigError(
-                f"budget.usd is set but no price: give {section}.price.prompt and {section}.price.completion"
-            )
+        self.unpriced = False
+        if self._budget.usd is not None:
+            self._check_prices()
+
+    def _check_prices(self) -> None:
+        """Raises ConfigError where a role has no price, or none costs anything: dollars could not be counted."""
+        lacking = [role for role, price in self.prices.items() if not price.known]
+        if not lacking and any(price.prompt or price.completion for price in self.prices.values()):
+            return
+        section = next((role for role in lacking or self.prices if role in ("policy", "judge")), "policy")
+        raise ConfigError(
+            f"budget.usd is set but no price: give {section}.price.prompt and {section}.price.completion"
+            + (" (0 where it costs nothing)" if lacking else "")
+        )
 
     def add(self, role: str, usage: Usage) -> None:
-        """Counts what a reply cost. A role without a price costs no dollars; its calls and tokens count."""
+        """Counts what a reply cost. Where the role's price is not known, its calls and tokens count."""
+        price = self.prices.get(role, PriceConfig())
         self.usage += usage
-        self.usd += dollars(usage, self.prices.get(role, PriceConfig()))
+        self.usd += dollars(usage, price)
+        self.unpriced |= not price.known
 
-    def summary(self) -> dict[str, float]:
-        """Calls, tokens and dollars of a run for its manifest, failed questions included."""
-        return {**vars(self.usage), "usd": round(self.usd, 6)}
+    @property
+    def dollars(self) -> float | None:
+        """What it cost; None where a price is missing."""
+        return None if self.unpriced else self.usd
+
+    def summary(self) -> dict[str, float | None]:
+        """Calls, tokens and dollars of a run for its manifest, failed questions included; `usd` is None where a role
+        has no price.
+        """
+        return {**vars(self.usage), "usd": None if self.unpriced else round(self.usd, 6)}
 
     @contextmanager
     def request(self) -> Iterator[None]:

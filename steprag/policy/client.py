@@ -195,8 +195,9 @@ async def open_policy(config: PolicyConfig, grammar: OutputFormat) -> AsyncItera
         base_url, model, key = config.base_url, config.model, None
         if not config.remote:
             spec = EngineSpec(
-                config.engine, config.model, config.adapter, parallel=config.concurrency, context=config.context
-            )
+                config.engine, config.model, config.adapter, parallel=config.concurrency, context=config.context,
+                args=config.engine_args, devices=config.devices,
+            )  # fmt: skip
             endpoint = stack.enter_context(serving_us(spec))
             base_url, model, key = endpoint.base_url, endpoint.model, endpoint.key or "none"
         async with OpenAIPolicy(config, base_url, model, grammar, key) as policy:

@@ -24,8 +24,8 @@ from steprag.engines.outlive_guard import running
 from steprag.engines.weights import base_weights
 from steprag.errors import TrainingError
 from steprag.records.jsonl import parse_line, read_json, written_whole
-from training.checks import executable
 from training.job import Job, Outcome, finite, last_checkpoint, reason, scores, trainer_arguments
+from training.machine import executable
 from training.model import adopt, load_policy, save_merged
 from training.rows import TokenRow, order_for
 
@@ -173,12 +173,14 @@ def run_command(command: Sequence[str], job: Job, work: Path) -> float:
 
 
 def _environment(command: str, job: Job) -> dict[str, str]:
-    """Ours, with torchrun on the path; offline where the weights are here; a launcher of processes for DeepSpeed."""
+    """Ours, with torchrun on the path; offline where the weights are here; a launcher of processes for DeepSpeed and
+    for several, which are then as many as the rows were laid out for.
+    """
     found = {"PATH": f"{Path(command).parent}{os.pathsep}{os.environ.get('PATH', '')}", "USE_V1": "0"}
     if job.files.hub is None:
         found |= {"HF_HUB_OFFLINE": "1"}
-    if job.config.deepspeed:
-        found |= {"FORCE_TORCHRUN": "1"}
+    if job.config.deepspeed or job.config.workers > 1:
+        found |= {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": str(job.config.processes)}
     return {**os.environ, **found}
 
 

@@ -177,7 +177,7 @@ def staged(world: World, config: TrainConfig, run: Run) -> Iterator[GrpoStage]:
                 model = runner.run(stack.enter_async_context(open_model(asked, VerdictFormat())))
                 greedy = config.judge.temperature == 0
                 judge = episode_judge(model, terms, gold=config.grpo.judge_gold, greedy=greedy).read
-            spending = Spending(config.budget.share(process, config.workers), {"judge": config.judge.price})
+            spending = Spending(config.budget.share(process, config.workers), {"judge": config.judge.cost})
             journal = runner.run(stack.enter_async_context(Journal(file, spending)))
             try:
                 yield GrpoStage(world, config, run, runner, journal, judge)

@@ -1,0 +1,208 @@
+"""What a run computes on, told before any work: the GPUs that are here, else this machine's cores, and the packages
+that a recipe wants. LLaMA-Factory computes in an environment of its own, which is asked.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from steprag.console.progress import say
+from steprag.engines.threads import usable_cores, usable_memory
+from steprag.errors import ConfigError, quoted
+from training.checks import check_keys
+from training.config import TrainConfig
+
+ROOT = Path(__file__).parent.parent
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""What CUDA reads once, when it starts: the GPUs that a process sees, with commas between."""
+_PROBE = """import importlib.util, json, sys, torch
+there = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+print(json.dumps([there, [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]]))"""
+"""Asks another Python for its GPUs, and which of the named packages it lacks."""
+
+
+def check_recipe(config: TrainConfig) -> TrainConfig:
+    """Raises ConfigError for what no run can do, or this machine cannot.
+
+    Returns the recipe, where LLaMA-Factory trains with the processes and nodes that its launcher will start.
+    """
+    check_keys(config)
+    wanted = list(_packages(config))
+    if config.trainer == "llamafactory":
+        found, python = _other_environment(config, [package for _, package, _ in wanted])
+    else:
+        found, python = _own_environment(config, [package for _, package, _ in wanted]), None
+    for what, package, requirement in wanted:
+        if package in found.missing:
+            place = "in LLaMA-Factory's environment" if python else "here"
+            pip = f"{python} -m pip" if python else "pip"
+            raise ConfigError(f"{what}: {package} is not installed {place}; run: {pip} install '{requirement}'")
+    _check_gpu_keys(config, found.gpus)
+    return _as_launched(config, found.gpus) if config.trainer == "llamafactory" else config
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the trainer's Python has: how many GPUs, and which of the wanted packages it lacks."""
+
+    gpus: int
+    missing: frozenset[str]
+
+
+def _packages(config: TrainConfig) -> Iterator[tuple[str, str, str]]:
+    """What the recipe wants of packages that come on demand: key, import name, what pip installs."""
+    yield from (("report_to", name, name) for name in config.report_to)
+    if config.quantization:
+        yield "quantization", "bitsandbytes", "bitsandbytes>=0.50,<0.51"
+    if config.deepspeed:
+        yield "deepspeed", "deepspeed", "deepspeed>=0.19,<0.20"
+    if config.liger:
+        yield "liger", "liger_kernel", "liger-kernel"
+    if config.stage == "grpo" and "rouge" in config.grpo.rewards:
+        yield "grpo.rewards: rouge", "rouge_score", "rouge-score>=0.1.2,<0.2"
+
+
+def _own_environment(config: TrainConfig, packages: list[str]) -> Surroundings:
+    missing = frozenset(name for name in packages if importlib.util.find_spec(name) is None)
+    return Surroundings(_torch_devices() if config.liger and not missing else 0, missing)
+
+
+def _torch_devices() -> int:
+    import torch
+
+    return torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+
+
+def _other_environment(config: TrainConfig, packages: list[str]) -> tuple[Surroundings, Path | None]:
+    """What LLaMA-Factory's Python has, and where that Python is. A command without a Python beside it, such as one that
+    starts a container, cannot be asked: then nvidia-smi counts and every package is taken to be there.
+    """
+    python = Path(executable(config)[0]).parent / "python"
+    if not python.is_file():
+        return Surroundings(_visible_gpus(), frozenset()), None
+    asked = subprocess.run([str(python), "-c", _PROBE, *packages], capture_output=True, text=True, check=False)
+    if asked.returncode:
+        said = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise ConfigError(f"{python} has no working torch: {said[:200]}; run: bash scripts/setup_llamafactory.sh")
+    there, missing = json.loads(asked.stdout.splitlines()[-1])
+    return Surroundings(there, frozenset(missing)), python
+
+
+def executable(config: TrainConfig) -> list[str]:
+    """The command's first words. Raises ConfigError where there is no such file."""
+    name = config.llamafactory.executable
+    for found in (Path(name), ROOT / name):
+        if found.is_file():
+            return [str(found.absolute())]
+    if on_path := shutil.which(name):
+        return [on_path]
+    raise ConfigError(f"LLaMA-Factory not found at {name}; run: bash scripts/setup_llamafactory.sh")
+
+
+def _check_gpu_keys(config: TrainConfig, there: int) -> None:
+    """Raises ConfigError for keys that only a GPU fulfils, where none is. TRL computes in bfloat16 on a CPU too."""
+    if there:
+        return
+    if config.liger:
+        raise ConfigError("liger: its kernels run on a GPU and none is here; leave it out")
+    wanted = {"deepspeed": config.deepspeed is not None, "bf16": config.bf16 and config.trainer == "llamafactory"}
+    if keys := [key for key, holds in wanted.items() if holds]:
+        remedies = " ".join({"deepspeed": "--deepspeed none", "bf16": "--bf16 false"}[key] for key in keys)
+        raise ConfigError(f"{keys[0]}: no GPU here that LLaMA-Factory's torch sees; give {remedies}")
+
+
+def _as_launched(config: TrainConfig, there: int) -> TrainConfig:
+    """The recipe with as many processes and nodes as LLaMA-Factory's launcher counts: by its variables, else the GPUs.
+    Rows a step, and so `max_steps`, follow from them.
+    """
+    processes, nodes = _whole("NPROC_PER_NODE", max(1, there)), _whole("NNODES", 1)
+    if 0 < there < processes:
+        raise ConfigError(f"NPROC_PER_NODE: {processes} are asked for and {there} GPUs are here; lower it")
+    return config.model_copy(update={"processes": processes, "nodes": nodes})
+
+
+def _whole(variable: str, default: int) -> int:
+    """The count that a variable of torchrun names. Raises ConfigError where it is no count."""
+    given = os.environ.get(variable, str(default))
+    if not given.isdecimal() or not int(given):
+        raise ConfigError(f"{variable}: expected a count from 1, found {quoted(given)}; set it so, or leave it unset")
+    return int(given)
+
+
+@dataclass(frozen=True)
+class Device:
+    """`gib` of memory."""
+
+    name: str
+    gib: float
+
+
+def gpus() -> list[Device]:
+    """The NVIDIA GPUs of this machine; none without nvidia-smi, or without a driver."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return []
+    query = [command, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    found = subprocess.run(query, capture_output=True, text=True, check=False)
+    rows = [line.rpartition(",") for line in found.stdout.splitlines()]
+    if found.returncode or not all(size.strip().isdecimal() for *_, size in rows):  # it writes why on standard output
+        return []
+    return [Device(name, int(mebibytes) / 1024) for name, _, mebibytes in rows]
+
+
+def processor() -> Device:
+    """The cores and the memory that this process may use."""
+    return Device(f"{usable_cores()} cores", usable_memory() / 2**30)
+
+
+def _visible_gpus() -> int:
+    """How many of the GPUs that nvidia-smi names a process sees. CUDA stops at a number below 0."""
+    there, visible = len(gpus()), os.environ.get(VISIBLE)
+    if visible is None:
+        return there
+    named = takewhile(lambda name: name and not name.startswith("-"), map(str.strip, visible.split(",")))
+    return min(there, sum(1 for _ in named))
+
+
+def one_visible(visible: str | None, there: int) -> str | None:
+    """What CUDA_VISIBLE_DEVICES has to be for one GPU to be seen; None where it may stay.
+
+    `visible`: what it is. `there`: how many GPUs the machine has, which counts where it is not set.
+    """
+    if visible is None:
+        return "0" if there > 1 else None
+    first, *others = visible.split(",")
+    return first if others else None
+
+
+def show_one_gpu(config: TrainConfig) -> None:
+    """Shows this process one GPU where one process trains: TRL refuses several, and transformers would double the
+    batch. It has to be called before torch asks for GPUs.
+    """
+    if config.trainer != "trl" or config.workers > 1:
+        return
+    visible = os.environ.get(VISIBLE)
+    there = len(gpus()) if visible is None else len(visible.split(","))
+    chosen = one_visible(visible, there)
+    if chosen is not None:
+        os.environ[VISIBLE] = chosen
+        say(f"train: {there} GPUs here, and one process trains on GPU {chosen} alone; --processes {there} takes all")
+
+
+def check_devices(config: TrainConfig) -> None:
+    """Raises ConfigError where TRL's processes and the GPUs that torch sees do not go together."""
+    there = _torch_devices()
+    if 0 < there < config.processes:
+        raise ConfigError(f"processes: {config.processes} are asked for and {there} GPUs are here; lower it")
+    if config.workers == 1 and there > 1:
+        raise ConfigError(
+            f"processes: one trains on one GPU and sees {there}; show it one, or set processes to {there}"
+        )

@@ -1,0 +1,180 @@
+"""Memory and disk that a training run takes, from arithmetic over the model's config.json; none of it was compared with
+a GPU yet.
+
+Mixed-precision accounting as in ZeRO (arXiv 1910.02054): a trained weight costs 16 bytes (weight and gradient in 2 + 2
+or 4 + 4 bytes, the rest for the master copy and Adam's two moments). Activations count the inputs that each linear
+layer, norm and activation function keeps for its backward pass (arXiv 2205.05198, without dropout, attention fused).
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, replace
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from training.config import TrainConfig
+from training.hours import Data
+
+GIB = 2**30
+TRAINED_BYTES = 16
+NF4_BYTES = 0.5 + 0.127 / 8
+"""4 bits a weight, and 0.127 bits for the doubly quantised scales (QLoRA, arXiv 2305.14314)."""
+SPARE = 1.1
+"""Allocators keep blocks that fit nothing."""
+LIVE = 1e9
+"""DeepSpeed's `stage3_max_live_parameters`."""
+Size = Annotated[int, Field(gt=0, lt=2**32)]
+
+
+class Shape(BaseModel, frozen=True, strict=True):
+    """A llama-like decoder, as large as its config.json says: the fields are that file's."""
+
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: Size
+    num_attention_heads: Size
+    vocab_size: Size
+    num_key_value_heads: Size | None = None
+    head_dim: Size | None = None
+    tie_word_embeddings: Any = False
+    model_type: Any = None
+
+    @property
+    def kv(self) -> int:
+        """Width of keys and of values."""
+        head = self.head_dim or self.hidden_size // self.num_attention_heads
+        return head * (self.num_key_value_heads or self.num_attention_heads)
+
+    @property
+    def linear(self) -> int:
+        """Weights of the linear layers within blocks: what LoRA adapts and nf4 shrinks."""
+        return (
+            self.num_hidden_layers * self.hidden_size * (2 * (self.hidden_size + self.kv) + 3 * self.intermediate_size)
+        )
+
+    @property
+    def multiplied(self) -> int:
+        """Weights that a token is multiplied with, those of the head included."""
+        return self.linear + self.vocab_size * self.hidden_size
+
+    @property
+    def parameters(self) -> int:
+        """All weights."""
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
+        biases = self.num_hidden_layers * (self.hidden_size + 2 * self.kv) if self.model_type == "qwen2" else 0
+        return self.linear + embeddings + biases + (2 * self.num_hidden_layers + 1) * self.hidden_size
+
+    def lora(self, rank: int, layers: int | None) -> int:
+        """Weights that LoRA of all linear layers adds, in the top `layers` blocks where that is given."""
+        widths = 9 * self.hidden_size + 2 * self.kv + 3 * self.intermediate_size
+        return rank * widths * min(layers or self.num_hidden_layers, self.num_hidden_layers)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """GiB on one device at the peak of a step. `gathered`: what DeepSpeed holds of others' shards, and its buckets."""
+
+    weights: float
+    reference: float
+    optimiser: float
+    activations: float
+    logits: float
+    cache: float = 0.0
+    gathered: float = 0.0
+    runtime: float = 1.0
+
+    @property
+    def total(self) -> float:
+        """GiB of all parts, with a tenth more for what the allocator cannot use."""
+        return SPARE * sum(astuple(self))
+
+
+def memory(config: TrainConfig, shape: Shape, data: Data, devices: int) -> Memory:
+    """The most that one of `devices` holds, with a batch of the longest rows. Stage grpo plays before it learns, so it
+    takes the greater of the two.
+    """
+    width, full = 2 if config.bf16 else 4, config.finetuning == "full"
+    frozen = shape.parameters * width
+    if config.quantization:
+        frozen = shape.linear * NF4_BYTES + (shape.parameters - shape.linear) * 2
+    frozen /= devices if config.deepspeed == "zero3" else 1
+    optimiser = trained_weights(config, shape) * TRAINED_BYTES / (devices if config.deepspeed else 1)
+    if full and config.deepspeed == "zero2":
+        optimiser = shape.parameters * (2 + (TRAINED_BYTES - 2) / devices)
+    longest = min(data.longest, config.max_length)
+    pairs = 1.0 if config.stage != "dpo" else 1 + data.answer / longest if config.shares else 2.0
+    tokens = config.batch_size * longest * pairs  # those that a step's batch puts through the blocks
+    learning = Memory(
+        0.0 if full else frozen / GIB,
+        _reference_bytes(config, shape, frozen) / GIB,
+        optimiser / GIB,
+        tokens * _activation_bytes(config, shape, width) / GIB,
+        _logit_bytes(config, shape, tokens) / GIB,
+        gathered=_gathered_bytes(config, shape, width) / GIB,
+    )
+    if config.stage != "grpo":
+        return learning
+    # A block's activations over every prompt of a step, padded to the longest, their mask, the last tokens' logits with
+    # two copies, and keys and values of all blocks.
+    episodes = config.grpo.questions * config.grpo.episodes / config.workers
+    tokens = episodes * longest
+    block = tokens * width * (2 * shape.hidden_size + 3 * shape.intermediate_size) + tokens * longest
+    cache, logits = tokens * width * 2 * shape.kv * shape.num_hidden_layers, episodes * shape.vocab_size * 4 * 3
+    playing = replace(learning, activations=block / GIB, logits=logits / GIB, cache=cache / GIB)
+    return max(learning, playing, key=lambda each: each.total)
+
+
+def trained_weights(config: TrainConfig, shape: Shape) -> int:
+    """How many weights learn."""
+    return shape.parameters if config.finetuning == "full" else shape.lora(config.lora.rank, config.lora.layers)
+
+
+def _reference_bytes(config: TrainConfig, shape: Shape, frozen: float) -> float:
+    """TRL's reference of DPO is scored beforehand, that of GRPO with every weight trained is a second model;
+    LLaMA-Factory keeps one, but for a fresh adapter, which it switches off.
+    """
+    if config.stage == "grpo":
+        return shape.parameters * 4 if config.grpo.beta and config.finetuning == "full" else 0.0
+    fresh = config.finetuning == "lora" and config.adapter is None
+    return 0.0 if config.stage != "dpo" or config.trainer == "trl" or fresh else frozen
+
+
+def _gathered_bytes(config: TrainConfig, shape: Shape, width: int) -> float:
+    """ZeRO-3 gathers up to LIVE weights of a model, policy and reference alike; ZeRO-2 has two buckets of gradients.
+
+    The numbers are those of configs/training/deepspeed.
+    """
+    if config.deepspeed == "zero2":
+        return 2 * width * min(5e8, trained_weights(config, shape))
+    models = 2 if config.stage == "dpo" and config.finetuning == "full" else 1
+    return models * width * min(LIVE, shape.parameters) if config.deepspeed == "zero3" else 0.0
+
+
+def _activation_bytes(config: TrainConfig, shape: Shape, width: int) -> int:
+    """A token's inputs kept for backward: all blocks, or with checkpointing every block's input and one block whole."""
+    hidden, blocks = shape.hidden_size, shape.num_hidden_layers
+    block = width * (6 * hidden + 2 * shape.kv + 4 * shape.intermediate_size) + 4 * hidden
+    if config.finetuning == "lora":
+        blocks = min(config.lora.layers or blocks, blocks)
+    return blocks * width * hidden + block if config.gradient_checkpointing else blocks * block
+
+
+def _logit_bytes(config: TrainConfig, shape: Shape, tokens: float) -> float:
+    """TRL scores learnt tokens in tiles; LLaMA-Factory holds every logit in float32, its logarithm, and the gradients
+    of both. A critic has one logit a token.
+    """
+    if config.stage == "critic":
+        return tokens * 8
+    return 256 * shape.vocab_size * 8 if config.trainer == "trl" else tokens * shape.vocab_size * 16
+
+
+def checkpoint_bytes(config: TrainConfig, shape: Shape) -> float:
+    """Disk that a run fills at most: two checkpoints (a third while it is written) and the result.
+
+    A checkpoint has weights and Adam's moments in float32, with DeepSpeed also the weights in bfloat16, which are then
+    the result.
+    """
+    merged = shape.parameters * 4 if config.merge else 0
+    each = 3 * (12 + 2) + 2 if config.deepspeed else 3 * 12 + 4
+    return trained_weights(config, shape) * each + merged
