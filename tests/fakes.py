@@ -219,6 +219,10 @@ def descendants(pid: int) -> list[int]:
     return children + [each for child in children for each in descendants(child)]
 
 
+Start = Callable[..., int]
+"""Runs a command over the twelve questions: the fixture `start`."""
+
+
 def options(endpoint: Endpoint, questions: Path, index: Path, out: Path, *more: str) -> list[str]:
     """The options of `steprag generate` and `infer` that ask the HTTP double."""
     return ["--questions", str(questions), "--index", str(index), "--out", str(out), "--policy.base_url", endpoint.url,

@@ -32,13 +32,11 @@ from steprag.records.jsonl import LineJournal, write_json, write_records
 from steprag.records.sealed import FILES, check_outputs, outputs
 from steprag.records.training_rows import MARKS, WrongPair
 from steprag.runs.run import checked_manifest, open_run, read_manifest
-from tests.fakes import Endpoint
+from tests.fakes import Start
 from tests.indexing import edit_manifest
 from tests.levels import SEED, rounds
-from tests.test_pipeline import endpoint, index, options, questions
 from tests.training_parts import train
 
-__all__ = ["endpoint", "index", "questions"]
 ROUNDS = rounds(100, 200, 1000)
 
 
@@ -99,10 +97,9 @@ def _refused(folder: Path) -> bool:
 
 
 @pytest.fixture
-def run(endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path) -> Path:
-    out = tmp_path / "trees"
-    assert main(["generate", *options(endpoint, questions, index, out)]) == 0
-    return out
+def run(start: Start, tmp_path: Path) -> Path:
+    assert start("generate", "trees") == 0
+    return tmp_path / "trees"
 
 
 @pytest.mark.timeout(1800)
