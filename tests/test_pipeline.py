@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from steprag.runs.run import read_manifest
 from steprag.scores.metrics import normalise
 from steprag.tree import Failure, Node, Tree
 from steprag.types import Message, Prediction, Question, Usage
-from tests.fakes import QUESTION, WORLD, Endpoint, Start, answer, beginner, chat_reply, listening, serve
+from tests.fakes import QUESTION, WORLD, Endpoint, Replying, Start, answer, beginner, chat_reply, listening, serve
 from tests.indexing import small
 
 Capture = pytest.CaptureFixture[str]
@@ -139,14 +138,11 @@ def test_hopeless_errors_stop_the_run(
 def test_what_is_no_endpoint_of_this_model_is_named(
     start: Start, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    class Page(BaseHTTPRequestHandler):
+    class Page(Replying):
         body = b""
 
         def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(self.body)))
-            self.end_headers()
-            self.wfile.write(self.body)
+            self.reply(self.body)
 
     with listening(Page) as address:
         for body in (b"<!doctype html>", b"[]", b'{"data": ["a"]}', b'{"da'):
