@@ -210,13 +210,17 @@ def test_what_cannot_go_on_a_cluster_is_one_line(
 def test_a_cluster_that_is_not_there_and_models_that_each_slot_would_start_are_refused(
     begin: Start, questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = ["generate", "--questions", str(questions), "--index", "x", "--out", str(tmp_path / "run"), "--ray", "2"]
-    assert main(run) == 2
-    assert "start the policy and give policy.base_url" in capsys.readouterr().err
-    assert main([*run, "--policy.base_url", "http://127.0.0.1:1/v1", "--reward.name", "judge"]) == 2
-    assert "start the judge and give judge.base_url" in capsys.readouterr().err
+    run = ["generate", "--questions", str(questions), "--ray", "2"]
+    with retriever_service() as service:
+        for out, models, said in (
+            ("alone", [], "start the policy and give policy.base_url"),
+            ("judged", ["--policy.base_url", "http://127.0.0.1:1/v1", "--reward.name", "judge"],
+             "start the judge and give judge.base_url"),
+        ):  # fmt: skip
+            assert main([*run, "--index", service, "--out", str(tmp_path / out), *models]) == 2
+            assert said in capsys.readouterr().err
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    assert begin("infer", "run", "--ray", "1") == 2
+    assert begin("infer", "slots", "--ray", "1") == 2
     assert "steprag: no Ray cluster ($RAY_ADDRESS: 127.0.0.1:1): " in capsys.readouterr().err
 
 
