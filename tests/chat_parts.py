@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ from steprag.policy.protocols import Listener
 from steprag.types import Completion, Message, Sample, Usage
 from steprag.web.app import FREE as PAGE_FREE
 from steprag.web.guard import Access
-from tests.fakes import DictRetriever, Endpoint, answer, evidence, listening, query
+from tests.fakes import DictRetriever, Endpoint, Replying, answer, evidence, listening, query
 
 TOKEN = "a-token"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -194,9 +193,9 @@ def streaming_endpoint(chunks: Callable[[dict[str, Any]], Iterable[Any]]) -> Ite
     """`chunks(request)` are sent as events, then `[DONE]`; a text goes out as it is, all else as JSON."""
     seen: list[dict[str, Any]] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Replying):
         def do_POST(self) -> None:
-            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            request = json.loads(self.given())
             seen.append(request)
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")

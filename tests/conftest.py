@@ -12,9 +12,11 @@ import pytest
 
 from indexes.commands.build import IndexConfig, build_index
 from indexes.folder.sealing import Built
+from steprag.cli import main
 from steprag.config.load import load_config
 from steprag.records.jsonl import write_records
-from tests.fakes import WORLD
+from steprag.types import Question
+from tests.fakes import QUESTION, WORLD, Endpoint, Start, chat_reply, options, serve
 from tests.grpo_parts import make_speaker
 from tests.indexing import small, write_corpus
 from tests.levels import LEVEL, SEED
@@ -84,6 +86,31 @@ def world_index(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.fixture
 def index(pristine: Path, tmp_path: Path) -> Path:
     return shutil.copytree(pristine, tmp_path / "index")
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    """A file of twelve questions, q0 to q11."""
+    file = tmp_path / "questions.jsonl"
+    write_records(file, [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",), {"type": "bridge"}) for i in range(12)])
+    return file
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    """It answers as `tests.fakes.beginner` does."""
+    with serve(chat_reply()) as running:
+        yield running
+
+
+@pytest.fixture
+def start(endpoint: Endpoint, questions: Path, world_index: Path, tmp_path: Path) -> Start:
+    """Runs a command over the questions into a folder below `tmp_path`; gives its exit code."""
+
+    def started(command: str, folder: str, *more: str, at: Endpoint = endpoint, index: Path = world_index) -> int:
+        return main([command, *options(at, questions, index, tmp_path / folder, *more)])
+
+    return started
 
 
 @pytest.fixture(scope="session")

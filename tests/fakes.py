@@ -173,6 +173,24 @@ def chat_reply(script: Script = beginner) -> Callable[[dict[str, Any]], tuple[in
     return reply
 
 
+class Replying(BaseHTTPRequestHandler):
+    """A handler of requests that reads a whole body and sends a whole reply."""
+
+    def given(self) -> bytes:
+        """The body of the request; empty where it has none."""
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+    def reply(self, body: object, status: int = 200, **headers: str) -> None:
+        """Sends bytes, or what becomes JSON; an underscore in a header's name is sent as a hyphen."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        kind = {} if isinstance(body, bytes) else {"Content_Type": "application/json"}
+        self.send_response(status)
+        for name, value in {**kind, "Content_Length": str(len(data)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(data)
+
+
 @contextmanager
 def listening(
     handler: type[BaseHTTPRequestHandler], server: type[ThreadingHTTPServer] = ThreadingHTTPServer
@@ -194,26 +212,19 @@ def serve(reply: Callable[[dict[str, Any]], tuple[int, object]], **described: st
     """An HTTP server on a free loopback port: GET /v1/models names "double", as `described`, POST asks `reply`."""
     seen: list[dict[str, Any]] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Replying):
         def do_GET(self) -> None:
             if not self.path.endswith("/models"):
-                self._send(404, {"detail": "Not Found"})
+                self.reply({"detail": "Not Found"}, 404)
                 return
             model = {"id": "double", "object": "model", "created": 0, "owned_by": "x", **described}
-            self._send(200, {"object": "list", "data": [model]})
+            self.reply({"object": "list", "data": [model]})
 
         def do_POST(self) -> None:
-            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            request = json.loads(self.given())
             seen.append(request)
-            self._send(*reply(request))
-
-        def _send(self, status: int, body: object) -> None:
-            data = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            status, body = reply(request)
+            self.reply(body, status)
 
     with listening(Handler) as address:
         yield Endpoint(f"{address}/v1", seen)
@@ -231,6 +242,10 @@ def descendants(pid: int) -> list[int]:
     """Processes that came from this one."""
     children = [int(word) for file in Path(f"/proc/{pid}/task").glob("*/children") for word in file.read_text().split()]
     return children + [each for child in children for each in descendants(child)]
+
+
+Start = Callable[..., int]
+"""Runs a command over the twelve questions: the fixture `start`."""
 
 
 def options(endpoint: Endpoint, questions: Path, index: Path, out: Path, *more: str) -> list[str]:

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import psutil
@@ -27,7 +26,7 @@ from steprag.batch.worklist import Work, Working
 from steprag.engines.launch import free_port
 from steprag.tree import Failure, Tree
 from steprag.types import Question
-from tests.fakes import DictRetriever, listening
+from tests.fakes import DictRetriever, Replying, listening
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="the extra `ray` is not installed: pip install -e '.[ray]'"
@@ -78,23 +77,15 @@ def retriever_service() -> Iterator[str]:
     """The address of a service that ranks the passages of `tests.fakes.WORLD`."""
     world = DictRetriever()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Replying):
         def do_GET(self) -> None:
-            self._send({"fingerprint": world.fingerprint, "mode": "dense"})
+            self.reply({"fingerprint": world.fingerprint, "mode": "dense"})
 
         def do_POST(self) -> None:
-            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            request = json.loads(self.given())
             found = asyncio.run(world.search(request["queries"][0], request["topk"]))
-            self._send({"result": [[{"document": {"id": p.id, "title": p.title, "text": p.text}, "score": p.score}
+            self.reply({"result": [[{"document": {"id": p.id, "title": p.title, "text": p.text}, "score": p.score}
                                     for p in found]]})  # fmt: skip
-
-        def _send(self, body: object) -> None:
-            data = json.dumps(body).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
 
     with listening(Handler) as address:
         yield address

@@ -25,8 +25,8 @@ def sparse(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str
     return "--index", str(folder), "--retriever.mode", "sparse"
 
 
-def asked(url: str, *more: str) -> list[str]:
-    return ["ask", QUESTION, "--base_url", url, "--model", "double", "--policy.engine", "openai", *more]
+def asked(url: str, *more: str, question: str = QUESTION) -> list[str]:
+    return ["ask", question, "--base_url", url, "--model", "double", "--policy.engine", "openai", *more]
 
 
 def in_vain(prompt: str, draw: int) -> str:
@@ -40,6 +40,7 @@ def in_vain(prompt: str, draw: int) -> str:
 def test_a_query_that_finds_nothing_says_so_and_nothing_is_kept(
     sparse: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """So does a question that is searched first."""
     monkeypatch.chdir(tmp_path)
     with serve(chat_reply(in_vain)) as endpoint:
         for asked_so_far in (3, 6):
@@ -49,12 +50,8 @@ def test_a_query_that_finds_nothing_says_so_and_nothing_is_kept(
             assert [line.split()[0] for line in lines] == ["query", "nothing", "evidence", "answer"]
             assert lines[1].strip() == "nothing found"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_so_does_a_question_that_is_searched_first(sparse: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with serve(chat_reply(lambda prompt, draw: "<answer> lek </answer>")) as endpoint:
-        where = ["--base_url", endpoint.url, "--model", "double", "--policy.engine", "openai", *sparse]
-        assert main(["ask", "Zzyzx?", *where, "--prompt.profile", "rag"]) == 0
+        assert main(asked(endpoint.url, *sparse, "--prompt.profile", "rag", question="Zzyzx?")) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["question  Zzyzx?", f"{'':<9} nothing found"]
     assert lines[2].startswith("answer")

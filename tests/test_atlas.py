@@ -58,30 +58,25 @@ def all_questions() -> list[Row]:
     return [question for name in QUESTIONS for question in rows(name)]
 
 
-def kinds(name: str) -> Counter[str]:
-    return Counter(question["metadata"]["type"] for question in rows(name))
-
-
-def test_an_unknown_part_is_named_in_the_error() -> None:
-    with pytest.raises(ValueError, match="'corpse'"):
-        atlas.path("corpse")
-
-
 def test_atlas_is_as_large_as_promised_and_small_enough_to_ship() -> None:
-    assert len(rows("corpus")) >= 1500
-    assert len(rows("train")) >= 420
-    assert len(rows("dev")) == 150
-    assert len(rows("test")) >= 220
-    assert 200 <= len(rows("warmstart")) <= 320
+    least = {"corpus": 1500, "train": 420, "dev": 150, "test": 220, "warmstart": 200}
+    assert all(len(rows(name)) >= count for name, count in least.items())
+    assert (len(rows("dev")), len(rows("warmstart")) <= 320) == (150, True)
     assert sum(atlas.path(name).stat().st_size for name in atlas.NAMES) < 3_000_000
+    for named, unknown in ((atlas.path, "corpse"), (atlas.task, "ledger")):
+        with pytest.raises(ValueError, match=f"'{unknown}'"):
+            named(unknown)
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_every_split_mixes_all_types(name: str) -> None:
-    counts, total = kinds(name), len(rows(name))
+def test_every_split_mixes_all_types_and_no_answer_dominates(name: str) -> None:
+    counts, total = Counter(question["metadata"]["type"] for question in rows(name)), len(rows(name))
     assert set(counts) == {"one-hop", "bridge", "comparison", "yes-no"}
     assert counts["bridge"] > 0.35 * total
     assert min(counts.values()) > 0.12 * total
+    answers = Counter(question["golden_answers"][0] for question in rows(name))
+    assert abs(answers.pop("yes") - answers.pop("no")) <= 1
+    assert max(answers.values()) <= 0.05 * total
 
 
 def test_passages_are_short_titled_and_distinct_and_their_ids_row_numbers() -> None:
@@ -109,10 +104,17 @@ def test_questions_are_unique_and_read_cleanly() -> None:
         assert not re.search(r"  |\bthe the\b|\bthe an?\b|\ba [aeio]\w|[{}]", text, re.IGNORECASE), text
 
 
-def test_answers_stand_in_a_gold_passage() -> None:
+HOPS = {"one-hop": 1, "bridge": 2, "comparison": 2}
+
+
+def test_answers_stand_in_a_gold_passage_and_hops_and_gold_passages_agree() -> None:
+    """A bridge question names neither its bridge nor its answer."""
     for question in all_questions():
-        answer, passages = question["golden_answers"][0], gold(question)
-        match question["metadata"]["type"]:
+        answer, passages, metadata = question["golden_answers"][0], gold(question), question["metadata"]
+        if hops := HOPS.get(metadata["type"]):
+            assert metadata["hops"] == len(metadata["supporting_ids"]) == hops
+        assert (metadata["bridge"] is not None) == (metadata["type"] == "bridge")
+        match metadata["type"]:
             case "comparison":
                 assert answer.casefold() in question["question"].casefold()
                 assert any(answer.casefold() in title.casefold() for title, _ in passages)
@@ -120,24 +122,8 @@ def test_answers_stand_in_a_gold_passage() -> None:
                 assert question["golden_answers"] in (["yes"], ["no"])
             case _:
                 assert any(answer.casefold() in text.casefold() for _, text in passages), question
-
-
-def test_hops_and_gold_passages_agree() -> None:
-    for question in all_questions():
-        metadata = question["metadata"]
-        if metadata["type"] in ("bridge", "comparison"):
-            assert metadata["hops"] == len(metadata["supporting_ids"]) == 2
-        if metadata["type"] == "one-hop":
-            assert metadata["hops"] == len(metadata["supporting_ids"]) == 1
-        assert (metadata["bridge"] is not None) == (metadata["type"] == "bridge")
-
-
-def test_bridge_questions_name_neither_bridge_nor_answer() -> None:
-    for question in all_questions():
-        if question["metadata"]["type"] == "bridge":
-            names = [question["metadata"]["bridge"].split(" (")[0], question["golden_answers"][0]]
-            for name in names:
-                assert not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", question["question"], re.IGNORECASE), question
+        for name in [metadata["bridge"].split(" (")[0], answer] if metadata["bridge"] else []:
+            assert not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", question["question"], re.IGNORECASE), question
 
 
 MORE = re.compile(r"more inhabitants|more people|more ground|larger|bigger|higher|later|more counties")
@@ -176,13 +162,6 @@ def test_comparisons_follow_from_the_numbers_in_the_gold_passages() -> None:
         assert question["golden_answers"][0].casefold() in winner[1].casefold(), (question, numbers)
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_yes_and_no_are_balanced_and_no_answer_dominates(name: str) -> None:
-    counts = Counter(question["golden_answers"][0] for question in rows(name))
-    assert abs(counts.pop("yes") - counts.pop("no")) <= 1
-    assert max(counts.values()) <= 0.05 * len(rows(name))
-
-
 def asked_about(name: str) -> set[str]:
     """Gold passages and bridge entities of one split."""
     found: set[str] = set()
@@ -199,29 +178,26 @@ def test_what_is_asked_in_dev_and_test_was_never_asked_before(held_out: str, see
     assert held_out == seen or not asked_about(held_out) & asked_about(seen)
 
 
-def test_worked_episodes_keep_the_published_grammar() -> None:
+def test_worked_episodes_keep_the_published_grammar_and_copy_their_evidence_word_for_word() -> None:
+    """They end in the golden answer, and some begin with a miss."""
+    misses = 0
     for episode in rows("warmstart"):
-        actions = [step["action"] for step in episode["steps"]]
-        assert re.fullmatch(r"(query evidence )+answer", " ".join(actions))
-        for step in episode["steps"]:
-            assert GRAMMAR[step["action"]].fullmatch(step["text"]), step["text"]
-            assert "  " not in step["text"]
-
-
-def test_worked_evidence_is_copied_word_for_word_from_the_passage_it_names() -> None:
-    for episode in rows("warmstart"):
+        assert re.fullmatch(r"(query evidence )+answer", " ".join(step["action"] for step in episode["steps"]))
         used: set[str] = set()
         for step in episode["steps"]:
-            if step["action"] != "evidence":
-                continue
-            found = GRAMMAR["evidence"].fullmatch(step["text"])
-            assert found
-            if not step["gold"]:
+            found = GRAMMAR[step["action"]].fullmatch(step["text"])
+            assert found, step["text"]
+            assert "  " not in step["text"]
+            if step["action"] == "evidence" and not step["gold"]:
                 assert found.group(1) == "None"
-                continue
-            used.update(step["gold"])
-            assert any(found.group(1) in title_and_text(rows("corpus")[int(row)])[1] for row in step["gold"]), step
+            elif step["action"] == "evidence":
+                used.update(step["gold"])
+                texts = [title_and_text(rows("corpus")[int(row)])[1] for row in step["gold"]]
+                assert any(found.group(1) in text for text in texts), step
         assert used == set(episode["metadata"]["supporting_ids"])
+        assert found.group(1) == episode["golden_answers"][0]
+        misses += any(step["action"] == "evidence" and not step["gold"] for step in episode["steps"])
+    assert 0.08 < misses / len(rows("warmstart")) < 0.25
 
 
 def test_a_worked_step_sees_all_its_gold_passages() -> None:
@@ -241,16 +217,6 @@ def test_a_worked_step_sees_all_its_gold_passages() -> None:
         assert [f"text of {name}" in shown for name in "abxy"].count(True) == 3
         assert "text of a" in shown
         assert "text of b" in shown
-
-
-def test_worked_episodes_end_in_the_golden_answer_and_some_begin_with_a_miss() -> None:
-    misses = 0
-    for episode in rows("warmstart"):
-        last = GRAMMAR["answer"].fullmatch(episode["steps"][-1]["text"])
-        assert last
-        assert last.group(1) == episode["golden_answers"][0]
-        misses += any(step["action"] == "evidence" and not step["gold"] for step in episode["steps"])
-    assert 0.08 < misses / len(rows("warmstart")) < 0.25
 
 
 GEORGIA = {"atlas-test-0271", "atlas-test-0347"}

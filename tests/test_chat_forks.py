@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from inference.chat.memory import ChoiceFormat, names, rewritings
 from inference.chat.serve import SMALL
 from inference.config import config_of
 from steprag.cli import main
-from steprag.records.jsonl import read_records
+from steprag.records.jsonl import read_json, read_records
 from steprag.records.training_rows import HumanPair, Pair
 from steprag.runs.run import open_run
 from steprag.types import Turn
@@ -35,32 +36,38 @@ def forked(served: Served, turn: str, **body: object) -> list[dict[str, object]]
     return served.events(reply.json()["turn"])
 
 
+def refused(served: Served, turn: str, **body: object) -> tuple[int, str]:
+    """Status and code of a change that is refused."""
+    reply = served.client.post(f"/api/turns/{turn}/fork", json=body)
+    return reply.status_code, reply.json()["error"]["code"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A run of `steprag serve`."""
+    identity = {"prompt": {"profile": "transcript", "hash": "x"}}
+    config = {"prompt": {"profile": "transcript"}}
+    with open_run(tmp_path / "chat", "serve", identity=identity, config=config):
+        yield tmp_path / "chat"
+
+
 def test_a_fork_goes_on_from_the_changed_step_and_becomes_a_preference(tmp_path: Path) -> None:
-    policy = WritingPolicy(scripted(*WORK, *WORK[3:]))
-    with chat(policy, tmp_path) as served:
+    with chat(WritingPolicy(scripted(*WORK, *WORK[3:])), tmp_path) as served:
         turn = served.whole()[0]["turn"]
         searched = len(served.retriever.searched)
-        refused = served.client.post(f"/api/turns/{turn}/fork", json={"step": 2, "text": evidence("x")})
-        assert refused.status_code == 422
-        assert refused.json()["error"]["code"] == "wrong_action"
-        long = served.client.post(f"/api/turns/{turn}/fork", json={"step": 2, "text": "x" * 9000})
-        assert long.status_code == 422
-        fork = served.client.post(f"/api/turns/{turn}/fork", json={"step": 2, "text": "currency of Albania"}).json()
-        events = served.events(fork["turn"])
+        assert refused(served, turn, step=2, text=evidence("x")) == (422, "wrong_action")
+        assert refused(served, turn, step=2, text="x" * 9000)[0] == 422
+        events = forked(served, turn, step=2, text="currency of Albania")
         assert served.retriever.searched[searched:] == ["currency of Albania"]
     in_order(events)
-    given = [event for event in events if event["type"] == "step.finished" and event["given"]]
-    assert [event["content"] for event in given] == [
-        "Tirana",
-        "Tirana is the capital of Albania.",
-        "currency of Albania",
-    ]
-    (pair,) = [json.loads(line) for line in (tmp_path / "preferred.jsonl").read_text().splitlines()]
-    assert (pair["rejected"], pair["web"]) == (WORK[2], False)
-    assert "<query> currency of Albania </query>" in pair["chosen"]
-    assert pair["prompt"][-1]["role"] == "user"
-    (_, forked) = read_records(tmp_path / "turns.jsonl", Turn)
-    assert (forked.parent, forked.given, forked.prediction) == (turn, 3, "lek")
+    given = [event["content"] for event in events if event["type"] == "step.finished" and event["given"]]
+    assert given == ["Tirana", "Tirana is the capital of Albania.", "currency of Albania"]
+    (pair,) = read_records(tmp_path / "preferred.jsonl", HumanPair)
+    assert (pair.rejected, pair.web) == (WORK[2], False)
+    assert "<query> currency of Albania </query>" in pair.chosen
+    assert pair.prompt[-1]["role"] == "user"
+    (_, changed) = read_records(tmp_path / "turns.jsonl", Turn)
+    assert (changed.parent, changed.given, changed.prediction) == (turn, 3, "lek")
 
 
 def test_a_fork_sees_what_the_question_itself_found_as_the_turn_before_did(tmp_path: Path) -> None:
@@ -68,61 +75,48 @@ def test_a_fork_sees_what_the_question_itself_found_as_the_turn_before_did(tmp_p
     policy = WritingPolicy(scripted(thought, answered, answered))
     with chat(policy, tmp_path, profile="ircot") as served:
         turn = served.whole("Where is Tirana?")[0]["turn"]
-        events = forked(served, turn, step=0, text="Albania uses the lek.")
-        in_order(events)
+        in_order(forked(served, turn, step=0, text="Albania uses the lek."))
         direct = served.whole("Where is Lima?", mode="direct")
     (pair,) = read_records(tmp_path / "preferred.jsonl", HumanPair)
     assert pair.prompt == policy.prompts[0]
     first, _, forked_prompt, alone = (prompt[-1]["content"] for prompt in policy.prompts)
     assert "Tirana: Tirana is the capital" in first
     assert forked_prompt.startswith(first.rpartition("\n")[0])
-    assert served.retriever.searched == [
-        "Where is Tirana?",
-        "Tirana is the capital of Albania.",
-        "Albania uses the lek.",
-    ]
+    searched = ["Where is Tirana?", "Tirana is the capital of Albania.", "Albania uses the lek."]
+    assert served.retriever.searched == searched
     assert "Passages" not in alone
     assert "passages" not in {event["type"] for event in direct}
 
 
-def test_a_refused_completion_is_written_by_a_person_and_becomes_a_pair(tmp_path: Path) -> None:
-    identity = {"prompt": {"profile": "transcript", "hash": "x"}}
-    with open_run(tmp_path / "chat", "serve", identity=identity, config={"prompt": {"profile": "transcript"}}):
-        with chat(WritingPolicy(scripted(WORK[0], WORK[1], REFUSED, *WORK[3:])), tmp_path / "chat") as served:
-            told = served.whole()
-            assert (told[-1]["finish"], told[-1]["refused"]) == ("no_action", REFUSED)
-            turn = told[0]["turn"]
-            in_order(told)
-            step = served.client.get(f"/api/turns/{turn}/steps/2").json()
-            assert step["candidates"] == [{"text": REFUSED, "refused": "no_action"}]
-            wrong = served.client.post(f"/api/turns/{turn}/fork", json={"step": 2, "text": "x", "action": "evidence"})
-            assert (wrong.status_code, wrong.json()["error"]["code"]) == (422, "wrong_action")
-            assert served.client.post(f"/api/turns/{turn}/fork", json={"step": 3, "text": "x"}).status_code == 404
-            events = forked(served, turn, step=2, text="currency of Albania", action="query")
+def test_a_refused_completion_is_written_by_a_person_and_becomes_a_pair(folder: Path, tmp_path: Path) -> None:
+    with chat(WritingPolicy(scripted(WORK[0], WORK[1], REFUSED, *WORK[3:])), folder) as served:
+        told = served.whole()
+        assert (told[-1]["finish"], told[-1]["refused"]) == ("no_action", REFUSED)
+        turn = told[0]["turn"]
+        in_order(told)
+        step = served.client.get(f"/api/turns/{turn}/steps/2").json()
+        assert step["candidates"] == [{"text": REFUSED, "refused": "no_action"}]
+        assert refused(served, turn, step=2, text="x", action="evidence") == (422, "wrong_action")
+        assert refused(served, turn, step=3, text="x")[0] == 404
+        # without an action the words are the first that may stand there
+        events = forked(served, turn, step=2, text="currency of Albania")
     in_order(events)
     assert events[-1]["finish"] == "answer"
-    assert [event["content"] for event in events if event["type"] == "step.finished"][2:] == [
-        "currency of Albania", "Prices in Albania are quoted in the lek.", "lek"]  # fmt: skip
-    (row,) = read_records(tmp_path / "chat" / "preferred.jsonl", HumanPair)
+    assert [(event["action"], event["content"]) for event in events if event["type"] == "step.finished"][2:] == [
+        ("query", "currency of Albania"), ("evidence", "Prices in Albania are quoted in the lek."), ("answer", "lek"),
+    ]  # fmt: skip
+    (row,) = read_records(folder / "preferred.jsonl", HumanPair)
     assert (row.rejected, row.action, row.rejected_action, row.step) == (REFUSED, "query", "query", 2)
     kept = {}
     for name, keep in (("plain", []), ("malformed", ["--filters.malformed", "false"])):
-        assert main(["pairs", "people", str(tmp_path / "chat"), "--out", str(tmp_path / name), *keep]) == 0
+        assert main(["pairs", "people", str(folder), "--out", str(tmp_path / name), *keep]) == 0
         files = [tmp_path / name / f"pairs.{split}.jsonl" for split in ("train", "val")]
         kept[name] = [pair.rejected[0]["content"] for file in files for pair in read_records(file, Pair)]
     assert kept == {"plain": [], "malformed": [REFUSED]}
 
 
-def test_without_an_action_words_for_a_refused_step_are_the_first_that_may_stand_there(tmp_path: Path) -> None:
-    with chat(WritingPolicy(scripted(REFUSED, *WORK[1:])), tmp_path) as served:
-        turn = served.whole()[0]["turn"]
-        events = forked(served, turn, step=0, text="Tirana")
-    assert events[2]["action"] == "query"
-    assert events[-1]["finish"] == "answer"
-
-
 def test_a_stopped_turn_goes_on_with_a_persons_step_and_makes_no_pair(tmp_path: Path) -> None:
-    policy = WritingPolicy(scripted(*WORK), hold=True)
+    policy, preferred = WritingPolicy(scripted(*WORK), hold=True), tmp_path / "preferred.jsonl"
     with chat(policy, tmp_path) as served:
         turn = served.ask()
         wait_for(lambda: policy.begun)
@@ -131,23 +125,19 @@ def test_a_stopped_turn_goes_on_with_a_persons_step_and_makes_no_pair(tmp_path: 
         policy.hold = False
         events = forked(served, turn, step=0, text="Tirana", action="query")
     assert events[-1]["finish"] == "answer"
-    assert not (tmp_path / "preferred.jsonl").read_text() if (tmp_path / "preferred.jsonl").exists() else True
+    assert not preferred.exists() or not preferred.read_text()
     with chat(policy, tmp_path) as served:
         again = served.events(turn)
     assert [event["type"] for event in again] == ["turn.started", "question", "step.started", "turn.cancelled"]
 
 
-def test_two_spellings_of_a_question_are_one_question(tmp_path: Path) -> None:
-    identity = {"prompt": {"profile": "transcript", "hash": "x"}}
-    with open_run(tmp_path / "chat", "serve", identity=identity, config={"prompt": {"profile": "transcript"}}):
-        policy = WritingPolicy(scripted(*WORK, *WORK[3:], *WORK, *WORK[3:]))
-        with chat(policy, tmp_path / "chat") as served:
-            for question, text in (("Which currency?", "money"), ("which currency", "coins")):
-                turn = served.whole(question)[0]["turn"]
-                assert forked(served, turn, step=2, text=text)[-1]["finish"] == "answer"
-    assert main(["pairs", "people", str(tmp_path / "chat"), "--out", str(tmp_path / "pairs")]) == 0
-    report = json.loads((tmp_path / "pairs" / "report.json").read_text())
-    assert report["counts"]["changed_steps"] == 2
+def test_two_spellings_of_a_question_are_one_question(folder: Path, tmp_path: Path) -> None:
+    with chat(WritingPolicy(scripted(*WORK, *WORK[3:], *WORK, *WORK[3:])), folder) as served:
+        for question, text in (("Which currency?", "money"), ("which currency", "coins")):
+            turn = served.whole(question)[0]["turn"]
+            assert forked(served, turn, step=2, text=text)[-1]["finish"] == "answer"
+    assert main(["pairs", "people", str(folder), "--out", str(tmp_path / "pairs")]) == 0
+    assert read_json(tmp_path / "pairs" / "report.json")["counts"]["changed_steps"] == 2
 
 
 PERU = [("Which country borders Chile?", "Bolivia"), ("What is the capital of Peru?", "Lima")]

@@ -85,25 +85,30 @@ def test_without_its_token_the_page_asks_for_it(browser: Any) -> None:
 
 
 def test_a_step_is_seen_while_it_is_written_and_whole_at_the_end(browser: Any) -> None:
+    """A reload goes on where the turn is; who wants no motion gets none."""
     policy = working(hold=True)
-    with chat(policy) as served, page_in(browser) as page:
+    with chat(policy) as served, page_in(browser, reduced_motion="reduce") as page:
         opened(page, served)
         ask(page)
         first = page.locator(".step").first
         first.get_by_text("Tirana").wait_for()
         assert "</query>" not in first.inner_text()
         assert page.get_by_role("button", name="Stop").is_visible()
+        page.locator(".caret").wait_for()
+        assert page.evaluate("document.getAnimations().length") == 0
+        page.reload()
+        first.get_by_text("Tirana").wait_for()
         policy.go.set()
         turn = ended(page)
-        assert [step.inner_text() for step in turn.locator(".step-text").all()] == [*WORK]
-        assert [step.inner_text() for step in turn.locator(".action").all()] == [
-            "Query", "Evidence", "Query", "Evidence", "Answer",
-        ]  # fmt: skip
+        assert turn.locator(".step-text").all_inner_texts() == [*WORK]
+        assert turn.locator(".action").all_inner_texts() == ["Query", "Evidence", "Query", "Evidence", "Answer"]
         assert turn.locator(".answer-text").inner_text().startswith("lek")
+        assert page.locator(".turn").count() == 1
 
 
-def test_citations_open_the_passage_with_the_evidence_marked(browser: Any) -> None:
-    with chat(working()) as served, page_in(browser) as page:
+def test_an_answer_is_traced_to_its_passages_copied_and_judged(browser: Any, tmp_path: Path) -> None:
+    allowed = ["clipboard-read", "clipboard-write"]
+    with chat(working(), tmp_path) as served, page_in(browser, permissions=allowed) as page:
         world = served.retriever.passages
         served.retriever.passages = tuple(  # spans count characters, of which a flag is two and four UTF-16 units
             type(one)(one.id, one.title, f"🇦🇱 {one.text}", one.score) for one in world
@@ -117,14 +122,17 @@ def test_citations_open_the_passage_with_the_evidence_marked(browser: Any) -> No
         assert not found.locator(".passages").is_visible()
         found.locator("summary").click()
         assert found.locator("mark").all_inner_texts().count("Prices in Albania are quoted in the lek") == 1
-
-
-def test_the_answer_is_copied(browser: Any) -> None:
-    allowed = ["clipboard-read", "clipboard-write"]
-    with chat(working()) as served, page_in(browser, permissions=allowed) as page:
-        asked(page, served).get_by_role("button", name="Copy the answer").click()
+        turn.get_by_role("button", name="Copy the answer").click()
         page.get_by_text("Copied").wait_for()
         assert page.evaluate("navigator.clipboard.readText()") == "lek"
+        turn.get_by_role("button", name="Wrong").click()
+        page.get_by_label("The answer is").fill("the Albanian lek")
+        page.keyboard.press("Enter")
+        turn.get_by_text("The answer is the Albanian lek").wait_for()
+        page.reload()
+        ended(page).get_by_text("The answer is the Albanian lek").wait_for()
+        assert page.get_by_role("button", name="Wrong").get_attribute("aria-pressed") == "true"
+        assert '"answer":"the Albanian lek"' in (tmp_path / "turns.jsonl").read_text().replace('": "', '":"')
 
 
 def test_an_answer_without_sources_says_so(browser: Any) -> None:
@@ -154,19 +162,6 @@ def test_stop_ends_the_turn(browser: Any) -> None:
         assert ended(page, 2).locator(".answer").is_visible()
 
 
-def test_a_reload_goes_on_where_the_turn_is(browser: Any) -> None:
-    policy = working(hold=True)
-    with chat(policy) as served, page_in(browser) as page:
-        opened(page, served)
-        ask(page)
-        page.locator(".step").get_by_text("Tirana").wait_for()
-        page.reload()
-        page.locator(".step").get_by_text("Tirana").wait_for()
-        policy.go.set()
-        assert ended(page).locator(".step-text").all_inner_texts() == [*WORK]
-        assert page.locator(".turn").count() == 1
-
-
 def test_a_service_that_is_killed_and_started_again_goes_on(browser: Any, tmp_path: Path) -> None:
     with page_in(browser) as page:
         with chat(working(hold=True), tmp_path) as served:
@@ -181,19 +176,6 @@ def test_a_service_that_is_killed_and_started_again_goes_on(browser: Any, tmp_pa
             assert page.locator(".calm").count() == 0
             page.reload()
             assert ended(page).locator(".answer").is_visible()
-
-
-def test_a_step_opens_to_prompt_completion_and_allowed_actions(browser: Any) -> None:
-    with chat(WritingPolicy(scripted(query("Tirana"), "I do not know."))) as served, page_in(browser) as page:
-        turn = asked(page, served)
-        turn.get_by_role("button", name="Inspect step 1").click()
-        behind = turn.locator(".inspect")
-        behind.get_by_text(f"Question: {QUESTION}").wait_for()
-        assert behind.locator(".chip").all_inner_texts() == ["Query", "Answer"]
-        assert behind.locator(".candidate pre").inner_text() == query("Tirana")
-        turn.get_by_role("button", name="Inspect step 1").click()
-        turn.get_by_role("button", name="Inspect step 2").click()
-        behind.get_by_text("Refused: it holds no complete action").wait_for()
 
 
 def test_a_changed_step_is_asked_again_from_there(browser: Any, tmp_path: Path) -> None:
@@ -217,10 +199,20 @@ def test_a_changed_step_is_asked_again_from_there(browser: Any, tmp_path: Path) 
         assert page.evaluate("document.activeElement.closest('.turn') === document.querySelector('.turn')")
 
 
-def test_a_refused_step_is_written_by_the_person(browser: Any, tmp_path: Path) -> None:
+def test_a_step_opens_to_what_it_was_made_of_and_a_refused_one_is_written_by_the_person(browser: Any) -> None:
     refused = "So the next query is <query> Albania"
-    with chat(WritingPolicy(scripted(*WORK[:2], refused, *WORK[3:])), tmp_path) as served, page_in(browser) as page:
-        asked(page, served).get_by_role("button", name="Change step 3").click()
+    with chat(WritingPolicy(scripted(*WORK[:2], refused, *WORK[3:]))) as served, page_in(browser) as page:
+        turn = asked(page, served)
+        assert "The last step was refused: it holds no complete action" in turn.inner_text()
+        turn.get_by_role("button", name="Inspect step 1").click()
+        behind = turn.locator(".inspect")
+        behind.get_by_text(f"Question: {QUESTION}").wait_for()
+        assert behind.locator(".chip").all_inner_texts() == ["Query", "Answer"]
+        assert behind.locator(".candidate pre").inner_text() == WORK[0]
+        turn.get_by_role("button", name="Inspect step 1").click()
+        turn.get_by_role("button", name="Inspect step 3").click()
+        behind.get_by_text("Refused: it holds no complete action").wait_for()
+        turn.get_by_role("button", name="Change step 3").click()
         assert page.get_by_label("This step is").input_value() == "query"
         assert page.get_by_label("The query").input_value() == "Albania"
         page.get_by_label("This step is").select_option("answer")
@@ -248,19 +240,6 @@ def test_a_rewritten_question_is_shown_and_can_be_changed(browser: Any) -> None:
         page.keyboard.press("Enter")
         assert ended(page, 3).locator("h2").inner_text() == "What is the currency of Peru?"
         assert rewriter.asked == 1
-
-
-def test_what_a_person_says_of_an_answer_is_kept(browser: Any, tmp_path: Path) -> None:
-    with chat(working(), tmp_path) as served, page_in(browser) as page:
-        turn = asked(page, served)
-        turn.get_by_role("button", name="Wrong").click()
-        page.get_by_label("The answer is").fill("the Albanian lek")
-        page.keyboard.press("Enter")
-        turn.get_by_text("The answer is the Albanian lek").wait_for()
-        page.reload()
-        ended(page).get_by_text("The answer is the Albanian lek").wait_for()
-        assert page.get_by_role("button", name="Wrong").get_attribute("aria-pressed") == "true"
-        assert '"answer":"the Albanian lek"' in (tmp_path / "turns.jsonl").read_text().replace('": "', '":"')
 
 
 def test_conversations_are_listed_opened_and_deleted(browser: Any) -> None:
@@ -320,14 +299,10 @@ class BrokenPolicy(WritingPolicy):
         raise PolicyError("http://127.0.0.1:9: the reply broke off")
 
 
-def test_failures_say_their_reason(browser: Any) -> None:
+def test_a_failure_says_its_reason(browser: Any) -> None:
     with chat(BrokenPolicy(lambda messages: "")) as served, page_in(browser) as page:
-        turn = asked(page, served)
-        assert "The turn failed" in turn.inner_text()
-        assert "the reply broke off" in turn.inner_text()
-        assert "I need one" in turn.inner_text()
-    with chat(WritingPolicy(scripted("I do not know."))) as served, page_in(browser) as page:
-        assert "The last step was refused: it holds no complete action" in asked(page, served).inner_text()
+        said = asked(page, served).inner_text()
+        assert all(words in said for words in ("The turn failed", "the reply broke off", "I need one"))
 
 
 def test_a_full_service_is_told_and_the_question_stays(browser: Any) -> None:
@@ -352,8 +327,11 @@ TRAP = Passage("javascript:window.hacked=1", "Trap", HOSTILE, 0.4)
 
 
 def test_text_of_strangers_stays_text(browser: Any) -> None:
+    """Only addresses of the web become links, and the page's own link keeps its token."""
     script = scripted(query("Albania", HOSTILE.replace("<a", "<i").replace("</a>", "</i>")),
                       evidence("The lek is Albania's currency."), answer(f"lek {HOSTILE}"))  # fmt: skip
+    addresses = ["https://a.test/", "http://a.test/?q=1", "javascript:alert(1)", "JaVaScRiPt:alert(1)", " javascript:x",
+                 "data:text/html,x", "//a.test/", "/etc", "blob:http://a.test/1", "http://", "", None]  # fmt: skip
     with chat(WritingPolicy(script)) as served, page_in(browser) as page:
         served.retriever.passages = (WEB, TRAP)
         opened(page, served)
@@ -371,22 +349,10 @@ def test_text_of_strangers_stays_text(browser: Any) -> None:
         assert {link.get_attribute("href") for link in links} == {PAGE}
         assert {link.get_attribute("rel") for link in links} == {"noopener noreferrer"}
         assert page.locator(".conversations").inner_text().count("<script>") == 1
-
-
-def test_only_addresses_of_the_web_become_links_and_the_link_keeps_its_token(browser: Any) -> None:
-    addresses = ["https://a.test/", "http://a.test/?q=1", "javascript:alert(1)", "JaVaScRiPt:alert(1)", " javascript:x",
-                 "data:text/html,x", "//a.test/", "/etc", "blob:http://a.test/1", "http://", "", None]  # fmt: skip
-    with chat(working()) as served, page_in(browser) as page:
-        opened(page, served)
-        linked = page.evaluate(
-            "async (list) => { const { webAddress } = await import('/page/text.js'); return list.map(webAddress) }",
-            addresses,
-        )
-        named = page.evaluate(
-            "async (hash) => (await import('/page/controller.js')).addressed(hash)", "#token=a+b%2Fc=&c=c1"
-        )
-    assert named == {"token": "a+b/c=", "conversation": "c1"}
-    assert linked == ["https://a.test/", "http://a.test/?q=1", *[None] * 10]
+        web = "async (list) => { const { webAddress } = await import('/page/text.js'); return list.map(webAddress) }"
+        assert page.evaluate(web, addresses) == ["https://a.test/", "http://a.test/?q=1", *[None] * 10]
+        named = "async (hash) => (await import('/page/controller.js')).addressed(hash)"
+        assert page.evaluate(named, "#token=a+b%2Fc=&c=c1") == {"token": "a+b/c=", "conversation": "c1"}
 
 
 def test_what_a_screen_reader_is_told_are_ends_of_steps_never_tokens(browser: Any) -> None:
@@ -526,17 +492,6 @@ def test_the_theme_is_chosen_and_the_only_thing_kept(browser: Any) -> None:
         ask(page)
         ended(page)
         assert page.evaluate("[Object.keys(localStorage), Object.keys(sessionStorage)]") == [["theme"], []]
-
-
-def test_who_wants_no_motion_gets_none(browser: Any) -> None:
-    policy = working(hold=True)
-    with chat(policy) as served, page_in(browser, reduced_motion="reduce") as page:
-        opened(page, served)
-        ask(page)
-        page.locator(".caret").wait_for()
-        assert page.evaluate("document.getAnimations().length") == 0
-        policy.go.set()
-        ended(page)
 
 
 def test_words_are_followed_at_the_end_and_left_alone_further_up(browser: Any) -> None:

@@ -74,15 +74,11 @@ def test_questions_become_the_prompts_that_verl_reads(tmp_path: Path) -> None:
     assert main([*command[:4], "--format", "openai", "--out", str(tmp_path)]) == 2
 
 
-def test_verls_reward_is_our_f1_of_the_last_answer() -> None:
+def test_verls_reward_is_our_f1_of_the_last_answer(tmp_path: Path) -> None:
+    """verl's environment needs one package for it."""
     score = runpy.run_path(str(VERL / "reward.py"))["compute_score"]
-    truth = {"target": ["the lek"]}
-    said = "<answer> sol </answer> No: <answer> Lek </answer>"
-    assert score(data_source="x", solution_str=said, ground_truth=truth, extra_info={}) == 1.0
-    assert score(data_source="x", solution_str="Lek", ground_truth=truth, extra_info={}) == 0.0
-
-
-def test_verls_environment_needs_one_package_for_the_reward(tmp_path: Path) -> None:
+    for said, f1 in (("<answer> sol </answer> No: <answer> Lek </answer>", 1.0), ("Lek", 0.0)):
+        assert score(data_source="x", solution_str=said, ground_truth={"target": ["the lek"]}, extra_info={}) == f1
     (tmp_path / "lazy_loader").symlink_to(Path(lazy_loader.__file__).parent)
     paths, file = [str(ROOT), str(tmp_path)], str(VERL / "reward.py")
     code = f"import sys, runpy; sys.path[:0] = {paths}; runpy.run_path({file!r})"

@@ -32,13 +32,11 @@ from steprag.records.jsonl import LineJournal, write_json, write_records
 from steprag.records.sealed import FILES, check_outputs, outputs
 from steprag.records.training_rows import MARKS, WrongPair
 from steprag.runs.run import checked_manifest, open_run, read_manifest
-from tests.fakes import Endpoint
+from tests.fakes import Start
 from tests.indexing import edit_manifest
 from tests.levels import SEED, rounds
-from tests.test_pipeline import endpoint, index, options, questions
 from tests.training_parts import train
 
-__all__ = ["endpoint", "index", "questions"]
 ROUNDS = rounds(100, 200, 1000)
 
 
@@ -99,10 +97,9 @@ def _refused(folder: Path) -> bool:
 
 
 @pytest.fixture
-def run(endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path) -> Path:
-    out = tmp_path / "trees"
-    assert main(["generate", *options(endpoint, questions, index, out)]) == 0
-    return out
+def run(start: Start, tmp_path: Path) -> Path:
+    assert start("generate", "trees") == 0
+    return tmp_path / "trees"
 
 
 @pytest.mark.timeout(1800)
@@ -132,8 +129,9 @@ def checkpoints(tiny: Path, warm: Path, pairs: Path, tmp_path_factory: pytest.Te
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", ["adapter", "full"])
 def test_damage_to_a_checkpoint_is_found_before_it_is_used(
-    kind: str, checkpoints: dict[str, Path], tmp_path: Path
+    kind: str, checkpoints: dict[str, Path], tiny: Path, tmp_path: Path
 ) -> None:
+    """A model's folder of another program is not held against its manifest."""
     whole, copy, rng = checkpoints[kind], tmp_path / "copy", random.Random(SEED)
     shutil.copytree(whole, copy, ignore=shutil.ignore_patterns("checkpoint-*"))
     names = sorted(path.relative_to(copy) for path in copy.rglob("*") if path.is_file() and path.stat().st_size)
@@ -153,15 +151,13 @@ def test_damage_to_a_checkpoint_is_found_before_it_is_used(
             assert file.name in unread, said
         shutil.copy(whole / file.relative_to(copy), file)
     assert resolve_model(copy)
-
-
-def test_a_models_folder_of_another_program_is_not_held_against_its_manifest(tiny: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(tiny, tmp_path / "theirs")
-    write_json(folder / "manifest.json", {"files": ["config.json"], "stage": 3})
-    assert resolve_model(folder).hf == folder
+    theirs = shutil.copytree(tiny, tmp_path / "theirs")
+    write_json(theirs / "manifest.json", {"files": ["config.json"], "stage": 3})
+    assert resolve_model(theirs).hf == theirs
 
 
 def test_what_reads_a_damaged_run_refuses_it(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs of earlier versions, which list no files, are read as before."""
     assert main(["run", "check", str(run)]) == 0
     assert f"{run}: ok: " in capsys.readouterr().out
     trees = (run / "trees.jsonl").read_bytes()
@@ -180,17 +176,12 @@ def test_what_reads_a_damaged_run_refuses_it(run: Path, tmp_path: Path, capsys: 
         assert said.count("\n") == 1
     assert main(["run", "check", "--accept", str(run)]) == 0
     assert main(readers[1]) == 0
-
-
-def test_runs_of_earlier_versions_are_read_as_before(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     manifest = read_manifest(run)
     del manifest[FILES]
     write_json(run / "manifest.json", manifest)
-    assert main(["run", "check", str(run)]) == 0
+    assert main(readers[0]) == 0
     assert "not checked" in capsys.readouterr().out
-    assert main(["pairs", "--trees", str(run), "--out", str(tmp_path / "pairs")]) == 0
+    assert main([*readers[1][:-1], str(tmp_path / "older")]) == 0
 
 
 def test_what_a_run_lists(tmp_path: Path) -> None:

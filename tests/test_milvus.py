@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import aclosing
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -98,20 +100,15 @@ def test_a_collection_finds_what_its_flat_folder_finds(
 def test_an_upload_that_was_cut_short_goes_on(
     server: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    url, told = f"milvus://{server}/cut", uploading.told
+    url, told, calls = f"milvus://{server}/cut", uploading.told, count(1)
 
-    class Cut:
-        def __init__(self) -> None:
-            self.calls = 0
-
-        def __call__(self, address: MilvusAddress) -> object:
-            self.calls += 1
-            if self.calls == 4:
-                raise KeyboardInterrupt
-            return told(address)
+    def cut(address: MilvusAddress) -> object:
+        if next(calls) == 4:
+            raise KeyboardInterrupt
+        return told(address)
 
     with monkeypatch.context() as patch:
-        patch.setattr(uploading, "told", Cut())
+        patch.setattr(uploading, "told", cut)
         with pytest.raises(KeyboardInterrupt):
             uploading.upload(folder, url)
     with pytest.raises(ConfigError, match=rf"holds 2000 of {ROWS} passages; run steprag index upload again"):
@@ -146,24 +143,20 @@ def test_a_collection_that_goes_away_is_a_failure_of_the_search(server: str, fol
 
     url = f"milvus://{server}/gone"
     uploading.upload(folder, url)
-    retriever = open_retriever(url)
 
     async def ask() -> None:
-        client = MilvusClient(uri=f"http://{server}")
-        client.drop_collection("gone")
-        client.close()
-        with pytest.raises(RetrieverError, match="gone: "):
-            await retriever.search("thing", 3)
-        await retriever.aclose()
+        async with aclosing(open_retriever(url)) as retriever:
+            client = MilvusClient(uri=f"http://{server}")
+            client.drop_collection("gone")
+            client.close()
+            with pytest.raises(RetrieverError, match="gone: "):
+                await retriever.search("thing", 3)
 
     asyncio.run(ask())
 
 
 @pytest.mark.parametrize("url", ["milvus://host/name", "milvus://host:1", "milvus://host:1/a-b", "milvus://host:1/a/b"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
+    assert address_of("milvus+tls://db.example:443/w") == MilvusAddress("https://db.example:443", "w")
     with pytest.raises(ConfigError, match="expected milvus://HOST:PORT/COLLECTION"):
         open_retriever(url)
-
-
-def test_tls_has_a_scheme_of_its_own() -> None:
-    assert address_of("milvus+tls://db.example:443/w") == MilvusAddress("https://db.example:443", "w")

@@ -11,7 +11,7 @@ import pytest
 
 from inference.predictions import read_predictions
 from steprag.cli import main
-from steprag.records.jsonl import read_records, write_records
+from steprag.records.jsonl import read_json, read_records, write_records
 from steprag.records.training_rows import HumanPair, Pair
 from steprag.runs.run import open_run, read_manifest
 from steprag.types import Message, Question, Turn
@@ -34,14 +34,11 @@ def conversations(folder: Path, **identity: Any) -> None:
 
 
 def test_a_chat_folder_is_scored_by_what_people_said(tmp_path: Path) -> None:
-    conversations(tmp_path / "chat")
-    assert main(["evaluate", "--predictions", str(tmp_path / "chat")]) == 0
-    scores = json.loads((tmp_path / "chat" / "metrics.json").read_text())
-    assert (scores["questions"], scores["em"]) == (2, 0.5)
-
-
-def test_a_turn_that_somebody_cancelled_is_not_the_agents_answer(tmp_path: Path) -> None:
+    """A turn that somebody cancelled, or that failed, is not the agent's answer."""
     conversations(tmp_path)
+    assert main(["evaluate", "--predictions", str(tmp_path)]) == 0
+    scores = read_json(tmp_path / "metrics.json")
+    assert (scores["questions"], scores["em"]) == (2, 0.5)
     before = list(read_predictions(tmp_path))
     turns = list(read_records(tmp_path / "turns.jsonl", Turn))
     again = [replace(turns[1], id=finish, finish=finish, prediction=None) for finish in ("cancelled", "failed")]
@@ -83,28 +80,22 @@ def test_a_chat_folder_is_compared_with_another_agent_on_the_same_questions(
 
 
 def test_changed_steps_become_pairs_and_corrections_questions(tmp_path: Path) -> None:
+    """Steps over passages of the web are left out unless they are asked for."""
     conversations(tmp_path / "chat")
-    assert main(["pairs", "people", str(tmp_path / "chat"), "--out", str(tmp_path / "pairs")]) == 0
-    pairs = [pair for split in ("train", "val") for pair in read_records(tmp_path / f"pairs/pairs.{split}.jsonl", Pair)]
-    assert [(pair.source, pair.chosen[0]["content"], pair.rejected[0]["content"], pair.depth) for pair in pairs] == [
-        ("human", query("currency of Albania"), WORK[2], 3)
-    ]
-    corrected = {
-        one.question: one.golden_answers for one in read_records(tmp_path / "pairs/corrections.jsonl", Question)
-    }
-    assert corrected == {"One?": ("euro",), "Two?": ("lek",)}
 
+    def made(name: str, *more: str) -> list[Pair]:
+        assert main(["pairs", "people", str(tmp_path / "chat"), "--out", str(tmp_path / name), *more]) == 0
+        files = [tmp_path / name / f"pairs.{split}.jsonl" for split in ("train", "val")]
+        return [pair for file in files for pair in read_records(file, Pair)]
 
-def test_steps_over_web_passages_are_left_out_unless_asked_for(tmp_path: Path) -> None:
-    conversations(tmp_path / "chat")
+    (pair,) = made("pairs")
+    assert (pair.source, pair.depth) == ("human", 3)
+    assert (pair.chosen[0]["content"], pair.rejected[0]["content"]) == (query("currency of Albania"), WORK[2])
+    corrected = read_records(tmp_path / "pairs/corrections.jsonl", Question)
+    assert {one.question: one.golden_answers for one in corrected} == {"One?": ("euro",), "Two?": ("lek",)}
     file = tmp_path / "chat" / "preferred.jsonl"
     (row,) = read_records(file, HumanPair)
     assert row.prompt[0] == Message(role="system", content=row.prompt[0]["content"])
     file.write_text(json.dumps({**vars(row), "web": True}) + "\n")
-    counts = []
-    for name, more in (("without", ()), ("with", ("--web",))):
-        assert main(["pairs", "people", str(tmp_path / "chat"), "--out", str(tmp_path / name), *more]) == 0
-        counts.append(
-            sum(len((tmp_path / name / f"pairs.{split}.jsonl").read_text()) > 0 for split in ("train", "val"))
-        )
-    assert counts == [0, 1]
+    assert made("without") == []
+    assert len(made("with", "--web")) == 1

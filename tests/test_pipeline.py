@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -30,39 +29,29 @@ from steprag.batch.tree_results import TREES
 from steprag.cli import main
 from steprag.config.sections import RetrieverConfig
 from steprag.errors import DataError, RetrieverError
-from steprag.records.jsonl import dump_line, read_records, write_json, write_records
+from steprag.records.jsonl import dump_line, read_json, read_records, write_json, write_records
 from steprag.records.training_rows import Pair, Trajectory
 from steprag.runs.run import read_manifest
 from steprag.scores.metrics import normalise
 from steprag.tree import Failure, Node, Tree
 from steprag.types import Message, Prediction, Question, Usage
-from tests.fakes import QUESTION, WORLD, Endpoint, answer, beginner, chat_reply, listening, options, serve
+from tests.fakes import QUESTION, WORLD, Endpoint, Replying, Start, answer, beginner, chat_reply, listening, serve
 from tests.indexing import small
 
-
-@pytest.fixture
-def index(world_index: Path) -> Path:
-    return world_index
+Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture
-def questions(tmp_path: Path) -> Path:
-    file = tmp_path / "questions.jsonl"
-    write_records(file, [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",), {"type": "bridge"}) for i in range(12)])
-    return file
+def scores_of(run: Path) -> dict[str, Any]:
+    return read_json(run / "metrics.json")
 
 
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with serve(chat_reply()) as running:
-        yield running
+def failed(run: Path) -> list[str]:
+    return [failure.id for failure in read_records(run / "failures.jsonl", Failure)]
 
 
-def test_questions_become_trees_pairs_and_scores(
-    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path
-) -> None:
+def test_questions_become_trees_pairs_and_scores(start: Start, endpoint: Endpoint, tmp_path: Path) -> None:
     trees, scored = tmp_path / "trees", tmp_path / "scored"
-    assert main(["generate", *options(endpoint, questions, index, trees, "--search.rollouts", "5")]) == 0
+    assert start("generate", "trees", "--search.rollouts", "5") == 0
     grown = list(read_records(trees / "trees.jsonl", Tree))
     assert [tree.question.id for tree in grown] == [f"q{i}" for i in range(12)]
     manifest = read_manifest(trees)
@@ -78,71 +67,57 @@ def test_questions_become_trees_pairs_and_scores(
     assert all(json.dumps(list(prompt)) in sent for prompt in rows), "a prompt to train on that was never sent"
 
     before = len(endpoint.requests)
-    assert main(["infer", *options(endpoint, questions, index, scored)]) == 0
-    predictions = list(read_records(scored / "predictions.jsonl", Prediction))
-    assert len(predictions) == 12
-    scores = json.loads((scored / "metrics.json").read_text())
-    assert scores["questions"] == 12
-    assert sum(scores["finish"].values()) == 12
+    assert start("infer", "scored") == 0
+    assert len(list(read_records(scored / "predictions.jsonl", Prediction))) == 12
+    scores = scores_of(scored)
+    assert scores["questions"] == sum(scores["finish"].values()) == 12
     assert scores["em_interval"][0] <= scores["em"] <= scores["em_interval"][1]
-    roots = {
-        r["messages"][1]["content"] for r in endpoint.requests[before:] if "\n" not in r["messages"][1]["content"][:-20]
-    }
     assert {request["temperature"] for request in endpoint.requests[before:]} == {0.0}, "greedy unless asked otherwise"
+    asked = [request["messages"][1]["content"] for request in endpoint.requests[before:]]
+    roots = {content for content in asked if "\n" not in content[:-20]}
     assert roots <= {node.messages[1]["content"] for tree in grown for node in tree.nodes[:1] if node.messages}
 
 
-def test_finished_questions_are_not_asked_again(
-    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "trees"
-    command = ["generate", *options(endpoint, questions, index, out)]
-    assert main(command) == 0
-    whole, calls = (out / "trees.jsonl").read_bytes(), len(endpoint.requests)
+def test_finished_questions_are_not_asked_again(start: Start, endpoint: Endpoint, tmp_path: Path) -> None:
+    trees = tmp_path / "trees/trees.jsonl"
+    assert start("generate", "trees") == 0
+    whole, calls = trees.read_bytes(), len(endpoint.requests)
     lines = whole.splitlines(keepends=True)
-    (out / "trees.jsonl").write_bytes(b"".join(lines[:7]) + lines[7][:100])  # as a kill leaves it
-    assert main(command) == 0
-    assert (out / "trees.jsonl").read_bytes() == whole
-    assert len(endpoint.requests) == calls, "a call that the journal holds was made again"
-    assert main(command) == 0
-    assert len(endpoint.requests) == calls
+    trees.write_bytes(b"".join(lines[:7]) + lines[7][:100])  # as a kill leaves it
+    for _ in range(2):
+        assert start("generate", "trees") == 0
+        assert trees.read_bytes() == whole
+        assert len(endpoint.requests) == calls, "a call that the journal holds was made again"
 
 
-@pytest.mark.parametrize("at_once", [1, 16])
-def test_trees_do_not_depend_on_concurrency(endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path,
-                                            at_once: int) -> None:  # fmt: skip
-    for name, concurrency in (("a", 4), ("b", at_once)):
-        more = ("--policy.concurrency", str(concurrency))
-        assert main(["generate", *options(endpoint, questions, index, tmp_path / name, *more)]) == 0
-    assert (tmp_path / "a/trees.jsonl").read_bytes() == (tmp_path / "b/trees.jsonl").read_bytes()
+def test_trees_do_not_depend_on_concurrency(start: Start, tmp_path: Path) -> None:
+    trees = set()
+    for at_once in ("1", "4", "16"):
+        assert start("generate", at_once, "--policy.concurrency", at_once) == 0
+        trees.add((tmp_path / at_once / "trees.jsonl").read_bytes())
+    assert len(trees) == 1
 
 
-def test_a_failed_request_fails_its_question_only(questions: Path, index: Path, tmp_path: Path) -> None:
-    steady, broken = chat_reply(), {"on": True}
-
+def test_a_failed_request_fails_its_question_only(start: Start, endpoint: Endpoint, tmp_path: Path) -> None:
     def reply(request: dict[str, object]) -> tuple[int, object]:
-        if broken["on"] and "(3)" in json.dumps(request["messages"]):
-            return 400, {"error": {"message": "content filter", "type": "invalid_request_error"}}
-        return steady(request)
+        filtered = {"error": {"message": "content filter", "type": "invalid_request_error"}}
+        return (400, filtered) if "(3)" in json.dumps(request["messages"]) else chat_reply()(request)
 
-    with serve(reply) as endpoint:
-        out = tmp_path / "trees"
-        command = ["generate", *options(endpoint, questions, index, out)]
-        assert main(command) == 3
-        failures = list(read_records(out / "failures.jsonl", Failure))
-        assert [(failure.id, failure.reason) for failure in failures] == [("q3", "PolicyError")]
-        assert "content filter" in failures[0].detail
+    out = tmp_path / "trees"
+    with serve(reply) as broken:
+        assert start("generate", "trees", at=broken) == 3
+        (failure,) = read_records(out / "failures.jsonl", Failure)
+        assert (failure.id, failure.reason) == ("q3", "PolicyError")
+        assert "content filter" in failure.detail
         assert read_manifest(out)["status"] == "partial"
         assert "q3" not in {tree.question.id for tree in read_records(out / "trees.jsonl", Tree)}
-        scored = tmp_path / "scored"
-        assert main(["infer", *options(endpoint, questions, index, scored)]) == 3
-        scores = json.loads((scored / "metrics.json").read_text())
-        assert (scores["questions"], scores["failed"]) == (12, 1)
-        assert scores["strict_em"] == pytest.approx(scores["em"] * 11 / 12)
-        broken["on"] = False
-        assert main(command) == 0
-        assert len(list(read_records(out / "trees.jsonl", Tree))) == 12
-        assert (out / "failures.jsonl").read_text() == ""
+        assert start("infer", "scored", at=broken) == 3
+    scores = scores_of(tmp_path / "scored")
+    assert (scores["questions"], scores["failed"]) == (12, 1)
+    assert scores["strict_em"] == pytest.approx(scores["em"] * 11 / 12)
+    assert start("generate", "trees") == 0
+    assert len(list(read_records(out / "trees.jsonl", Tree))) == 12
+    assert failed(out) == []
 
 
 @pytest.mark.parametrize(("status", "error", "code", "words"), [
@@ -150,92 +125,71 @@ def test_a_failed_request_fails_its_question_only(questions: Path, index: Path, 
     (429, {"message": "pay", "code": "insufficient_quota"}, 5, "quota is used up"),
     (404, {"message": "no such model"}, 2, "not found"),
 ])  # fmt: skip
-def test_hopeless_errors_stop_the_run(questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-                                      status: int, error: dict[str, str], code: int, words: str) -> None:  # fmt: skip
+def test_hopeless_errors_stop_the_run(
+    start: Start, tmp_path: Path, capsys: Capture, status: int, error: dict[str, str], code: int, words: str
+) -> None:
     with serve(lambda request: (status, {"error": error})) as endpoint:
-        assert main(["generate", *options(endpoint, questions, index, tmp_path / "t")]) == code
+        assert start("generate", "t", at=endpoint) == code
         assert len(endpoint.requests) <= 4
     assert words in capsys.readouterr().err
     assert read_manifest(tmp_path / "t")["status"] == "failed"
 
 
-def test_what_answers_is_no_endpoint(
-    monkeypatch: pytest.MonkeyPatch, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_is_no_endpoint_of_this_model_is_named(
+    start: Start, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    class Page(BaseHTTPRequestHandler):
+    class Page(Replying):
         body = b""
 
         def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(self.body)))
-            self.end_headers()
-            self.wfile.write(self.body)
+            self.reply(self.body)
 
     with listening(Page) as address:
-        page = Endpoint(address, [])
-        for number, body in enumerate((b"<!doctype html>", b"[]", b'{"data": ["a"]}', b'{"da')):
+        for body in (b"<!doctype html>", b"[]", b'{"data": ["a"]}', b'{"da'):
             monkeypatch.setattr(Page, "body", body)
-            assert main(["infer", *options(page, questions, index, tmp_path / str(number))]) == 2
+            assert start("infer", "page", at=Endpoint(address, [])) == 2
             assert "usually ends in /v1" in capsys.readouterr().err
-
-
-def test_nothing_answers_or_another_model_does(endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path,
-                                               capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
-    nowhere = Endpoint("http://127.0.0.1:9/v1", [])
-    assert main(["infer", *options(nowhere, questions, index, tmp_path / "a")]) == 2
+    assert start("infer", "nowhere", at=Endpoint("http://127.0.0.1:9/v1", [])) == 2
     assert "no model answers at http://127.0.0.1:9/v1" in capsys.readouterr().err
-    assert main(["infer", *options(endpoint, questions, index, tmp_path / "b", "--model", "other")]) == 2
+    assert start("infer", "other", "--model", "other") == 2
     assert "serves double, not 'other'" in capsys.readouterr().err
+    for key in ("abc\ndef", "schlüssel"):
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+        assert start("infer", "key") == 2
+        said = capsys.readouterr().err
+        assert "the key in $OPENAI_API_KEY holds what cannot be sent" in said
+        assert key not in said
 
 
-def test_constraints_go_out_in_the_engines_dialect(
-    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path
+@pytest.mark.parametrize(("engine", "constraint", "all_tokens"), [
+    ("llamacpp", "grammar", {"top_k": 0, "min_p": 0, "repeat_penalty": 1}),
+    ("vllm", "structured_outputs", {"top_k": -1, "min_p": 0, "repetition_penalty": 1}),
+    ("openai", None, {}),
+])  # fmt: skip
+def test_constraints_and_what_may_be_sampled_go_out_in_the_engines_dialect(
+    start: Start, endpoint: Endpoint, capsys: Capture, engine: str, constraint: str | None, all_tokens: dict[str, int]
 ) -> None:
-    for engine, field in (("llamacpp", "grammar"), ("vllm", "structured_outputs"), ("openai", None)):
-        more = ("--policy.engine", engine, "--limit", "1")
-        main(["infer", *options(endpoint, questions, index, tmp_path / engine, *more)])
-        request = endpoint.requests[-1]
-        assert {"grammar", "structured_outputs"} & set(request) == ({field} if field else set())
-    assert endpoint.requests[0]["grammar"].startswith('root ::= (thought " ")? (query | answer)\n')
-    sent = [request["structured_outputs"] for request in endpoint.requests if "structured_outputs" in request]
-    assert sent[0] == {"grammar": endpoint.requests[0]["grammar"]}
-
-
-def test_what_may_be_sampled_is_said_to_every_engine_that_has_defaults_of_its_own(
-    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    names = {"top_k", "min_p", "repeat_penalty", "repetition_penalty"}
-    all_tokens = {
-        "llamacpp": {"top_k": 0, "min_p": 0, "repeat_penalty": 1},
-        "vllm": {"top_k": -1, "min_p": 0, "repetition_penalty": 1},
-        "openai": {},
-    }
-    for engine, said in all_tokens.items():
-        asked = ("--policy.engine", engine, "--limit", "1")
-        main(["infer", *options(endpoint, questions, index, tmp_path / engine, *asked)])
-        assert {name: value for name, value in endpoint.requests[-1].items() if name in names} == said
-    few = ("--policy.top_k", "20", "--policy.min_p", "0.1", "--limit", "1")
-    main(["infer", *options(endpoint, questions, index, tmp_path / "few", *few, "--policy.engine", "sglang")])
-    assert (endpoint.requests[-1]["top_k"], endpoint.requests[-1]["min_p"]) == (20, 0.1)
-    assert (
-        main(["infer", *options(endpoint, questions, index, tmp_path / "no", *few, "--policy.engine", "openai")]) == 2
-    )
-    assert "engine openai takes neither" in capsys.readouterr().err
-
-
-def test_another_configuration_does_not_touch_the_run(endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path,
-                                                      capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
-    out = tmp_path / "trees"
-    assert main(["generate", *options(endpoint, questions, index, out)]) == 0
-    before = (out / "trees.jsonl").read_bytes()
-    assert main(["generate", *options(endpoint, questions, index, out, "--episode.depth", "5")]) == 2
-    assert "episode.depth = 7, and is now asked for 5" in capsys.readouterr().err
-    assert (out / "trees.jsonl").read_bytes() == before
+    """Every engine that has defaults of its own is told that all tokens may be sampled."""
+    names, limits = {"top_k", "min_p", "repeat_penalty", "repetition_penalty"}, {"grammar", "structured_outputs"}
+    asked = ("--policy.engine", engine, "--limit", "1")
+    start("infer", "all", *asked)
+    sent = endpoint.requests[0]
+    assert {name: value for name, value in sent.items() if name in names} == all_tokens
+    assert limits & set(sent) == ({constraint} if constraint else set())
+    if constraint:
+        grammar = sent[constraint] if engine == "llamacpp" else sent[constraint]["grammar"]
+        assert grammar.startswith('root ::= (thought " ")? (query | answer)\n')
+    code = start("infer", "few", *asked, "--policy.top_k", "20", "--policy.min_p", "0.1")
+    if engine == "openai":
+        assert code == 2
+        assert "engine openai takes neither" in capsys.readouterr().err
+    else:
+        assert (endpoint.requests[-1]["top_k"], endpoint.requests[-1]["min_p"]) == (20, 0.1)
 
 
 @pytest.mark.parametrize("command", ["generate", "infer"])
-def test_a_run_that_is_refused_closes_its_retriever(
-    command: str, endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_another_configuration_does_not_touch_the_run_and_closes_its_retriever(
+    command: str, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     """Weights that still load when a command has ended spoil the models that the process loads next."""
     opened: list[Retriever] = []
@@ -246,47 +200,51 @@ def test_a_run_that_is_refused_closes_its_retriever(
 
     for stage in (data_generation.generate, inference.inference):
         monkeypatch.setattr(stage, "open_retriever", recorded)
-    asked = [command, *options(endpoint, questions, index, tmp_path / "run")]
-    assert main([*asked, "--limit", "1"]) == 0
-    assert main([*asked, "--limit", "1", "--episode.depth", "5"]) == 2
+    assert start(command, "run", "--limit", "1") == 0
+    results = next((tmp_path / "run").glob("[pt]r*s.jsonl"))
+    before = results.read_bytes()
+    assert start(command, "run", "--limit", "1", "--episode.depth", "5") == 2
+    assert "episode.depth = 7, and is now asked for 5" in capsys.readouterr().err
+    assert results.read_bytes() == before
     assert len(opened) == 2
     for retriever in opened:
         with pytest.raises(RetrieverError, match="closed"):
             asyncio.run(retriever.search("iron", 1))
 
 
-def test_a_failure_stands_until_its_question_has_another_outcome(questions: Path, index: Path, tmp_path: Path) -> None:
-    run, plain = tmp_path / "run", chat_reply()
+def test_a_failure_stands_until_its_question_has_another_outcome(start: Start, tmp_path: Path) -> None:
+    run, one_by_one = tmp_path / "run", ("--policy.concurrency", "1")
 
     def failing(request: dict[str, Any]) -> tuple[int, object]:
-        return (500, {}) if any(f"({n})" in str(request) for n in (3, 5)) else plain(request)
+        return (500, {}) if any(f"({n})" in str(request) for n in (3, 5)) else chat_reply()(request)
 
-    with serve(failing) as endpoint:
-        command = ["infer", *options(endpoint, questions, index, run, "--policy.concurrency", "1")]
-        assert main(command) == 3
-    spent = read_manifest(run)["spent"]["calls"]
-    with serve(plain) as endpoint:
-        command = ["infer", *options(endpoint, questions, index, run, "--policy.concurrency", "1")]
-        assert main([*command, "--budget.calls", str(spent + 1)]) == 4
-        assert main(["evaluate", "--predictions", str(run), "--json"]) == 0
-        scores = json.loads((run / "metrics.json").read_text())
-        assert (scores["questions"], scores["failed"], scores["ended"]) == (12, 2, True)
-        assert scores["strict_em"] == pytest.approx(scores["em"] * 10 / 12)
-        assert main(["compare", str(run)]) == 0
-        assert main(command) == 0
-    assert list(read_records(run / "failures.jsonl", Failure)) == []
-    scores = json.loads((run / "metrics.json").read_text())
+    with serve(failing) as broken:
+        assert start("infer", "run", *one_by_one, at=broken) == 3
+    spent = read_manifest(run)["spent"]
+    assert start("infer", "run", *one_by_one, at=broken) == 2, "nothing listens there any more"
+    assert (read_manifest(run)["spent"], read_manifest(run)["status"]) == (spent, "failed")
+    assert main(["compare", str(run)]) == 0, "each question has an outcome"
+    assert start("infer", "run", *one_by_one, "--budget.calls", str(spent["calls"] + 1)) == 4
+    assert main(["evaluate", "--predictions", str(run), "--json"]) == 0
+    scores = scores_of(run)
+    assert (scores["questions"], scores["failed"], scores["ended"]) == (12, 2, True)
+    assert scores["strict_em"] == pytest.approx(scores["em"] * 10 / 12)
+    assert main(["compare", str(run)]) == 0
+    assert start("infer", "run", *one_by_one) == 0
+    assert failed(run) == []
+    scores = scores_of(run)
     assert (scores["questions"], scores["failed"], scores["ended"]) == (12, 0, True)
     events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert sum(bool(event.get("part")) for event in events) == 1, "the question that the budget cut in two"
+    write_records(run / "failures.jsonl", [Failure("q3", "PolicyError", "from before a kill")])
+    assert start("infer", "run", *one_by_one) == 0
+    assert failed(run) == []
 
 
-def test_an_unfinished_run_is_told_from_a_whole_one(
-    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unfinished_run_is_told_from_a_whole_one(start: Start, tmp_path: Path, capsys: Capture) -> None:
     run = tmp_path / "run"
     one_by_one = ("--policy.concurrency", "1")  # so that some questions end within the budget
-    assert main(["infer", *options(endpoint, questions, index, run, *one_by_one, "--budget.calls", "12")]) == 4
+    assert start("infer", "run", *one_by_one, "--budget.calls", "12") == 4
     capsys.readouterr()
     assert main(["evaluate", "--predictions", str(run)]) == 0
     assert "unfinished the run did not come to its end" in capsys.readouterr().out
@@ -295,44 +253,11 @@ def test_an_unfinished_run_is_told_from_a_whole_one(
     assert main(["compare", str(run), "--force"]) == 0
 
 
-def test_a_start_that_does_nothing_leaves_what_is_known(
-    questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run, plain = tmp_path / "run", chat_reply()
-    with serve(lambda request: (500, {}) if "(3)" in str(request) else plain(request)) as endpoint:
-        command = ["infer", *options(endpoint, questions, index, run)]
-        assert main(command) == 3
-        spent = read_manifest(run)["spent"]
-    capsys.readouterr()
-    assert main(command) == 2, "nothing listens there any more"
-    assert (read_manifest(run)["spent"], read_manifest(run)["status"]) == (spent, "failed")
-    assert main(["compare", str(run)]) == 0, "each question has an outcome"
-    with serve(plain) as endpoint:
-        assert main(["infer", *options(endpoint, questions, index, run)]) == 0
-    write_records(run / "failures.jsonl", [Failure("q3", "PolicyError", "from before a kill")])
-    assert main(["infer", *options(endpoint, questions, index, run)]) == 0
-    assert list(read_records(run / "failures.jsonl", Failure)) == []
-
-
-@pytest.mark.parametrize("key", ["abc\ndef", "schlüssel"])
-def test_a_key_that_cannot_be_sent_is_named_and_not_shown(
-    key: str, endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setenv("OPENAI_API_KEY", key)
-    assert main(["infer", *options(endpoint, questions, index, tmp_path / "run")]) == 2
-    said = capsys.readouterr().err
-    assert "the key in $OPENAI_API_KEY holds what cannot be sent" in said
-    assert key not in said
-
-
-def test_a_run_without_any_answer_is_scored_as_such(
-    questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_any_answer_is_scored_as_such(start: Start, tmp_path: Path, capsys: Capture) -> None:
     run = tmp_path / "run"
-    with serve(lambda request: (500, {})) as endpoint:
-        assert main(["infer", *options(endpoint, questions, index, run)]) == 3
-    scores = json.loads((run / "metrics.json").read_text())
+    with serve(lambda request: (500, {})) as broken:
+        assert start("infer", "run", at=broken) == 3
+    scores = scores_of(run)
     assert (scores["questions"], scores["failed"], scores["em"], scores["strict_em"]) == (12, 12, None, 0.0)
     assert "no question has a prediction; failures.jsonl says why" in capsys.readouterr().out
     assert read_manifest(run)["status"] == "partial"
@@ -341,31 +266,26 @@ def test_a_run_without_any_answer_is_scored_as_such(
 
 
 @pytest.mark.parametrize("command", ["generate", "infer"])
-def test_a_run_does_not_go_on_with_other_weights_of_the_same_name(
-    command: str, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_does_not_go_on_with_other_weights_of_the_same_name(command: str, start: Start, capsys: Capture) -> None:
     starts = (("runs/dpo", ("--budget.calls", "3"), 4), ("runs/sft", (), 2), ("", ("--budget.calls", "4"), 4),
               ("runs/sft", (), 2), ("runs/dpo", (), 0))  # fmt: skip
     for root, more, code in starts:
         with serve(chat_reply(), root=root) as endpoint:
-            assert main([command, *options(endpoint, questions, index, tmp_path / "run", *more)]) == code
+            assert start(command, "run", *more, at=endpoint) == code
     said = "was begun with {'root': 'runs/dpo'} served as the policy, which is now {'root': 'runs/sft'}"
     assert said in capsys.readouterr().err
 
 
-def test_episodes_that_end_without_an_answer_score_nothing_but_count(
-    questions: Path, index: Path, tmp_path: Path
-) -> None:
+def test_episodes_that_end_without_an_answer_score_nothing_but_count(start: Start, tmp_path: Path) -> None:
     def script(prompt: str, draw: int) -> str:
         return "No idea." if "(5)" in prompt else beginner(prompt, 2) if "Read" in prompt else answer("lek")
 
     with serve(chat_reply(script)) as endpoint:
-        assert main(["infer", *options(endpoint, questions, index, tmp_path / "r")]) == 0
-    scores = json.loads((tmp_path / "r/metrics.json").read_text())
+        assert start("infer", "r", at=endpoint) == 0
+    scores = scores_of(tmp_path / "r")
     assert scores["finish"] == {"answer": 11, "no_action": 1}
     assert scores["em"] == pytest.approx(11 / 12)
     assert scores["by_type"] == {"bridge": {"questions": 12, "em": pytest.approx(11 / 12)}}
-    assert main(["evaluate", "--predictions", str(tmp_path / "r"), "--json"]) == 0
 
 
 def test_a_run_of_questions_has_a_folder_by_their_name(
@@ -384,31 +304,29 @@ def test_a_run_of_questions_has_a_folder_by_their_name(
 
 
 def test_a_plan_from_a_few_questions_foretells_the_run(
-    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    start: Start, endpoint: Endpoint, questions: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     price = ("--policy.price.prompt", "2", "--policy.price.completion", "8")
-    some, whole = tmp_path / "some", tmp_path / "whole"
-    assert main(["generate", *options(endpoint, questions, index, some, "--limit", "8", *price)]) == 0
+    plan = ["plan", "--questions", str(questions), "--like", str(tmp_path / "some")]
+    assert start("generate", "some", "--limit", "8", *price) == 0
     asked = len(endpoint.requests)
     capsys.readouterr()
-    assert main(["plan", "--questions", str(questions), "--like", str(some), "--json", *price]) == 0
+    assert main([*plan, "--json", *price]) == 0
     report = json.loads(capsys.readouterr().out)
     assert len(endpoint.requests) == asked, "a plan must not cost anything"
-    assert main(["generate", *options(endpoint, questions, index, whole, *price)]) == 0
-    spent = read_manifest(whole)["spent"]
+    assert start("generate", "whole", *price) == 0
+    spent = read_manifest(tmp_path / "whole")["spent"]
     calls, *_, dollars = [line for line in report["forecast"] if line["what"] in ("calls", "dollars")]
     assert spent["calls"] <= report["calls_at_most"]
     assert calls["low"] * 0.8 <= spent["calls"] <= calls["high"] * 1.2
     assert dollars["amount"] == pytest.approx(calls["amount"] * (10 * 2 + 5 * 8) / 1e6)
     capsys.readouterr()
-    assert (
-        main(["plan", "--questions", str(questions), "--like", str(some), "--took", str(whole), "--json", *price]) == 0
-    )
+    assert main([*plan, "--took", str(tmp_path / "whole"), "--json", *price]) == 0
     took = {line["what"]: line for line in json.loads(capsys.readouterr().out)["forecast"]}
     assert took["calls"]["took"] == spent["calls"]
     assert took["dollars"]["took"] == pytest.approx(spent["usd"])
     assert took["calls"]["off"] == pytest.approx(spent["calls"] / calls["amount"] - 1)
-    assert main(["plan", "--questions", str(questions), "--like", str(some), "--episode.depth", "5"]) == 2
+    assert main([*plan, "--episode.depth", "5"]) == 2
     assert "another episode.* configuration" in capsys.readouterr().err
     assert report["dollars_at_most"] > spent["usd"]
     served = ("--policy.base_url", endpoint.url)
@@ -419,11 +337,11 @@ def test_a_plan_from_a_few_questions_foretells_the_run(
 
 
 def test_a_night_between_two_starts_is_no_time_at_work(
-    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    start: Start, questions: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     run = tmp_path / "run"
     for limit in ("4", "8"):
-        assert main(["generate", *options(endpoint, questions, index, run, "--limit", limit)]) == 0
+        assert start("generate", "run", "--limit", limit) == 0
         for event in (events := [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]):
             event["time"] = str(datetime.fromisoformat(event["time"]) - timedelta(hours=12))
         write_records(run / "metrics.jsonl", events)
@@ -433,24 +351,21 @@ def test_a_night_between_two_starts_is_no_time_at_work(
     assert 0 < minutes["amount"] < 10
 
 
-def test_a_second_round_knows_what_the_first_one_holds(
-    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_round_knows_what_the_first_one_holds(start: Start, tmp_path: Path, capsys: Capture) -> None:
     first, again, other = tmp_path / "first", tmp_path / "again", tmp_path / "other"
-    assert main(["generate", *options(endpoint, questions, index, first, "--limit", "6")]) == 0
-    assert main(["generate", *options(endpoint, questions, index, again, "--after", str(first))]) == 0
+    assert start("generate", "first", "--limit", "6") == 0
+    assert start("generate", "again", "--after", str(first)) == 0
     for place, tree in enumerate(read_records(again / "trees.jsonl", Tree)):
         grown = tuple(node.id for node in tree.nodes if node.parent is not None)
         assert tree.known == (grown if place < 6 else ())
-    more = ("--seed", "1", "--after", str(first), str(again))
-    assert main(["generate", *options(endpoint, questions, index, other, *more)]) == 0
+    assert start("generate", "other", "--seed", "1", "--after", str(first), str(again)) == 0
     earlier = {tree.question.id: steps(tree) for tree in read_records(again / "trees.jsonl", Tree)}
     for tree in read_records(other / "trees.jsonl", Tree):
         known = [path for node_id, path in steps(tree).items() if path in earlier[tree.question.id].values()]
         assert len(known) == len(tree.known or ())
     counts = read_manifest(other)["counts"]
     assert 0 < counts["known"] < counts["nodes"] / 2
-    assert main(["generate", *options(endpoint, questions, index, other, "--seed", "1")]) == 2
+    assert start("generate", "other", "--seed", "1") == 2
     assert "after" in capsys.readouterr().err
 
 
@@ -463,19 +378,9 @@ def steps(tree: Tree) -> dict[int, tuple[object, ...]]:
     return {node_id: path for node_id, path in paths.items() if path}
 
 
-def test_a_rate_limit_holds_for_the_whole_run(endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path) -> None:
-    started = time.monotonic()
-    more = ("--limit", "2", "--policy.rate.requests", "600")
-    assert main(["generate", *options(endpoint, questions, index, tmp_path / "r", *more)]) == 0
-    assert len(endpoint.requests) > 15
-    assert time.monotonic() - started >= (len(endpoint.requests) - 11) / 10
-
-
-def test_ask_shows_each_step_with_its_sources(
-    endpoint: Endpoint, index: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ask_shows_each_step_with_its_sources(endpoint: Endpoint, world_index: Path, capsys: Capture) -> None:
     model = ("--base_url", endpoint.url, "--model", "double", "--policy.engine", "openai")
-    assert main(["ask", QUESTION, "--index", str(index), *model, "--seed", "5"]) in (0, 3)
+    assert main(["ask", QUESTION, "--index", str(world_index), *model, "--seed", "5"]) in (0, 3)
     lines = capsys.readouterr().out.splitlines()
     steps = [line.split()[0] for line in lines if not line.startswith(" ")]
     assert steps[0] == "query"
@@ -485,42 +390,33 @@ def test_ask_shows_each_step_with_its_sources(
     assert all(any(f"{p.title} [{p.id}]" in line for p in WORLD) for line in found)
 
 
-def test_a_damaged_passage_store_ends_the_run_and_fails_no_question(
-    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", ["infer", "generate"])
+def test_an_index_that_does_not_serve_ends_the_run_and_fails_no_question(
+    start: Start, endpoint: Endpoint, encoder: Path, world_index: Path, tmp_path: Path, command: str, capsys: Capture
 ) -> None:
-    damaged, out = shutil.copytree(index, tmp_path / "damaged"), tmp_path / "out"
+    """Its passages are damaged, or its encoder does not load, which ends the run before the first call."""
+    damaged, mine = (shutil.copytree(world_index, tmp_path / "damaged"), shutil.copytree(encoder, tmp_path / "encoder"))
     passages = damaged / "passages.jsonl"
     passages.write_bytes(b"\x00" * passages.stat().st_size)
-    assert main(["infer", *options(endpoint, questions, damaged, out)]) == 2
+    assert start(command, "out", index=damaged) == 2
     assert str(passages) in capsys.readouterr().err.splitlines()[-1]
-    assert not (out / "failures.jsonl").exists()
-
-
-@pytest.mark.parametrize("command", ["infer", "generate"])
-def test_an_encoder_that_does_not_load_ends_the_run_before_the_first_call(
-    endpoint: Endpoint, questions: Path, encoder: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mine, corpus = shutil.copytree(encoder, tmp_path / "encoder"), tmp_path / "corpus.jsonl"
-    write_records(corpus, [{"id": p.id, "title": p.title, "text": p.text} for p in WORLD])
-    index = build_index(str(corpus), tmp_path / "index", small(mine)).path
+    assert not (tmp_path / "out/failures.jsonl").exists()
+    index = build_index(str(world_index.parent / "corpus.jsonl"), tmp_path / "index", small(mine)).path
     (mine / "modules.json").write_text("{}")
     before = len(endpoint.requests)
-    assert main([command, *options(endpoint, questions, index, tmp_path / "out")]) == 2
+    assert start(command, "other", index=index) == 2
     assert str(mine) in capsys.readouterr().err.splitlines()[-1]
     assert len(endpoint.requests) == before
 
 
-def test_a_budget_of_calls_holds_exactly_whatever_is_in_flight(questions: Path, index: Path, tmp_path: Path) -> None:
-    answered = chat_reply()
-
+def test_a_budget_of_calls_holds_exactly_whatever_is_in_flight(start: Start) -> None:
     def slow(request: dict[str, Any]) -> tuple[int, object]:
         time.sleep(0.05)
-        return answered(request)
+        return chat_reply()(request)
 
     with serve(slow) as endpoint:
-        asked = ["infer", *options(endpoint, questions, index, tmp_path / "out", "--policy.concurrency", "4")]
         for limit in (6, 11):
-            assert main([*asked, "--budget.calls", str(limit)]) == 4
+            assert start("infer", "out", "--policy.concurrency", "4", "--budget.calls", str(limit), at=endpoint) == 4
             assert len(endpoint.requests) == limit
 
 
@@ -529,22 +425,21 @@ def test_a_budget_of_calls_holds_exactly_whatever_is_in_flight(questions: Path, 
     (0, 5, 7, 0),  # more tokens from the cache than there are end no run
 ])  # fmt: skip
 def test_usage_that_can_be_no_count_is_a_broken_reply_that_the_next_start_survives(
-    questions: Path, index: Path, tmp_path: Path, prompt: int, completion: int, cached: int, code: int
+    start: Start, tmp_path: Path, prompt: int, completion: int, cached: int, code: int
 ) -> None:
     usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": 0,
              "prompt_tokens_details": {"cached_tokens": cached}}  # fmt: skip
-    answered, out = chat_reply(), tmp_path / "out"
+    out = tmp_path / "out"
 
     def believed(request: dict[str, Any]) -> tuple[int, object]:
-        status, body = answered(request)
+        status, body = chat_reply()(request)
         return status, {**body, "usage": usage}  # pyright: ignore
 
     with serve(believed) as endpoint:
-        assert main(["infer", *options(endpoint, questions, index, out)]) == code
-        assert not code or {f.reason for f in read_records(out / "failures.jsonl", Failure)} == {"PolicyError"}
-    with serve(answered) as endpoint:
-        assert main(["infer", *options(endpoint, questions, index, out)]) == 0
-    assert all(value >= 0 for value in json.loads((out / "metrics.json").read_text())["usage"].values())
+        assert start("infer", "out", at=endpoint) == code
+    assert not code or {f.reason for f in read_records(out / "failures.jsonl", Failure)} == {"PolicyError"}
+    assert start("infer", "out") == 0
+    assert all(value >= 0 for value in scores_of(out)["usage"].values())
 
 
 _opened: list[str] = []
@@ -586,38 +481,22 @@ def filled(path: Path, *names: str) -> Results[Tree]:
     return results
 
 
-def test_a_finished_run_is_started_without_reading_its_results(
-    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trees, scored = tmp_path / "trees", tmp_path / "scored"
-    generate = ["generate", *options(endpoint, questions, index, trees)]
-    infer = ["infer", *options(endpoint, questions, index, scored)]
-    assert main(generate) == main(infer) == 0
-    before = json.loads((trees / "manifest.json").read_text())["counts"]
+def test_a_finished_run_is_started_without_reading_its_results(start: Start, tmp_path: Path) -> None:
+    """And one of an earlier version, which has no index of them, reads them once."""
+    trees = tmp_path / "trees/trees.jsonl"
+    assert start("generate", "trees") == start("infer", "scored") == 0
+    counts, held = read_manifest(tmp_path / "trees")["counts"], index_of(trees).read_bytes()
     with counted("trees.jsonl") as reads:
-        assert main(generate) == 0
-    assert reads() == 0
-    assert json.loads((trees / "manifest.json").read_text())["counts"] == before
+        for often in (0, 1, 1):
+            assert start("generate", "trees") == 0
+            assert reads() == often
+            assert read_manifest(tmp_path / "trees")["counts"] == counts
+            assert index_of(trees).read_bytes() == held
+            if not often:
+                index_of(trees).unlink()
     with counted("predictions.jsonl") as reads:
-        assert main(infer) == 0
+        assert start("infer", "scored") == 0
     assert reads() == 1  # to score them
-
-
-def test_a_run_of_an_earlier_version_is_read_once_and_then_not_again(
-    endpoint: Endpoint, questions: Path, index: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "trees"
-    command = ["generate", *options(endpoint, questions, index, out)]
-    assert main(command) == 0
-    before, held = (out / "manifest.json").read_text(), index_of(out / "trees.jsonl").read_bytes()
-    index_of(out / "trees.jsonl").unlink()
-    with counted("trees.jsonl") as reads:
-        assert main(command) == 0
-        assert reads() == 1
-        assert main(command) == 0
-        assert reads() == 1
-    assert index_of(out / "trees.jsonl").read_bytes() == held
-    assert json.loads((out / "manifest.json").read_text())["counts"] == json.loads(before)["counts"]
 
 
 def test_what_is_appended_is_found_again(tmp_path: Path) -> None:
@@ -666,15 +545,12 @@ def test_an_index_that_does_not_hold_is_made_anew(tmp_path: Path, harm: Callable
     ]
 
 
-def test_a_line_that_is_no_result_is_named(tmp_path: Path) -> None:
+def test_an_earlier_run_is_found_behind_blank_lines_and_left_as_it_is(tmp_path: Path) -> None:
+    """But for one in which a line is no result, which is named."""
     file = tmp_path / "trees.jsonl"
     file.write_text(dump_line(tree("a")) + '\n\n{"id":"b"}\n')
     with pytest.raises(DataError, match=r"trees\.jsonl:3: Tree: format"):
         Results(file, TREES)
-
-
-def test_an_earlier_run_is_found_behind_blank_lines_and_left_as_it_is(tmp_path: Path) -> None:
-    file = tmp_path / "trees.jsonl"
     file.write_text("\n" + dump_line(tree("a")) + "\n\n" + dump_line(tree("b")) + "\n")
     write_json(tmp_path / "manifest.json", {})
     assert Earlier([tmp_path]).mark(tree("b")).known == (1, 2)

@@ -18,7 +18,7 @@ from inference.scoring.scores import score
 from steprag.agent.compliance import compliance, over_time, together, written
 from steprag.cli import main
 from steprag.errors import ConfigError
-from steprag.records.jsonl import read_records, write_records
+from steprag.records.jsonl import read_records, write_json, write_records
 from steprag.runs.run import open_run
 from steprag.scores.metrics import bleu, bleu_signature, rouge_l
 from steprag.types import Found, Prediction, Step, Turn, Usage, Verdict
@@ -94,6 +94,7 @@ def test_every_prediction_has_one_error(prediction: Prediction, error: str) -> N
 
 
 def test_completions_are_counted_by_action_and_reason() -> None:
+    """Steps that a turn was given are not the policy's."""
     whole = score(played("lek")).written
     cut = score(played(None, finish="several_actions", refused="<think> <answer> a </answer> <query>")).written
     lost = score(played(None, finish="empty", refused=" ")).written
@@ -104,12 +105,7 @@ def test_completions_are_counted_by_action_and_reason() -> None:
     ]  # fmt: skip
     assert told["low"] == pytest.approx(0.409, abs=1e-3)  # Wilson of 6 in 8
     assert compliance({})["value"] is None
-
-
-def test_steps_that_a_turn_was_given_are_not_the_policys() -> None:
-    one = played("lek")
-    turn = Turn(**{name: getattr(one, name) for name in one.__dataclass_fields__}, given=1)
-    assert score(turn).written == {"answer": {"": 1}}
+    assert score(Turn(**vars(played("lek")), given=1)).written == {"answer": {"": 1}}
 
 
 def test_compliance_over_time_is_in_runs_of_equal_number() -> None:
@@ -185,13 +181,15 @@ def judge(prompt: str, draw: int) -> str:
     return "perhaps" if said == "unclear" else "Yes." if "lek" in said else "no"
 
 
+def told(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text())
+
+
 @pytest.fixture
 def predictions(tmp_path: Path) -> Path:
     def one(name: str, said: str | None) -> Prediction:
-        steps = (Step("answer", "", said),) if said else ()
-        return Prediction(
-            name, "Which currency?", ("lek",), said, steps, (), Usage(), "answer" if said else "no_action"
-        )
+        finish, steps = ("answer", (Step("answer", "", said),)) if said else ("no_action", ())
+        return Prediction(name, "Which currency?", ("lek",), said, steps, (), Usage(), finish)
 
     with open_run(tmp_path / "run", "infer", identity={"harness": 7}, config={}):
         write_records(tmp_path / "run/predictions.jsonl", [one(name, said) for name, said in ANSWERS.items()])
@@ -204,33 +202,27 @@ def run(endpoint: Endpoint, predictions: Path, *more: str) -> int:
 
 
 def test_answers_are_judged_and_set_beside_em(predictions: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder that names its prompt by the hash alone goes on too."""
+    file = predictions / "judged/manifest.json"
     with serve(chat_reply(judge)) as endpoint:
         assert run(endpoint, predictions) == 0
-        asked = len(endpoint.requests)
-        assert run(endpoint, predictions) == 0  # all there: nobody is asked again
-    assert (
-        asked == len(endpoint.requests) == 4
-    )  # no answer, no request; a greedy judge would only repeat what is no verdict
+        # no answer, no request; a greedy judge would only repeat what is no verdict
+        assert len(endpoint.requests) == 4
+        manifest = told(file)
+        assert len(manifest["identity"]["prompt"]["hash"]) == 16
+        assert run(endpoint, predictions) == 0
+        manifest["identity"]["prompt"] = manifest["identity"]["prompt"]["hash"]  # as up to version 0.1
+        write_json(file, manifest)
+        assert run(endpoint, predictions) == 0
+    assert len(endpoint.requests) == 4, "somebody was asked again"
     assert endpoint.requests[0]["response_format"]["json_schema"]["schema"]["required"] == ["right"]
     verdicts = {one.id: one.right for one in read_records(predictions / "judged/verdicts.jsonl", Verdict)}
     assert verdicts == {"a": True, "b": True, "c": False, "d": False, "e": None}
-    scores = json.loads((predictions / "judged/metrics.json").read_text())
+    scores = told(predictions / "judged/metrics.json")
     assert scores["predictions_of"] == {"harness": 7}
     assert (scores["right"], scores["em"], scores["agreement"], scores["unread"]) == (0.5, 0.25, 0.75, 1)
     assert scores["usage"]["calls"] == 4
-    assert len(scores["identity"]["prompt"]["hash"]) == 16
     assert "right      50.0" in capsys.readouterr().out
-
-
-def test_a_folder_that_names_its_prompt_by_the_hash_alone_goes_on(predictions: Path) -> None:
-    with serve(chat_reply(judge)) as endpoint:
-        assert run(endpoint, predictions) == 0
-        asked, file = len(endpoint.requests), predictions / "judged/manifest.json"
-        manifest = json.loads(file.read_text())
-        manifest["identity"]["prompt"] = manifest["identity"]["prompt"]["hash"]  # as up to version 0.1
-        file.write_text(json.dumps(manifest))
-        assert run(endpoint, predictions) == 0
-    assert asked == len(endpoint.requests)
 
 
 def test_failed_requests_are_not_wrong_answers(predictions: Path) -> None:
@@ -240,7 +232,7 @@ def test_failed_requests_are_not_wrong_answers(predictions: Path) -> None:
 
     with serve(reply) as endpoint:
         assert run(endpoint, predictions, "--out", str(predictions.parent / "out")) == 3
-    scores = json.loads((predictions.parent / "out/metrics.json").read_text())
+    scores = told(predictions.parent / "out/metrics.json")
     assert (scores["right"], scores["failed"], scores["questions"]) == (pytest.approx(2 / 3), 1, 5)
 
 

@@ -64,12 +64,9 @@ def proof_of(out: Path, *, lanes: int = 1, without: tuple[str, ...] = (), **size
     return Proof(out=out, sizes=few, without=without, engine="vllm", lanes=lanes)
 
 
-def test_no_demos_is_a_size_too() -> None:
+def test_the_rounds_search_different_questions_and_no_demos_is_a_size_too() -> None:
     given = proof_parser("p", "", "out", "report", Sizes).parse_args(["--demos", "0", "--test", "3"])
     assert sizes_asked(given, Sizes) == Sizes(demos=0, test=3)
-
-
-def test_the_rounds_search_different_questions() -> None:
     rounds = the_questions(Sizes(train=5, second=4, third=3))
     assert [len(questions) for questions in rounds] == [5, 4, 3]
     assert len({question.id for questions in rounds for question in questions}) == 12
@@ -94,14 +91,12 @@ def test_the_runs_of_a_search_share_its_questions(
 
 
 def test_a_folder_keeps_to_one_engine_and_a_lane_is_a_lane(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one_kind(proof_of(tmp_path))
-    one_kind(proof_of(tmp_path))
-    with pytest.raises(
-        ConfigError, match="begun with --engine vllm --lanes 1 --demos 0 --train 5 --second 4 --third 0; give"
-    ):
-        one_kind(proof_of(tmp_path, lanes=2))
-    with pytest.raises(ConfigError, match="begun with"):
-        one_kind(proof_of(tmp_path, demos=20))
+    for _ in range(2):
+        one_kind(proof_of(tmp_path))
+    begun = "begun with --engine vllm --lanes 1 --demos 0 --train 5 --second 4 --third 0; give"
+    for other in (proof_of(tmp_path, lanes=2), proof_of(tmp_path, demos=20)):
+        with pytest.raises(ConfigError, match=begun):
+            one_kind(other)
     for older in ("kind", "stages"):
         (tmp_path / older).mkdir()
         (tmp_path / older / f"{older}.json").write_text('{"engine": "llamacpp", "parts": 1}')
@@ -142,22 +137,20 @@ def value(argv: list[str], option: str) -> str:
     return argv[argv.index(option) + 1]
 
 
-@pytest.mark.parametrize("third", [0, 3])
+@pytest.mark.parametrize(("third", "without"), [(0, ("shipped", "grpo", "cover")), (3, ("shipped",))])
 def test_every_stage_runs_once_after_what_it_needs_and_in_lanes(
-    third: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    third: int, without: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proof = proof_of(tmp_path, lanes=2, demos=3, third=third, without=("shipped",))
+    """Who is not scored is not trained."""
+    proof = proof_of(tmp_path, lanes=2, demos=3, third=third, without=without)
     ended = played(proof, tmp_path, monkeypatch)
     assert {f"infer-{name}" for name in proof.scored} == {name for name in ended if name.startswith("infer-")}
     assert {"search1-1", "search1-2", "search2-1", "search2-2", "sft2", "dpo2"} < set(ended)
     assert ({"search3-1", "search3-2", "sft3", "dpo3", "infer-dpo3"} <= set(ended)) == bool(third)
+    for name, trained in (("grpo", {"grpo"}), ("cover", {"cover", "sft-cover"})):
+        assert trained & set(ended) == (set() if name in without else trained)
     trees = ended["pairs2"][ended["pairs2"].index("--trees") + 1 : ended["pairs2"].index("--out")]
     assert trees == [str(tmp_path / name) for name in ("search1-1", "search1-2", "search2-1", "search2-2")]
-
-
-def test_who_is_not_scored_is_not_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = played(proof_of(tmp_path, lanes=2, without=("grpo", "cover")), tmp_path, monkeypatch)
-    assert not {"grpo", "cover", "sft-cover"} & set(ended)
 
 
 def test_arms_learn_from_as_many_steps_and_pairs_whatever_their_labels_found(
@@ -290,18 +283,16 @@ class Held(Pipeline):
 
 
 def test_two_lanes_work_at_once_on_cores_of_their_own(tmp_path: Path) -> None:
+    """One lane runs chains in their order, on all cores."""
     pipeline = Held(tmp_path, 2, meet=2)
     pipeline.together([[stage(tmp_path, name)] for name in ("first", "first", "third")])
     (_, one), (_, other), (last, _) = pipeline.held
     assert one | other == os.sched_getaffinity(0)
     assert not one & other or len(os.sched_getaffinity(0)) == 1
     assert last == "third", "a chain waits for a lane in its order"
-
-
-def test_one_lane_runs_chains_in_their_order_on_all_cores(tmp_path: Path) -> None:
-    pipeline = Held(tmp_path, 1, meet=1)
-    pipeline.together([[stage(tmp_path, name)] for name in "def"])
-    assert pipeline.held == [(name, set()) for name in "def"]
+    alone = Held(tmp_path, 1, meet=1)
+    alone.together([[stage(tmp_path, name)] for name in "def"])
+    assert alone.held == [(name, set()) for name in "def"]
 
 
 def test_a_stage_in_a_lane_writes_a_log_and_fails_by_name(tmp_path: Path) -> None:

@@ -5,14 +5,12 @@ an endpoint with a rate limit sees in any span of time.
 from __future__ import annotations
 
 import asyncio
-import json
 import selectors
 import urllib.request
 from collections import defaultdict
 from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -25,8 +23,9 @@ from steprag.config.load import load_config
 from steprag.config.sections import PolicyConfig
 from steprag.policy.gate import BURST_SECONDS, CHARS_A_TOKEN, Gate
 from steprag.records.jsonl import write_records
+from steprag.runs.run import read_manifest
 from steprag.types import Question, Usage
-from tests.fakes import QUESTION, Endpoint, believing_reply, listening, options, serve
+from tests.fakes import QUESTION, Endpoint, Replying, believing_reply, listening, options, serve
 
 HEADER = "X-Session-ID"
 Seen = list[tuple[str | None, int, str]]
@@ -38,14 +37,14 @@ def router(replicas: list[Endpoint]) -> Iterator[tuple[Endpoint, Seen]]:
     """One address before several endpoints. It hashes the session header, and takes turns where there is none."""
     seen: Seen = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Replying):
         def do_GET(self) -> None:
             self._pass_on(0, None)
 
         def do_POST(self) -> None:
             session = self.headers.get(HEADER)
             hashed = int(sha256(session.encode()).hexdigest(), 16) if session is not None else len(seen)
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+            body = self.given()
             seen.append((session, hashed % len(replicas), self.path))
             self._pass_on(hashed % len(replicas), body)
 
@@ -53,13 +52,7 @@ def router(replicas: list[Endpoint]) -> Iterator[tuple[Endpoint, Seen]]:
             address = replicas[place].url.removesuffix("/v1") + self.path
             request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
             with urllib.request.urlopen(request) as reply:
-                data = reply.read()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.send_header("X-Upstream", f"replica-{place}")
-            self.end_headers()
-            self.wfile.write(data)
+                self.reply(reply.read(), Content_Type="application/json")
 
     with listening(Handler) as address:
         yield Endpoint(f"{address}/v1", []), seen
@@ -70,14 +63,17 @@ def router(replicas: list[Endpoint]) -> Iterator[tuple[Endpoint, Seen]]:
     ("infer", []),
 ])  # fmt: skip
 def test_no_question_meets_two_replicas(world_index: Path, tmp_path: Path, command: str, more: list[str]) -> None:
-    file = tmp_path / "questions.jsonl"
+    """Without the key no request carries a name."""
+    file, out = tmp_path / "questions.jsonl", tmp_path / "run"
     names = [f"frage/nº {i}\n" for i in range(9)]
     write_records(file, [Question(name, f"{QUESTION} ({i})", ("lek",)) for i, name in enumerate(names)])
     with ExitStack() as stack:
         replicas = [stack.enter_context(serve(believing_reply())) for _ in range(3)]
         front, seen = stack.enter_context(router(replicas))
-        run = options(front, file, world_index, tmp_path / "run", *more, "--policy.session_header", HEADER)
-        assert main([command, *run]) == 0
+        assert main([command, *options(front, file, world_index, tmp_path / "plain", *more)]) == 0
+        assert {session for session, _, _ in seen} == {None}
+        seen.clear()
+        assert main([command, *options(front, file, world_index, out, *more, "--policy.session_header", HEADER)]) == 0
     met: dict[str | None, set[int]] = defaultdict(set)
     asked = [each for each in seen if each[0] is not None]
     for session, replica, _ in asked:
@@ -85,33 +81,20 @@ def test_no_question_meets_two_replicas(world_index: Path, tmp_path: Path, comma
     assert {unquote(session or "") for session in met} == set(names)
     assert all(len(places) == 1 for places in met.values())
     assert len({replica for _, replica, _ in asked}) == 3, "the router had nothing to choose"
-    said = json.loads((tmp_path / "run/manifest.json").read_text())["config"]["policy"]["session_header"]
-    assert said == HEADER
+    assert read_manifest(out)["config"]["policy"]["session_header"] == HEADER
     if command == "infer":
         assert len(asked) == len(seen)
     else:  # one question checks that the endpoint can score, before any tree grows
         assert {path for session, _, path in seen if session is None} <= {"/tokenize", "/v1/chat/completions"}
 
 
-def test_without_the_key_no_request_carries_a_name(world_index: Path, tmp_path: Path) -> None:
-    file = tmp_path / "questions.jsonl"
-    write_records(file, [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(4)])
-    with ExitStack() as stack:
-        front, seen = stack.enter_context(router([stack.enter_context(serve(believing_reply())) for _ in range(2)]))
-        assert main(["infer", *options(front, file, world_index, tmp_path / "run")]) == 0
-    assert {session for session, _, _ in seen} == {None}
-
-
-def test_a_header_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["infer", "--index", "i", "--out", str(tmp_path / "run"), "--policy.session_header", "a: b"]
-    assert main([*command, "--questions", "q"]) == 2
-    assert "policy.session_header" in capsys.readouterr().err
-
-
-def test_a_run_of_earlier_versions_named_a_key_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert load_config(GenerateConfig, None, {}, {"policy": {"replica_header": None}}) == GenerateConfig()
-    assert main(["infer", "--index", "i", "--out", "o", "--questions", "q", "--policy.replica_header", "X"]) == 2
-    assert "replica_header" in capsys.readouterr().err
+@pytest.mark.parametrize(("key", "value"), [("session_header", "a: b"), ("replica_header", "X")])
+def test_a_header_that_is_none_and_a_key_that_is_gone_are_refused(
+    key: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["infer", "--index", "i", "--out", "o", "--questions", "q", f"--policy.{key}", value]) == 2
+    assert key in capsys.readouterr().err
+    assert load_config(GenerateConfig, None, {}, {"policy": {key: None}}) == GenerateConfig(), "as earlier runs said"
 
 
 class SkippingSelector(selectors.DefaultSelector):
@@ -137,17 +120,16 @@ def in_no_time(work: Coroutine[Any, Any, None]) -> None:
         loop.close()
 
 
-async def ask(gate: Gate, log: list[tuple[float, int]], prompt: int, usage: Usage, seconds: float = 0.2) -> None:
+async def ask(gate: Gate, log: list[tuple[float, int]], prompt: int, usage: Usage) -> None:
     async with gate.turn(prompt * CHARS_A_TOKEN):
         log.append((asyncio.get_running_loop().time(), usage.prompt_tokens + usage.completion_tokens))
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(0.2)
         gate.settle(prompt * CHARS_A_TOKEN, usage)
 
 
-def most_in(log: list[tuple[float, int]], span: float, what: str) -> int:
-    """The most requests or tokens in any span of so many seconds."""
-    sums = [[1 if what == "requests" else used for at, used in log if start <= at < start + span] for start, _ in log]
-    return max(sum(each) for each in sums)
+def most_in_a_minute(log: list[tuple[float, int]]) -> int:
+    """The most in any span of sixty seconds."""
+    return max(sum(amount for at, amount in log if start <= at < start + 60) for start, _ in log)
 
 
 @pytest.mark.parametrize(("limit", "concurrency"), [(60, 64), (600, 8), (30, 1)])
@@ -159,9 +141,8 @@ def test_requests_a_minute(limit: int, concurrency: int) -> None:
         await asyncio.gather(*(ask(gate, log, 10, Usage(1, 10, 5)) for _ in range(3 * limit)))
 
     in_no_time(run())
-    burst = max(1, limit * BURST_SECONDS / 60)
     assert len(log) == 3 * limit
-    assert most_in(log, 60, "requests") <= limit + burst
+    assert most_in_a_minute([(at, 1) for at, _ in log]) <= limit + max(1, limit * BURST_SECONDS / 60)
     assert log[-1][0] == pytest.approx(180, rel=0.05)  # and no slower than allowed
 
 
@@ -176,8 +157,7 @@ def test_tokens_a_minute_count_what_was_really_used(completion: int) -> None:
         await asyncio.gather(*(ask(gate, log, 300, Usage(1, 330, completion)) for _ in range(100)))
 
     in_no_time(run())
-    in_flight = 4 * (330 + completion)
-    assert most_in(log, 60, "tokens") <= limit + in_flight
+    assert most_in_a_minute(log) <= limit + 4 * (330 + completion)
     assert log[-1][0] == pytest.approx(100 * (330 + completion) / limit * 60, rel=0.1)
 
 
@@ -186,8 +166,7 @@ def test_a_guess_that_was_too_high_is_given_back() -> None:
 
     async def run() -> None:
         gate = Gate(PolicyConfig(concurrency=1, rate={"tokens": 6_000}))  # type: ignore[arg-type]
-        for _ in range(100):
-            await ask(gate, log, 1_000, Usage(1, 100, 0), seconds=0)
+        await asyncio.gather(*(ask(gate, log, 1_000, Usage(1, 100, 0)) for _ in range(100)))
 
     in_no_time(run())
     assert log[-1][0] < 130  # 100 tokens each are 100 s; the guesses would be 1,000 s

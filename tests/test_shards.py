@@ -8,7 +8,6 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -23,10 +22,10 @@ from steprag.batch.shards import Share, share_of
 from steprag.cli import main
 from steprag.config.load import load_config
 from steprag.errors import ConfigError, JournalError
-from steprag.records.jsonl import read_json, write_json, write_records
+from steprag.records.jsonl import read_json, write_json
 from steprag.runs.run import read_manifest
 from steprag.types import Completion, Question, Sample, Usage
-from tests.fakes import QUESTION, Endpoint, chat_reply, options, serve
+from tests.fakes import Endpoint, Start, chat_reply, serve
 from tests.test_journal import QUESTIONS, Counted, generate
 
 SAMPLE = Sample((Completion("x", "stop"),), Usage(1, 2, 3))
@@ -59,7 +58,15 @@ def note(path: Path, question: str, *, seed: int = 0, reply: bool = True) -> Non
     journal.close()
 
 
+def hold(path: Path, begun: Event) -> None:
+    journal = Journal(path, alone=True)
+    journal.sent("q0", ("policy", "state", 7, 1))
+    begun.set()
+    time.sleep(60)
+
+
 def test_what_slots_kept_is_the_run_s_and_lost_calls_are_counted_once(tmp_path: Path) -> None:
+    """A part that has grown is absorbed again."""
     first, second = slot_journal(tmp_path, "a", 0), slot_journal(tmp_path, "a", 1)
     note(first, "q1")
     note(first, "q1", seed=1, reply=False)
@@ -73,9 +80,6 @@ def test_what_slots_kept_is_the_run_s_and_lost_calls_are_counted_once(tmp_path: 
         assert [question.id for question in journal.questions()] == ["q0", "q1"]
         assert [len(journal.calls_of(each)) for each in ("q0", "q1")] == [1, 1]
         assert (journal.lost, journal.spending.usage) == (1, Usage(2, 4, 6))
-
-
-def test_a_part_that_has_grown_is_absorbed_again(tmp_path: Path) -> None:
     part = tmp_path / "part.sqlite"
     note(part, "q0", reply=False)
     for seed in range(2):
@@ -90,30 +94,18 @@ def test_a_part_that_has_grown_is_absorbed_again(tmp_path: Path) -> None:
 def test_a_journal_that_another_process_has_is_waited_for_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = slot_journal(tmp_path, "a", 0)
-    note(file, "q0")
-    monkeypatch.setattr(database, "PATIENCE", 0.1)
-    with closing(Journal(file, alone=True)) as held:
-        held.sent("q0", ("policy", "state", 5, 1))
-        assert not file.with_name(f"{file.name}-shm").exists(), "memory is shared with other processes"
-        with pytest.raises(JournalError, match=r"calls-a-000\.sqlite: another process has it open"):
-            absorb_slots(tmp_path, ())
-
-
-def hold(path: Path, begun: Event) -> None:
-    journal = Journal(path, alone=True)
-    journal.sent("q0", ("policy", "state", 7, 1))
-    begun.set()
-    time.sleep(60)
-
-
-def test_a_journal_is_taken_over_once_its_process_is_dead(tmp_path: Path) -> None:
+    """Once that process is dead, it is taken over."""
     file, context = slot_journal(tmp_path, "a", 0), multiprocessing.get_context("fork")
     note(file, "q0")
     begun = context.Event()
     holder = context.Process(target=hold, args=(file, begun))
     holder.start()
     assert begun.wait(30)
+    assert not file.with_name(f"{file.name}-shm").exists(), "memory is shared with other processes"
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "PATIENCE", 0.1)
+        with pytest.raises(JournalError, match=r"calls-a-000\.sqlite: another process has it open"):
+            absorb_slots(tmp_path, ())
     end = threading.Timer(0.5, holder.kill)
     end.start()
     with closing(Journal(file, alone=True)) as journal:
@@ -125,8 +117,7 @@ def test_a_journal_is_taken_over_once_its_process_is_dead(tmp_path: Path) -> Non
 
 def test_calls_of_slots_that_are_gone_are_not_paid_again(tmp_path: Path) -> None:
     """Slots end, one of them in the middle; the run goes on in this process, then beside other slots."""
-    whole, run = tmp_path / "whole", tmp_path / "run"
-    log = tmp_path / "log"
+    whole, run, log = tmp_path / "whole", tmp_path / "run", tmp_path / "log"
     generate(whole, Counted())
     generate(run, Counted())
     shutil.move(run / JOURNAL, slot_journal(run, "a", 3))
@@ -143,35 +134,15 @@ def test_calls_of_slots_that_are_gone_are_not_paid_again(tmp_path: Path) -> None
 
 
 @pytest.fixture
-def questions(tmp_path: Path) -> Path:
-    file = tmp_path / "questions.jsonl"
-    write_records(file, [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",), {"type": "bridge"}) for i in range(7)])
-    return file
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with serve(chat_reply()) as running:
-        yield running
-
-
-Started = Callable[..., int]
-
-
-@pytest.fixture
-def start(endpoint: Endpoint, questions: Path, world_index: Path, tmp_path: Path) -> Started:
-    """Runs a command over the questions into a folder below `tmp_path`; returns its exit code."""
-
-    def started(command: str, folder: str, *more: str) -> int:
-        small = ["--search.rollouts", "3", "--search.extra", "0"] if command == "generate" else []
-        return main([command, *options(endpoint, questions, world_index, tmp_path / folder, *small, *more)])
-
-    return started
+def start(start: Start) -> Start:
+    """As everywhere, with a smaller search."""
+    small = ("--search.rollouts", "3", "--search.extra", "0")
+    return lambda command, *more, **given: start(command, *more, *(small if command == "generate" else ()), **given)
 
 
 @pytest.mark.parametrize(("command", "file"), [("generate", "trees.jsonl"), ("infer", "predictions.jsonl")])
 def test_merged_shards_are_the_run_that_one_process_makes(
-    start: Started, endpoint: Endpoint, tmp_path: Path, command: str, file: str
+    start: Start, endpoint: Endpoint, tmp_path: Path, command: str, file: str
 ) -> None:
     assert start(command, "whole") == 0
     asked = len(endpoint.requests)
@@ -200,7 +171,7 @@ def test_merged_shards_are_the_run_that_one_process_makes(
 
 
 def test_shards_that_are_not_at_their_end_are_merged_and_go_on(
-    start: Started, endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    start: Start, endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert start("generate", "whole") == 0
     asked = len(endpoint.requests)
@@ -216,30 +187,27 @@ def test_shards_that_are_not_at_their_end_are_merged_and_go_on(
     assert read_manifest(tmp_path / "merged")["spent"] == read_manifest(tmp_path / "whole")["spent"]
     assert (tmp_path / "merged/trees.jsonl").read_bytes() == (tmp_path / "whole/trees.jsonl").read_bytes()
     events = [json.loads(line)["event"] for line in (tmp_path / "merged/metrics.jsonl").read_text().splitlines()]
-    assert events.count("done") == 7
+    assert events.count("done") == 12
     assert len(endpoint.requests) == 2 * asked
 
 
-def test_failed_questions_of_shards_are_the_merged_run_s(
-    questions: Path, world_index: Path, tmp_path: Path, endpoint: Endpoint
-) -> None:
+def test_failed_questions_of_shards_are_the_merged_run_s(start: Start, tmp_path: Path) -> None:
     def failing(request: dict[str, object]) -> tuple[int, object]:
-        bad = "(3)" in json.dumps(request["messages"]) or "(4)" in json.dumps(request["messages"])
+        bad = any(f"({n})" in json.dumps(request["messages"]) for n in (3, 4))
         return (400, {"error": {"message": "no"}}) if bad else chat_reply()(request)
 
     with serve(failing) as broken:
         for place in range(2):
-            command = options(broken, questions, world_index, tmp_path / str(place), "--shard", f"{place}/2")
-            assert main(["infer", *command]) == 3
+            assert start("infer", str(place), "--shard", f"{place}/2", at=broken) == 3
     assert main(["merge", str(tmp_path / "merged"), str(tmp_path / "0"), str(tmp_path / "1")]) == 3
     failed = [json.loads(line)["id"] for line in (tmp_path / "merged/failures.jsonl").read_text().splitlines()]
     assert failed == ["q3", "q4"]
     assert read_json(tmp_path / "merged/metrics.json")["failed"] == 2
     assert read_manifest(tmp_path / "merged")["status"] == "partial"
-    assert main(["infer", *options(endpoint, questions, world_index, tmp_path / "merged")]) == 0
+    assert start("infer", "merged") == 0
 
 
-def test_what_is_not_one_run_is_not_merged(start: Started, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_one_run_is_not_merged(start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = {name: str(tmp_path / name) for name in ("a", "b", "third", "seeded", "twin", "plain", "served", "merged")}
     assert start("infer", "a", "--shard", "0/2") == start("infer", "b", "--shard", "1/2") == 0
     assert start("infer", "third", "--shard", "1/3") == start("infer", "seeded", "--shard", "1/2", "--seed", "5") == 0
@@ -258,12 +226,13 @@ def test_what_is_not_one_run_is_not_merged(start: Started, tmp_path: Path, capsy
         assert main(["merge", run["merged"], *(run[name] for name in folders)]) == 2
         assert said in capsys.readouterr().err
     assert not (tmp_path / "merged").exists()
-    assert start("infer", "a", "--shard", "1/2") == 2
-    assert "was made with shard = '0/2'" in capsys.readouterr().err
-    assert start("infer", "c", "--shard", "2/2") == start("infer", "c", "--shard", "0/8") == 2
-    said = capsys.readouterr().err
-    assert "expected I/N" in said
-    assert "there are 7 questions; make at most as many shards" in said
+    for folder, shard, said in (
+        ("a", "1/2", "was made with shard = '0/2'"),
+        ("c", "2/2", "expected I/N"),
+        ("c", "0/13", "there are 12 questions; make at most as many shards"),
+    ):
+        assert start("infer", folder, "--shard", shard) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_limits_are_shared_out_to_the_last_call() -> None:

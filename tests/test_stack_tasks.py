@@ -38,16 +38,13 @@ def questions(name: str) -> list[Question]:
     return read_questions(atlas.task(name))
 
 
-def test_every_part_of_a_ledger_stands_in_its_passage() -> None:
+def test_every_part_of_a_ledger_stands_in_its_passage_and_the_decoys_of_a_fork_in_its_list() -> None:
     for asked in questions("ledger.test") + questions("ledger.dev"):
         parts, gold = parts_of(asked), asked.metadata["supporting_ids"]
         assert len(parts) == len(gold) == int(asked.metadata["type"].removeprefix("ledger-"))
         for golden, row in zip(parts, gold, strict=True):
             assert any(answer in CORPUS[row].text for answer in golden), asked.id
         assert em_of("; ".join(golden[0] for golden in parts), asked) == 1.0
-
-
-def test_the_decoys_of_a_fork_are_in_its_list_and_its_answer_in_its_passage() -> None:
     for asked in questions("forks.test") + questions("forks.dev"):
         list_row, row = asked.metadata["supporting_ids"]
         named, decoys = CORPUS[list_row].text, asked.metadata["decoys"]
@@ -67,11 +64,6 @@ def test_what_is_asked_in_a_split_is_asked_in_no_other() -> None:
     splits = [asked("worked.train"), asked("ledger.dev", "forks.dev", "worked.dev"), asked("ledger.test", "forks.test")]
     assert all(splits)
     assert not splits[0] & splits[1] | splits[0] & splits[2] | splits[1] & splits[2]
-
-
-def test_an_unknown_task_is_named_in_the_error() -> None:
-    with pytest.raises(ValueError, match="'ledger'"):
-        atlas.task("ledger")
 
 
 @pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.name)
@@ -102,16 +94,8 @@ def test_of_the_corpus_only_the_gold_passages_stay_in_memory(tmp_path: Path) -> 
 def test_the_stack_sums_up_what_helps_and_takes_back_what_does_not() -> None:
     episode = next(one for one in read_records(atlas.task("worked.train"), TaskEpisode)
                    if [reading.keep for reading in one.readings] == [True, False, True])  # fmt: skip
-    steps = stack(episode)
-    assert [step["action"] for step in steps] == [
-        "search",
-        "summary",
-        "search",
-        "backtrack",
-        "search",
-        "summary",
-        "answer",
-    ]
+    actions = " ".join(step["action"] for step in stack(episode))
+    assert actions == "search summary search backtrack search summary answer"
     assert [step["action"] for step in transcript(episode)] == ["query", "evidence"] * 3 + ["answer"]
 
 
@@ -163,18 +147,9 @@ def worked(tmp_path: Path, world_index: Path) -> Path:
     ])  # fmt: skip
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text(json.dumps({"id": "0", "title": "t", "text": "x"}) + "\n")
-    more = [
-        "--prompt.profile",
-        "stack",
-        "--episode.depth",
-        "9",
-        "--episode.top_k",
-        "1",
-        "--out",
-        str(tmp_path / "worked"),
-    ]
+    keys = ["--prompt.profile", "stack", "--episode.depth", "9", "--episode.top_k", "1"]
     files = ["--episodes", str(tmp_path / "episodes.jsonl"), "--corpus", str(corpus), "--index", str(world_index)]
-    assert main(["worked", *files, *more]) == 0
+    assert main(["worked", *files, *keys, "--out", str(tmp_path / "worked")]) == 0
     return tmp_path / "worked"
 
 

@@ -95,13 +95,13 @@ def answered_run(folder: Path, said: Sequence[str | None]) -> Path:
     return folder
 
 
-def usual_runs(folder: Path, trees: int, after: Sequence[str | None]) -> list[Path]:
-    """So many shipped trees, pairs of them, and two runs of inference, before and after a training."""
-    shipped_run(folder / "trees", trees)
+def usual_runs(folder: Path) -> list[Path]:
+    """The shipped trees, pairs of them, and two runs of inference, before and after a training."""
+    shipped_run(folder / "trees", 100)
     made = ["pairs", "--trees", str(folder / "trees"), "--out", str(folder / "pairs"), "--card.plots", "false"]
     assert main(made) == 0
-    answered_run(folder / "before", ["lek", "lek", "sol", None])
-    answered_run(folder / "after", after)
+    answered_run(folder / "before", ["lek", "lek", "sol", None, "sol"])
+    answered_run(folder / "after", ["sol", "lek", "lek", "sol", "the old lek"])
     return [folder / name for name in ("trees", "pairs", "before", "after")]
 
 
@@ -119,12 +119,6 @@ def viewer(*runs: Path) -> Iterator[str]:
         finally:
             process.terminate()
             process.wait(20)
-
-
-def link_to(*runs: Path) -> Iterator[str]:
-    """What a fixture yields: the address of a viewer that ends with it."""
-    with viewer(*runs) as link:
-        yield link
 
 
 def at(page: Page, link: str, place: str) -> None:

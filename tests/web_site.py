@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from indexes import open_retriever
 from steprag.types import Passage
-from tests.fakes import listening
+from tests.fakes import Replying, listening
 
 Answer = tuple[int, dict[str, str], bytes]
 HTML = {"Content-Type": "text/html; charset=utf-8"}
@@ -115,25 +115,16 @@ def web() -> Iterator[Web]:
     """A running web of one address."""
     here = Web()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Replying):
         def do_GET(self) -> None:
-            self._answer(b"")
-
-        def do_POST(self) -> None:
-            self._answer(self.rfile.read(int(self.headers["Content-Length"])))
-
-        def _answer(self, body: bytes) -> None:
-            answer = here.reply(self, body)
+            answer = here.reply(self, self.given())
             if callable(answer):
                 answer(self)
-                return
-            status, headers, content = answer
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            else:
+                status, headers, content = answer
+                self.reply(content, status, **headers)
+
+        do_POST = do_GET
 
     with listening(Handler) as address:
         here.address = address

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import faulthandler
 import math
-import signal
 import sys
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from steprag.console.progress import say
 from steprag.console.terminal import guarded
 from steprag.engines.threads import usable_cores
 from steprag.net.hosts import is_loopback, listen, url_of
-from steprag.web.listening import serve_app, token_in
+from steprag.web.listening import serve_app, token_in, until_stopped
 
 
 def main(argv: list[str]) -> int:
@@ -29,13 +27,7 @@ def main(argv: list[str]) -> int:
     arguments = parse_arguments(parser, argv)
     config = config_from(ServeConfig, arguments)
     faulthandler.enable(2)  # a mapped file that is cut short under us is a bus error, which Python cannot catch
-    # `kill` ends us as Ctrl-C does; uvicorn answers what it accepted and raises the signal again behind it.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        asyncio.run(serve(Path(arguments.index), config))
-    except KeyboardInterrupt:
-        return 0
-    return 0
+    return until_stopped(serve(Path(arguments.index), config))
 
 
 async def serve(folder: Path, config: ServeConfig) -> None:

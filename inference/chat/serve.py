@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import math
-import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
@@ -36,7 +34,7 @@ from steprag.net.hosts import listen, url_of
 from steprag.policy.client import Model, OpenAIPolicy, open_model
 from steprag.runs.run import code_version, open_run
 from steprag.web.app import access_of, show_link, token_of
-from steprag.web.listening import serve_app
+from steprag.web.listening import serve_app, until_stopped
 
 DEMO_INDEX = "runs/demo/index"
 """What quickstart.sh builds: the index that answers where none is named."""
@@ -67,13 +65,7 @@ def main(argv: list[str]) -> int:
     config = config_of(ChatConfig, given, shipped=True, beside=SMALL)
     if given.index == DEMO_INDEX and not Path(given.index).exists():
         raise ConfigError(f"there is no {DEMO_INDEX}: run bash scripts/quickstart.sh, which builds it, or give --index")
-    # `kill` ends us as Ctrl-C does; uvicorn answers what it accepted and raises the signal again behind it.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        asyncio.run(serve_chat(config, given.index, Path(given.out)))
-    except KeyboardInterrupt:
-        return 0
-    return 0
+    return until_stopped(serve_chat(config, given.index, Path(given.out)))
 
 
 async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:

@@ -19,11 +19,10 @@ from steprag.console.terminal import guarded
 from steprag.engines.threads import spin_briefly
 from steprag.experiments.contenders import WARM
 from steprag.experiments.options import recipe
-from steprag.experiments.report import made
+from steprag.experiments.report import bears, made
 from steprag.experiments.stages import RECIPES, Contender, Pipeline, compare, stage
 from steprag.records.jsonl import read_json, write_json
 from steprag.runs.run import read_manifest
-from steprag.scores.stats import shown
 
 
 def main(argv: list[str]) -> int:
@@ -102,13 +101,7 @@ def verdict(gain: dict[str, Any]) -> str:
     """The conclusion that so few questions allow: training helped, hurt, or neither."""
     if gain["low"] == gain["high"] == 0:
         return f"Warm start and trained model scored alike on all {gain['questions']} questions: nothing is shown."
-    word = {1: "Training helped", -1: "Training hurt", 0: "So small a run does not show whether training helped"}[
-        shown(gain["low"], gain["high"], gain["p"])
-    ]
-    return (
-        f"{word}: EM {100 * gain['em']:+.1f} points over the warm start on the same {gain['questions']} questions, "
-        f"95 % interval {100 * gain['low']:+.1f} to {100 * gain['high']:+.1f}, exact p {gain['p']:.2g}."
-    )
+    return f"The trained model over the warm start: {bears(gain)}."
 
 
 if __name__ == "__main__":

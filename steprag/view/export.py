@@ -142,11 +142,7 @@ def _tree(answers: Answers, at: Address) -> dict[str, Any]:
     nodes = [answers.node(at, node) for node in range(len(tree["nodes"]["parent"]))]
     for node in nodes:
         del node["prompt"]  # the parent's next_prompt
-    return {
-        "tree": tree,
-        "nodes": nodes,
-        "rewards": answers.every_reward(at),
-    }
+    return {"tree": tree, "nodes": nodes, "rewards": answers.every_reward(at)}
 
 
 def _comparisons(answers: Answers, runs: list[str]) -> Iterator[tuple[str, Any]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import signal
 import sys
 from pathlib import Path
 
@@ -46,12 +44,9 @@ def main(argv: list[str]) -> int:
         size = write_export(answers, Path(given.out), given.trees)
         say(f"view: {given.out} holds {', '.join(answers.folders)} ({size / 2**20:.1f} MiB); open it in a browser")
         return 0
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        asyncio.run(serve_view(answers, given.host, given.port, given.token_env))
-    except KeyboardInterrupt:
-        return 0
-    return 0
+    from steprag.web.listening import until_stopped
+
+    return until_stopped(serve_view(answers, given.host, given.port, given.token_env))
 
 
 async def serve_view(answers: Answers, host: str, port: int, token_env: str) -> None:

@@ -11,8 +11,11 @@ import asyncio
 import logging
 import os
 import resource
+import signal
 import socket
 import time
+from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +52,17 @@ def token_in(token_env: str, host: str) -> str | None:
     if token is None and not is_loopback(host):
         raise ConfigError(f"serving on {host} needs a token: put one in the environment variable {token_env}")
     return token
+
+
+def until_stopped(serving: Coroutine[Any, Any, None]) -> int:
+    """Runs a service until it is ended, by Ctrl-C or likewise by `kill`; returns the exit code.
+
+    uvicorn answers what it accepted and raises the signal again behind it.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        asyncio.run(serving)
+    return 0
 
 
 async def serve_app(app: ASGIApp, listening: socket.socket, *, grace: int) -> None:
