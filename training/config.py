@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -154,12 +154,15 @@ class TrainConfig(StageConfig):
     max_length: Positive = Field(
         default=1024, description="rows with more tokens are left out, never cut; grpo ends episodes there"
     )
+    chat_template_kwargs: dict[str, Any] = Field(
+        default={}, description="told to the chat template, such as {enable_thinking: false}: as policy's, in inference"
+    )
     warmup: Share = Field(default=0.05, description="steps of rising learning rate; below 1 a share of all steps")
     scheduler: Literal["linear", "cosine", "constant_with_warmup"] = Field(
         default="cosine", description="rate after warm-up"
     )
     weight_decay: Share = Field(default=0.0, description="AdamW's weight decay")
-    max_grad_norm: float = Field(default=1.0, gt=0, description="gradients are scaled down to this norm")
+    max_grad_norm: float = Field(default=1.0, ge=0, description="gradients are scaled down to this norm; 0: never")
     held_out: int = Field(default=64, ge=0, description="rows of the val file scored after training; 0 scores none")
     save_steps: Positive = Field(
         default=50, description="steps between checkpoints that an interrupted run goes on from"

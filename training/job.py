@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -126,16 +127,21 @@ def _tail(log: str) -> str:
     return f"its last words: {lines[-1][:300]}" if lines else "it said nothing"
 
 
-def finite(losses: Sequence[float]) -> Sequence[float]:
-    """The losses, if there are any and all are numbers."""
-    if not losses or not all(loss == loss and abs(loss) < float("inf") for loss in losses):
-        raise TrainingError("the loss is not a number any more; lower learning_rate")
-    return losses
+def finite(values: Sequence[float], what: str = "the loss") -> Sequence[float]:
+    """The values, if there are any and all are numbers. Raises TrainingError."""
+    if not values or not all(map(math.isfinite, values)):
+        raise TrainingError(f"{what} is not a number any more; lower learning_rate, and give another --out")
+    return values
 
 
 def scores(held_out: dict[str, float]) -> dict[str, float]:
-    """What a trainer's evaluation says about the model, without what it says about itself."""
-    return {key: value for key, value in held_out.items() if key != "epoch" and "per_second" not in key}
+    """What a trainer's evaluation says about the model, without what it says about itself. Raises TrainingError where
+    that is no number.
+    """
+    told = {key: value for key, value in held_out.items() if key != "epoch" and "per_second" not in key}
+    for key, value in told.items():
+        finite([value], key)
+    return told
 
 
 def last_checkpoint(folder: Path) -> Path | None:

@@ -85,7 +85,7 @@ class Critic:
         replies = [Message(role="assistant", content=text) for text in texts]
         with self._turn, torch.no_grad():  # tokenizers are not for two threads at once
             prompt = prompt_tokens(messages, self._tokenizer)
-            rows = [step_ids(prompt, reply_tokens(messages, reply, prompt, self._tokenizer)) for reply in replies]
+            rows = [step_ids(prompt, reply_tokens(messages, reply, self._tokenizer)) for reply in replies]
             batch = self._tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self._device)
             scores = self._model(**batch).logits[:, 0].float()
         return (scores.sigmoid() if self._odds else scores).tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,13 @@ from typing import Any
 from steprag.errors import NO_ROOM, ConfigError, StepragError, quoted
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt", "vocab.txt")
+TOKENIZER_FILES = (
+    "tokenizer*.json", "tekken.json", "special_tokens_map.json", "added_tokens.json", "normalizer.json", "vocab.*",
+    "merges.txt", "bpe.codes", "dict.txt", "*.model", "*.model.v*", "*.spm", "*.tiktoken", "chat_template.*",
+    "additional_chat_templates/*.jinja",
+)  # fmt: skip
+"""What tokenizers of any make are read from, as patterns in a model's folder."""
+MODEL_FILES = ("*.json", "*.safetensors", *TOKENIZER_FILES)
 """What a language model's folder is read from: no code and no pickle."""
 
 
@@ -50,6 +57,14 @@ def _is_missing(module: str) -> bool:
     """Whether the package that holds the module is not installed."""
     package = module.split(".")[0]
     return package != "" and importlib.util.find_spec(package) is None
+
+
+def copy_tokenizer(base: Path, folder: Path) -> None:
+    """Copies the tokenizer's files as they are: what transformers 5 saves names a class that version 4 lacks."""
+    for path in (path for pattern in TOKENIZER_FILES for path in base.glob(pattern)):
+        target = folder / path.relative_to(base)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, target)
 
 
 @contextmanager

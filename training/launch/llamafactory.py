@@ -49,7 +49,7 @@ def train(job: Job) -> Outcome:
     if job.config.merge and job.config.finetuning == "lora":
         whole = job.config.model_copy(update={"quantization": None})  # never the base in 4 bits
         policy = load_policy(replace(job.files, adapter=job.run.path), whole)
-        save_merged(policy, job.tokenizer, job.files, job.run.path)
+        save_merged(policy, job.tokenizer, job.run.path)
     shutil.rmtree(work / "tokens")
     return outcome
 
