@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from steprag.cli import main
-from steprag.errors import ConfigError, TrainingError
+from steprag.errors import TrainingError
 from steprag.records.jsonl import write_records
 from steprag.runs.run import read_manifest
 from steprag.types import Question
@@ -74,7 +74,7 @@ def test_the_first_differing_tokens_are_shown(tokenizer: Any, rows: list[Row]) -
     [
         (lambda ids, tokenizer: ids + tokenizer.encode("\n"), "row 2: the completion ends with"),
         (lambda ids, tokenizer: [ids[0], ids[-1], *ids[1:]], "within its text"),
-        (lambda ids, tokenizer: ids[2:], "is not what was sampled: from character 1"),
+        (lambda ids, tokenizer: ids[2:], "is not what was sampled"),
     ],
 )
 def test_completions_must_end_as_inference_ends_them(
@@ -85,32 +85,6 @@ def test_completions_must_end_as_inference_ends_them(
     tokens[1] = TokenRow(tokens[1].prompt, (chosen, change(rejected, tokenizer)))
     with pytest.raises(TrainingError, match=complaint):
         check_parity(rows, tokens, tokenizer)
-
-
-@pytest.mark.parametrize(
-    ("written", "instead", "chosen", "complaint"),
-    [
-        (
-            "+ message.content +",
-            "+ (message.content | trim) +",
-            " starts with a space",
-            "row 1: the completion is not what was sampled",
-        ),
-        (
-            "assistant\n' }}{%- endif %}",
-            "assistant\n<think>' }}{%- endif %}",
-            "A step.",
-            "renders a prompt differently",
-        ),
-    ],
-)
-def test_a_template_that_trims_a_reply_or_changes_the_prompt_stops_the_run(
-    tmp_path: Path, written: str, instead: str, chosen: str, complaint: str
-) -> None:
-    tokenizer = make_tokenizer(tmp_path, ["words and more words"], QWEN2_5.replace(written, instead))
-    path = write(tmp_path / "pairs.jsonl", [{**pair_row(1), "chosen": reply(chosen)}])
-    with pytest.raises((ConfigError, TrainingError), match=complaint):
-        checked_tokens(read_file(path, "dpo"), tokenizer, 1000)
 
 
 def continued(number: int) -> list[dict[str, str]]:
