@@ -299,6 +299,18 @@ def test_time_limit_ends_the_loop(tiny: Path, pairs: Path, tmp_path: Path) -> No
     assert manifest["steps"] == 1
 
 
+@pytest.mark.parametrize(("steps", "complaint"), [("3", "step 2: the gradient is"), ("1", "eval_loss is")])
+def test_numbers_that_are_none_end_training(
+    steps: str, complaint: str, tiny: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wild = ["--learning_rate", "1e30", "--max_steps", steps, "--scheduler", "constant_with_warmup"]
+    assert train(tiny, pairs, tmp_path, "dpo", *wild, "--max_grad_norm", "0") == 1
+    assert f"{complaint} not a number any more; lower learning_rate" in capsys.readouterr().err
+    manifest = json.loads((tmp_path / "manifest.json").read_text(), parse_constant=pytest.fail)
+    assert manifest["status"] != "done"
+    assert len(lines(tmp_path / "metrics.jsonl")) == (1 if steps == "3" else 2)
+
+
 @pytest.mark.slow
 def test_killed_run_goes_on_to_the_same_weights(tiny: Path, pairs: Path, warm: Path, tmp_path: Path) -> None:
     import torch

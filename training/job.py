@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 OUT_OF_MEMORY = (
-    "out of memory: halve batch_size and double accumulation (activations halve, the result stays), set "
+    "out of memory: halve batch_size and double accumulation (activations halve; the gradient stays, or nearly with "
+    "dpo.sft_weight), set "
     "gradient_checkpointing (activations of one block, a third more time), lower max_length; then finetuning lora "
     "(16 bytes a weight become 2), quantization nf4 (half a byte), or deepspeed zero3 (a share each GPU); "
     "steprag plan train gives the numbers"
@@ -86,6 +87,7 @@ def trainer_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
         "max_grad_norm": config.max_grad_norm,
         "bf16": config.bf16,
         "logging_steps": config.logging_steps,
+        "logging_nan_inf_filter": False,
         "save_strategy": "steps",
         "save_steps": config.save_steps,
         "save_total_limit": 2,

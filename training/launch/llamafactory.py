@@ -191,6 +191,7 @@ def _follow(process: subprocess.Popen[bytes], job: Job) -> None:
             step = int(row["current_steps"])
             bar = bar or Progress(job.config.stage, int(row["total_steps"]), "steps", done=step)
             if "loss" in row:
+                finite([row["loss"]], f"step {step}: the loss")
                 job.run.note(step=step, **{key: value for key, value in row.items() if key in _NUMBERS})
                 bar.move_to(step, notes=f"loss {row['loss']:.4f}")
         if ended:

@@ -50,7 +50,6 @@ def common_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
         **trainer_arguments(config, checkpoints),
         "train_sampling_strategy": "sequential",
         "logging_first_step": True,
-        "logging_nan_inf_filter": False,
         "prediction_loss_only": True,
         "disable_tqdm": True,
         "gradient_checkpointing": config.gradient_checkpointing,
