@@ -43,14 +43,22 @@ def make_tokenizer(
 
 def make_llama(folder: Path, texts: Sequence[str]) -> Path:
     """A random llama of two blocks with a ChatML tokenizer made from `texts`."""
+    return make_weights(folder, len(make_tokenizer(folder, texts, TEMPLATE)))
+
+
+def make_weights(folder: Path, words: int) -> Path:
+    """The random llama alone, for a vocabulary of `words`; a generation config that lies there stays."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.set_num_threads(1)
-    tokenizer = make_tokenizer(folder, texts, TEMPLATE)
     torch.manual_seed(0)
     shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
-    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape, tie_word_embeddings=True)).save_pretrained(folder)
+    kept = folder / "generation_config.json"
+    before = kept.read_bytes() if kept.is_file() else None
+    LlamaForCausalLM(LlamaConfig(vocab_size=words, **shape, tie_word_embeddings=True)).save_pretrained(folder)
+    if before is not None:
+        kept.write_bytes(before)
     return folder
 
 

@@ -67,6 +67,16 @@ def test_the_prompts_of_training_pass_and_others_may_be_forced(warm: Path, tmp_p
     assert checked_profile(PromptConfig(unchecked=True), policy).examples == 0
 
 
+def test_the_chat_template_is_told_what_it_was_told_in_training(warm: Path, tmp_path: Path) -> None:
+    policy = PolicyConfig(model=str(shutil.copytree(warm, tmp_path / "told")))
+    manifest = read_manifest(warm)
+    manifest |= {"prompt": None, "config": {**manifest["config"], "chat_template_kwargs": {"enable_thinking": False}}}
+    (tmp_path / "told" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ConfigError, match=r'with chat_template_kwargs {"enable_thinking": false}, not {}; give --pol'):
+        checked_profile(PromptConfig(), policy)
+    assert checked_profile(PromptConfig(unchecked=True), policy)
+
+
 @pytest.mark.parametrize("prompt", [None, "transcript", {}])
 def test_a_manifest_that_names_no_prompts_is_not_held_against_any(warm: Path, tmp_path: Path, prompt: object) -> None:
     assert checked_profile(PromptConfig(), PolicyConfig(model=str(with_prompt(warm, tmp_path / "out", prompt))))

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from steprag.engines.tokens import write_stops
+from steprag.agent.profiles import PROFILES, load_profile
+from steprag.engines.tokens import prompt_tokens, write_stops
 from steprag.engines.transformers_serve import stop_at_turns
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_json
-from tests.models import TEMPLATE, make_tokenizer
+from steprag.runs.run import read_manifest
+from steprag.types import State
+from tests.models import TEMPLATE, make_tokenizer, make_weights
 from tests.template_gallery import GALLERY
-from tests.training_parts import pair_row, reply, write
+from tests.training_parts import pair_row, reply, step_row, train, write
 from training.parity import checked_tokens
 from training.rows import read_file
 
@@ -68,6 +72,45 @@ def test_engines_and_checkpoints_stop_where_training_ends_a_turn(name: str, tmp_
     assert end in served.generation_config.eos_token_id
 
 
+def test_a_profile_without_a_system_message_suits_templates_that_refuse_one(tmp_path: Path) -> None:
+    words = (PROFILES / "transcript.yaml").read_text(encoding="utf-8")
+    (tmp_path / "p.yaml").write_text(words + "system_role: user\n", encoding="utf-8")
+    with_system, without = load_profile("transcript"), load_profile(str(tmp_path / "p.yaml"))
+    tokenizer, state = GALLERY["Gemma 2"].tokenizer(tmp_path), State("Which town?")
+    refused, taken = (profile.render(state, ("query", "answer")) for profile in (with_system, without))
+    with pytest.raises(ConfigError, match="System role not supported; give a prompt profile with system_role: user"):
+        prompt_tokens(refused, tokenizer)
+    ((message),) = taken
+    assert message["content"] == "\n\n".join(part["content"] for part in refused)
+    assert message["content"].strip() in tokenizer.decode(prompt_tokens(taken, tokenizer))
+    assert with_system.hash != without.hash
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Qwen2.5 base", "Llama 3.2", "GLM-4", "gpt-oss"])
+def test_a_model_with_a_published_template_trains(
+    name: str, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One row of each file cannot be encoded: it is left out and said, and the run goes on."""
+    model, data, base = GALLERY[name], tmp_path / "pairs", tmp_path / "base"
+    shutil.copytree(pairs, data)
+    bad = reply(f"A step.{model.closes} And more.")
+    for file, row in (("sft", {**step_row(1), "completion": bad}), ("pairs", {**pair_row(1), "chosen": bad})):
+        with (data / f"{file}.train.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(row) + "\n")
+    tokenizer = model.tokenizer(base)
+    make_weights(base, len(tokenizer))
+    told = ["--chat_template_kwargs", json.dumps(model.kwargs), "--finetuning", "full", "--max_steps", "1"]
+    for stage, start in (("sft", base), ("dpo", tmp_path / "sft")):
+        out = tmp_path / stage
+        assert train(start, data, out, stage, *told) == 0
+        assert "1 of 17 rows are left out, not cut (1, first row 17: holds" in capsys.readouterr().err
+        manifest = read_manifest(out)
+        assert (manifest["rows"], sum(manifest["left_out"].values())) == (16, 1)
+        end = tokenizer.convert_tokens_to_ids(model.closes.partition(">")[0] + ">")
+        assert end in read_json(out / "generation_config.json")["eos_token_id"]
+
+
 def told_of(template: str, folder: Path, said: str = "A step.", **named: str) -> dict[str, list[int]]:
     """The reasons why rows of a ChatML model with this template are left out; the second row is a good one."""
     tokenizer = make_tokenizer(folder, [json.dumps(pair_row(n)) for n in range(20)], template, **named)
@@ -100,21 +143,23 @@ def test_a_row_that_cannot_be_encoded_is_left_out_and_counted(
     assert numbers == [1]
 
 
-def test_no_row_is_trained_as_unknown_tokens(tmp_path: Path) -> None:
-    """Words that a vocabulary lacks become <unk> or vanish; blanks alone may differ."""
+@pytest.mark.parametrize(("vocabulary", "refused"), [("words", [2, 4]), ("lost", [1, 2, 3, 4])])
+def test_no_row_is_trained_as_unknown_tokens(vocabulary: str, refused: list[int], tmp_path: Path) -> None:
+    """Words that a vocabulary lacks become <unk>, or vanish where it was lost; blanks alone may differ."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     words = {"<unk>": 0, "<end>": 1, "user": 2, "assistant": 3, "a": 4, "step": 5, "other": 6}
-    rows = [{**pair_row(n), "prompt": reply("a") and [{"role": "user", "content": "a"}], "chosen": reply(said),
-             "rejected": reply("other")} for n, said in enumerate(("a  step", "a stride", "step\n"))]  # fmt: skip
-    for unknown in ("<unk>", None):
-        kinds = models.WordLevel(words, unk_token="<unk>") if unknown else models.BPE(words, [])
-        core = Tokenizer(kinds)
-        core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token=unknown, eos_token="<end>")
-        tokenizer.chat_template = "{% for m in messages %}{{ m.role }} {{ m.content }}<end>{% endfor %}"
-        left_out: dict[str, list[int]] = {}
-        checked_tokens(read_file(write(tmp_path / "rows.jsonl", rows), "dpo"), tokenizer, 100, left_out)
-        assert next(iter(left_out.items()))[1][0] == (2 if unknown else 1)
-        assert "no tokens for some of its characters" in next(iter(left_out))
+    core = Tokenizer(models.WordLevel(words, unk_token="<unk>") if vocabulary == "words" else models.BPE(words, []))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    unknown = "<unk>" if vocabulary == "words" else None
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token=unknown, eos_token="<end>")
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }} {{ m.content }}<end>{% endfor %}"
+    common = {"prompt": [{"role": "user", "content": "a"}], "rejected": reply("other")}
+    said = ("a  step", "a stride", "step\n", "a <unk>")
+    made = [{**pair_row(n), **common, "chosen": reply(text)} for n, text in enumerate(said)]
+    left_out: dict[str, list[int]] = {}
+    checked_tokens(read_file(write(tmp_path / "rows.jsonl", made), "dpo"), tokenizer, 100, left_out)
+    ((reason, numbers),) = left_out.items()
+    assert "no tokens for some of its characters" in reason
+    assert numbers == refused

@@ -59,7 +59,7 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
     """The model to train, on the CPU: a PeftModel, or the bare model for full fine-tuning. The trainer moves it."""
     import torch
     from peft import get_peft_model, prepare_model_for_kbit_training
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, set_seed
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, GenerationConfig, set_seed
 
     dtype = torch.bfloat16 if config.bf16 and config.finetuning == "lora" else torch.float32
     options = _four_bits(dtype) if config.quantization else {}
@@ -72,6 +72,10 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
         model, loaded = from_pretrained(
             auto, base_weights(files), dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **options
         )
+    if not critic:  # some publish values that go together with no other, which transformers saves no more
+        told = model.generation_config
+        names = ("bos_token_id", "eos_token_id", "pad_token_id")
+        model.generation_config = GenerationConfig(**{name: getattr(told, name) for name in names})
     if critic and "score.weight" in loaded["missing_keys"]:
         torch.nn.init.zeros_(model.score.weight)  # a random head's scores would first have to be unlearnt
     if config.finetuning == "full":

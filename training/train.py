@@ -162,6 +162,11 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     torch.set_num_threads(threads)
     tokenizer = load_tokenizer(inputs.files, config.chat_template_kwargs)
     check_tokenizer(tokenizer)
+    if "strftime_now" in str(tokenizer.chat_template) and not config.chat_template_kwargs:
+        say(
+            "train: the chat template writes the day's date into prompts; chat_template_kwargs may fix it, here and in "
+            "inference (Llama's: date_string)"
+        )
     job = Job(inputs.files, tokenizer, [], [], config, run, inputs.world)
     counts = {"questions": len(inputs.world.questions)} if inputs.world else {}
     if inputs.world is None:

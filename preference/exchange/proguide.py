@@ -5,7 +5,8 @@ A row's user turn is "Question: {question}", then in later states "\\nPrevious T
 spaces, and for an evidence step ". Reference: <reference>" with the passages. These marks tell which prompt is shown.
 
 The file is read twice: once for the prompts, before anything is written, once for the pairs. Every prompt is rendered
-anew from the profile, so that what a model is trained on is what `steprag infer --prompt.profile DIR/rag_proguide.yaml` shows it.
+anew from the profile, so that what a model is trained on is what `steprag infer --prompt.profile
+DIR/rag_proguide.yaml` shows it.
 """
 
 from __future__ import annotations

@@ -235,7 +235,10 @@ def _applied(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], **
     except _OutOfTime as error:
         raise ConfigError(f"{cannot}{error}") from None
     except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
-        raise NotEncoded(cannot + " ".join(str(error).split())[:200]) from None
+        told = cannot + " ".join(str(error).split())[:200]
+        if chat[0]["role"] == "system" and "system" in str(error).lower():
+            told += "; give a prompt profile with system_role: user"
+        raise NotEncoded(told) from None
 
 
 class _OutOfTime(Exception):
