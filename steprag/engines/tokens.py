@@ -175,8 +175,9 @@ def _turn(tokenizer: PreTrainedTokenizerBase, _template: str, roles: tuple[str, 
     closing = [token for token in closing if token in added]
     if not closing:
         raise ConfigError(
-            f"the chat template of {tokenizer.name_or_path} ends a turn with none of {_names(tokenizer, ends)}; take a "
-            "model whose template does, or name its token as eos_token_id in generation_config.json"
+            f"the chat template of {tokenizer.name_or_path} ends no turn with a token such as "
+            f"{_names(tokenizer, ends)}: take a model whose template does, or name its end as eos_token_id in "
+            "generation_config.json"
         )
     stops = {*ends, closing[-1], tokenizer.eos_token_id} - {None}
     return Turn(_opening(tokenizer, prompt_text(asked, tokenizer), before), tuple(closing), frozenset(stops))
@@ -195,7 +196,7 @@ def _told_ends(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """`eos_token_id` of generation_config.json, or else of config.json, beside the tokenizer; none without a folder."""
     for path in (Path(tokenizer.name_or_path or "-") / name for name in ("generation_config.json", "config.json")):
         told = read_json(path).get("eos_token_id") if path.is_file() else None
-        if found := [token for token in (told if isinstance(told, list) else [told]) if isinstance(token, int)]:
+        if found := [one for one in (told if isinstance(told, list) else [told]) if isinstance(one, int) and one >= 0]:
             return found
     return []
 
