@@ -39,7 +39,7 @@ class NotEncoded(ConfigError):
 
 
 @dataclass(frozen=True)
-class Turn:
+class ReplyFrame:
     """What stands around a reply's own ids. `stops`: the tokens at which inference stops.
 
     `opening`: control tokens between the prompt and the text, which engines leave out of it (gpt-oss's channel).
@@ -74,7 +74,7 @@ def write_stops(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """
     source, told = Path(tokenizer.name_or_path) / "generation_config.json", _told_ends(tokenizer)
     settings = read_json(source) if source.is_file() else {}
-    end = turn_of(_USER, tokenizer).closing[-1]
+    end = frame_of(_USER, tokenizer).closing[-1]
     if end not in told:
         settings |= {"eos_token_id": [end, *told]}
     if settings:
@@ -114,12 +114,12 @@ def reply_tokens(messages: Sequence[Message], reply: Message, tokenizer: PreTrai
     """What the assistant writes after the prompt `messages`, up to the token that ends the turn.
 
     The text is encoded by itself, whatever the template does to earlier turns: engines sample after the prompt's ids,
-    so no token reaches across. Raises NotEncoded and ConfigError as `turn_of`.
+    so no token reaches across. Raises NotEncoded and ConfigError as `frame_of`.
     """
-    turn = turn_of(messages, tokenizer)
-    opening = () if messages[-1]["role"] == "assistant" else turn.opening
+    frame = frame_of(messages, tokenizer)
+    opening = () if messages[-1]["role"] == "assistant" else frame.opening
     ids: Any = tokenizer.encode(reply["content"], add_special_tokens=False)
-    return [*opening, *ids, *turn.closing]
+    return [*opening, *ids, *frame.closing]
 
 
 def check_reply(
@@ -128,21 +128,23 @@ def check_reply(
     """Raises NotEncoded where inference would not read `reply` from the `ids` of `reply_tokens`: it stops at the first
     token that ends a turn, and decodes what came before. Only blanks may differ, which some tokenizers do not keep.
     """
-    turn = turn_of(messages, tokenizer)
-    body = list(ids[: len(ids) - len(turn.closing)])
-    if tuple(ids[len(body) :]) != turn.closing:
-        last, wanted = tokenizer.convert_ids_to_tokens([ids[-1], turn.closing[-1]])
+    frame = frame_of(messages, tokenizer)
+    body = list(ids[: len(ids) - len(frame.closing)])
+    if tuple(ids[len(body) :]) != frame.closing:
+        last, wanted = tokenizer.convert_ids_to_tokens([ids[-1], frame.closing[-1]])
         raise NotEncoded(f"ends with {last!r}, and inference ends a turn with {wanted!r}")
-    if early := turn.stops.intersection(body):
+    if early := frame.stops.intersection(body):
         raise NotEncoded(f"holds {_names(tokenizer, [*early])} within its text, where inference would stop")
     if messages[-1]["role"] != "assistant":
-        body = body[len(turn.opening) :]
+        body = body[len(frame.opening) :]
     decoded = str(tokenizer.decode(body, clean_up_tokenization_spaces=False))
     if tokenizer.unk_token_id in body or "".join(decoded.split()) != "".join(reply["content"].split()):
         raise NotEncoded("is not what was sampled: the tokenizer has no tokens for some of its characters")
 
 
-def turn_of(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase, told: Sequence[int] | None = None) -> Turn:
+def frame_of(
+    messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase, told: Sequence[int] | None = None
+) -> ReplyFrame:
     """How the assistant's turn after `messages` begins and ends, as the template renders it.
 
     It ends with the first of `told` that follows a reply, at its end or where the user asks again (GLM-4's <|user|>);
@@ -152,16 +154,18 @@ def turn_of(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase, tol
     roles = tuple(message["role"] for message in messages)
     roles = roles[: len(roles) - (roles[-1] == "assistant")] or ("user",)
     ends = tuple(_told_ends(tokenizer) if told is None else told) or (tokenizer.eos_token_id,)
-    return _turn(tokenizer, f"{tokenizer.chat_template} {getattr(tokenizer, KWARGS, None)}", roles, ends)
+    return _frame(tokenizer, f"{tokenizer.chat_template} {getattr(tokenizer, KWARGS, None)}", roles, ends)
 
 
 def turn_stops(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """The tokens at which inference stops after a user's message."""
-    return turn_of(_USER, tokenizer).stops
+    return frame_of(_USER, tokenizer).stops
 
 
 @lru_cache(maxsize=32)
-def _turn(tokenizer: PreTrainedTokenizerBase, _template: str, roles: tuple[str, ...], ends: tuple[int, ...]) -> Turn:
+def _frame(
+    tokenizer: PreTrainedTokenizerBase, _template: str, roles: tuple[str, ...], ends: tuple[int, ...]
+) -> ReplyFrame:
     asked = [Message(role=role, content=_ASKED) for role in roles]
     said = Message(role="assistant", content=_SAID)
     before, shown, after = _text(tokenizer, [*asked, said]).rpartition(_SAID)
@@ -180,7 +184,7 @@ def _turn(tokenizer: PreTrainedTokenizerBase, _template: str, roles: tuple[str, 
             "generation_config.json"
         )
     stops = {*ends, closing[-1], tokenizer.eos_token_id} - {None}
-    return Turn(_opening(tokenizer, prompt_text(asked, tokenizer), before), tuple(closing), frozenset(stops))
+    return ReplyFrame(_opening(tokenizer, prompt_text(asked, tokenizer), before), tuple(closing), frozenset(stops))
 
 
 def _opening(tokenizer: PreTrainedTokenizerBase, prompt: str, before: str) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from steprag.engines.launch import ENGINE_KEY
-from steprag.engines.tokens import prompt_tokens, turn_of
+from steprag.engines.tokens import frame_of, prompt_tokens
 from steprag.errors import ConfigError
 from steprag.types import Message
 
@@ -93,7 +93,7 @@ def stop_at_turns(model: Any, tokenizer: Any) -> None:
     told = tuple(told) if isinstance(told, list) else () if told is None else (told,)
     asked = (Message(role="user", content=""),)
     try:
-        end = turn_of(asked, tokenizer, told).closing[-1]
+        end = frame_of(asked, tokenizer, told).closing[-1]
     except ConfigError:
         return
     if end not in told:
