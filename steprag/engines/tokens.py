@@ -118,8 +118,7 @@ def reply_tokens(messages: Sequence[Message], reply: Message, tokenizer: PreTrai
     """
     frame = frame_of(messages, tokenizer)
     opening = () if messages[-1]["role"] == "assistant" else frame.opening
-    ids: Any = tokenizer.encode(reply["content"], add_special_tokens=False)
-    return [*opening, *ids, *frame.closing]
+    return [*opening, *_ids(tokenizer, reply["content"]), *frame.closing]
 
 
 def check_reply(
@@ -153,7 +152,7 @@ def frame_of(
     """
     roles = tuple(message["role"] for message in messages)
     roles = roles[: len(roles) - (roles[-1] == "assistant")] or ("user",)
-    ends = tuple(_told_ends(tokenizer) if told is None else told) or (tokenizer.eos_token_id,)
+    ends: Any = tuple(_told_ends(tokenizer) if told is None else told) or (tokenizer.eos_token_id,)
     return _frame(tokenizer, f"{tokenizer.chat_template} {getattr(tokenizer, KWARGS, None)}", roles, ends)
 
 
@@ -163,9 +162,7 @@ def turn_stops(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 
 
 @lru_cache(maxsize=32)
-def _frame(
-    tokenizer: PreTrainedTokenizerBase, _template: str, roles: tuple[str, ...], ends: tuple[int, ...]
-) -> ReplyFrame:
+def _frame(tokenizer: Any, _template: str, roles: tuple[str, ...], ends: tuple[int, ...]) -> ReplyFrame:
     asked = [Message(role=role, content=_ASKED) for role in roles]
     said = Message(role="assistant", content=_SAID)
     before, shown, after = _text(tokenizer, [*asked, said]).rpartition(_SAID)
@@ -187,7 +184,7 @@ def _frame(
     return ReplyFrame(_opening(tokenizer, prompt_text(asked, tokenizer), before), tuple(closing), frozenset(stops))
 
 
-def _opening(tokenizer: PreTrainedTokenizerBase, prompt: str, before: str) -> tuple[int, ...]:
+def _opening(tokenizer: Any, prompt: str, before: str) -> tuple[int, ...]:
     """The ids between a prompt and a reply's text where they have control tokens, which an engine does not show."""
     written = before[len(prompt) :] if before.startswith(prompt) else ""
     ids = _ids(tokenizer, _EMPTY_THOUGHT.sub("", written))
@@ -196,7 +193,7 @@ def _opening(tokenizer: PreTrainedTokenizerBase, prompt: str, before: str) -> tu
 
 
 @lru_cache(maxsize=8)
-def _told_ends(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def _told_ends(tokenizer: Any) -> list[int]:
     """`eos_token_id` of generation_config.json, or else of config.json, beside the tokenizer; none without a folder."""
     for path in (Path(tokenizer.name_or_path or "-") / name for name in ("generation_config.json", "config.json")):
         told = read_json(path).get("eos_token_id") if path.is_file() else None
@@ -211,16 +208,15 @@ def _until(ends: Collection[int], ids: list[int]) -> list[int]:
     return ids[: place + 1]
 
 
-def _names(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+def _names(tokenizer: Any, ids: Sequence[int]) -> str:
     return ", ".join(map(str, tokenizer.convert_ids_to_tokens([token for token in ids if token is not None])))
 
 
-def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    ids: Any = tokenizer.encode(text, add_special_tokens=False)
-    return ids
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=False)
 
 
-def _text(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
+def _text(tokenizer: Any, messages: Sequence[Message]) -> str:
     return str(_applied(tokenizer, messages, tokenize=False))
 
 

@@ -75,7 +75,7 @@ class Refreezing(Trainer):
         freeze_below(self.model, self.layers)  # pyright: ignore[reportArgumentType]
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        found = super()._get_grad_norm(model, grad_norm)
+        found: Any = super()._get_grad_norm(model, grad_norm)
         finite([float(found)], f"step {self.state.global_step + 1}: the gradient")
         return found
 
