@@ -53,7 +53,8 @@ def make_weights(folder: Path, words: int) -> Path:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shape: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 2}
     kept = folder / "generation_config.json"
     before = kept.read_bytes() if kept.is_file() else None
     LlamaForCausalLM(LlamaConfig(vocab_size=words, **shape, tie_word_embeddings=True)).save_pretrained(folder)

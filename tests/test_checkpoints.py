@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from transformers import AutoTokenizer
 
 from data_generation.config import GenerateConfig
 from steprag.agent.checkpoints import checked_profile
@@ -195,6 +194,8 @@ def test_a_checkpoint_encodes_as_its_base(
     where: str, qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever files that takes, as they were published: by a folder or by a hub id."""
+    from transformers import AutoTokenizer
+
     base = in_hub_cache(qwen2, tmp_path / "hub", monkeypatch)
     old_files(base)
     files = resolve_model("some/model" if where == "hub" else base)

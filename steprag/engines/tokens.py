@@ -70,15 +70,14 @@ def load_tokenizer(files: ModelFiles, kwargs: Mapping[str, Any] | None = None) -
 
 def write_stops(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Writes the base's generation_config.json, with the token that ends a turn where it lacks that: engines that read
-    the folder stop where training does. None is written where there was none and none is needed.
+    the folder stop where training does. Where the base has none, the ends of its config.json, which trainers change.
     """
     source, told = Path(tokenizer.name_or_path) / "generation_config.json", _told_ends(tokenizer)
-    settings = read_json(source) if source.is_file() else {}
+    settings = read_json(source) if source.is_file() else {"eos_token_id": told}
     end = frame_of(_USER, tokenizer).closing[-1]
     if end not in told:
         settings |= {"eos_token_id": [end, *told]}
-    if settings:
-        write_json(folder / "generation_config.json", settings)
+    write_json(folder / "generation_config.json", settings)
 
 
 def prompt_tokens(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase, **kwargs: Any) -> list[int]:
