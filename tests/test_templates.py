@@ -123,7 +123,7 @@ def told_of(template: str, folder: Path, said: str = "A step.", **named: str) ->
 
 
 @pytest.mark.parametrize(("template", "complaint"), [
-    (TEMPLATE.replace("<|im_end|>", ""), r"ends no turn with a token such as <\|im_end\|>; .*eos_token_id"),
+    (TEMPLATE.replace("<|im_end|>", ""), r"ends no turn with a token such as <\|im_end\|>: .*eos_token_id"),
     (TEMPLATE.replace("m['content']", "m['content'] if m['role'] == 'user'"), "does not show what the assistant says"),
 ])  # fmt: skip
 def test_a_template_without_ends_or_replies_is_refused(template: str, complaint: str, tmp_path: Path) -> None:

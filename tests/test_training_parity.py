@@ -18,23 +18,21 @@ from steprag.runs.run import read_manifest
 from steprag.types import Question
 from tests.fakes import QUESTION, chat_reply, options, serve
 from tests.models import make_tokenizer
-from tests.training_parts import QWEN2_5, SMOLLM2, lines, messages, pair_row, reply, step_row, train, write
+from tests.training_parts import QWEN2_5, lines, messages, pair_row, reply, step_row, train, write
 from training.config import DpoSection, LoraSection, TrainConfig
 from training.parity import check_parity, checked_tokens
 from training.rows import Row, TokenRow, read_file, row_order
 
-TEMPLATES = {"Qwen2.5": QWEN2_5, "SmolLM2": SMOLLM2}
 
-
-@pytest.fixture(params=TEMPLATES)
-def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return make_tokenizer(tmp_path, [json.dumps(pair_row(n)) for n in range(20)], TEMPLATES[request.param])
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Any:
+    return make_tokenizer(tmp_path, [json.dumps(pair_row(n)) for n in range(20)], QWEN2_5)
 
 
 @pytest.fixture
 def rows(tmp_path: Path) -> list[Row]:
     made = [pair_row(n) for n in range(8)]
-    made[3]["prompt"] = made[3]["prompt"][1:]  # no system message: both templates put their own
+    made[3]["prompt"] = made[3]["prompt"][1:]  # no system message: the template puts its own
     made[4]["prompt"] = [*messages(4), *reply("An earlier step."), {"role": "user", "content": "Go on: ünï→\n\n  x"}]
     return read_file(write(tmp_path / "pairs.jsonl", made), "dpo")
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from steprag.console.progress import say
 from steprag.engines.models import ModelFiles, adapter_base
 from steprag.engines.pretrained import TOKENIZER_FILES, copy_tokenizer, from_pretrained, loading
 from steprag.engines.threads import one_load
-from steprag.engines.tokens import write_stops
+from steprag.engines.tokens import KWARGS, write_stops
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import read_json, write_json
@@ -211,9 +212,13 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raises ConfigError where the files that a checkpoint will hold do not make the base's tokenizer again."""
+    """Raises ConfigError where the files that a checkpoint will hold do not make the base's tokenizer again. Says where
+    its template makes other prompts every day.
+    """
     from transformers import AutoTokenizer
 
+    if "strftime_now" in str(tokenizer.chat_template) and not getattr(tokenizer, KWARGS):
+        say("train: the chat template writes the day's date; chat_template_kwargs may fix it (Llama's: date_string)")
     base = Path(tokenizer.name_or_path)
     with TemporaryDirectory() as folder:
         copy_tokenizer(base, Path(folder))

@@ -162,11 +162,6 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     torch.set_num_threads(threads)
     tokenizer = load_tokenizer(inputs.files, config.chat_template_kwargs)
     check_tokenizer(tokenizer)
-    if "strftime_now" in str(tokenizer.chat_template) and not config.chat_template_kwargs:
-        say(
-            "train: the chat template writes the day's date into prompts; chat_template_kwargs may fix it, here and in "
-            "inference (Llama's: date_string)"
-        )
     job = Job(inputs.files, tokenizer, [], [], config, run, inputs.world)
     counts = {"questions": len(inputs.world.questions)} if inputs.world else {}
     if inputs.world is None:
@@ -174,7 +169,7 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
         rows = _fitting(inputs.rows, tokenizer, config, left_out)
         job = replace(job, rows=rows, held_out=checked_tokens(inputs.held_out, tokenizer, config.max_length))
         counts = {"rows": len(rows), "rows_left_out": len(inputs.rows) - len(rows)}
-        counts |= {"left_out": {reason: len(numbers) for reason, numbers in left_out.items()}}
+        counts |= {"left_out": {why: len(numbers) for why, numbers in left_out.items()}}
         counts |= {"tokens_an_epoch": sum(row.tokens for row in rows)}
     adapter = inputs.files.adapter  # hashed now: it may be another run's checkpoint, and soon gone
     run.set(starting_adapter={"name": str(adapter), "sha256": adapter_hash(adapter)} if adapter else None)
