@@ -55,9 +55,7 @@ class TokenCounter:
 
         if pair.prompt is not self._prompt:  # the pairs of one prompt come together
             self._prompt, self._tokens = pair.prompt, prompt_tokens(pair.prompt, self._tokenizer)
-        replies = [
-            reply_tokens(pair.prompt, reply, self._tokens, self._tokenizer) for (reply,) in (pair.chosen, pair.rejected)
-        ]
+        replies = [reply_tokens(pair.prompt, reply, self._tokenizer) for (reply,) in (pair.chosen, pair.rejected)]
         return len(self._tokens) + max(map(len, replies))
 
 

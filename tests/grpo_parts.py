@@ -45,7 +45,7 @@ def make_speaker(folder: Path) -> Path:
     rows = []
     for prompt, text in spoken():
         ids = prompt_tokens(prompt, tokenizer)
-        reply = reply_tokens(prompt, Message(role="assistant", content=text), ids, tokenizer)
+        reply = reply_tokens(prompt, Message(role="assistant", content=text), tokenizer)
         rows.append((torch.tensor(ids + reply), torch.tensor([-100] * len(ids) + reply)))
     inputs, labels = zip(*rows, strict=True)
     batch = {

@@ -16,21 +16,26 @@ TEMPLATE = (
 )
 
 
-def make_tokenizer(folder: Path, texts: Sequence[str], template: str) -> Any:
-    """A byte-level BPE tokenizer of 400 words with the ChatML control tokens, saved in `folder`."""
+CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+
+
+def make_tokenizer(
+    folder: Path, texts: Sequence[str], template: str, special: Sequence[str] = CHATML, **named: str
+) -> Any:
+    """A byte-level BPE tokenizer of 400 words with control tokens, by default ChatML's, saved in `folder`. `named`: the
+    tokens that transformers has names for; by default the first pads and the last is the end.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet)
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=list(special), initial_alphabet=alphabet)
     tokenizer.train_from_iterator(texts, trainer)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=template
-    )
+    named = {"eos_token": special[-1], "pad_token": special[0], **named}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=template, **named)
     fast.save_pretrained(folder)
     # What transformers 5 saves names a class that version 4 does not know; published models name one that both do.
     settings = json.loads((folder / "tokenizer_config.json").read_text())
@@ -41,14 +46,23 @@ def make_tokenizer(folder: Path, texts: Sequence[str], template: str) -> Any:
 
 def make_llama(folder: Path, texts: Sequence[str]) -> Path:
     """A random llama of two blocks with a ChatML tokenizer made from `texts`."""
+    return make_weights(folder, len(make_tokenizer(folder, texts, TEMPLATE)))
+
+
+def make_weights(folder: Path, words: int) -> Path:
+    """The random llama alone, for a vocabulary of `words`; a generation config that lies there stays."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.set_num_threads(1)
-    tokenizer = make_tokenizer(folder, texts, TEMPLATE)
     torch.manual_seed(0)
-    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
-    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape, tie_word_embeddings=True)).save_pretrained(folder)
+    shape: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 2}
+    kept = folder / "generation_config.json"
+    before = kept.read_bytes() if kept.is_file() else None
+    LlamaForCausalLM(LlamaConfig(vocab_size=words, **shape, tie_word_embeddings=True)).save_pretrained(folder)
+    if before is not None:
+        kept.write_bytes(before)
     return folder
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,12 +16,16 @@ from steprag.cli import main
 from steprag.config.load import load_config
 from steprag.config.sections import PolicyConfig, PromptConfig
 from steprag.engines.models import hub_revision, resolve_model
+from steprag.engines.pretrained import from_pretrained
+from steprag.engines.tokens import load_tokenizer
+from steprag.engines.weights import transformers_folder
 from steprag.errors import ConfigError
 from steprag.records.jsonl import write_records
 from steprag.runs.run import read_manifest
 from steprag.types import Question
 from tests.fakes import chat_reply, options, serve
 from tests.training_parts import train
+from training.model import check_tokenizer, save_policy
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -59,6 +64,16 @@ def test_the_prompts_of_training_pass_and_others_may_be_forced(warm: Path, tmp_p
     with pytest.raises(ConfigError, match="examples of the trees"):
         checked_profile(PromptConfig(), policy)
     assert checked_profile(PromptConfig(unchecked=True), policy).examples == 0
+
+
+def test_the_chat_template_is_told_what_it_was_told_in_training(warm: Path, tmp_path: Path) -> None:
+    policy = PolicyConfig(model=str(shutil.copytree(warm, tmp_path / "told")))
+    manifest = read_manifest(warm)
+    manifest |= {"prompt": None, "config": {**manifest["config"], "chat_template_kwargs": {"enable_thinking": False}}}
+    (tmp_path / "told" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ConfigError, match=r'with chat_template_kwargs {"enable_thinking": false}, not {}; give --pol'):
+        checked_profile(PromptConfig(), policy)
+    assert checked_profile(PromptConfig(unchecked=True), policy)
 
 
 @pytest.mark.parametrize("prompt", [None, "transcript", {}])
@@ -136,17 +151,87 @@ def test_another_base_is_warned_of(tiny: Path, warm: Path, tmp_path: Path, capsy
     assert f"warning: {warm} was trained on {tiny.name}" in capsys.readouterr().err
 
 
+def in_hub_cache(model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the model's folder where the hub's client keeps some/model; the client asks no hub."""
+    repository = cache / "models--some--model"
+    snapshot = Path(shutil.copytree(model, repository / "snapshots" / COMMIT))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return snapshot
+
+
 def test_the_commit_of_a_base_from_the_hub_is_noted(
     tiny: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repository = tmp_path / "models--some--model"
-    snapshot = Path(shutil.copytree(tiny, repository / "snapshots" / COMMIT))
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(COMMIT)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    snapshot = in_hub_cache(tiny, tmp_path, monkeypatch)
     assert hub_revision(resolve_model("some/model")) == COMMIT
     assert hub_revision(resolve_model("some/other")) is None
     assert hub_revision(resolve_model(str(tiny))) is None
     out = tmp_path / "out"
     assert train(snapshot, pairs, out, "sft", "--max_steps", "1") == 0
     assert read_manifest(out)["base"]["revision"] == COMMIT
+
+
+def old_files(base: Path) -> None:
+    """The tokenizer as Qwen2 was published at first: vocabulary and merges, no tokenizer.json; templates by name."""
+    core = json.loads((base / "tokenizer.json").read_text())
+    merges = [" ".join(pair) for pair in core["model"]["merges"]]
+    (base / "vocab.json").write_text(json.dumps(core["model"]["vocab"]))
+    (base / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
+    settings = json.loads((base / "tokenizer_config.json").read_text())
+    special = {str(token.pop("id")): token for token in core["added_tokens"]}
+    settings |= {"tokenizer_class": "Qwen2Tokenizer", "added_tokens_decoder": special}
+    (base / "tokenizer_config.json").write_text(json.dumps(settings))
+    (base / "additional_chat_templates").mkdir()
+    shutil.copy(base / "chat_template.jinja", base / "additional_chat_templates" / "rag.jinja")
+    (base / "tokenizer.json").unlink()
+
+
+@pytest.mark.parametrize("where", ["folder", "hub"])
+def test_a_checkpoint_encodes_as_its_base(
+    where: str, qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever files that takes, as they were published: by a folder or by a hub id."""
+    from transformers import AutoTokenizer
+
+    base = in_hub_cache(qwen2, tmp_path / "hub", monkeypatch)
+    old_files(base)
+    files = resolve_model("some/model" if where == "hub" else base)
+    tokenizer, out = load_tokenizer(files), tmp_path / "out"
+    check_tokenizer(tokenizer)
+    out.mkdir()
+    save_policy(
+        SimpleNamespace(save_pretrained=lambda made: shutil.copy(base / "config.json", made)), tokenizer, files, out
+    )
+    again = from_pretrained(AutoTokenizer, str(out))
+    assert again.get_vocab() == tokenizer.get_vocab()
+    assert again.chat_template == tokenizer.chat_template
+    assert again.encode("which town lies on the river?") == tokenizer.encode("which town lies on the river?")
+    copied = {path.relative_to(out) for path in out.rglob("*") if path.is_file()}
+    assert all((base / name).read_bytes() == (out / name).read_bytes() for name in copied)
+    assert {"vocab.json", "merges.txt", "additional_chat_templates/rag.jinja"} <= set(map(str, copied))
+    assert "tokenizer.json" not in set(map(str, copied))
+
+
+def test_a_tokenizer_that_a_checkpoint_could_not_hold_is_refused(
+    qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = load_tokenizer(resolve_model(qwen2))
+    monkeypatch.setattr("steprag.engines.pretrained.TOKENIZER_FILES", ("tokenizer_config.json",))
+    with pytest.raises(ConfigError, match="its tokenizer needs other files than|cannot be loaded"):
+        check_tokenizer(tokenizer)
+
+
+def test_an_adapter_finds_its_base_in_the_hubs_cache(
+    tiny: Path, warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = in_hub_cache(tiny, tmp_path / "hub", monkeypatch)
+    monkeypatch.setenv("STEPRAG_CACHE", str(tmp_path / "cache"))
+    adapter = Path(shutil.copytree(warm, tmp_path / "adapter", ignore=shutil.ignore_patterns("manifest.json")))
+    settings = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": "some/model"}))
+    joined = Path(transformers_folder(resolve_model(adapter)))
+    assert {"adapter_model.safetensors", *(path.name for path in base.iterdir())} <= {p.name for p in joined.iterdir()}
+    assert (joined / "model.safetensors").resolve() == (base / "model.safetensors").resolve()

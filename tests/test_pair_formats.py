@@ -239,21 +239,26 @@ def parsed(user: str) -> State:
 
 def test_rows_that_are_no_pairs_are_kept_with_a_reason(tmp_path: Path) -> None:
     file, rows = proguide_file(tmp_path)
+    nulls: list[Any] = [None, {**rows[0], "rejected_content": None}, {**rows[0], "layer": "1"}, {"input": "x"}]
     broken = [
+        *nulls,
         {**rows[0], "chosen_content": "other"},
         {**rows[0], "prompt": "other"},
         {**rows[0], "rejected": rows[0]["chosen"], "rejected_action_type": "Query Generation",
          "rejected_content": "capital Tirana"},
         {**rows[0], "input": "Tell me", "prompt": f"System: {SYSTEMS['start']}\nUser: Tell me"},
     ]  # fmt: skip
-    file.write_text(json.dumps([*rows, *broken]))
+    file.write_text("\ufeff" + json.dumps([*rows, *broken]), encoding="utf-8")
     assert import_main([str(file), "--out", str(tmp_path / "out"), "--validation", "0"]) == 0
     refused = lines(tmp_path / "out/refused.jsonl")
-    assert [row["row"] for row in refused] == [4, 5, 6, 7]
+    assert [row["row"] for row in refused] == list(range(4, 12))
+    assert read_manifest(tmp_path / "out")["counts"]["refused"] == 8
     assert [row["reason"].split(":")[0] for row in refused] == [
+        "expected an object, found NoneType", "rejected_content is no text, but None",
+        "layer is no whole number, but '1'", "no field 'instruction'",
         "chosen", "prompt is not instruction and input", "chosen and rejected are the same text",
         "the user turn has another form"]  # fmt: skip
-    assert {"row", "reason", *FIELDS} == refused[0].keys()
+    assert {"row", "reason", *FIELDS} == refused[-1].keys()
 
 
 @pytest.mark.parametrize(
@@ -269,7 +274,7 @@ def test_other_files_are_refused_with_the_row(tmp_path: Path, text: str, problem
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(DataError, match=problem):
         import_main([str(tmp_path / "x.json"), "--out", str(tmp_path / "out")])
-    assert not list((tmp_path / "out").glob("*.train.jsonl"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_ten_fields_go_out_as_they_came_in(tmp_path: Path) -> None:

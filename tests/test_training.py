@@ -17,7 +17,8 @@ import pytest
 import training.trl.sft
 from steprag.config.load import load_config
 from steprag.console.terminal import guarded
-from steprag.engines.models import ModelFiles, adapter_hash
+from steprag.engines.models import adapter_hash, resolve_model
+from steprag.engines.tokens import load_tokenizer
 from steprag.errors import ConfigError, DataError
 from steprag.runs.run import read_manifest
 from tests.training_parts import lines, messages, pair_row, reply, tensors, train, train_until_killed, write
@@ -154,18 +155,20 @@ def test_model_without_chat_template_is_refused_before_a_folder_is_made(
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644)])
-def test_checkpoints_have_the_permissions_that_the_umask_leaves(mask: int, mode: int, tmp_path: Path) -> None:
-    tokenizer: Any = SimpleNamespace(save_pretrained=lambda folder: None)
-    policy, files = SimpleNamespace(save_pretrained=private_weights), ModelFiles("base", hub="nobody/base")
+def test_checkpoints_have_the_permissions_that_the_umask_leaves(
+    mask: int, mode: int, tiny: Path, tmp_path: Path
+) -> None:
+    files, policy = resolve_model(str(tiny)), SimpleNamespace(save_pretrained=private_weights)
+    tokenizer = load_tokenizer(files)
     policy.merge_and_unload = lambda: policy
     before = os.umask(mask)
     try:
         save_policy(policy, tokenizer, files, tmp_path)
-        save_merged(policy, tokenizer, files, tmp_path)
+        save_merged(policy, tokenizer, tmp_path)
     finally:
         os.umask(before)
     saved = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(saved) == 4
+    assert len(saved) == 12
     assert {path.stat().st_mode & 0o777 for path in saved} == {mode}
     assert (tmp_path / "merged").stat().st_mode & 0o777 == 0o777 & ~mask
 
@@ -295,6 +298,18 @@ def test_time_limit_ends_the_loop(tiny: Path, pairs: Path, tmp_path: Path) -> No
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["stopped_by"] == "minutes"
     assert manifest["steps"] == 1
+
+
+@pytest.mark.parametrize(("steps", "complaint"), [("3", "step 2: the gradient is"), ("1", "eval_loss is")])
+def test_numbers_that_are_none_end_training(
+    steps: str, complaint: str, tiny: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wild = ["--learning_rate", "1e30", "--max_steps", steps, "--scheduler", "constant_with_warmup"]
+    assert train(tiny, pairs, tmp_path, "dpo", *wild, "--max_grad_norm", "0") == 1
+    assert f"{complaint} not a number any more; lower learning_rate" in capsys.readouterr().err
+    manifest = json.loads((tmp_path / "manifest.json").read_text(), parse_constant=pytest.fail)
+    assert manifest["status"] != "done"
+    assert len(lines(tmp_path / "metrics.jsonl")) == (1 if steps == "3" else 2)
 
 
 @pytest.mark.slow

@@ -12,29 +12,27 @@ from typing import Any
 import pytest
 
 from steprag.cli import main
-from steprag.errors import ConfigError, TrainingError
+from steprag.errors import TrainingError
 from steprag.records.jsonl import write_records
 from steprag.runs.run import read_manifest
 from steprag.types import Question
 from tests.fakes import QUESTION, chat_reply, options, serve
 from tests.models import make_tokenizer
-from tests.training_parts import QWEN2_5, SMOLLM2, lines, messages, pair_row, reply, step_row, train, write
+from tests.training_parts import QWEN2_5, lines, messages, pair_row, reply, step_row, train, write
 from training.config import DpoSection, LoraSection, TrainConfig
 from training.parity import check_parity, checked_tokens
 from training.rows import Row, TokenRow, read_file, row_order
 
-TEMPLATES = {"Qwen2.5": QWEN2_5, "SmolLM2": SMOLLM2}
 
-
-@pytest.fixture(params=TEMPLATES)
-def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return make_tokenizer(tmp_path, [json.dumps(pair_row(n)) for n in range(20)], TEMPLATES[request.param])
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Any:
+    return make_tokenizer(tmp_path, [json.dumps(pair_row(n)) for n in range(20)], QWEN2_5)
 
 
 @pytest.fixture
 def rows(tmp_path: Path) -> list[Row]:
     made = [pair_row(n) for n in range(8)]
-    made[3]["prompt"] = made[3]["prompt"][1:]  # no system message: both templates put their own
+    made[3]["prompt"] = made[3]["prompt"][1:]  # no system message: the template puts its own
     made[4]["prompt"] = [*messages(4), *reply("An earlier step."), {"role": "user", "content": "Go on: ünï→\n\n  x"}]
     return read_file(write(tmp_path / "pairs.jsonl", made), "dpo")
 
@@ -74,7 +72,7 @@ def test_the_first_differing_tokens_are_shown(tokenizer: Any, rows: list[Row]) -
     [
         (lambda ids, tokenizer: ids + tokenizer.encode("\n"), "row 2: the completion ends with"),
         (lambda ids, tokenizer: [ids[0], ids[-1], *ids[1:]], "within its text"),
-        (lambda ids, tokenizer: ids[2:], "is not what was sampled: from character 1"),
+        (lambda ids, tokenizer: ids[2:], "is not what was sampled"),
     ],
 )
 def test_completions_must_end_as_inference_ends_them(
@@ -85,32 +83,6 @@ def test_completions_must_end_as_inference_ends_them(
     tokens[1] = TokenRow(tokens[1].prompt, (chosen, change(rejected, tokenizer)))
     with pytest.raises(TrainingError, match=complaint):
         check_parity(rows, tokens, tokenizer)
-
-
-@pytest.mark.parametrize(
-    ("written", "instead", "chosen", "complaint"),
-    [
-        (
-            "+ message.content +",
-            "+ (message.content | trim) +",
-            " starts with a space",
-            "row 1: the completion is not what was sampled",
-        ),
-        (
-            "assistant\n' }}{%- endif %}",
-            "assistant\n<think>' }}{%- endif %}",
-            "A step.",
-            "renders a prompt differently",
-        ),
-    ],
-)
-def test_a_template_that_trims_a_reply_or_changes_the_prompt_stops_the_run(
-    tmp_path: Path, written: str, instead: str, chosen: str, complaint: str
-) -> None:
-    tokenizer = make_tokenizer(tmp_path, ["words and more words"], QWEN2_5.replace(written, instead))
-    path = write(tmp_path / "pairs.jsonl", [{**pair_row(1), "chosen": reply(chosen)}])
-    with pytest.raises((ConfigError, TrainingError), match=complaint):
-        checked_tokens(read_file(path, "dpo"), tokenizer, 1000)
 
 
 def continued(number: int) -> list[dict[str, str]]:

@@ -177,7 +177,8 @@ def test_a_worker_that_fails_is_told_by_its_own_words(
 ) -> None:
     assert train(tiny, pairs, tmp_path / "out", "sft", *TWO, "--learning_rate", "1e30", "--max_steps", "3") == 1
     error = capsys.readouterr().err
-    assert "steprag: the loss is not a number any more; lower learning_rate (logs: " in error
+    assert "steprag: step 2: the gradient is not a number any more; lower learning_rate" in error
+    assert " (logs: " in error
     assert "Traceback" not in error
     assert list((tmp_path / "out" / "processes").glob("logs/**/1/stderr.log"))
 

@@ -34,14 +34,6 @@ QWEN2_5 = (
 )
 """Qwen2.5-Instruct's published template, without its branches for tools."""
 
-SMOLLM2 = (
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-    "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}"
-    "{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-"""SmolLM2-Instruct's published template."""
-
 
 def messages(number: int) -> list[dict[str, str]]:
     question = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -153,6 +153,9 @@ class TrainConfig(StageConfig):
     )
     max_length: Positive = Field(
         default=1024, description="rows with more tokens are left out, never cut; grpo ends episodes there"
+    )
+    chat_template_kwargs: dict[str, Any] = Field(
+        default={}, description="told to the chat template, such as {enable_thinking: false}: as policy's, in inference"
     )
     warmup: Share = Field(default=0.05, description="steps of rising learning rate; below 1 a share of all steps")
     scheduler: Literal["linear", "cosine", "constant_with_warmup"] = Field(

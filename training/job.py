@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 
 OUT_OF_MEMORY = (
-    "out of memory: halve batch_size and double accumulation (activations halve, the result stays), set "
+    "out of memory: halve batch_size and double accumulation (activations halve; the gradient stays, or nearly with "
+    "dpo.sft_weight), set "
     "gradient_checkpointing (activations of one block, a third more time), lower max_length; then finetuning lora "
     "(16 bytes a weight become 2), quantization nf4 (half a byte), or deepspeed zero3 (a share each GPU); "
     "steprag plan train gives the numbers"
@@ -87,6 +89,7 @@ def trainer_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
         "max_grad_norm": config.max_grad_norm,
         "bf16": config.bf16,
         "logging_steps": config.logging_steps,
+        "logging_nan_inf_filter": False,
         "save_strategy": "steps",
         "save_steps": config.save_steps,
         "save_total_limit": 2,
@@ -134,16 +137,21 @@ def _tail(log: str) -> str:
     return f"its last words: {lines[-1][:300]}" if lines else "it said nothing"
 
 
-def finite(losses: Sequence[float]) -> Sequence[float]:
-    """The losses, if there are any and all are numbers."""
-    if not losses or not all(loss == loss and abs(loss) < float("inf") for loss in losses):
-        raise TrainingError("the loss is not a number any more; lower learning_rate")
-    return losses
+def finite(values: Sequence[float], what: str = "the loss") -> Sequence[float]:
+    """The values, if there are any and all are numbers. Raises TrainingError."""
+    if not values or not all(map(math.isfinite, values)):
+        raise TrainingError(f"{what} is not a number any more; lower learning_rate, and give another --out")
+    return values
 
 
 def scores(held_out: dict[str, float]) -> dict[str, float]:
-    """What a trainer's evaluation says about the model, without what it says about itself."""
-    return {key: value for key, value in held_out.items() if key != "epoch" and "per_second" not in key}
+    """What a trainer's evaluation says about the model, without what it says about itself. Raises TrainingError where
+    that is no number.
+    """
+    told = {key: value for key, value in held_out.items() if key != "epoch" and "per_second" not in key}
+    for key, value in told.items():
+        finite([value], key)
+    return told
 
 
 def last_checkpoint(folder: Path) -> Path | None:

@@ -12,11 +12,14 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from steprag.console.progress import say
 from steprag.engines.models import ModelFiles, adapter_base
-from steprag.engines.pretrained import from_pretrained, loading
+from steprag.engines.pretrained import TOKENIZER_FILES, copy_tokenizer, from_pretrained, loading
 from steprag.engines.threads import one_load
+from steprag.engines.tokens import KWARGS, write_stops
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import read_json, write_json
@@ -30,8 +33,7 @@ if TYPE_CHECKING:
 PROBLEM = {"bce": "multi_label_classification", "mse": "regression"}
 """What transformers calls the losses of a critic: of one label, the first is the cross-entropy of its odds."""
 _BLOCK = re.compile(r"\.layers\.(\d+)\.")
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
-_WEIGHT_FILES = ("adapter_config.json", "config.json", "generation_config.json", "model.safetensors.index.json")
+_WEIGHT_FILES = ("adapter_config.json", "config.json", "model.safetensors.index.json")
 
 
 def check_adapter(files: ModelFiles, config: TrainConfig) -> None:
@@ -58,7 +60,7 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
     """The model to train, on the CPU: a PeftModel, or the bare model for full fine-tuning. The trainer moves it."""
     import torch
     from peft import get_peft_model, prepare_model_for_kbit_training
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, set_seed
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, GenerationConfig, set_seed
 
     dtype = torch.bfloat16 if config.bf16 and config.finetuning == "lora" else torch.float32
     options = _four_bits(dtype) if config.quantization else {}
@@ -71,6 +73,10 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
         model, loaded = from_pretrained(
             auto, base_weights(files), dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **options
         )
+    if not critic:  # some publish values that go together with no other, which transformers saves no more
+        told = model.generation_config
+        names = ("bos_token_id", "eos_token_id", "pad_token_id")
+        model.generation_config = GenerationConfig(**{name: getattr(told, name) for name in names})
     if critic and "score.weight" in loaded["missing_keys"]:
         torch.nn.init.zeros_(model.score.weight)  # a random head's scores would first have to be unlearnt
     if config.finetuning == "full":
@@ -169,11 +175,11 @@ def save_policy(policy: Any, tokenizer: PreTrainedTokenizerBase, files: ModelFil
         adopt(made, tokenizer, files, folder)
 
 
-def save_merged(policy: Any, tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:
+def save_merged(policy: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Base and adapter as one model, at `folder/merged`, whole or not at all. `policy` is used up."""
     with _saving(folder) as made:
         policy.merge_and_unload().save_pretrained(made)
-        _save_tokenizer(tokenizer, files, made)
+        _save_tokenizer(tokenizer, made)
         _as_the_umask_leaves_them(made)
         shutil.rmtree(folder / "merged", ignore_errors=True)  # of a run that was cut off
         os.replace(made, folder / "merged")
@@ -187,7 +193,7 @@ def adopt(made: Path, tokenizer: PreTrainedTokenizerBase, files: ModelFiles, fol
         # the path of a cache is another one elsewhere
         base = files.name if files.embedded or files.hf is None else str(files.hf)
         write_json(adapter, {**read_json(adapter), "base_model_name_or_path": base})
-    _save_tokenizer(tokenizer, files, folder)
+    _save_tokenizer(tokenizer, folder)
     _as_the_umask_leaves_them(made)
     for path in sorted(weights, key=lambda path: path.name in ("adapter_config.json", "config.json")):
         os.replace(path, folder / path.name)
@@ -199,14 +205,27 @@ def _as_the_umask_leaves_them(made: Path) -> None:
         shutil.copymode(next(made.glob("*config.json")), path)
 
 
-def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:
-    """The base's own files: what transformers 5 saves names a tokenizer class that version 4 does not know."""
-    base = Path(base_weights(files))
-    if not base.is_dir():
-        tokenizer.save_pretrained(folder)
-        return
-    for name in _TOKENIZER_FILES:
-        if (base / name).is_file():
-            shutil.copyfile(base / name, folder / name)
-    if not (folder / "chat_template.jinja").exists():
-        (folder / "chat_template.jinja").write_text(str(tokenizer.chat_template), encoding="utf-8")
+def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """The base's own files, and at which tokens its replies end."""
+    copy_tokenizer(Path(tokenizer.name_or_path), folder)
+    write_stops(tokenizer, folder)
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raises ConfigError where the files that a checkpoint will hold do not make the base's tokenizer again. Says where
+    its template makes other prompts every day.
+    """
+    from transformers import AutoTokenizer
+
+    if "strftime_now" in str(tokenizer.chat_template) and not getattr(tokenizer, KWARGS):
+        say("train: the chat template writes the day's date; chat_template_kwargs may fix it (Llama's: date_string)")
+    base = Path(tokenizer.name_or_path)
+    with TemporaryDirectory() as folder:
+        copy_tokenizer(base, Path(folder))
+        shutil.copyfile(base / "config.json", Path(folder) / "config.json")  # may name the tokenizer's class
+        again = from_pretrained(AutoTokenizer, folder)
+    if (again.get_vocab(), again.chat_template) != (tokenizer.get_vocab(), tokenizer.chat_template):
+        raise ConfigError(
+            f"{base}: its tokenizer needs other files than {', '.join(TOKENIZER_FILES)}, so a checkpoint would not "
+            "encode as it does; save it with transformers' save_pretrained first"
+        )

@@ -1,8 +1,8 @@
 """Token parity: what the trainer learns is what inference will send and receive, checked on every row before training.
 
-Two ways to the same ids are compared. The trainer's come from `training.rows`, which renders prompt and reply together.
-Inference renders the prompt to text with the tokenizer's chat template and encodes that text, special tokens as
-such, which is what vLLM, SGLang and `transformers serve` do; it then reads tokens until one that ends the turn.
+Two ways to the same ids are compared. The trainer's come from `training.rows`. Inference renders the prompt to text
+with the tokenizer's chat template and encodes that text, special tokens as such, which is what vLLM, SGLang and
+`transformers serve` do; it then reads tokens until one that ends the turn.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from steprag.engines.tokens import NotEncoded, check_reply, prompt_text
 from steprag.errors import TrainingError
 from steprag.types import Message
-from training.rows import Row, TokenRow, tokenise
+from training.rows import Row, TokenRow, tokenised
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -22,11 +23,35 @@ SHOWN = 6
 """Tokens shown on either side of a difference."""
 
 
-def checked_tokens(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, max_length: int) -> list[TokenRow]:
-    """The rows of at most `max_length` tokens; the others are left out, never cut. All are checked (`check_parity`)."""
-    made = tokenise(rows, tokenizer)
-    check_parity(rows, made, tokenizer)
-    return [row for row in made if row.length <= max_length]
+def checked_tokens(
+    rows: Sequence[Row],
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    left_out: dict[str, list[int]] | None = None,
+) -> list[TokenRow]:
+    """The rows in tokens, checked (`check_parity`). What is too long or cannot be encoded is left out, never cut:
+    `left_out` gets its row numbers, from 1, by the reason.
+    """
+    kept: list[Row] = []
+    made: list[TokenRow] = []
+    reasons = {} if left_out is None else left_out
+    for number, row in enumerate(rows, 1):
+        try:
+            tokens = tokenised(row, tokenizer)
+            if tokens.length > max_length:
+                raise NotEncoded(too_long(max_length))
+        except NotEncoded as error:
+            reasons.setdefault(str(error), []).append(number)
+        else:
+            kept.append(row)
+            made.append(tokens)
+    check_parity(kept, made, tokenizer)
+    return made
+
+
+def too_long(max_length: int) -> str:
+    """The reason of a row that has more tokens."""
+    return f"has more than {max_length} tokens; raise max_length to learn it too"
 
 
 def check_parity(rows: Sequence[Row], tokens: Sequence[TokenRow], tokenizer: PreTrainedTokenizerBase) -> None:
@@ -34,57 +59,26 @@ def check_parity(rows: Sequence[Row], tokens: Sequence[TokenRow], tokenizer: Pre
     for start in range(0, len(rows), BATCH):
         sent = sent_tokens([row.prompt for row in rows[start : start + BATCH]], tokenizer)
         for number, ids in enumerate(sent, start):
-            check_prompt(f"row {number + 1}", tokens[number].prompt, ids, tokenizer)
-            for reply, made in zip(rows[number].completions, tokens[number].completions, strict=True):
-                _check_completion(number, reply["content"], made, tokenizer)
+            row, made = rows[number], tokens[number]
+            check_prompt(f"row {number + 1}", made.prompt, ids, tokenizer)
+            for reply, completion in zip(row.completions, made.completions, strict=True):
+                try:
+                    check_reply(row.prompt, reply, completion, tokenizer)
+                except NotEncoded as error:
+                    raise TrainingError(f"row {number + 1}: the completion {error}") from None
 
 
 def sent_tokens(prompts: Sequence[Sequence[Message]], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """The ids of prompts as inference makes them: rendered to text, and that text encoded.
-
-    Raises TrainingError where an assistant's message that is to be continued is not at the end of that text.
-    """
-    texts = [_sent_text(prompt, tokenizer) for prompt in prompts]
+    """The ids of prompts as inference makes them: rendered to text, and that text encoded. Raises NotEncoded."""
+    texts = [prompt_text(prompt, tokenizer) for prompt in prompts]
     encoded: Any = tokenizer(texts, add_special_tokens=False)["input_ids"]
     return encoded
-
-
-def _sent_text(prompt: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
-    chat: Any = list(prompt)
-    if prompt[-1]["role"] != "assistant":
-        return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
-    text = str(tokenizer.apply_chat_template(chat, tokenize=False, continue_final_message=True))
-    if not text.rstrip().endswith(prompt[-1]["content"].rstrip()):
-        raise TrainingError("the chat template changes an assistant's message that is continued; use another template")
-    return text
 
 
 def check_prompt(where: str, trained: list[int], sent: list[int], tokenizer: Any) -> None:
     """Raises TrainingError where the trainer's ids of a prompt are not those that inference sends."""
     if trained != sent:
         raise TrainingError(_difference(where, trained, sent, tokenizer))
-
-
-def _check_completion(number: int, text: str, ids: list[int], tokenizer: Any) -> None:
-    """Inference stops at the first token that ends the turn, and takes what came before it, decoded, as the step."""
-    where = f"row {number + 1}: the completion "
-    if ids[-1] != tokenizer.eos_token_id:
-        last = tokenizer.convert_ids_to_tokens(ids[-1])
-        raise TrainingError(f"{where}ends with {last!r}, and inference ends a turn with {tokenizer.eos_token!r}")
-    if tokenizer.eos_token_id in ids[:-1]:
-        raise TrainingError(f"{where}holds {tokenizer.eos_token!r} within its text, where inference would stop")
-    decoded = tokenizer.decode(ids[:-1], clean_up_tokenization_spaces=False)
-    if decoded != text and decoded != _read_back(text, tokenizer):
-        at = _first_difference(decoded, text)
-        found, wanted = decoded[at : at + 30], text[at : at + 30]
-        raise TrainingError(
-            f"{where}is not what was sampled: from character {at + 1} the template makes {found!r} of {wanted!r}"
-        )
-
-
-def _read_back(text: str, tokenizer: Any) -> str:
-    """The text after a way there and back, for tokenizers that do not keep every space."""
-    return tokenizer.decode(tokenizer.encode(text, add_special_tokens=False), clean_up_tokenization_spaces=False)
 
 
 def _first_difference(one: Sequence[Any], other: Sequence[Any]) -> int:

@@ -2,7 +2,7 @@
 
 Tokens are made here and not by TRL, for three reasons: a row must be learnt up to and including the token that ends a
 turn and not beyond (TRL also trains the newline that templates put after it); a row that is too long is left out
-rather than losing its end; and a template that renders a prompt otherwise than inference sees it is an error.
+rather than losing its end; and a reply is learnt as it was sampled, whatever the template does to earlier turns.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from steprag.engines.tokens import prompt_tokens, reply_tokens
+from steprag.engines.tokens import check_reply, prompt_tokens, reply_tokens
 from steprag.errors import ConfigError, DataError
 from steprag.records.jsonl import from_dict, read_rows
 from steprag.records.training_rows import Pair, StepLabel, Trajectory
@@ -134,14 +134,13 @@ def _reply(messages: tuple[Message, ...], field: str, path: Path, line: int) -> 
     return messages[0]
 
 
-def tokenise(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> list[TokenRow]:
-    """Every row in tokens, in order."""
-    made: list[TokenRow] = []
-    for row in rows:
-        prompt = prompt_tokens(row.prompt, tokenizer)
-        completions = tuple(reply_tokens(row.prompt, reply, prompt, tokenizer) for reply in row.completions)
-        made.append(TokenRow(prompt, completions, row.question, row.smoothing, row.value))
-    return made
+def tokenised(row: Row, tokenizer: PreTrainedTokenizerBase) -> TokenRow:
+    """A row in tokens. Raises NotEncoded where its chat or its completions cannot be."""
+    prompt = prompt_tokens(row.prompt, tokenizer)
+    completions = tuple(reply_tokens(row.prompt, reply, tokenizer) for reply in row.completions)
+    for reply, ids in zip(row.completions, completions, strict=True):
+        check_reply(row.prompt, reply, ids, tokenizer)
+    return TokenRow(prompt, completions, row.question, row.smoothing, row.value)
 
 
 def order_for(config: TrainConfig, rows: list[TokenRow]) -> list[int]:

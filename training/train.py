@@ -33,7 +33,7 @@ from training.checks import check_smoothing, check_template
 from training.config import NEUTRAL, ONLINE, TrainConfig
 from training.job import Job, back_end
 from training.machine import check_devices, check_recipe, show_one_gpu
-from training.model import check_adapter
+from training.model import check_adapter, check_tokenizer
 from training.parity import checked_tokens
 from training.plan import check_room
 from training.play.world import World, open_world
@@ -136,6 +136,8 @@ def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
     recipe = config.model_dump(mode="json", exclude={*NEUTRAL, *other})
     if config.nodes == 1:  # as in runs that were begun before there was such a key
         del recipe["nodes"]
+    if not config.chat_template_kwargs:
+        del recipe["chat_template_kwargs"]
     return {
         **recipe,
         "model": inputs.files.name,
@@ -159,14 +161,17 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
         check_devices(config)
     quiet()
     torch.set_num_threads(threads)
-    tokenizer = load_tokenizer(inputs.files)
+    tokenizer = load_tokenizer(inputs.files, config.chat_template_kwargs)
+    check_tokenizer(tokenizer)
     job = Job(inputs.files, tokenizer, [], [], config, run, inputs.world)
     counts = {"questions": len(inputs.world.questions)} if inputs.world else {}
     if inputs.world is None:
-        rows = _fitting(inputs.rows, tokenizer, config)
+        left_out: dict[str, list[int]] = {}
+        rows = _fitting(inputs.rows, tokenizer, config, left_out)
         job = replace(job, rows=rows, held_out=checked_tokens(inputs.held_out, tokenizer, config.max_length))
-        left_out = len(inputs.rows) - len(rows)
-        counts = {"rows": len(rows), "rows_left_out": left_out, "tokens_an_epoch": sum(row.tokens for row in rows)}
+        counts = {"rows": len(rows), "rows_left_out": len(inputs.rows) - len(rows)}
+        counts |= {"left_out": {why: len(numbers) for why, numbers in left_out.items()}}
+        counts |= {"tokens_an_epoch": sum(row.tokens for row in rows)}
     adapter = inputs.files.adapter  # hashed now: it may be another run's checkpoint, and soon gone
     run.set(starting_adapter={"name": str(adapter), "sha256": adapter_hash(adapter)} if adapter else None)
     with memory_told():
@@ -178,16 +183,16 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
 
 
-def _fitting(rows: list[Row], tokenizer: PreTrainedTokenizerBase, config: TrainConfig) -> list[TokenRow]:
-    """The rows in tokens, without those that are too long, which is said."""
-    made = checked_tokens(rows, tokenizer, config.max_length)
+def _fitting(
+    rows: list[Row], tokenizer: PreTrainedTokenizerBase, config: TrainConfig, left_out: dict[str, list[int]]
+) -> list[TokenRow]:
+    """The rows in tokens, without those that are too long or cannot be encoded, which is said by reason."""
+    made = checked_tokens(rows, tokenizer, config.max_length, left_out)
+    told = [f"{len(numbers)}, first row {numbers[0]}: {reason}" for reason, numbers in left_out.items()]
     if not made:
-        raise ConfigError(f"no row has at most {config.max_length} tokens; raise max_length")
-    if left_out := len(rows) - len(made):
-        say(
-            f"train: {left_out} of {len(rows)} rows have more than {config.max_length} tokens and are left out, "
-            "not cut; raise max_length to learn them too"
-        )
+        raise ConfigError(f"none of {len(rows)} rows can be learnt ({told[0]})")
+    if told:
+        say(f"train: {len(rows) - len(made)} of {len(rows)} rows are left out, not cut ({'; '.join(told[:3])})")
     return made
 
 

@@ -4,8 +4,9 @@ its ten-field rows (arXiv 2505.14069) written, read and checked.
 A row's user turn is "Question: {question}", then in later states "\\nPrevious Thoughts: " with the steps joined by
 spaces, and for an evidence step ". Reference: <reference>" with the passages. These marks tell which prompt is shown.
 
-The file is read twice, as a stream: once for the prompts, once for the pairs. Every prompt is rendered anew from the
-profile, so that what a model is trained on is what `steprag infer --prompt.profile DIR/rag_proguide.yaml` shows it.
+The file is read twice: once for the prompts, before anything is written, once for the pairs. Every prompt is rendered
+anew from the profile, so that what a model is trained on is what `steprag infer --prompt.profile
+DIR/rag_proguide.yaml` shows it.
 """
 
 from __future__ import annotations
@@ -76,16 +77,20 @@ def main(argv: list[str]) -> int:
 def import_file(config: FolderConfig, path: Path, out: Path) -> None:
     """Writes the pairs folder, the profile, and `refused.jsonl` with every row that is no pair and why."""
     identity = {"file": file_hash(path), **config.identity}
+    words = _extracted(path)
     with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
-        profile = _extract(path, out / PROFILE)
+        with written_whole(out / PROFILE) as stream:
+            stream.write(words)
+        profile = load_profile(str(out / PROFILE))
         with made_folder("pairs import", run, config, ("pairs",), profile.grammar, profile.identity) as folder:
             refused, counts = folder.file("refused.jsonl"), folder.counts
             for number, row in read_rows(path):
                 counts["rows"] += 1
-                reason = problem(row)
+                reason = malformed(row) or problem(row)
                 if reason:
                     counts["refused"] += 1
-                    refused.write(dump_line({"row": number, "reason": reason, **row}) + "\n")
+                    what = row if isinstance(row, dict) else {"value": row}
+                    refused.write(dump_line({"row": number, "reason": reason, **what}) + "\n")
                 else:
                     question, pair = to_pair(row, profile)
                     shown = [message["content"] for message in pair.prompt]
@@ -102,15 +107,17 @@ def import_file(config: FolderConfig, path: Path, out: Path) -> None:
     )
 
 
-def _extract(path: Path, out: Path) -> PromptProfile:
-    """The profile of the file's prompts, written to `out`. Raises DataError where it has none."""
-    finder = ProfileFinder()
-    for _, row in read_rows(path):
-        if shown := parse_user(row["input"]):
+def _extracted(path: Path) -> str:
+    """The profile of the file's prompts, as YAML. Raises DataError where it has none, or no row has its ten fields."""
+    finder, wrong = ProfileFinder(), ""
+    for number, row in read_rows(path):
+        if reason := malformed(row):
+            wrong = wrong or f"row {number}: {reason}"
+        elif shown := parse_user(row["input"]):
             finder.add(row["instruction"], shown)
-    with written_whole(out) as stream:
-        stream.write(profile_text(finder.profile(path), path))
-    return load_profile(str(out))
+    if wrong and not finder.found:
+        raise DataError(path, wrong, remedy="is it a RAG_ProGuide file?")
+    return profile_text(finder.profile(path), path)
 
 
 def problem(row: dict[str, Any]) -> str | None:
@@ -179,25 +186,25 @@ def content(completion: str) -> str:
     return ""
 
 
-def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Number (from 1) and fields of every row of a JSON array. Raises DataError for what is no such file."""
+def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    """Number (from 1) and value of every row of a JSON array. Raises DataError for what is no such file."""
     rows = read_value(path, LONGEST * line_bytes())
     if not isinstance(rows, list):
         raise DataError(path, f"expected a JSON array, found {type(rows).__name__}")
-    for number, row in enumerate(rows, 1):
-        yield number, _checked(path, number, row)
+    yield from enumerate(rows, 1)
 
 
-def _checked(path: Path, number: int, row: object) -> dict[str, Any]:
+def malformed(row: object) -> str | None:
+    """Why a row is none of ten fields; None where it is one."""
     if not isinstance(row, dict):
-        raise DataError(path, f"row {number}: expected an object, found {type(row).__name__}")
+        return f"expected an object, found {type(row).__name__}"
     if missing := [name for name in FIELDS if name not in row]:
-        raise DataError(path, f"row {number}: no field {missing[0]!r}", remedy="is it a RAG_ProGuide file?")
+        return f"no field {missing[0]!r}"
     for name in FIELDS:
         wanted = int if name == "layer" else str
         if not isinstance(row[name], wanted) or isinstance(row[name], bool):
-            raise DataError(path, f"row {number}: {name} is no {'whole number' if wanted is int else 'text'}")
-    return row
+            return f"{name} is no {'whole number' if wanted is int else 'text'}, but {quoted(row[name])}"
+    return None
 
 
 @dataclass(frozen=True)
@@ -242,6 +249,11 @@ class ProfileFinder:
     def __init__(self) -> None:
         self.systems: dict[str, dict[str, int]] = {turn: {} for turn in _TURN}
         self._quoted = [0, 0]
+
+    @property
+    def found(self) -> bool:
+        """Whether any prompt was added."""
+        return any(self.systems.values())
 
     def add(self, system: str, shown: Shown) -> None:
         """Counts a row's system prompt for its turn, and how its titles are quoted."""

@@ -6,6 +6,7 @@ programs, GGUF files and models behind an endpoint have no such manifest and are
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,21 @@ def checked_profile(prompt: PromptConfig, policy: PolicyConfig) -> PromptProfile
     """
     if policy.remote:
         return load_profile(prompt.profile, prompt.examples)
-    return profile_for(prompt, resolve_model(policy.model, policy.adapter))
+    files = resolve_model(policy.model, policy.adapter)
+    if not prompt.unchecked:
+        _check_kwargs(files, getattr(policy, "chat_template_kwargs", {}))
+    return profile_for(prompt, files)
+
+
+def _check_kwargs(files: ModelFiles, asked: dict[str, Any]) -> None:
+    """Raises ConfigError where the chat template would be told something else than in training."""
+    folder, manifest = training_manifest(files)
+    trained = _section(_section(manifest, "config"), "chat_template_kwargs")
+    if manifest and trained != asked:
+        raise ConfigError(
+            f"{folder} was trained with chat_template_kwargs {json.dumps(trained)}, not {json.dumps(asked)}; give "
+            "--policy.chat_template_kwargs the same, or --prompt.unchecked true"
+        )
 
 
 def profile_for(prompt: PromptConfig, files: ModelFiles) -> PromptProfile:

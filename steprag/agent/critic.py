@@ -26,11 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CriticFiles:
-    """A critic's checkpoint. `odds`: it was trained on odds, so its value is their probability; `bf16`: in bfloat16."""
+    """A critic's checkpoint. `odds`: it was trained on odds, so its value is their probability; `bf16`: in bfloat16;
+    `kwargs`: what its chat template was told.
+    """
 
     files: ModelFiles
     odds: bool
     bf16: bool
+    kwargs: dict[str, Any]
 
     @property
     def hash(self) -> str:
@@ -48,7 +51,8 @@ def find_critic(path: str, profile: PromptProfile, *, unchecked: bool) -> Critic
         raise ConfigError(f"{path} is no critic; steprag train --stage critic makes one")
     check_use(folder, manifest, files, profile, unchecked=unchecked)
     recipe = manifest["config"]
-    return CriticFiles(files, recipe["critic"]["loss"] == "bce", recipe["bf16"] and recipe["finetuning"] == "lora")
+    bf16, kwargs = recipe["bf16"] and recipe["finetuning"] == "lora", recipe.get("chat_template_kwargs", {})
+    return CriticFiles(files, recipe["critic"]["loss"] == "bce", bf16, kwargs)
 
 
 def step_ids(prompt: list[int], reply: list[int]) -> list[int]:
@@ -73,7 +77,7 @@ class Critic:
         import torch
 
         self._odds, self._turn = checkpoint.odds, threading.Lock()
-        self._tokenizer = load_tokenizer(checkpoint.files)
+        self._tokenizer = load_tokenizer(checkpoint.files, checkpoint.kwargs)
         self._device: Any = torch.accelerator.current_accelerator(check_available=True) or "cpu"
         self._model = _loaded(checkpoint).to(self._device).eval()
         pad_with(self._tokenizer, self._model)
@@ -85,7 +89,7 @@ class Critic:
         replies = [Message(role="assistant", content=text) for text in texts]
         with self._turn, torch.no_grad():  # tokenizers are not for two threads at once
             prompt = prompt_tokens(messages, self._tokenizer)
-            rows = [step_ids(prompt, reply_tokens(messages, reply, prompt, self._tokenizer)) for reply in replies]
+            rows = [step_ids(prompt, reply_tokens(messages, reply, self._tokenizer)) for reply in replies]
             batch = self._tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self._device)
             scores = self._model(**batch).logits[:, 0].float()
         return (scores.sigmoid() if self._odds else scores).tolist()

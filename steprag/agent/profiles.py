@@ -45,6 +45,9 @@ class _ProfileFile(BaseModel):
     `continued`: steps and passages stand in the assistant's message, which the model writes on; the user's holds the
     question alone ({asked}: with a question mark).
 
+    `system_role`: "user" puts the system prompt at the head of the user's message, for chat templates that refuse a
+    system message (Gemma 1 and 2).
+
     `tools`: stands behind the system prompt where calls name tools, with {tools}, a line each.
 
     `turns` is for profiles with a system prompt an action: the prompt of a state without steps ("start"), and of others
@@ -55,6 +58,7 @@ class _ProfileFile(BaseModel):
 
     grammar: str
     system: str = ""
+    system_role: Literal["system", "user"] = "system"
     tools: str = ""
     question: str = "{question}"
     step: str = "{text}"
@@ -98,6 +102,13 @@ class PromptProfile:
 
         The user turn only ever grows at its end, but for passages and tail: root paths are shared prefixes.
         """
+        first, *others = messages = self._messages(state, allowed)
+        if first["role"] != "system" or self.words.system_role == "system":
+            return messages
+        joined = "\n\n".join(filter(None, (first["content"], others[0]["content"])))
+        return (Message(role="user", content=joined), *others[1:])
+
+    def _messages(self, state: State, allowed: tuple[str, ...]) -> tuple[Message, ...]:
         if self.words.turns:
             return self._turn(state, allowed)
         asked = self._inert(state.question)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,13 @@ from urllib.request import getproxies
 from steprag.errors import NO_ROOM, ConfigError, StepragError, quoted
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt", "vocab.txt")
+TOKENIZER_FILES = (
+    "tokenizer*.json", "tekken.json", "special_tokens_map.json", "added_tokens.json", "normalizer.json", "vocab.*",
+    "merges.txt", "bpe.codes", "dict.txt", "*.model", "*.model.v*", "*.spm", "*.tiktoken", "chat_template.*",
+    "additional_chat_templates/*.jinja",
+)  # fmt: skip
+"""What tokenizers of any make are read from, as patterns in a model's folder."""
+MODEL_FILES = ("*.json", "*.safetensors", *TOKENIZER_FILES)
 """What a language model's folder is read from: no code and no pickle."""
 
 
@@ -66,6 +73,14 @@ def check_complete(model: Any, source: object, unread: str | None = None) -> Non
     if lacking and len(made_up) < len(weights):  # all: this version of transformers marks none
         raise ConfigError(f"{source} lacks {len(lacking)} weights of its architecture ({lacking[0]}, …): it needs code"
                           " of its own, or is not whole; give another model or copy it again")  # fmt: skip
+
+
+def copy_tokenizer(base: Path, folder: Path) -> None:
+    """Copies the tokenizer's files as they are: what transformers 5 saves names a class that version 4 lacks."""
+    for path in (path for pattern in TOKENIZER_FILES for path in base.glob(pattern)):
+        target = folder / path.relative_to(base)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, target)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from steprag.engines.launch import ENGINE_KEY
-from steprag.engines.tokens import prompt_tokens
+from steprag.engines.tokens import frame_of, prompt_tokens
 from steprag.errors import ConfigError
 from steprag.types import Message
 
@@ -34,6 +34,7 @@ class GivenText(BaseModel):
     model: str
     messages: list[Message]
     text: str
+    chat_template_kwargs: dict[str, Any] = {}
 
 
 def logprobs_of(model: PreTrainedModel, prompt: list[int], text: list[int]) -> list[float]:
@@ -61,7 +62,7 @@ def with_scores(build: Callable[..., FastAPI]) -> Callable[..., FastAPI]:
             model, processor = model_manager.load_model_and_processor(name)
             tokenizer = getattr(processor, "tokenizer", processor)
             try:
-                prompt = prompt_tokens(asked.messages, tokenizer)
+                prompt = prompt_tokens(asked.messages, tokenizer, **asked.chat_template_kwargs)
             except ConfigError as error:
                 raise HTTPException(422, str(error)) from None
             text = tokenizer.encode(asked.text, add_special_tokens=False)
@@ -73,6 +74,30 @@ def with_scores(build: Callable[..., FastAPI]) -> Callable[..., FastAPI]:
         return app
 
     return built
+
+
+def ending_turns(load: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
+    """transformers' function that loads a model; the model it loads stops where training ends a turn, too."""
+
+    def loaded(*given: Any, **options: Any) -> tuple[Any, Any]:
+        model, processor = load(*given, **options)
+        stop_at_turns(model, getattr(processor, "tokenizer", processor))
+        return model, processor
+
+    return loaded
+
+
+def stop_at_turns(model: Any, tokenizer: Any) -> None:
+    """Adds the token that ends a turn by the chat template to those at which the model stops, if there is one."""
+    told = model.generation_config.eos_token_id
+    told = tuple(told) if isinstance(told, list) else () if told is None else (told,)
+    asked = (Message(role="user", content=""),)
+    try:
+        end = frame_of(asked, tokenizer, told).closing[-1]
+    except ConfigError:
+        return
+    if end not in told:
+        model.generation_config.eos_token_id = [end, *told]
 
 
 class KeyedApp:
@@ -93,8 +118,10 @@ def main() -> None:
     """The command line of transformers, its server with our route."""
     from transformers.cli import transformers
     from transformers.cli.serving import server
+    from transformers.cli.serving.model_manager import ModelManager
 
     server.build_server = with_scores(server.build_server)
+    ModelManager.load_model_and_processor = ending_turns(ModelManager.load_model_and_processor)
     transformers.main()
 
 

@@ -33,7 +33,14 @@ from steprag.engines.models import (
     sha256_of,
     weights_hash,
 )
-from steprag.engines.pretrained import MODEL_FILES, fetched, from_pretrained, loading
+from steprag.engines.pretrained import (
+    MODEL_FILES,
+    TOKENIZER_FILES,
+    copy_tokenizer,
+    fetched,
+    from_pretrained,
+    loading,
+)
 from steprag.engines.threads import fast_dtype, one_load
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_json
@@ -68,22 +75,28 @@ def base_weights(files: ModelFiles) -> str:
     return files.hub or str(hf_weights(EMBEDDED if files.embedded else str(files.hf or files.gguf)))
 
 
+def tokenizer_folder(files: ModelFiles) -> Path:
+    """The folder of the base's tokenizer and of the files that say where its replies end; fetched for a hub id."""
+    if files.hub:
+        return fetched(files.hub, (*TOKENIZER_FILES, "config.json", "generation_config.json"), "model")
+    return Path(base_weights(files))
+
+
 def transformers_folder(files: ModelFiles) -> str:
     """What `transformers serve` loads: the base, or a folder in the cache that joins base and adapter.
 
     An adapter folder alone has no `config.json`, which that server reads first; with one beside the adapter it wants
     the base's weights there too.
     """
-    base = base_weights(files)
     if files.adapter is None:
-        return base
-    if files.hub or files.adapter.suffix == ".gguf":
-        raise ConfigError(f"transformers needs a local base and a PEFT adapter; {files.label} is not that")
-    adapter = files.adapter
+        return base_weights(files)
+    if files.adapter.suffix == ".gguf":
+        raise ConfigError(f"transformers needs a PEFT adapter; {files.adapter} is a GGUF one")
+    base, adapter = _base_folder(files), files.adapter
     # Named by both paths: two runs may each hold a "checkpoint-100".
     key = hashlib.sha256(f"{base}\n{adapter}".encode()).hexdigest()[:16]
     target = cache_dir() / "joined" / f"{files.label}-{key}"
-    links = _links(Path(base), adapter)
+    links = _links(base, adapter)
     return str(_made_once(target, lambda folder: _join(links, folder), current=lambda folder: _joins(folder, links)))
 
 
@@ -96,8 +109,7 @@ def merged_folder(files: ModelFiles) -> str:
         return base_weights(files)
     if files.adapter.suffix == ".gguf":
         raise ConfigError(f"{files.adapter} cannot be merged here; give the PEFT folder that it was made from")
-    base = fetched(files.hub, MODEL_FILES, "model") if files.hub else Path(base_weights(files))
-    adapter, dtype = files.adapter, fast_dtype()
+    base, adapter, dtype = _base_folder(files), files.adapter, fast_dtype()
     # Named by what is in it: a later run may leave other weights in the same folder, and a hub id gets new commits.
     which = [dtype, weights_hash(files), hub_revision(files), adapter_hash(adapter)]
     parts = [*which, *_small_files(base), *_small_files(adapter)]
@@ -106,9 +118,14 @@ def merged_folder(files: ModelFiles) -> str:
     return str(_made_once(target, lambda folder: _merge(base, adapter, dtype, folder), current=Path.is_dir))
 
 
+def _base_folder(files: ModelFiles) -> Path:
+    """The base in a folder; fetched for a hub id, unless it is in the cache."""
+    return fetched(files.hub, MODEL_FILES, "model") if files.hub else Path(base_weights(files))
+
+
 def _small_files(folder: Path) -> list[str]:
     """Names and hashes of configuration, tokenizer and template in a model's or adapter's folder."""
-    found = {path for pattern in ("*config.json", "tokenizer*", "*.jinja") for path in folder.glob(pattern)}
+    found = {path for pattern in ("*config.json", *TOKENIZER_FILES) for path in folder.glob(pattern)}
     return [f"{path.name} {sha256_of(path)}" for path in sorted(found)]
 
 
@@ -117,19 +134,21 @@ def _merge(base: Path, adapter: Path, dtype: str, folder: Path) -> None:
     with one_load():
         import torch
         from peft import PeftModel
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM
 
         model = from_pretrained(AutoModelForCausalLM, str(base), dtype=torch.float32)
         with loading(adapter):
             merged: Any = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
         merged.to(getattr(torch, dtype)).save_pretrained(folder)
-        from_pretrained(AutoTokenizer, str(base)).save_pretrained(folder)
+        copy_tokenizer(base, folder)
 
 
 def _links(base: Path, adapter: Path) -> dict[str, Path]:
     """What a joined folder's names point to; links, not copies, for weights are large."""
     files = {
-        source.name: source.resolve() for source in base.iterdir() if source.is_file() and source.name != _MANIFEST
+        source.name: source.resolve()
+        for source in base.iterdir()
+        if source.name == "additional_chat_templates" or (source.is_file() and source.name != _MANIFEST)
     }
     return files | {name: adapter / name for name in ("adapter_config.json", "adapter_model.safetensors")}
 

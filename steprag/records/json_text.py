@@ -40,13 +40,14 @@ _STRICT, _LENIENT = json.JSONDecoder(parse_constant=_no_number, parse_float=_num
 
 
 def decoded(content: bytes | str, *, finite: bool = True) -> Any:
-    """The JSON value of a text, or of UTF-8. `finite` False takes NaN and Infinity, which metrics of ours may hold.
+    """The JSON value of a text, or of UTF-8, behind a byte order mark or without one. `finite` False takes NaN and
+    Infinity, which metrics of ours may hold.
 
     Raises NotJson for anything else: no UTF-8, no JSON, half a surrogate pair, nesting that Python cannot follow (about
     1,000 levels), a number of more than 4,300 digits or, with `finite`, one that is infinity to a float.
     """
     try:
-        text = content.decode() if isinstance(content, bytes) else content
+        text = (content.decode() if isinstance(content, bytes) else content).removeprefix("\ufeff")
         value = _value(text, _STRICT if finite else _LENIENT)
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()

@@ -49,7 +49,7 @@ def train(job: Job) -> Outcome:
     if job.config.merge and job.config.finetuning == "lora":
         whole = job.config.model_copy(update={"quantization": None})  # never the base in 4 bits
         policy = load_policy(replace(job.files, adapter=job.run.path), whole)
-        save_merged(policy, job.tokenizer, job.files, job.run.path)
+        save_merged(policy, job.tokenizer, job.run.path)
     shutil.rmtree(work / "tokens")
     return outcome
 
@@ -193,6 +193,7 @@ def _follow(process: subprocess.Popen[bytes], job: Job) -> None:
             step = int(row["current_steps"])
             bar = bar or Progress(job.config.stage, int(row["total_steps"]), "steps", done=step)
             if "loss" in row:
+                finite([row["loss"]], f"step {step}: the loss")
                 job.run.note(step=step, **{key: value for key, value in row.items() if key in _NUMBERS})
                 bar.move_to(step, notes=f"loss {row['loss']:.4f}")
         if ended:

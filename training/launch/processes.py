@@ -124,7 +124,8 @@ def main(argv: list[str]) -> None:
     playing = open_world(opened[0], opened[1], config) if opened else contextlib.nullcontext()
     seen = contextlib.redirect_stderr(sys.stdout) if rank == 0 else contextlib.nullcontext()
     with seen, playing as world, _run(Path(given["out"]), rank) as run:
-        outcome = back_end(config).train(Job(files, load_tokenizer(files), rows, held_out, config, run, world))
+        tokenizer = load_tokenizer(files, config.chat_template_kwargs)
+        outcome = back_end(config).train(Job(files, tokenizer, rows, held_out, config, run, world))
         if rank == 0:
             write_json(work / "outcome.json", {"outcome": asdict(outcome), "manifest": run.manifest})
     torch.distributed.destroy_process_group()

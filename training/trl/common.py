@@ -50,7 +50,6 @@ def common_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
         **trainer_arguments(config, checkpoints),
         "train_sampling_strategy": "sequential",
         "logging_first_step": True,
-        "logging_nan_inf_filter": False,
         "prediction_loss_only": True,
         "disable_tqdm": True,
         "gradient_checkpointing": config.gradient_checkpointing,
@@ -65,13 +64,20 @@ def common_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
 
 
 class Refreezing(Trainer):
-    """Keeps frozen LoRA blocks frozen: loading a checkpoint would make every adapter weight trainable again."""
+    """Keeps frozen LoRA blocks frozen: loading a checkpoint would make every adapter weight trainable again. And ends
+    training before a step whose gradient is no number, which a loss that is none makes it.
+    """
 
     layers: int | None = None
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         freeze_below(self.model, self.layers)  # pyright: ignore[reportArgumentType]
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        found: Any = super()._get_grad_norm(model, grad_norm)
+        finite([float(found)], f"step {self.state.global_step + 1}: the gradient")
+        return found
 
 
 REFERENCE = "ref"
@@ -154,7 +160,7 @@ def save(policy: Any, job: Job) -> None:
         return
     save_policy(policy, job.tokenizer, job.files, job.run.path)
     if job.config.merge:
-        save_merged(policy, job.tokenizer, job.files, job.run.path)
+        save_merged(policy, job.tokenizer, job.run.path)
 
 
 @contextmanager

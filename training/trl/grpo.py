@@ -22,6 +22,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import pad, use_adapter
 
+from steprag.engines.tokens import turn_stops
 from steprag.errors import ConfigError
 from training.config import TrainConfig
 from training.job import Job, Outcome
@@ -225,6 +226,7 @@ def build(policy: Any, stage: GrpoStage, job: Job) -> EpisodeGRPOTrainer:
         processing_class=job.tokenizer,
     )
     trainer.stage, trainer.layers = stage, config.lora.layers
+    trainer.eos_token_ids = sorted(turn_stops(job.tokenizer).union(trainer.eos_token_ids))
     for name, weight in policy.named_parameters():
         if f".{REFERENCE}." in name:
             weight.requires_grad_(False)

@@ -1,0 +1,167 @@
+"""Rows of published models' templates: prompts as inference sends them, replies as it produces them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steprag.agent.profiles import PROFILES, load_profile
+from steprag.engines.tokens import prompt_tokens, write_stops
+from steprag.engines.transformers_serve import stop_at_turns
+from steprag.errors import ConfigError
+from steprag.records.jsonl import read_json
+from steprag.runs.run import read_manifest
+from steprag.types import State
+from tests.models import TEMPLATE, make_tokenizer, make_weights
+from tests.template_gallery import GALLERY
+from tests.training_parts import pair_row, reply, step_row, train, write
+from training.parity import checked_tokens
+from training.rows import read_file
+
+pytest.importorskip("transformers")
+SAID = (
+    "I need the town. So the next query is <query> a </query>",
+    " So <answer> 1 </answer>\n",
+    "<think>Hm.</think>\n\nSo <answer> ünï → 2 </answer>",
+)
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_published_templates(name: str, tmp_path: Path) -> None:
+    """Prompt, the text's own ids, the end: what inference samples, whatever the template does to earlier turns."""
+    model = GALLERY[name]
+    tokenizer = model.tokenizer(tmp_path)
+    history = [*model.prompt(3), *reply(SAID[0]), {"role": "user", "content": "Go on."}]
+    made = [{**pair_row(n), "prompt": model.prompt(n), "chosen": reply(text)} for n, text in enumerate(SAID)]
+    rows = read_file(write(tmp_path / "rows.jsonl", [*made, {**pair_row(3), "prompt": history}]), "dpo")
+    left_out: dict[str, list[int]] = {}
+    tokens = checked_tokens(rows, tokenizer, 2000, left_out)
+    assert not left_out
+    opens, closes = (tokenizer.encode(text, add_special_tokens=False) for text in (model.opens, model.closes))
+    stops = {*tokenizer.convert_tokens_to_ids([*model.ends, model.eos]), closes[-1]}
+    for row, seen in zip(rows, tokens, strict=True):
+        chat: Any = list(row.prompt)
+        sent = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **model.kwargs)
+        assert seen.prompt == tokenizer.encode(sent, add_special_tokens=False)
+        for said, ids in zip(row.completions, seen.completions, strict=True):
+            assert ids == [*opens, *tokenizer.encode(said["content"], add_special_tokens=False), *closes]
+            assert tokenizer.decode(ids[len(opens) : len(ids) - len(closes)]) == said["content"]
+            assert [place for place, token in enumerate(ids) if token in stops] == [len(ids) - 1]
+
+
+@pytest.mark.parametrize("name", ["Qwen2.5 base", "Gemma 3", "GLM-4", "DeepSeek-R1"])
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_engines_and_checkpoints_stop_where_training_ends_a_turn(name: str, file: str, tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    model = GALLERY[name]
+    tokenizer, out = model.tokenizer(tmp_path), tmp_path / "out"
+    out.mkdir()
+    (tmp_path / "generation_config.json").rename(tmp_path / file)
+    end, told = tokenizer.convert_tokens_to_ids(model.closes), tokenizer.convert_tokens_to_ids(list(model.ends))
+    write_stops(tokenizer, out)
+    written = read_json(out / "generation_config.json")
+    assert written["eos_token_id"] == (told if end in told else [end, *told])
+    assert ("temperature" in written) == (file == "generation_config.json")
+    served = SimpleNamespace(
+        generation_config=SimpleNamespace(eos_token_id=told[0] if len(told) == 1 else told or None)
+    )
+    stop_at_turns(served, tokenizer)
+    assert end in served.generation_config.eos_token_id
+
+
+def test_a_profile_without_a_system_message_suits_templates_that_refuse_one(tmp_path: Path) -> None:
+    words = (PROFILES / "transcript.yaml").read_text(encoding="utf-8")
+    (tmp_path / "p.yaml").write_text(words + "system_role: user\n", encoding="utf-8")
+    with_system, without = load_profile("transcript"), load_profile(str(tmp_path / "p.yaml"))
+    tokenizer, state = GALLERY["Gemma 2"].tokenizer(tmp_path), State("Which town?")
+    refused, taken = (profile.render(state, ("query", "answer")) for profile in (with_system, without))
+    with pytest.raises(ConfigError, match="System role not supported; give a prompt profile with system_role: user"):
+        prompt_tokens(refused, tokenizer)
+    ((message),) = taken
+    assert message["content"] == "\n\n".join(part["content"] for part in refused)
+    assert message["content"].strip() in tokenizer.decode(prompt_tokens(taken, tokenizer))
+    assert with_system.hash != without.hash
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Qwen2.5 base", "Llama 3.2", "GLM-4", "gpt-oss"])
+def test_a_model_with_a_published_template_trains(
+    name: str, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One row of each file cannot be encoded: it is left out and said, and the run goes on."""
+    model, data, base = GALLERY[name], tmp_path / "pairs", tmp_path / "base"
+    shutil.copytree(pairs, data)
+    bad = reply(f"A step.{model.closes} And more.")
+    for file, row in (("sft", {**step_row(1), "completion": bad}), ("pairs", {**pair_row(1), "chosen": bad})):
+        with (data / f"{file}.train.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(row) + "\n")
+    tokenizer = model.tokenizer(base)
+    make_weights(base, len(tokenizer))
+    told = ["--chat_template_kwargs", json.dumps(model.kwargs), "--finetuning", "full", "--max_steps", "1"]
+    for stage, start in (("sft", base), ("dpo", tmp_path / "sft")):
+        out = tmp_path / stage
+        assert train(start, data, out, stage, *told) == 0
+        assert "1 of 17 rows are left out, not cut (1, first row 17: holds" in capsys.readouterr().err
+        manifest = read_manifest(out)
+        assert (manifest["rows"], sum(manifest["left_out"].values())) == (16, 1)
+        end = tokenizer.convert_tokens_to_ids(model.closes.partition(">")[0] + ">")
+        assert end in read_json(out / "generation_config.json")["eos_token_id"]
+
+
+def told_of(template: str, folder: Path, said: str = "A step.", **named: str) -> dict[str, list[int]]:
+    """The reasons why rows of a ChatML model with this template are left out; the second row is a good one."""
+    tokenizer = make_tokenizer(folder, [json.dumps(pair_row(n)) for n in range(20)], template, **named)
+    rows = read_file(write(folder / "rows.jsonl", [{**pair_row(1), "chosen": reply(said)}, pair_row(2)]), "dpo")
+    left_out: dict[str, list[int]] = {}
+    assert len(checked_tokens(rows, tokenizer, 1000, left_out)) == 2 - sum(map(len, left_out.values()))
+    return left_out
+
+
+@pytest.mark.parametrize(("template", "complaint"), [
+    (TEMPLATE.replace("<|im_end|>", ""), r"ends no turn with a token such as <\|im_end\|>: .*eos_token_id"),
+    (TEMPLATE.replace("m['content']", "m['content'] if m['role'] == 'user'"), "does not show what the assistant says"),
+])  # fmt: skip
+def test_a_template_without_ends_or_replies_is_refused(template: str, complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        told_of(template, tmp_path)
+
+
+@pytest.mark.parametrize(("template", "said", "reason"), [
+    (TEMPLATE, "A step.<|im_end|> and more", "holds <|im_end|> within its text, where inference would stop"),
+    ("{% if messages | length > 1 and 'number 1' in messages[1].content %}{{ raise_exception('no ones') }}{% endif %}"
+     + TEMPLATE, "A step.", "cannot be used: no ones"),
+    ("{% if '1' in messages[1].content %}{{ 1 + '1' }}{% endif %}" + TEMPLATE, "A step.", "unsupported operand"),
+])  # fmt: skip
+def test_a_row_that_cannot_be_encoded_is_left_out_and_counted(
+    template: str, said: str, reason: str, tmp_path: Path
+) -> None:
+    ((told, numbers),) = told_of(template, tmp_path, said).items()
+    assert reason in told
+    assert numbers == [1]
+
+
+@pytest.mark.parametrize(("vocabulary", "refused"), [("words", [2, 4]), ("lost", [1, 2, 3, 4])])
+def test_no_row_is_trained_as_unknown_tokens(vocabulary: str, refused: list[int], tmp_path: Path) -> None:
+    """Words that a vocabulary lacks become <unk>, or vanish where it was lost; blanks alone may differ."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {"<unk>": 0, "<end>": 1, "user": 2, "assistant": 3, "a": 4, "step": 5, "other": 6}
+    core = Tokenizer(models.WordLevel(words, unk_token="<unk>") if vocabulary == "words" else models.BPE(words, []))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    unknown = "<unk>" if vocabulary == "words" else None
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token=unknown, eos_token="<end>")
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }} {{ m.content }}<end>{% endfor %}"
+    common = {"prompt": [{"role": "user", "content": "a"}], "rejected": reply("other")}
+    said = ("a  step", "a stride", "step\n", "a <unk>")
+    made = [{**pair_row(n), **common, "chosen": reply(text)} for n, text in enumerate(said)]
+    left_out: dict[str, list[int]] = {}
+    checked_tokens(read_file(write(tmp_path / "rows.jsonl", made), "dpo"), tokenizer, 100, left_out)
+    ((reason, numbers),) = left_out.items()
+    assert "no tokens for some of its characters" in reason
+    assert numbers == refused
