@@ -234,7 +234,8 @@ CHOICES = ["granite", "basalt"]
     ({"answers": {"text": ["a", "b"], "answer_start": [0, 7]}}, ("a", "b")),  # SQuAD
     ({"answer": {"value": "a", "aliases": ["b"], "type": "Freebase"}}, ("a", "b")),  # TriviaQA
     ({"output": [{"answer": "a", "provenance": []}, {"meta": {}}]}, ("a",)),  # KILT
-    ({"possible_answers": ["a"]}, ("a",)), ({"reference_answer": "a"}, ("a",)),
+    ({"possible_answers": ["a"]}, ("a",)), ({"possible_answers": '["a", "b"]'}, ("a", "b")),  # PopQA
+    ({"reference_answer": "a"}, ("a",)),
     ({"golden_answers": [], "answer": "a"}, ()),
     ({"golden_answers": [1], "choices": CHOICES}, ("basalt",)),  # FlashRAG, MMLU
     ({"golden_answers": [0, "B"], "metadata": {"choices": CHOICES}}, ("granite", "basalt")),

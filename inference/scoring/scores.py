@@ -25,7 +25,7 @@ has F1 1 where it is the golden answer itself; golden numbers are places of choi
 
 ERRORS = {
     "right": "exact match",
-    "more words": "a golden answer stands in the answer, among other words",
+    "more words": "a golden answer stands in the answer as whole words, among others",
     "near": "half right: F1 of 0.5 or more, or some of several parts",
     "misread": "wrong, though the searches found every marked passage",
     "not found": "wrong, and a marked passage was not found",

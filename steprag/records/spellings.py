@@ -6,11 +6,13 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
 from steprag.errors import DataError, quoted, shortened
+from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import from_dict
 from steprag.types import Passage, Question
 
@@ -141,7 +143,10 @@ def _taken(fields: dict[str, Any], names: Sequence[str]) -> Any:
 
 
 def _answers(value: Any, depth: int = 4) -> list[Any]:
-    """The answers in lists and objects of lists, in order; null is none."""
+    """The answers in lists and objects of lists, in order; null is none. PopQA writes its list as a text."""
+    if isinstance(value, str) and value.startswith('["'):
+        with suppress(NotJson):
+            value = decoded(value)
     if isinstance(value, dict) and depth:
         value = [value[name] for name in _WITHIN if name in value]
     if isinstance(value, list) and depth:
