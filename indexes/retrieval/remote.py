@@ -147,7 +147,8 @@ class RemoteRetriever:
             rows = list(found[:top_k])
         except (KeyError, TypeError, ValueError) as error:
             raise RetrieverError(f"{self._url}: a reply that is not Search-R1's: {error}") from None
-        kept, problem = [], ""
+        kept: list[Passage] = []
+        problem = ""
         for item in rows:
             try:
                 kept.append(self._passage(item))

@@ -188,8 +188,10 @@ def _lettered(given: Any) -> dict[str, str] | None:
 def _choice_pairs(given: dict[str, Any] | list[Any]) -> Iterator[tuple[Any, Any]]:
     if isinstance(given, dict):
         labels, texts = given.get("label"), given.get("text")
-        labelled = isinstance(labels, list) and isinstance(texts, list) and len(labels) == len(texts)
-        yield from zip(labels, texts, strict=True) if labelled else given.items()
+        if isinstance(labels, list) and isinstance(texts, list) and len(labels) == len(texts):
+            yield from zip(labels, texts, strict=True)
+        else:
+            yield from given.items()
         return
     for place, one in enumerate(given):
         labelled = isinstance(one, dict) and {"label", "text"} <= one.keys()
