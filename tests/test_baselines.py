@@ -17,7 +17,7 @@ from steprag.agent.rollout import episode_of, rollout
 from steprag.cli import main
 from steprag.records.jsonl import read_records, write_records
 from steprag.runs.run import read_manifest
-from steprag.types import Completion, Episode, Message, Prediction, Question, State, Step
+from steprag.types import Completion, Episode, Message, Passage, Prediction, Question, State, Step
 from tests.fakes import QUESTION, DictRetriever, Endpoint, Script, ScriptedPolicy, chat_reply, options, serve
 
 BASELINES = ("direct", "cot", "rag", "ircot", "search-r1")
@@ -51,6 +51,12 @@ def test_the_one_shot_rag_prompt_holds_what_the_question_found() -> None:
                  "Tirana: Tirana is the capital of Albania. It has 418,495 inhabitants.\n"
                  "Answer now."),
     ]  # fmt: skip
+
+
+def test_a_passage_without_a_title_is_its_text_alone() -> None:
+    found = (Passage("1", "", "Basalt is hard."), Passage("2", "Iron", "So is iron."))
+    prompt = load_profile("rag").render(State("Which?", (), found), ("answer",))[-1]["content"]
+    assert "Passages:\nBasalt is hard.\nIron: So is iron.\n" in prompt
 
 
 def test_the_ircot_prompt_keeps_every_passage_where_it_was_first_found() -> None:

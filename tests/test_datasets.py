@@ -215,10 +215,72 @@ def test_golden_letters_are_the_words_of_their_choice(
     assert (question.question, question.golden_answers, question.metadata["choices"]) == (shown, words, choices)
 
 
-@pytest.mark.parametrize("choices", ["A) one", {"A": 1}, {"text": ["one"], "label": ["A"]}, [["one"]], 7])
+@pytest.mark.parametrize("choices", ["A) one", {"A": None}, {"text": ["one"], "label": ["A", "B"]}, [["one"]], 7])
 def test_choices_of_another_shape_are_an_error_with_their_line(choices: object, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"q\.jsonl:1: question 'm': metadata\.choices cannot be read \(give a list"):
         chosen(tmp_path, choices, "one")
+
+
+CHOICES = ["granite", "basalt"]
+
+
+@pytest.mark.parametrize(("row", "golden"), [
+    ({"golden_answers": "a"}, ("a",)),
+    ({"golden_answers": [1, 2.0, 2.5, None, " "]}, ("1", "2", "2.5")),
+    ({"golden_answers": [True, "no"]}, ("yes", "true", "no")),
+    ({"answer": False}, ("no", "false")),  # StrategyQA
+    ({"answer": ["a", "b"]}, ("a", "b")),  # NQ-open
+    ({"answer": "a", "answer_aliases": ["b"]}, ("a", "b")),  # MuSiQue
+    ({"answers": {"text": ["a", "b"], "answer_start": [0, 7]}}, ("a", "b")),  # SQuAD
+    ({"answer": {"value": "a", "aliases": ["b"], "type": "Freebase"}}, ("a", "b")),  # TriviaQA
+    ({"output": [{"answer": "a", "provenance": []}, {"meta": {}}]}, ("a",)),  # KILT
+    ({"possible_answers": ["a"]}, ("a",)), ({"possible_answers": '["a", "b"]'}, ("a", "b")),  # PopQA
+    ({"reference_answer": "a"}, ("a",)),
+    ({"golden_answers": [], "answer": "a"}, ()),
+    ({"golden_answers": [1], "choices": CHOICES}, ("basalt",)),  # FlashRAG, MMLU
+    ({"golden_answers": [0, "B"], "metadata": {"choices": CHOICES}}, ("granite", "basalt")),
+    ({"answer": 1, "choices": [10, 20]}, ("20",)), ({"answer": 20, "choices": [10, 20]}, ("20",)),
+    ({"answer": "(b)", "options": CHOICES}, ("basalt",)),  # MMLU-Pro
+    ({"answerKey": "2", "choices": {"text": CHOICES, "label": ["1", "2"]}}, ("basalt",)),  # ARC
+    ({"answerKey": "B", "choices": [{"label": "A", "text": "granite"}, {"label": "B", "text": "basalt"}]}, ("basalt",)),
+])  # fmt: skip
+def test_golden_answers_in_every_spelling(row: dict[str, Any], golden: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text(json.dumps({"id": "q", "question": "Which?", **row}))
+    if not golden:
+        with pytest.raises(DataError, match=r"question 'q' has no golden answer .*keys found: 'id', 'question'"):
+            read_questions(tmp_path / "q.jsonl")
+        return
+    (question,) = read_questions(tmp_path / "q.jsonl")
+    assert question.golden_answers == golden
+    assert ("\n- " in question.question) == ("choices" in question.metadata)
+    write_records(tmp_path / "again.jsonl", [question])
+    assert read_questions(tmp_path / "again.jsonl") == [question]
+
+
+@pytest.mark.parametrize("content", [
+    '{"_id": 7, "query": "Q?", "answer": "a", "type": "bridge"}',
+    '[{"id": 7,\n"input": "Q?", "answer": "a",\n"type": "bridge"}]',
+    '{"7": {"problem": "Q?", "answer": "a", "type": "bridge"}}', "qid\tquestion\tanswer\ttype\n7\tQ?\ta\tbridge\n",
+])  # fmt: skip
+def test_a_foreign_file_gives_ids_texts_and_metadata(content: str, tmp_path: Path) -> None:
+    (tmp_path / "q.json").write_text(content)
+    assert read_questions(tmp_path / "q.json", "set") == [Question("set/7", "Q?", ("a",), {"type": "bridge"}, "set")]
+
+
+def test_golden_answers_that_no_choice_can_be_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"q\.jsonl:1: golden answer 7 is no choice and no place of one: there are 3, from 0"
+    ):
+        chosen(tmp_path, DRUGS, 7)  # pyright: ignore[reportArgumentType] - a number, as files have it
+
+
+def test_golden_answers_without_words_are_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"id": f"q{i}", "question": "Which?", "golden_answers": ["A", "!!!", "lek"]} for i in range(3)]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len(read_questions(tmp_path / "q.jsonl")) == 3
+    said = capsys.readouterr().err
+    assert "golden answers without words once normalised: 6, the first 'A' of question 'q0'" in said
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize("profile", ["transcript", "direct", "cot", "rag", "ircot", "search-r1"])

@@ -16,10 +16,10 @@ import pytest
 
 import steprag
 from steprag.errors import BudgetReached, ConfigError, DataError
-from steprag.records.inputs import passage_from_row, read_questions
+from steprag.records.inputs import read_questions
 from steprag.records.jsonl import LineJournal, lines_of, write_json, write_records, written_whole
 from steprag.runs.run import open_run, read_manifest
-from steprag.types import Passage, Question
+from steprag.types import Question
 
 GOOD = '{"id":"1","question":"Which?","golden_answers":["a"],"metadata":{"k":1},"source":"x"}\n'
 
@@ -31,11 +31,17 @@ GOOD = '{"id":"1","question":"Which?","golden_answers":["a"],"metadata":{"k":1},
     (GOOD + "[" * 100_000, ":2: lists or objects are nested too deep"),
     (GOOD + "[1e999]", ":2: 1e999 is more than a float holds"),
     (GOOD + "[1]\n", ":2: expected a JSON object, found list"),
-    (GOOD + '{"id":"2","question":"Q"}\n', ":2: Question: golden_answers: field required"),
+    (GOOD + '{"id":"2","question":"Q"}\n', "no golden answer (give at least one in"),
+    (GOOD + '{"id":"2","text":"Q"}\n', "needs \"question\" and \"golden_answers\"; keys found: 'id', 'text'"),
+    (GOOD + '{"id":null,"question":"Q","answer":"a"}\n', ":2: Question: id: input should be a text"),
+    (GOOD + '{"id":"2","question":7,"answer":"a"}\n', ":2: Question: question: input should be a text"),
+    (GOOD + '{"id":"2","question":"Q","golden_answers":[[[[[1]]]]]}\n', "a list of texts or numbers, found [1]"),
+    (GOOD + '{"id":"2","question":"Q","golden_answers":["a"],"metadata":"m"}\n', "metadata: input should be an object"),
+    ('[{"id":1},\n{"id":2', "one JSON object a line"),
+    ("id,question,answer\n1,Q,a\n", ":1: is a table with commas (CSV) (write it as JSON Lines, or with tabs)"),
     (GOOD + '{"id":"2","question":"Q","golden_answers":[]}\n', ":2: question '2' has no golden answer"),
     (GOOD + '{"id":"2","question":" ","golden_answers":["a"]}\n', ":2: the question is empty"),
     (GOOD + "\n" + GOOD, ":3: id '1' stands in line 1 already"),
-    (GOOD + '{"id":"2","question":"Q","golden_answers":"a"}\n', ":2: Question: golden_answers"),
 ], ids=lambda said: said[-40:])  # fmt: skip
 def test_bad_questions_are_named_with_their_line(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "questions.jsonl"
@@ -76,25 +82,6 @@ def test_questions_keep_unknown_fields_on_the_way_through(tmp_path: Path) -> Non
     assert questions == [Question("1", "Which?", ("a",), {"k": 1}, extra={"source": "x"})]
     write_records(tmp_path / "again.jsonl", questions)
     assert json.loads((tmp_path / "again.jsonl").read_text()) == json.loads(GOOD)
-
-
-@pytest.mark.parametrize("row", [
-    {"id": 7, "contents": '"A title"\nThe text.'},
-    {"id": "7", "title": "A title", "text": "The text."},
-    {"id": "7", "title": '"A title"', "text": "The text.", "more": 1},
-])  # fmt: skip
-def test_passages_in_every_spelling(row: dict[str, object], tmp_path: Path) -> None:
-    assert passage_from_row(row, tmp_path, 1) == Passage("7", "A title", "The text.")
-
-
-@pytest.mark.parametrize(("row", "message"), [
-    ({"contents": "x"}, 'needs an "id"'),
-    ({"id": "1"}, 'needs "contents"'),
-    ({"id": "1", "contents": '"title only"'}, "has no text"),
-])  # fmt: skip
-def test_bad_passages(row: dict[str, object], message: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=message):
-        passage_from_row(row, tmp_path, 1)
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:

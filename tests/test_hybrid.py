@@ -104,6 +104,8 @@ def test_a_title_counts_more_than_text(index: Path) -> None:
 def test_the_analyser() -> None:
     assert Analyser("english")("The Cafés are RUNNING in 1990s") == ["cafe", "run", "1990s"]
     assert Analyser("none")("The cafés") == ["the", "cafes"]
+    assert Analyser("english")("to be or not to be") == ["to", "be", "or", "not", "to", "be"]
+    assert Analyser("english").passage("It runs") == ["it", "run"]
     with pytest.raises(ConfigError, match="no stemmer for 'klingon'; known: .*english"):
         Analyser("klingon")
 
@@ -114,10 +116,31 @@ def test_marks_are_accents_in_some_scripts_and_letters_in_others() -> None:
     assert analyse("हिन्दी में, தமிழ் மொழி") == ["हिन्दी", "में", "தமிழ்", "மொழி"]
     assert Analyser("hindi")("लड़कियाँ") == Analyser("hindi")("लड़की")
     assert analyse("がか、東京") == ["が", "か", "東", "京"]
-    assert analyse("ภาษาไทย ก ๑๒") == ["ภา", "าษ", "ษา", "าไ", "ไท", "ทย", "ก", "๑๒"]
+    assert analyse("ภาษาไทย ก ๑๒") == ["ภา", "าษ", "ษา", "าไ", "ไท", "ทย", "ก", "12"]
     assert analyse("☕️ e=mc²") == ["e", "mc2"]
+    assert analyse("𠮷野家 ラーメン ㄅ") == ["𠮷", "野", "家", "ラ", "ー", "メ", "ン", "ㄅ"]
+    assert analyse("ශ්\u200dරී ලංකා, می\u200cخواهم") == ["ශ්රී", "ලංකා", "ميخواهم"]
     for capital in ("กรุงเทพ", "ວຽງຈັນ", "ភ្នំពេញ", "နေပြည်တော်"):  # in a sentence without spaces
         assert set(analyse(capital)) <= set(analyse(3 * capital))
+    assert {"နေ", "နေပြ"} <= set(analyse.passage("နေပြည်တော်")), "one syllable alone is found"
+    assert analyse("ភ្នំ\u200bពេញ") == analyse("ភ្នំពេញ")
+
+
+@pytest.mark.parametrize(("written", "asked"), [
+    ("Łódź", "lodz"), ("smørrebrød", "smorrebrod"), ("Đà Nẵng", "da nang"), ("Æsir", "aesir"), ("œuvre", "oeuvre"),
+    ("Straße", "strasse"), ("Diyarbakır İstanbul", "diyarbakir istanbul"), ("Þórður", "thordur"), ("ħal", "hal"),
+    ("Əliyev", "aliyev"), ("Hawaiʻi", "hawaii"), ("New_York_City", "new york city"), ("soft\u00adhyphen", "softhyphen"),
+    ("کتاب", "كتاب"), ("٢٠٢٠ २०२०", "2020 2020"), ("Ｆｕｌｌ ﬁne", "full fine"),
+])  # fmt: skip
+def test_letters_that_do_not_decompose_are_found_by_plain_ones(written: str, asked: str) -> None:
+    analyse = Analyser("none")
+    assert analyse(written) == analyse.passage(written) == analyse(asked)
+
+
+def test_a_query_of_stop_words_finds_them(tmp_path: Path) -> None:
+    hamlet = Passage("hamlet", "Hamlet", "To be, or not to be, that is the question.")
+    index = words_index(tmp_path, [hamlet, Passage("sea", "Sea", "Water, salt, fish.")])
+    assert [ids(index, query) for query in ("to be or not to be", "it is the sea", "It")] == [["hamlet"], ["sea"], []]
 
 
 def test_bm25_of_an_earlier_version_is_searched_as_it_was_built(tmp_path: Path) -> None:
@@ -138,7 +161,7 @@ def test_bm25_of_an_earlier_version_is_searched_as_it_was_built(tmp_path: Path) 
     with pytest.raises(ConfigError, match="has other settings"):
         add_bm25(index, manifest, Bm25Config(k1=0.9))
     shutil.rmtree(index / "bm25")
-    assert write_add_on(index, manifest, "bm25", {**Bm25Config().model_dump(), "analyser": 3}, write)
+    assert write_add_on(index, manifest, "bm25", {**Bm25Config().model_dump(), "analyser": 4}, write)
     with pytest.raises(DataError, match="its settings are not those of BM25 here.*delete .* and add it again"):
         open_retriever(index)
 

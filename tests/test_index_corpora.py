@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import json
+import lzma
+import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,11 +18,14 @@ import indexes.commands.build
 import indexes.corpora.read_corpus
 from indexes.commands.build import IndexConfig, build_index
 from indexes.corpora.read_corpus import take_in
-from indexes.corpora.readers import open_source
+from indexes.corpora.readers import count_rows, open_source
+from indexes.corpora.templates import FRAME
+from indexes.corpora.wikipedia import plain_text
 from indexes.rows.passage_store import PassageStore
 from steprag.config.load import load_config
 from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, DataError
+from steprag.records.spellings import passage_from_row
 from steprag.types import Passage
 from tests.indexing import PASSAGES, write_corpus
 
@@ -31,9 +38,9 @@ GOOD = '{"id": "a", "contents": "Title\\nText."}'
         ("", "holds no passages"),
         ("\n\n", "holds no passages"),
         (f"{GOOD}\n{{nonsense\n", ":2: not JSON"),
-        (f"{GOOD}\n\n[1]\n", ':3: a passage needs an "id"'),
-        (f'{GOOD}\n{{"id": "b"}}\n', ':2: a passage needs "contents"'),
-        (f'{GOOD}\n{{"id": "b", "contents": "title alone"}}\n', ":2: passage 'b' has no text"),
+        (f"{GOOD}\n\n[1]\n", ':3: a passage needs an "id"; keys found: none, it is [1]'),
+        (f'{GOOD}\n{{"id": "b", "url": ""}}\n', """needs "contents", or "title" and "text"; keys found: 'id', 'url'"""),
+        (f'{GOOD}\n{{"id": "b", "contents": "A title\\n"}}\n', ":2: passage 'b' has no text"),
         (f"{GOOD}\n{GOOD}\n", ":2: id 'a' stands in line 1 already"),
         ('{"id": "a", "title": "caf\xe9", "text": "x"}\n', ":1: not UTF-8"),
         ('{"id": "a", "title": "", "text": "\\ud800"}\n', ":1: half a surrogate pair"),
@@ -91,6 +98,99 @@ def test_compressed_corpora_are_read_and_torn_ones_refused(tmp_path: Path) -> No
         taken(tmp_path / "c.jsonl.zst", tmp_path / "store")
 
 
+@pytest.mark.parametrize(("row", "expected"), [
+    ({"id": 7, "contents": '"A title"\nThe text.'}, ("7", "A title", "The text.")),  # FlashRAG
+    ({"id": "7", "title": '"A title"', "text": "The text.", "more": 1}, ("7", "A title", "The text.")),
+    ({"id": "7", "contents": "One line."}, ("7", "", "One line.")),
+    ({"id": "7", "contents": '"Yes" is "no".'}, ("7", "", '"Yes" is "no".')),
+    ({"id": "7", "contents": "A title\nThe text."}, ("7", "A title", "The text.")),  # Pyserini
+    ({"id": "7", "title": "A title", "contents": '"A title"\nThe text.'}, ("7", "A title", "The text.")),
+    ({"id": "7", "title": "A title", "contents": "The\ntext."}, ("7", "A title", "The\ntext.")),
+    ({"id": None, "_id": 7.0, "title": None, "text": "The text."}, ("7", "", "The text.")),  # BEIR
+    ({"_id": "7", "wikipedia_title": "Iron", "text": ["Iron\n", "Hard.", "Section::::Uses.", "BULLET::::- Nuts."]},
+     ("7", "Iron", "Hard.\nUses.\nNuts.")),  # KILT
+    ({"id": 7, "title": "A", "text": [["The", "text."], ["More."]]}, ("7", "A", "The\ntext.\nMore.")),  # HotpotQA
+    ({"pid": "7", "docid": "d", "passage": "The text."}, ("7", "", "The text.")),  # MS MARCO v2
+    ({"docid": "7", "title": 1984, "segment": "The text."}, ("7", "1984", "The text.")),
+    ({"psg_id": "7", "title": "A", "text": "The text."}, ("7", "A", "The text.")),
+    ({"id": 7, "page_content": "The text."}, ("7", "", "The text.")),
+    ({"id": None, "text": "x"}, 'needs an "id"; keys found: \'id\', \'text\''),
+    ({"id": True, "text": "x"}, 'needs an "id"'),
+    ({"id": " ", "text": "x"}, 'needs an "id"'),
+    ({"contents": "x"}, 'needs an "id"'),
+    ({"id": "1", "text": ["x", 7]}, 'needs "contents", or'),
+    ({"id": "1", "contents": '"title only"'}, "has no text"),
+])  # fmt: skip
+def test_passages_in_every_spelling(row: dict[str, object], expected: tuple[str, str, str] | str) -> None:
+    if isinstance(expected, str):
+        with pytest.raises(DataError, match=expected):
+            passage_from_row(row, "file", 1)
+    else:
+        assert passage_from_row(row, "file", 1) == Passage(*expected)
+
+
+ROWS = [{"id": name, "title": title, "text": text} for name, title, text in PASSAGES]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
+BY_ID = {row["id"]: {"title": row["title"], "text": row["text"]} for row in ROWS}
+DPR = [[one["id"], *(f'"{one[key].replace(chr(34), 2 * chr(34))}"' for key in ("text", "title"))] for one in ROWS]
+
+
+def tabbed(rows: list[list[str]]) -> str:
+    return "".join("\t".join(cells) + "\n" for cells in rows)
+
+
+def zipped(files: dict[str, str]) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(("name", "content"), [
+    ("array.json", json.dumps(ROWS)),
+    ("array.json", "\ufeff" + json.dumps(ROWS, indent=2)),
+    ("one.json", json.dumps({"version": 1, "data": ROWS})),
+    ("map.json", json.dumps(BY_ID)),
+    ("map.json.xz", lzma.compress(json.dumps(BY_ID, indent=1).encode())),
+    ("dpr.tsv", tabbed([["id", "text", "title"], *DPR])),
+    ("bare.tsv.gz", gzip.compress(tabbed([[one["id"], one["text"], one["title"]] for one in ROWS]).encode())),
+    ("c.jsonl.bz2", bz2.compress(LINES.encode())),
+    ("c.jsonl.xz", lzma.compress(LINES.encode())),
+    ("c.zip", zipped({"folder/": "", "folder/c.jsonl": LINES, "__MACOSX/c.jsonl": "x"})),
+])  # fmt: skip
+def test_every_form_of_a_corpus_gives_the_same_passages(name: str, content: str | bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert taken(tmp_path / name, tmp_path / "store") == taken(write_corpus(tmp_path / "p.jsonl"), tmp_path / "store")
+    assert count_rows(open_source(str(tmp_path / name))) == (len(PASSAGES), True)
+
+
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("c.csv", b"id,text,title\n1,a,b\n", r":1: is a table with commas \(CSV\) \(write it as JSON Lines, or with tabs"),
+    ("docs.tsv", b"D1\thttp://x\tA\tThe text.\n", ":1: is a table of 4 columns without names .the first line names"),
+    ("c.tsv", b"id\ttext\n1\ta\tb\n", "keys found: none, it is .'1', 'a', 'b'."),
+    ("c.zip", zipped({"corpus.jsonl": LINES, "queries.jsonl": LINES}), "a zip archive of 2 files .'corpus.jsonl', "),
+    ("c.zip", zipped({"c.jsonl": LINES})[:-9], "not a whole zip file"),
+    ("c.jsonl.bz2", bz2.compress(LINES.encode())[:-9], "not a whole bzip2 file"),
+    ("c.jsonl.xz", lzma.compress(LINES.encode())[:-9], "not a whole xz file"),
+    ("c.jsonl", gzip.compress(LINES.encode()), r"is gzip by its first bytes \(name it .gz\)"),
+    ("c.jsonl", b"PAR1 and more", r"is Parquet by its first bytes \(name it .parquet\)"),
+    ("c.html", b"<!DOCTYPE html>", "is XML or HTML by its first bytes"),
+    ("c.tar.gz", gzip.compress(b"c.jsonl".ljust(257, b"\0") + b"ustar\0"), "is a tar archive .unpack it"),
+    ("array.json", b'[{"id": 1},\n{"id": 2,}]', ":2: not JSON.*give one JSON object a line"),
+])  # fmt: skip
+def test_a_form_that_is_not_read_is_named(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        taken(tmp_path / name, tmp_path / "store")
+
+
+def test_beirs_questions_are_no_passages_of_their_folder(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "corpus.jsonl")
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "Which?"}\n')
+    assert len(taken(tmp_path, tmp_path / "store")) == len(PASSAGES)
+
+
 def test_parquet_and_folders_give_the_same_passages(tmp_path: Path) -> None:
     import pyarrow
     from pyarrow import parquet
@@ -111,7 +211,7 @@ def test_parquet_and_folders_give_the_same_passages(tmp_path: Path) -> None:
 
 def test_what_is_no_passage_is_left_out_counted_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = [json.dumps({"id": str(n), "contents": f"Title {n}\nText {n}."}) for n in range(60)]
-    bad = ["{", '{"id": "x"}', '{"id": "y", "contents": "title alone"}', good[7], good[7]]
+    bad = ["{", '{"id": "x"}', '{"id": "y", "contents": "\\"title alone\\""}', good[7], good[7]]
     lines = good[:20] + bad[:3] + good[20:] + bad[3:]
     corpus = tmp_path / "c.jsonl"
     corpus.write_bytes("\n".join(lines).encode() + b"\n\xff\n")
@@ -180,7 +280,7 @@ A list. [[Category:Metals]]</text></revision></page>
 """
 
 
-def test_a_wikipedia_dump_becomes_passages_of_100_words(tmp_path: Path) -> None:
+def test_a_wikipedia_dump_becomes_passages_of_100_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dump = tmp_path / "w-pages-articles.xml.bz2"
     packed = bz2.compress((DUMP % " ".join(f"w{n}" for n in range(200))).encode())
     dump.write_bytes(packed)
@@ -189,6 +289,35 @@ def test_a_wikipedia_dump_becomes_passages_of_100_words(tmp_path: Path) -> None:
     assert first.text.startswith("Iron is a hard metal. w0 w1")
     assert [len(passage.text.split()) for passage in (first, *middle, last)] == [100, 100, 6]
     assert last.text.endswith("w199 Bridges.")
+    assert "index: templates left out: 0, and 1 of the page's frame (infoboxes" in capsys.readouterr().err
     dump.write_bytes(packed[:-20])
     with pytest.raises(DataError, match="not a whole Wikipedia dump"):
         taken(dump, tmp_path / "store")
+
+
+@pytest.mark.parametrize(("markup", "shown"), [
+    ("{{convert|1300|km2|sqmi|abbr=on}}", "1300 km2"), ("{{cvt|5|to|10|km}}", "5 to 10 km"),
+    ("{{Convert|6|ft|2|in|m}}", "6 ft 2 in"), ("{{formatnum:2450}}", "2450"), ("{{US$|12 million}}", "US$12 million"),
+    ("{{€|5}}", "€5"), ("{{circa|1911}}", "c. 1911"), ("{{nowrap|12,345 [[person|people]]}}", "12,345 people"),
+    ("{{nihongo|Ondal|온달|Ondal}}", "Ondal (온달, Ondal)"), ("{{lang|fr|{{small|Bon}} jour}}", "Bon jour"),
+    ("{{lang-de|Hallo}}", "Hallo"), ("{{transl|ar|DIN|kitab}}", "kitab"), ("a{{IPA|/x/}}b", "ab"),
+    ("{{Birth date and age|df=y|1950|3|12}}", "12 March 1950"), ("{{death_date|May 1900}}", "May 1900"),
+    ("{{film date|2010|05}}", "May 2010"), ("{{age|1950|6|1|2000|5|6}}", "49"), ("{{abbr|km|kilometre}}", "km"),
+    ("{{as of|2020|5|lc=y}}", "as of May 2020"), ("1900{{snd}}1910", "1900 – 1910"), ("{{frac|3|1|2}}", "3 1/2"),
+    ("{{USS|Enterprise|CV-6}}", "USS Enterprise (CV-6)"), ("{{height|ft=6|in=2}}", "6 ft 2 in"),
+    ("{{val|1.5|e=6|u=km}}", "1.5×10^6 km"), ("{{sortname|Ada|Lovelace}}", "Ada Lovelace"), ("{{hlist|a|b}}", "a, b"),
+    ("{{ordinal|12}}", "12th"), ("''{{nowrap|1=a = b}}'' [[x|{{small|y}}]]", "a = b y"),
+])  # fmt: skip
+def test_inline_templates_are_what_readers_see(markup: str, shown: str) -> None:
+    dropped = Counter[str]()
+    assert plain_text(markup, dropped) == shown
+    assert set(dropped) <= {FRAME}
+
+
+def test_templates_that_show_nothing_are_counted_by_name() -> None:
+    dropped = Counter[str]()
+    assert (
+        plain_text("{{Infobox|a={{flagicon|X}}}} a {{percentage|3|4}} {{age|1950|1|1}} {{#if:x|y}}", dropped).strip()
+        == "a"
+    )
+    assert dropped == {FRAME: 2, "percentage": 1, "age": 1, "#if": 1}

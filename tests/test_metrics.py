@@ -51,6 +51,7 @@ ALL_AGREE = [
     ("", ("",), 1, 0, 0, 0),
     ("A", ("the",), 1, 0, 0, 0),
     (" \t\n", ("...",), 1, 0, 0, 0),
+    ("A", ("!!!",), 1, 0, 0, 0),
     ("", ("lek", "the"), 1, 0, 0, 0),
     # unicode: lower case and white space are Unicode's; nothing is decomposed, composed, folded or transliterated
     ("côte d'ivoire", ("Côte d'Ivoire",), 1, 1, 1, 1),
@@ -138,6 +139,17 @@ def test_2wiki_takes_the_best_precision_and_the_best_recall(
 ) -> None:
     each = [overlap(prediction, (answer,)) for answer in golden]
     assert (max(one.precision for one in each), max(one.recall for one in each)) == pytest.approx(wikis, abs=1e-12)
+
+
+@pytest.mark.parametrize(("prediction", "golden", "score", "cover"), [
+    ("A", ("A",), 1, 1), (" a ", ("A",), 1, 1), ("!!!", ("lek", "!!!"), 1, 1), ("The", ("A",), 0, 0),
+    ("an answer", ("A",), 0, 0), ("", ("",), 0, 0), ("I know", ("no",), 0, 1),
+])  # fmt: skip
+def test_an_answer_without_words_is_right_only_as_itself(
+    prediction: str, golden: tuple[str, ...], score: float, cover: float
+) -> None:
+    """Ours alone: HotpotQA's script gives F1 0 to all of them, MuSiQue's 1, and FlashRAG's cover is always 1."""
+    assert (f1(prediction, golden), cover_match(prediction, golden)) == (score, cover)
 
 
 @pytest.mark.parametrize("golden", [("lek",), ("yes",), ("",), ("the", "noanswer"), ()])

@@ -83,6 +83,7 @@ def played(said: str | None, *, finish: str = "answer", found: str = "7", refuse
 @pytest.mark.parametrize(("prediction", "error"), [
     (played("the albanian lek"), "right"),
     (played("Albanian lek, of course"), "more words"),
+    (played("pseudoalbanian leks"), "misread"),  # its letters stand there, its words do not
     (played("a lek"), "near"),
     (played("sol"), "misread"),
     (played("sol", found="8"), "not found"),

@@ -367,6 +367,26 @@ def test_a_search_r1_server_is_asked_as_its_clients_do(monkeypatch: pytest.Monke
     assert request == {"queries": ["what is Lima"], "topk": 4, "return_scores": True}
 
 
+@pytest.mark.parametrize(("rows", "expected"), [
+    ([{"document": {"contents": '"Lima"\ntext'}}], [("Lima", "text", None)]),  # its online servers
+    ([{"document": 'Lima\ntext', "score": 0.5}, {"document": "text", "score": None}],  # its reranker
+     [("Lima", "text", 0.5), ("", "text", None)]),
+    ([{"id": 7, "contents": "Lima\ntext"}, "text"], [("Lima", "text", None), ("", "text", None)]),  # without scores
+    ([{"document": {"id": "1", "contents": ""}}, {"document": 7}, None, {"document": {"_id": 7, "text": "text"}}],
+     [("", "text", None)]),  # what is no passage is left out
+])  # fmt: skip
+def test_replies_of_other_servers_are_read_row_by_row(
+    rows: list[object], expected: list[tuple[str, str, float | None]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with foreign(lambda _: (200, {"result": [rows]})) as endpoint:
+        source = open_retriever(endpoint.url, quick())
+        passages, again = (asyncio.run(source.search("Lima", 4)) for _ in range(2))
+    assert [(one.title, one.text, one.score) for one in passages] == expected
+    assert passages == again
+    assert len({one.id for one in passages}) == len(passages)
+    assert capsys.readouterr().err.count("rows of a reply are left out") == (len(rows) > len(expected)), "said once"
+
+
 def test_a_server_that_fails_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("indexes.retrieval.remote.FIRST_WAIT", 0.01)
     replies = iter([(503, {"detail": "loading"}), (429, {"detail": "full"}), (200, found("Lima"))])
@@ -389,7 +409,7 @@ def test_a_server_that_fails_for_a_while(monkeypatch: pytest.MonkeyPatch) -> Non
         ((422, {"detail": "too many"}), RetrieverError, "422 too many"),
         ((200, {"results": []}), RetrieverError, "not Search-R1's"),
         ((200, {"result": [[{"document": {"id": "7"}, "score": 1.0}]]}), RetrieverError, "not Search-R1's"),
-        ((200, {"result": [[{"document": "text", "score": 1.0}]]}), RetrieverError, "not Search-R1's"),
+        ((200, {"result": [[{"document": 7, "score": 1.0}]]}), RetrieverError, "not Search-R1's.*needs an"),
         (
             (200, {"result": [[{"document": {"id": "7", "contents": "A\n\ud83d"}, "score": 1.0}]]}),
             RetrieverError,

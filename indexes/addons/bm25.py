@@ -31,12 +31,21 @@ from steprag.types import Passage
 FOLDER = "bm25"
 FORMER = "lexical"
 """Token weights of BGE-M3, which earlier versions could rank by in BM25's place."""
-ANALYSER = 2
-"""Version of how text becomes terms. It is in the settings by the key VERSION; those that lack it are of version 1."""
+ANALYSER = 3
+"""Version of how text becomes terms. It is in the settings by the key VERSION; those that lack it are of version 1.
+
+1: marks are dropped in every script. 2: each script has its own rule. 3: letters that do not decompose are folded,
+underscores divide words, and passages hold stop words and single syllables.
+"""
 VERSION = "analyser"
 _WIDE = "぀-ヿ㐀-䶿一-鿿豈-﫿가-힯"
 _FIRST = re.compile(rf"[{_WIDE}]|[^\W{_WIDE}]+")
-"""Version 1, and ASCII: a run of letters, digits and underscores; in Chinese, Japanese and Korean each character."""
+"""Versions 1 and 2: a run of letters, digits and underscores; in Chinese, Japanese and Korean each character."""
+_ASCII = re.compile(r"[a-z0-9]+")
+_LATIN = re.compile(r"LATIN SMALL (?:LETTER|LIGATURE) (?:DOTLESS |OPEN )?([A-Z]{1,2})(?: WITH .+)?")
+_LETTERS = {"ð": "d", "þ": "th", "ŋ": "n", "ə": "a", "ĸ": "q", "ƿ": "w", "ȝ": "z",
+            "\u0671": "\u0627", "\u0649": "\u064a", "\u06cc": "\u064a", "\u06a9": "\u0643"}  # fmt: skip
+"""Letters whose names do not tell; of Arabic the alef, yeh and kaf that keyboards write in two ways."""
 
 
 class Bm25Config(Section):
@@ -49,7 +58,7 @@ class Bm25Config(Section):
 
 
 class Analyser:
-    """Text to terms: folded to lower case without accents, split into words, stop words out, stemmed."""
+    """Text to terms: folded to lower case without accents, split into words, stemmed."""
 
     def __init__(self, language: str, version: int = ANALYSER) -> None:
         """Raises ConfigError where there is no such stemmer. Only English has stop words."""
@@ -61,38 +70,77 @@ class Analyser:
             raise ConfigError(f"no stemmer for {quoted(language)}; known: {', '.join(known)}, none")
         self._stem = Stemmer.Stemmer(language).stemWords if language != "none" else list[str]
         self._stop = frozenset(STOPWORDS_EN if language == "english" else ())
-        self._words = _words if version > 1 else _first_words
+        self._version = version
 
     def __call__(self, text: str) -> list[str]:
-        return self._stem([word for word in self._words(text) if word not in self._stop])
+        """The terms of a query, without stop words unless it has no others."""
+        words = list(_first_words(text) if self._version == 1 else _words(text, self._version))
+        rare = [word for word in words if word not in self._stop]
+        return self._stem(rare if rare or self._version < 3 else words)
+
+    def passage(self, text: str) -> list[str]:
+        """The terms of a passage: stop words too, which versions 1 and 2 left out."""
+        return self(text) if self._version < 3 else self._stem(list(_words(text, self._version, singles=True)))
 
 
-def _words(text: str) -> Iterator[str]:
+def _words(text: str, version: int, *, singles: bool = False) -> Iterator[str]:
     """Words in lower case; accents and vowel points are dropped where a word is read without them, and are letters
     elsewhere. Of scripts without spaces: each character of Chinese, Japanese and Korean, each pair of neighbouring
-    syllables of Thai, Lao, Khmer and Burmese.
+    syllables of Thai, Lao, Khmer, Burmese and their like, with `singles` each syllable too.
     """
     if text.isascii():
-        yield from _FIRST.findall(text.lower())
+        yield from (_FIRST if version < 3 else _ASCII).findall(text.lower())
         return
-    accents, terms = _patterns()
+    accents, terms = _patterns(version)
     bare = accents.sub(r"\1", unicodedata.normalize("NFKD", text.casefold()))
+    if version > 2:
+        bare = _folded(bare)
     for found in terms.finditer(unicodedata.normalize("NFC", bare)):
         syllables = found.captures("syllable")
-        yield from map("".join, pairwise(syllables)) if len(syllables) > 1 else [found[0]]
+        if len(syllables) < 2:
+            yield found[0]
+            continue
+        yield from map("".join, pairwise(syllables))
+        yield from syllables if singles else ()
 
 
 @cache
-def _patterns() -> tuple[Any, Any]:
+def _patterns(version: int) -> tuple[Any, Any]:
     """Marks that are dropped, behind their letter; and a term, or a run of syllables."""
     import regex
 
     accents = regex.compile(r"([\p{Latin}\p{Greek}\p{Cyrillic}\p{Arabic}\p{Hebrew}])\p{M}+")
-    spaceless = r"\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-    syllable = rf"(?P<syllable>[{spaceless}&&\p{{L}}]\p{{M}}*)"
-    other = rf"[{_WIDE}{spaceless}&&\p{{L}}]"
-    word = rf"[[\p{{L}}\p{{N}}_]--{other}][[\p{{L}}\p{{M}}\p{{N}}_]--{other}]*"
-    return accents, regex.compile(rf"[{_WIDE}]|{syllable}+|{word}", regex.V1)
+    wide, spaceless, line = rf"[{_WIDE}]", r"\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}", "_"
+    if version > 2:
+        wide = r"[[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Bopomofo}\p{Yi}\u30fc]&&\p{L}]"
+        spaceless += r"\p{Tai_Tham}\p{New_Tai_Lue}\p{Tai_Le}\p{Tai_Viet}\p{Javanese}\p{Balinese}"
+        line = ""
+    syllable = rf"(?P<syllable>[[{spaceless}]&&\p{{L}}]\p{{M}}*)"
+    other = rf"[[{wide}{spaceless}]&&\p{{L}}]"
+    word = rf"[[\p{{L}}\p{{N}}{line}]--{other}][[\p{{L}}\p{{M}}\p{{N}}{line}]--{other}]*"
+    return accents, regex.compile(rf"{wide}|{syllable}+|{word}", regex.V1)
+
+
+def _folded(text: str) -> str:
+    """The text with letters and digits that do not decompose as their plain ones (ł l, æ ae, ٣ 3), and without what
+    only joins or lengthens: soft hyphens, joiners, tatweel, ʻ; zero-width spaces where a script has no others.
+    """
+    import regex
+
+    pattern = r"[[\p{Latin}--[a-z]]\p{Nd}\p{Cf}\u02b9-\u02df\u0640\u0671\u0649\u06cc\u06a9--[0-9\u200b]]"
+    joined = regex.sub(r"(?<=[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}])\u200b", "", text)
+    return regex.sub(pattern, lambda found: _plain(found[0]), joined, flags=regex.V1)
+
+
+@cache
+def _plain(letter: str) -> str:
+    """A letter by its name in Unicode: LATIN SMALL LETTER L WITH STROKE is l; others by ASCIIFoldingFilter's choice."""
+    if letter.isdecimal():
+        return str(unicodedata.decimal(letter))
+    if letter in _LETTERS:
+        return _LETTERS[letter]
+    name = _LATIN.fullmatch(unicodedata.name(letter, ""))
+    return name[1].lower() if name else "" if unicodedata.category(letter) in ("Cf", "Lm", "Sk") else letter
 
 
 def _first_words(text: str) -> list[str]:
@@ -181,7 +229,7 @@ def _mend(folder: Path) -> str:
 
 def terms_of(passage: Passage, analyse: Analyser, title_weight: int) -> list[str]:
     """A passage's terms, those of the title repeated: a field weight in the manner of BM25F."""
-    return analyse(passage.title) * title_weight + analyse(passage.text)
+    return analyse.passage(passage.title) * title_weight + analyse.passage(passage.text)
 
 
 class Bm25Searcher:

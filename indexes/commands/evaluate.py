@@ -20,9 +20,10 @@ from steprag.config.load import StageConfig, add_options, config_from, parse_arg
 from steprag.config.sections import Positive, RetrieverConfig
 from steprag.console.terminal import guarded
 from steprag.errors import DataError
-from steprag.records.jsonl import existing, from_dict, read_rows
+from steprag.records.jsonl import existing
+from steprag.records.spellings import question_from_row
+from steprag.records.tables import rows_of
 from steprag.scores.stats import mean_interval
-from steprag.types import Question
 
 SUPPORT = "supporting_ids"
 
@@ -59,8 +60,8 @@ def main(argv: list[str]) -> int:
 def read_judged(path: Path) -> list[Judged]:
     """The questions of a file whose `metadata.supporting_ids` names passages. Raises DataError where none does."""
     judged: list[Judged] = []
-    for number, row in read_rows(path):
-        question = from_dict(Question, row, path, number)
+    for number, row in rows_of(path):
+        question = question_from_row(row, path, number)
         support = question.metadata.get(SUPPORT) or []
         if not isinstance(support, list):
             raise DataError(path, f"metadata.{SUPPORT} is no list", line=number)

@@ -1,48 +1,35 @@
-"""Corpora as they come in, streamed: JSON Lines (plain, gz, zst), Parquet, hub data sets and Wikipedia dumps.
+"""Corpora as they come in, streamed: JSON Lines, tables with tabs, Parquet, hub data sets and Wikipedia dumps.
 
 A source yields every passage with its place, and what could not be read as a `Problem` with its place. What then
-happens to problems is the intake's business (`indexes.corpora.read_corpus`). Memory does not grow with the corpus.
-
-A Wikipedia dump (`pages-articles.xml`, plain or .bz2) becomes passages of 100 words: mwxml reads the dump,
-mwparserfromhell the wiki markup; both come with the extra `wikipedia`. Articles are cut into disjoint blocks of 100
-words as DPR's corpus is (Karpukhin et al. 2020), but the last block keeps its own length.
+happens to problems is the intake's business (`indexes.corpora.read_corpus`). Memory does not grow with the corpus,
+but for one JSON value that holds all of it.
 """
 
 from __future__ import annotations
 
-import bz2
 import hashlib
-import multiprocessing
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import steprag.atlas
+from indexes.corpora.wikipedia import dump_passages
 from steprag.engines.pretrained import asking_the_hub
-from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError, DataError, quoted
-from steprag.records.inputs import passage_from_row
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import existing, file_hash
-from steprag.records.packed import NotWhole, lines, open_bytes, too_long, unpacked
+from steprag.records.packed import PACKED, NotWhole, lines, open_bytes, too_long, unpacked
+from steprag.records.spellings import passage_from_row
+from steprag.records.tables import other_rows
 from steprag.types import Passage
 
 ATLAS = "atlas"
-LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".json.zst")
-FOLDER_FILES = (*LINES[:3], ".parquet")
+FOLDER_FILES = (*(f".{form}{packed}" for form in ("jsonl", "tsv") for packed in ("", *PACKED)), ".parquet")
 """Endings of the files that are read of a folder, in the order of their names."""
 FORMAT = 'one {"id", "title", "text"} or {"id", "contents"} a line'
 HUB = "hub:"
 Kind = Literal["json", "encoding", "long", "fields", "empty", "duplicate"]
-WORDS = 100
-WINDOW = 256
-"""Pages that a process parses at a time; a few windows are in memory at once."""
-_DROPPED = ("ref", "table", "gallery", "timeline", "math", "score", "imagemap", "syntaxhighlight", "source")
-_MEDIA = re.compile(r"\s*(file|image|category|media)\s*:", re.IGNORECASE)
-_ENDING = re.compile(r"^\s*(see also|references|external links|further reading|notes|bibliography)\s*$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -82,9 +69,7 @@ def passage_or_problem(row: Any, path: Path, number: int) -> Passage | Problem:
     except UnicodeEncodeError as error:
         return Problem("encoding", f"half of a surrogate pair: {error.object[error.start]!r}")
     except DataError as error:
-        has_text = isinstance(row, dict) and "id" in row and any(isinstance(row.get(k), str)
-                                                                 for k in ("contents", "text"))  # fmt: skip
-        return Problem("empty" if has_text else "fields", error.problem)
+        return Problem("empty" if error.problem.endswith("has no text") else "fields", error.problem)
     return passage
 
 
@@ -99,6 +84,7 @@ def open_source(corpus: str) -> Source:
     paths = [path]
     if path.is_dir():
         paths = sorted(file for file in path.iterdir() if file.name.endswith(FOLDER_FILES))
+        paths = [file for file in paths if not file.name.startswith("queries.")]  # BEIR's questions, beside its corpus
         if not paths:
             raise ConfigError(f"{path} holds no corpus files ({', '.join(FOLDER_FILES)})")
     readers = [_reader(file) for file in paths]
@@ -117,12 +103,23 @@ def _hash(paths: list[Path]) -> str:
 
 
 def _reader(path: Path) -> Callable[[Path], Iterator[tuple[int, Passage | Problem]]]:
-    name = path.name
-    if name.endswith(".parquet"):
+    if path.name.endswith(".parquet"):
         return parquet_rows
-    if name.endswith((".xml.bz2", ".xml")):
-        return dump_passages
-    return json_lines
+    return dump_passages if _is_dump(path) else text_rows
+
+
+def _is_dump(path: Path) -> bool:
+    """Whether a file is a Wikipedia dump by its name."""
+    return path.suffix == ".xml" or (path.suffix in PACKED and path.stem.endswith(".xml"))
+
+
+def text_rows(path: Path) -> Iterator[tuple[int, Passage | Problem]]:
+    """Every row of a file of text, of any form that is read (`steprag.records.tables`), from 1. Raises DataError."""
+    others = other_rows(path)
+    if others is None:
+        yield from json_lines(path)
+    else:
+        yield from ((number, passage_or_problem(row, path, number)) for number, row in others)
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, Passage | Problem]]:
@@ -165,78 +162,6 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, Passage | Problem]]:
         raise DataError(path, problem, line=number + 1, remedy="fetch it again") from None
 
 
-def dump_passages(path: Path, *, processes: int | None = None) -> Iterator[tuple[int, Passage | Problem]]:
-    """(page's position in the dump, passage) in the dump's order; ids are PAGE-BLOCK. Redirects and other
-    namespaces than articles are left out. Raises DataError where the dump is damaged or ends early.
-    """
-    import_parsers()
-    pages = _pages(path)
-    with multiprocessing.get_context("spawn").Pool(processes or usable_cores()) as pool:
-        while window := list(islice(pages, WINDOW * (processes or usable_cores()))):
-            for number, passages in pool.map(_cut, window, chunksize=16):
-                for passage in passages:
-                    yield number, passage
-
-
-def import_parsers() -> None:
-    """Raises ConfigError where the extra is not installed."""
-    try:
-        import mwparserfromhell  # noqa: F401  # pyright: ignore[reportMissingImports] - the extra "wikipedia"
-        import mwxml  # noqa: F401  # pyright: ignore[reportMissingImports] - the extra "wikipedia"
-    except ImportError:
-        raise ConfigError("a Wikipedia dump needs two more packages: pip install -e '.[wikipedia]'") from None
-
-
-def _pages(path: Path) -> Iterator[tuple[int, str, str, str]]:
-    """Position, page id, title and markup of every article that is no redirect."""
-    import mwxml  # pyright: ignore[reportMissingImports] - the extra "wikipedia"
-
-    opened: Any = bz2.open if path.suffix == ".bz2" else open
-    with opened(path, "rt", encoding="utf-8") as stream:
-        try:
-            pages: Any = mwxml.Dump.from_file(stream)
-            for number, page in enumerate(pages, 1):
-                if page.namespace == 0 and page.redirect is None:
-                    markup = next((revision.text for revision in page), None)
-                    yield number, str(page.id), str(page.title), markup or ""
-        except (EOFError, OSError, SyntaxError) as error:  # ElementTree's ParseError is a SyntaxError
-            raise DataError(path, f"not a whole Wikipedia dump: {error}", remedy="fetch it again") from None
-
-
-def _cut(page: tuple[int, str, str, str]) -> tuple[int, list[Passage]]:
-    number, page_id, title, markup = page
-    words = plain_text(markup).split()
-    blocks = [" ".join(words[start : start + WORDS]) for start in range(0, len(words), WORDS)]
-    return number, [Passage(f"{page_id}-{block}", title, text) for block, text in enumerate(blocks)]
-
-
-def plain_text(markup: str) -> str:
-    """An article's prose: without tables, references, pictures, categories, templates and the lists at its end."""
-    import mwparserfromhell  # pyright: ignore[reportMissingImports] - the extra "wikipedia"
-
-    wikicode: Any = mwparserfromhell.parse(markup)
-    for tag in wikicode.ifilter_tags(matches=lambda node: str(node.tag).lower() in _DROPPED):
-        _remove(wikicode, tag)
-    for link in wikicode.ifilter_wikilinks(matches=lambda node: _MEDIA.match(str(node.title))):
-        _remove(wikicode, link)
-    kept = []
-    for section in wikicode.get_sections(flat=True, include_lead=True):
-        headings = section.filter_headings()
-        if headings and _ENDING.match(str(headings[0].title)):
-            continue
-        for heading in headings:
-            section.remove(heading)
-        kept.append(section.strip_code(normalize=True, collapse=True))
-    return "\n".join(kept)
-
-
-def _remove(wikicode: Any, node: Any) -> None:
-    try:
-        wikicode.remove(node)
-    except ValueError:  # it stood inside one that is gone already
-        return
-
-
 def hub_source(corpus: str) -> Source:
     """`hub:OWNER/NAME[:CONFIG[:SPLIT]]`, streamed from the hub (split train unless it says another).
 
@@ -272,14 +197,14 @@ def count_rows(source: Source) -> tuple[int, bool]:
     total, exact = 0, True
     for name in source.files:
         path = Path(name)
-        if path.name.endswith((".xml", ".xml.bz2")):
+        if _is_dump(path):
             raise ConfigError("a dump does not say how many passages it gives (English: about 45 million); give --rows")
         if path.suffix == ".parquet":
             from pyarrow.parquet import ParquetFile
 
             total += ParquetFile(path).metadata.num_rows
         elif path.stat().st_size <= COUNTED:
-            total += sum(isinstance(value, Passage) for _, value in json_lines(path))
+            total += sum(isinstance(value, Passage) for _, value in text_rows(path))
         else:
             lines, read = _lines(path)
             total, exact = total + int(lines * path.stat().st_size / read), False
@@ -290,7 +215,7 @@ def _lines(path: Path) -> tuple[int, int]:
     """Lines in the first 32 MiB, and bytes of the file that they took."""
     with path.open("rb") as raw:
         stream: Any = raw
-        if path.suffix in (".gz", ".zst"):
+        if path.suffix in PACKED:
             stream = unpacked(raw, path)
         try:
             content = stream.read(2**25)

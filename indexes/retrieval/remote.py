@@ -17,8 +17,9 @@ from steprag.config.sections import RetrieverConfig
 from steprag.console.progress import say
 from steprag.errors import ConfigError, DataError, RetrieverError
 from steprag.net.bounded_http import BoundedClient, checked_url
-from steprag.records.inputs import passage_from_row
 from steprag.records.json_text import NotJson, decoded
+from steprag.records.jsonl import dump_line, line_hash
+from steprag.records.spellings import PASSAGE_IDS, passage_from_row, plain
 from steprag.types import Passage
 
 FINGERPRINT = "X-StepRAG-Index"
@@ -45,7 +46,7 @@ class RemoteRetriever:
         self.fingerprint = self._checked(self._health())
         self._client: tuple[asyncio.AbstractEventLoop, BoundedClient] | None = None
         self._free = asyncio.Semaphore(CONNECTIONS)
-        self._closed = False
+        self._closed = self._told = False
 
     def _health(self) -> dict[str, Any]:
         async def asked() -> httpx2.Response:
@@ -142,23 +143,38 @@ class RemoteRetriever:
         if reply.headers.get(FINGERPRINT, self.fingerprint) != self.fingerprint:
             raise ConfigError(f"{self._url} serves another index than when it was opened; start the run again")
         try:
-            (found,) = decoded(reply.content)["result"]
-            return tuple(self._passage(item) for item in found[:top_k])
-        except (KeyError, TypeError, ValueError, OverflowError, DataError) as error:
+            (found,) = decoded(reply.content, finite=False)["result"]
+            rows = list(found[:top_k])
+        except (KeyError, TypeError, ValueError) as error:
             raise RetrieverError(f"{self._url}: a reply that is not Search-R1's: {error}") from None
+        kept: list[Passage] = []
+        problem = ""
+        for item in rows:
+            try:
+                kept.append(self._passage(item))
+            except DataError as error:
+                problem = error.problem
+        if problem and not kept:
+            raise RetrieverError(f"{self._url}: a reply that is not Search-R1's: {problem}")
+        if problem and not self._told:
+            self._told = True
+            say(f"{self._url}: {len(rows) - len(kept)} of {len(rows)} rows of a reply are left out: {problem}")
+        return tuple(kept)
 
-    def _passage(self, item: dict[str, Any]) -> Passage:
-        document = item["document"]
-        if not isinstance(document, dict):
-            raise TypeError("a document that is no object")
-        if isinstance(document.get("text"), str) and isinstance(document.get("title"), str):
-            passage = Passage(str(document["id"]), document["title"], document["text"])
-        else:
-            passage = passage_from_row(document, self._url, 1)
-        score = float(item["score"])
-        if not math.isfinite(score):
-            raise ValueError("a score that is no finite number")
-        return replace(passage, score=score)
+    def _passage(self, item: Any) -> Passage:
+        """A row of a reply: a document, alone or beside a score. A text alone is FlashRAG's `contents`; a document
+        without an id is named by its content. Raises DataError where it has no text.
+        """
+        row = item if isinstance(item, dict) and "document" in item else {"document": item}
+        document, score = row["document"], row.get("score")
+        document = {"contents": document} if isinstance(document, str) else document
+        if isinstance(document, dict) and not any(plain(document.get(key)) for key in PASSAGE_IDS):
+            document = {**document, "id": line_hash(dump_line(document))}
+        passage = passage_from_row(document, self._url, 1)
+        if all(isinstance(document.get(key), str) for key in ("id", "text", "title")):
+            passage = Passage(document["id"], document["title"], document["text"])  # as a service of ours has them
+        known = isinstance(score, int | float) and math.isfinite(score)
+        return replace(passage, score=float(score) if known else None)
 
     def _refused(self) -> ConfigError:
         return ConfigError(f"{self._url} refuses the token: put its token in {self._config.token_env}")

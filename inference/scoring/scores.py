@@ -7,24 +7,25 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from steprag.agent.compliance import Written, written
-from steprag.scores.gold import em_of, gold_of
+from steprag.scores.gold import em_of, gold_of, holds_golden
 from steprag.scores.metrics import bleu, cover_match, guessable, normalise, overlap, rouge_l
 from steprag.scores.stats import mean_interval, share_interval
 from steprag.types import Prediction, Turn
 
-HARNESS = 4
+HARNESS = 5
 """Raised whenever the same model would score otherwise: runs of different harnesses are not compared.
 
 1: the first. 2: baselines' answers may have 100 characters; engines get every sampling option; a search that finds
 nothing counts; choices are shown below their question. 3: a missing closing tag is not added where vLLM or SGLang says
 that the model ended by itself; golden answers given as choice letters are replaced by the choices' text. 4: a
-constrained step may begin with its lead, as worked episodes do that think nothing before it.
+constrained step may begin with its lead, as worked episodes do that think nothing before it. 5: an answer without words
+has F1 1 where it is the golden answer itself; golden numbers are places of choices.
 """
 
 
 ERRORS = {
     "right": "exact match",
-    "more words": "a golden answer stands in the answer, among other words",
+    "more words": "a golden answer stands in the answer as whole words, among others",
     "near": "half right: F1 of 0.5 or more, or some of several parts",
     "misread": "wrong, though the searches found every marked passage",
     "not found": "wrong, and a marked passage was not found",
@@ -96,7 +97,7 @@ def score(prediction: Prediction) -> Score:
         tokens=prediction.usage.prompt_tokens + prediction.usage.completion_tokens,
         sampled=prediction.usage.completion_tokens,
         words=None if said is None else len(normalise(said).split()),
-        error=_error(said, em, cover, shared.f1, gold),
+        error=_error(prediction, em, shared.f1, gold),
         written=completions_of(prediction),
         groups=_groups(prediction),
     )
@@ -119,12 +120,12 @@ def counts_words() -> bool:
     return True
 
 
-def _error(said: str | None, em: float, cover: float, f1: float, gold: float | None) -> str:
-    if said is None:
+def _error(asked: Prediction, em: float, f1: float, gold: float | None) -> str:
+    if asked.prediction is None:
         return "no answer"
     if em == 1:
         return "right"
-    if cover == 1:
+    if holds_golden(asked.prediction, asked.golden_answers):
         return "more words"
     if em > 0 or f1 >= 0.5:
         return "near"

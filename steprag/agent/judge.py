@@ -209,7 +209,7 @@ def _object(reply: str, *keys: str) -> dict[str, Any] | None:
 
 
 def _shown(passages: Sequence[Passage]) -> str:
-    return "\n".join(f"{passage.title}: {passage.text}" for passage in passages)
+    return "\n".join(": ".join(filter(None, (passage.title, passage.text))) for passage in passages)
 
 
 def _messages(asking: Asking, **words: str) -> tuple[Message, ...]:

@@ -187,9 +187,17 @@ class PromptProfile:
     def _passages(self, passages: tuple[Passage, ...]) -> str:
         ordered = passages if self.words.order == "best_first" else passages[::-1]
         return self.words.between_passages.join(
-            fill(self.words.passage, rank=str(rank), title=self._inert(p.title), text=self._inert(p.text))
+            fill(
+                _form(self.words.passage, p.title), rank=str(rank), title=self._inert(p.title), text=self._inert(p.text)
+            )
             for rank, p in enumerate(ordered, 1)
         )
+
+
+def _form(passage: str, title: str) -> str:
+    """The form of a passage; without a title what stands between title and text goes too."""
+    before, place, after = passage.partition("{text}")
+    return place + after if place and not title and before.startswith("{title}") else passage
 
 
 def fill(template: str, **values: str) -> str:

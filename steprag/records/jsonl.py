@@ -21,6 +21,8 @@ from steprag.records.packed import LINE, NotWhole, line_bytes, lines, open_bytes
 from steprag.types import OMITTED
 
 Record = TypeVar("Record")
+_PLAIN = {"a valid tuple": "a list", "a valid dictionary": "an object", "a valid string": "a text"}
+"""Words of pydantic for what JSON has."""
 PARTIAL = ".partial"
 """Ending of a hidden file that is being written; one that a kill left behind is worth nothing."""
 
@@ -66,6 +68,8 @@ def from_dict(cls: type[Record], row: object, path: Path, line: int) -> Record:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:]) or "the record"
         said = first["msg"].lower().removeprefix("value error, ")
+        for theirs, plain in _PLAIN.items():
+            said = said.replace(theirs, plain)
         raise DataError(path, f"{cls.__name__}: {where}: {said}", line=line) from None
 
 
@@ -116,7 +120,7 @@ def existing(path: Path | str, what: str) -> Path:
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Number (from 1) and text, without its line break, of every line that is not blank.
 
-    Raises DataError, with the line, for what is no UTF-8, a damaged `.gz` or `.zst`, and a line beyond
+    Raises DataError, with the line, for what is no UTF-8, a damaged compressed file, and a line beyond
     `steprag.records.packed.line_bytes`.
     """
     for number, text, _, _ in _placed_lines(path):
@@ -202,8 +206,11 @@ def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
 
 def read_value(path: Path, most: int, remedy: str = "", *, finite: bool = True) -> Any:
     """The JSON value that a file of at most `most` bytes holds. Raises DataError, which ends with `remedy`."""
-    with path.open("rb") as stream:
-        content = stream.read(most + 1)
+    with open_bytes(path) as stream:
+        try:
+            content = stream.read(most + 1).removeprefix(b"\xef\xbb\xbf")
+        except NotWhole as error:
+            raise DataError(path, str(error), remedy=error.remedy) from None
     if len(content) > most:
         raise DataError(path, f"more than {most:,} bytes of JSON", remedy=remedy or f"${LINE} raises the bound")
     try:

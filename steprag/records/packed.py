@@ -1,19 +1,22 @@
-"""Files as bytes and lines, plain, gzipped or zstandard by their ending. Nothing is read without a bound: far above
+"""Files as bytes and lines, plain or compressed (`PACKED`) by their ending. Nothing is read without a bound: far above
 what good files need, and the environment raises it.
 """
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
 import os
+import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
-from steprag.errors import ConfigError, quoted
+from steprag.errors import ConfigError, quoted, shortened
 
 LINE = "STEPRAG_LINE_MIB"
 """Variable: MiB that one line of a file, or one JSON file, may have."""
@@ -55,15 +58,12 @@ class NotWhole(Exception):
 
 def open_bytes(path: Path) -> BinaryIO:
     """The file's content. Reading raises NotWhole for a compressed file that is not in order."""
-    if path.suffix in (".gz", ".zst"):
-        return unpacked(path.open("rb"), path)
-    return path.open("rb")
+    return unpacked(path.open("rb"), path) if path.suffix in PACKED else path.open("rb")
 
 
 def unpacked(packed: BinaryIO, path: Path) -> BinaryIO:
     """The content of an open compressed file, which is closed with it; `path` tells format and size."""
-    inner = _Zst(packed) if path.suffix == ".zst" else gzip.GzipFile(fileobj=packed)
-    return io.BufferedReader(_Bounded(inner, packed, path.stat().st_size), 1 << 17)
+    return io.BufferedReader(_Bounded(PACKED[path.suffix], packed, path.stat().st_size), 1 << 17)
 
 
 def lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
@@ -89,19 +89,21 @@ def _pass_over(stream: BinaryIO) -> None:
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that gives up once it has given too many times the packed size, or where gzip is damaged."""
+    """A stream that gives up once it has given too many times the packed size, or where the file is damaged."""
 
-    def __init__(self, inner: Any, packed: BinaryIO, size: int) -> None:
-        self._inner, self._packed, self._left = inner, packed, max(FREE, expansion() * size)
+    def __init__(self, form: _Form, packed: BinaryIO, size: int) -> None:
+        self._form, self._packed, self._left = form, packed, max(FREE, expansion() * size)
+        self._inner: Any = None  # opened by the first read: a zip is damaged at its end, which opening reads
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         try:
+            self._inner = self._inner or self._form.opened(self._packed)
             count = self._inner.readinto(buffer)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise NotWhole(f"not a whole gzip file: {error}") from None
+        except self._form.damage as error:
+            raise NotWhole(f"not a whole {self._form.name} file: {error}") from None
         self._left -= count
         if self._left < 0:
             problem = f"it expands to more than {expansion()} times its size"
@@ -146,3 +148,35 @@ class _Zst:
             raise NotWhole(f"not a whole zstandard file: {error}") from None
         unused = len(self._frame.unused_data) if self._frame.eof else 0
         self._packed = self._packed[len(part) - unused :]
+
+
+def _only_member(packed: BinaryIO) -> Any:
+    """The one file of a zip archive."""
+    archive = zipfile.ZipFile(packed)
+    files = [one for one in archive.infolist() if not one.is_dir() and not one.filename.startswith("__MACOSX/")]
+    if len(files) != 1:
+        named = shortened(", ".join(repr(one.filename) for one in files[:5]), 200)
+        raise NotWhole(f"a zip archive of {len(files)} files ({named})", "unpack it and give one of its files")
+    if files[0].flag_bits & 1:
+        raise NotWhole("a zip archive with a password", "unpack it and give its file")
+    return archive.open(files[0])
+
+
+class _Form(NamedTuple):
+    """A way to pack one file: its name, what opens it, and what that raises where it is damaged."""
+
+    name: str
+    opened: Callable[[BinaryIO], Any]
+    damage: tuple[type[Exception], ...] = ()
+
+
+PACKED = {
+    ".gz": _Form("gzip", lambda packed: gzip.GzipFile(fileobj=packed), (EOFError, gzip.BadGzipFile, zlib.error)),
+    ".zst": _Form("zstandard", _Zst),
+    ".bz2": _Form("bzip2", bz2.BZ2File, (EOFError, OSError)),
+    ".xz": _Form("xz", lzma.LZMAFile, (EOFError, lzma.LZMAError)),
+    ".zip": _Form(
+        "zip", _only_member, (EOFError, zipfile.BadZipFile, NotImplementedError, OSError, zlib.error, lzma.LZMAError)
+    ),
+}
+"""Compressed files by their ending; a zip archive holds one file."""

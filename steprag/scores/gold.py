@@ -41,7 +41,7 @@ class Gold:
         """The mark that a passage bears: its normalised title or its id; None where it is not gold."""
         if self.titles:
             title = normalise(found.title)
-            return title if title in self.titles else None
+            return title if title and title in self.titles else None
         bare = found.id.partition("/")[2]  # of several tools, passages are named tool/id
         return found.id if found.id in self.ids else bare if bare in self.ids else None
 
@@ -66,9 +66,9 @@ def gold_of(asked: WithId) -> Gold | None:
 
 
 def holds_golden(text: str, golden_answers: Iterable[str]) -> bool:
-    """Whether a golden answer stands in the text: whole words, normalised."""
+    """Whether a golden answer stands in the text: whole words, normalised. One without words stands in none."""
     words = f" {normalise(text)} "
-    return any(f" {normalise(answer)} " in words for answer in golden_answers)
+    return any(f" {wanted} " in words for wanted in map(normalise, golden_answers) if wanted)
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,16 @@ def parts_match(prediction: str | None, parts: Sequence[Sequence[str]]) -> float
 
 
 def cover_match(prediction: str | None, golden_answers: tuple[str, ...]) -> float:
-    """1.0 if a normalised golden answer stands in the normalised prediction (cover EM), else 0.0."""
+    """1.0 if a normalised golden answer stands in the normalised prediction (cover EM), else 0.0.
+
+    Letters in a row, within words too, as FlashRAG counts. A golden answer without words stands in no prediction but
+    itself, where FlashRAG finds it in all.
+    """
     if prediction is None:
         return 0.0
     said = normalise(prediction)
-    return float(any(answer in said for answer in map(normalise, golden_answers) if answer))
+    return float(any(wanted in said if (wanted := normalise(answer)) else _same_wordless(prediction, answer)
+                     for answer in golden_answers))  # fmt: skip
 
 
 def f1(prediction: str | None, golden_answers: tuple[str, ...]) -> float:
@@ -79,8 +84,16 @@ def overlap(
     if prediction is None:
         return Overlap()
     said = normal(prediction)
-    each = (_token_overlap(said, normal(answer)) for answer in golden_answers)
+    each = (
+        Overlap(1.0, 1.0, 1.0) if _same_wordless(prediction, answer) else _token_overlap(said, normal(answer))
+        for answer in golden_answers
+    )
     return max(each, key=lambda score: score.f1, default=Overlap())
+
+
+def _same_wordless(prediction: str, answer: str) -> bool:
+    """Whether both are one and the same answer that normalises to nothing, such as "A" or "!!!"."""
+    return not normalise(answer) and prediction.strip().lower() == answer.strip().lower() != ""
 
 
 def _token_overlap(prediction: str, answer: str) -> Overlap:

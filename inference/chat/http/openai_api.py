@@ -204,7 +204,10 @@ class Reasoning:
             case "step.finished" | "turn.finished":
                 return self._ended()
             case "passages":
-                titles = [f"- [{item['n']}] {inert(' '.join(item['title'].split()))}\n" for item in event["items"]]
+                titles = [
+                    f"- [{item['n']}] {inert(' '.join((item['title'] or item['id']).split()))}\n"
+                    for item in event["items"]
+                ]
                 return "".join(titles or ["- nothing found\n"]) + "\n"
             case _:
                 return ""
@@ -252,7 +255,7 @@ def citation_annotations(events: list[Event], link: Link) -> list[dict[str, Any]
     end = len(content_of(events))
     return [
         {"type": "url_citation", "url_citation": {
-            "url": item["url"] or link(one["n"], item["title"]), "title": item["title"],
+            "url": item["url"] or link(one["n"], item["title"]), "title": item["title"] or item["id"],
             "start_index": 0, "end_index": end}}
         for one in answer["sources"] if one["cited"] for item in [items[one["n"]]]
     ]  # fmt: skip

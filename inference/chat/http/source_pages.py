@@ -64,7 +64,7 @@ def _page(events: list[dict[str, Any]], n: int) -> str:
     return _PAGE.read_text().format(
         n=n,
         question=escape(question),
-        title=escape(item["title"]),
+        title=escape(item["title"] or item["id"]),
         where=_address(item["url"]),
         text=text,
         ground=ground,

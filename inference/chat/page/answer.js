@@ -17,7 +17,7 @@ export function Answer({ turn }) {
   return html`<section class="answer" aria-label="Answer">
     <p class="answer-text">${turn.answer.content}
       ${cited.map(({ n }) => html` <button key=${n} type="button" class="cite" aria-expanded=${open.has(n)}
-        aria-controls=${`${id}-${n}`} aria-label=${`Source ${n}: ${passages.get(n).title}`}
+        aria-controls=${`${id}-${n}`} aria-label=${`Source ${n}: ${passages.get(n).title || passages.get(n).id}`}
         onClick=${() => toggle(n)}>${n}</button>`)}
     </p>
     <${CopyButton} text=${turn.answer.content} />
@@ -33,7 +33,7 @@ function Source({ id, source, item, open, toggle }) {
   return html`<li id=${id}>
     <details open=${open}>
       <summary onClick=${(event) => (event.preventDefault(), toggle())}>
-        <span class="number">${source.n}</span> <b>${item.title}</b>
+        <span class="number">${source.n}</span> <b>${item.title || item.id}</b>
         <span class="quiet">
           evidence of step ${source.evidence + 1}, from ${sourceName(item.url ? "web" : "local")}
         </span>

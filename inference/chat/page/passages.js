@@ -14,12 +14,12 @@ export function Search({ search, spans }) {
       <span class="found-count">
         ${count(items.length, "passage")} from ${sourceName(source)}${marked > 0 && `, ${marked} cited`}
       </span>
-      <span class="found-titles">${items.map((item) => item.title).join(" · ")}</span>
+      <span class="found-titles">${items.map((item) => item.title || item.id).join(" · ")}</span>
     </summary>
     <ol class="passages">
       ${items.map((item) => html`<li key=${item.n}>
         <p class="passage-head">
-          <span class="number">${item.n}</span> <b>${item.title}</b>
+          <span class="number">${item.n}</span> <b>${item.title || item.id}</b>
           <span class="score quiet" title="Score of the search">${item.score?.toFixed(2) ?? ""}</span>
         </p>
         <${PassageText} item=${item} spans=${spans.get(item.n) ?? []} />
