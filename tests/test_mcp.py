@@ -242,7 +242,7 @@ def remote(folder: Path, answer: Answer, port: int = 0, **more: Any) -> Iterator
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            told = answer(self.headers, json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            told = answer(dict(self.headers), json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             if told is None:
                 self.close_connection = True
                 return

@@ -154,8 +154,8 @@ def test_functions_are_tools_by_their_signature(tmp_path: Path) -> None:
         broken={"python": "tests.my_tools:broken"},
     )
     four, lima, nothing, late, broken, none, alone = asked(
-        file, 'twice: {"number": 2, "loud": true, "sign": "?"}', "capital: Peru", "capital: Chile", "hang: x", "broken: x", "x",
-        "open: x",
+        file, 'twice: {"number": 2, "loud": true, "sign": "?"}', "capital: Peru", "capital: Chile", "hang: x",
+        "broken: x", "x", "open: x",
     )  # fmt: skip
     assert texts(four) == ["4?"]
     assert texts(lima) == ["Lima is the capital of Peru."]

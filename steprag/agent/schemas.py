@@ -61,10 +61,12 @@ def _listed(value: object) -> Sequence[object]:
 def _joined(below: Plain, above: Plain) -> Plain:
     """Both, of two values the one from above; properties and required names of both."""
     told = {**below, **above}
-    for key, kind in (("properties", Mapping), ("required", list)):
-        one, other = below.get(key), above.get(key)
-        if isinstance(one, kind) and isinstance(other, kind):
-            told[key] = {**one, **other} if isinstance(one, Mapping) else [*one, *other]
+    one, other = below.get("properties"), above.get("properties")
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        told["properties"] = {**one, **other}
+    one, other = below.get("required"), above.get("required")
+    if isinstance(one, list) and isinstance(other, list):
+        told["required"] = [*one, *other]
     return told
 
 
