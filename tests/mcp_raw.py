@@ -1,7 +1,8 @@
 """An MCP server by hand, which says what a script has it say: `python mcp_raw.py SCRIPT`, by stdio.
 
 SCRIPT is JSON: `tools` (listed two a page), `results` by tool's name, `noise` (lines of its log on standard output),
-`cursor` (the one of every page). Tool `die` ends it, `key` says a variable, `starts` how often it was started.
+`cursor` (the one of every page), `ends` (whether it ends after a call). Tool `die` ends it, `key` says a variable,
+`starts` how often it was started.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ def main(file: Path) -> None:
         if "id" in request:
             sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], **told}) + "\n")
             sys.stdout.flush()
+        if request["method"] == "tools/call" and script.get("ends"):
+            return
 
 
 if __name__ == "__main__":

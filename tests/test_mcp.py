@@ -130,7 +130,7 @@ PDF = {"uri": "file:///a.pdf", "mimeType": "application/pdf", "blob": "eA=="}
     [
         ({"content": [block("resource", resource=NOTE)]}, ["The lek is money."]),
         ({"content": [block("resource", resource=PDF)]}, ["1 application/pdf (file:///a.pdf), not shown"]),
-        ({"content": [LINK]}, ["a: figures of 2024: file:///a.csv (1 link, not shown)"]),
+        ({"content": [LINK]}, ["a: figures of 2024: file:///a.csv (1 resource_link, not shown)"]),
         ({"content": [block("image", data="eA==", mimeType="image/png")]}, ["1 image/png, not shown"]),
         ({"content": [WORDS, *2 * [block("audio", data="eA==", mimeType="audio/wav")]]},
          ["2 rows found", "2 audio/wav, not shown"]),
@@ -358,6 +358,11 @@ def test_a_command_that_dies_is_started_again(tmp_path: Path, hints: dict[str, A
     assert first == ["1"]
     assert LOST in died
     assert after == [starts], "a tool that changes nothing is asked twice"
+
+
+def test_a_call_that_a_dead_command_did_not_read_is_made_again(tmp_path: Path) -> None:
+    """It ends after each reply, so the next call finds it dying or dead."""
+    assert said(scripted(tmp_path, ends=True), "starts", "starts", "starts") == [["1"], ["2"], ["3"]]
 
 
 def test_a_server_that_comes_back_with_other_tools_is_refused(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def _words(block: Mapping[str, Any]) -> str | None:
     if block.get("type") == "resource_link":
         words = (block.get(key) for key in ("title", "name", "description", "uri"))
         told = dict.fromkeys(word for word in words if isinstance(word, str) and word)
-        return f"{': '.join(told)} (1 link, not shown)"
+        return f"{': '.join(told)} (1 resource_link, not shown)"
     inner = block.get("resource")
     text = (inner if isinstance(inner, Mapping) else block).get("text")
     return text if isinstance(text, str) else "" if block.get("type") == "text" else None

@@ -63,7 +63,7 @@ class Way:
         """The package's transport. `log`: where a command's standard error goes."""
         if self.url is not None:
             return streamable_http_client(self.url, http_client=client_of(self.url, self.headers, self.seconds))
-        relayed = [str(RELAY), str(MESSAGE_BYTES), *(self.command or ())]
+        relayed = [str(RELAY), str(MESSAGE_BYTES), str(UNSENT), *(self.command or ())]
         server = StdioServerParameters(
             command=sys.executable, args=relayed, env=dict(self.env), encoding_error_handler="replace"
         )
