@@ -17,6 +17,7 @@ import httpx2
 import openai
 import pytest
 from fastapi import FastAPI
+from pydantic import BaseModel
 
 from inference.chat.http.reasoning import Reasoning, inert, reasoning_of
 from steprag.agent.grammars import TRANSCRIPT
@@ -112,6 +113,30 @@ def sent(served: Served, **change: Any) -> httpx2.Response:
     """The reply to a request. Half an emoji goes out as JSON can write it."""
     body = json.dumps({"model": "agent", "messages": asked(), **change})
     return served.client.post("/v1/chat/completions", content=body, headers={"Content-Type": "application/json"})
+
+
+class Parsed(BaseModel):
+    """What a client would have the agent fill."""
+
+    answer: str
+
+
+def test_other_doors_of_the_openai_package(standing: Served) -> None:
+    calls = client(standing).chat.completions
+    assert calls.with_raw_response.create(model="agent", messages=asked()).parse().choices[0].message.content == "lek"
+    assert client(standing).models.retrieve("agent+sources").id == "agent+sources"
+    with pytest.raises(openai.BadRequestError, match="response_format") as refused:
+        calls.parse(model="agent", messages=asked(), response_format=Parsed)
+    assert refused.value.param == "response_format"
+    with pytest.raises(openai.NotFoundError, match="ask POST /v1/chat/completions"):
+        client(standing).responses.create(model="agent", input="Which currency?")
+
+    async def stream() -> str:
+        async with openai.AsyncOpenAI(base_url=f"{standing.url}/v1", api_key=TOKEN) as later:
+            chunks = await later.chat.completions.create(model="agent", messages=asked(), stream=True)
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
+
+    assert asyncio.run(stream()) == "lek"
 
 
 USER, SYSTEM, REPLY = ({"role": role, "content": role} for role in ("user", "system", "assistant"))
