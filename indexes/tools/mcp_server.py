@@ -175,6 +175,8 @@ class McpServer:
         with self._lock:
             if self._link is not old:
                 return self._link
+            if self._users == 0:
+                raise RetrieverError(f"MCP server {self.name} was left while a call waited")
             try:
                 new = _Link(self._way)
             except ConfigError as error:

@@ -33,7 +33,7 @@ def whole(text: Any) -> Any:
     return _HALVES.sub("\ufffd", text) if isinstance(text, str) else text
 
 
-Words = Annotated[str, BeforeValidator(whole), StringConstraints(strip_whitespace=True, min_length=1)]
+Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1), BeforeValidator(whole)]
 STEP_CHARS = 8192
 """Characters of a step that a person writes."""
 
