@@ -191,6 +191,15 @@ def test_what_clients_write_is_read(change: dict[str, Any], question: str | None
     assert [event["asked"] for event in events if event["type"] == "question"] == [question or "Which currency?"]
 
 
+def test_half_an_emoji_is_no_fault_of_the_page_either(standing: Served) -> None:
+    body = json.dumps({"question": "x \ud83d"})
+    reply = standing.client.post("/api/turns", content=body, headers={"Content-Type": "application/json"})
+    assert reply.status_code == 201
+    assert [event["asked"] for event in standing.events(reply.json()["turn"]) if event["type"] == "question"] == [
+        "x \ufffd"
+    ]
+
+
 FUNCTION = {"type": "function", "function": {"name": "f"}}
 
 

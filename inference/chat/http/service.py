@@ -33,7 +33,8 @@ def whole(text: Any) -> Any:
     return _HALVES.sub("\ufffd", text) if isinstance(text, str) else text
 
 
-Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1), BeforeValidator(whole)]
+WHOLE = BeforeValidator(whole)
+Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1), WHOLE]
 STEP_CHARS = 8192
 """Characters of a step that a person writes."""
 
@@ -99,7 +100,7 @@ class ForkBody(_Body):
     """
 
     step: Annotated[int, Field(ge=0, le=1000)]
-    text: Annotated[Words, StringConstraints(max_length=STEP_CHARS)]
+    text: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=STEP_CHARS), WHOLE]
     action: Name | None = None
 
 
@@ -107,7 +108,7 @@ class FeedbackBody(_Body):
     """`POST /api/turns/T/feedback`."""
 
     right: bool
-    answer: Annotated[Words, StringConstraints(max_length=1000)] | None = None
+    answer: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000), WHOLE] | None = None
 
 
 def new_id(kind: str) -> str:
