@@ -193,10 +193,10 @@ class Replying(BaseHTTPRequestHandler):
 
 @contextmanager
 def listening(
-    handler: type[BaseHTTPRequestHandler], server: type[ThreadingHTTPServer] = ThreadingHTTPServer
+    handler: type[BaseHTTPRequestHandler], server: type[ThreadingHTTPServer] = ThreadingHTTPServer, port: int = 0
 ) -> Iterator[str]:
-    """The address of an HTTP server on a free loopback port, whose requests `handler` answers; it logs nothing."""
-    running = server(("127.0.0.1", 0), type("Quiet", (handler,), {"log_message": lambda *_: None}))
+    """The address of an HTTP server on a loopback port (0: a free one) whose requests `handler` answers, unlogged."""
+    running = server(("127.0.0.1", port), type("Quiet", (handler,), {"log_message": lambda *_: None}))
     thread = threading.Thread(target=running.serve_forever, daemon=True)
     thread.start()
     try:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import Literal
 
 
-def twice(number: int, loud: bool = False) -> str:
+def twice(number: int, loud: bool | None = None, sign: Literal["!", "?"] = "!") -> str:
     """Doubles a number."""
-    return f"{2 * number}{'!' if loud else ''}"
+    return f"{2 * number}{sign if loud else ''}"
 
 
 async def capital(country: str) -> list[str]:

@@ -9,21 +9,24 @@ import http.client
 import json
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
 import openai
 import pytest
+from fastapi import FastAPI
+from pydantic import BaseModel
 
-from inference.chat.http.openai_api import Reasoning, inert, reasoning_of
+from inference.chat.http.reasoning import Reasoning, inert, reasoning_of
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.config.sections import PolicyConfig
 from steprag.errors import PolicyError
 from steprag.policy.client import OpenAIPolicy
 from steprag.policy.replies import whole_reply
 from steprag.types import Passage
+from steprag.web.app import tell_errors
 from tests.chat_parts import (
     BEARER,
     TOKEN,
@@ -99,21 +102,195 @@ def test_a_client_that_leaves_cancels_its_turn(stream: bool) -> None:
         assert served.whole()[-1]["finish"] == "answer"
 
 
-@pytest.mark.parametrize(("change", "status"), [
-    ({"model": "gpt-4o"}, 404),
-    ({"messages": []}, 400),
-    ({"messages": [{"role": "assistant", "content": "x"}]}, 400),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400),
-    ({"n": 2}, 400),
-    ({"function_call": {"name": "f"}}, 400),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}, 400),
-    ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, 400),
-])  # fmt: skip
-def test_what_the_agent_cannot_do_is_refused(change: dict[str, Any], status: int) -> None:
-    with chat(working()) as served:
-        reply = served.client.post("/v1/chat/completions", json={"model": "agent", "messages": asked(), **change})
-    assert reply.status_code == status
-    assert reply.json()["error"]["message"]
+@pytest.fixture(scope="module")
+def standing() -> Iterator[Served]:
+    """A service that answers at once."""
+    with chat(WritingPolicy(scripted(answer("lek")))) as served:
+        yield served
+
+
+def sent(served: Served, **change: Any) -> httpx2.Response:
+    """The reply to a request. Half an emoji goes out as JSON can write it."""
+    body = json.dumps({"model": "agent", "messages": asked(), **change})
+    return served.client.post("/v1/chat/completions", content=body, headers={"Content-Type": "application/json"})
+
+
+class Parsed(BaseModel):
+    """What a client would have the agent fill."""
+
+    answer: str
+
+
+def test_other_doors_of_the_openai_package(standing: Served) -> None:
+    calls = client(standing).chat.completions
+    assert calls.with_raw_response.create(model="agent", messages=asked()).parse().choices[0].message.content == "lek"
+    assert client(standing).models.retrieve("agent+sources").id == "agent+sources"
+    with pytest.raises(openai.BadRequestError, match="response_format") as refused:
+        calls.parse(model="agent", messages=asked(), response_format=Parsed)
+    assert refused.value.param == "response_format"
+    with pytest.raises(openai.NotFoundError, match="ask POST /v1/chat/completions"):
+        client(standing).responses.create(model="agent", input="Which currency?")
+
+    async def stream() -> str:
+        async with openai.AsyncOpenAI(base_url=f"{standing.url}/v1", api_key=TOKEN) as later:
+            chunks = await later.chat.completions.create(model="agent", messages=asked(), stream=True)
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
+
+    assert asyncio.run(stream()) == "lek"
+
+
+USER, SYSTEM, REPLY = ({"role": role, "content": role} for role in ("user", "system", "assistant"))
+NULLS = (
+    "n",
+    "stream",
+    "tools",
+    "tool_choice",
+    "stop",
+    "stream_options",
+    "response_format",
+    "logprobs",
+    "audio",
+    "seed",
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "question"),
+    [
+        (dict.fromkeys(NULLS), "Which currency?"),
+        (
+            {"n": 1, "logprobs": False, "top_logprobs": 0, "response_format": {"type": "text"}, "modalities": ["text"]},
+            None,
+        ),
+        ({"max_completion_tokens": 5, "unknown": {"a": 1}, "stream_options": {"include_usage": None}}, None),
+        (
+            {"messages": [{"role": "user", "name": None, "content": [{"type": "text", "text": None}, {"text": "x"}]}]},
+            "x",
+        ),
+        ({"messages": [{"role": "user", "content": ["x", {"type": "input_text", "text": "y"}]}]}, "x\ny"),
+        ({"messages": [{"role": "system", "content": None}, USER, SYSTEM]}, "user"),
+        ({"messages": [USER, {**REPLY, "content": None, "tool_calls": []}, {"role": "tool", "content": "x"}]}, "user"),
+        (
+            {
+                "messages": [
+                    {"role": "developer", "content": "x"},
+                    *[USER, REPLY] * 150,
+                    {"role": "user", "content": "z"},
+                ]
+            },
+            "z",
+        ),
+        ({"messages": [{"role": "user", "content": "z"}, *[SYSTEM] * 300]}, "z"),
+        ({"messages": [{"role": "user", "content": "x \ud83d \ud83d\ude00"}]}, "x \ufffd \U0001f600"),
+    ],
+)
+def test_what_clients_write_is_read(change: dict[str, Any], question: str | None, standing: Served) -> None:
+    reply = sent(standing, **change)
+    assert reply.status_code == 200, reply.text
+    events = reply.json()["steprag"]["events"]
+    assert [event["asked"] for event in events if event["type"] == "question"] == [question or "Which currency?"]
+
+
+def test_half_an_emoji_is_no_fault_of_the_page_either(standing: Served) -> None:
+    body = json.dumps({"question": "x \ud83d"})
+    reply = standing.client.post("/api/turns", content=body, headers={"Content-Type": "application/json"})
+    assert reply.status_code == 201
+    assert [event["asked"] for event in standing.events(reply.json()["turn"]) if event["type"] == "question"] == [
+        "x \ufffd"
+    ]
+
+
+FUNCTION = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "param"),
+    [
+        ({"model": "gpt-4o"}, 404, "model"),
+        ({"model": "\ud83d"}, 404, "model"),
+        ({"messages": []}, 400, "messages"),
+        ({"messages": None}, 400, "messages"),
+        ({"messages": [REPLY]}, 400, "messages"),
+        ({"messages": [USER, {"role": "user", "content": " "}]}, 400, "messages"),
+        ({"messages": [{"role": "human", "content": "x"}]}, 400, "messages.0.role"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            400,
+            "messages",
+        ),
+        ({"n": 2}, 400, "n"),
+        ({"function_call": {"name": "f"}}, 400, "function_call"),
+        ({"tools": [FUNCTION], "tool_choice": "required"}, 400, "tool_choice"),
+        ({"tool_choice": FUNCTION}, 400, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, 400, "response_format"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}},
+            400,
+            "response_format",
+        ),
+        ({"logprobs": True}, 400, "logprobs"),
+        ({"top_logprobs": 3}, 400, "top_logprobs"),
+        ({"modalities": ["text", "audio"]}, 400, "modalities"),
+        ({"audio": {"voice": "x"}}, 400, "audio"),
+        ({"guided_json": {}}, 400, "guided_json"),
+    ],
+)
+def test_what_the_agent_cannot_do_is_refused_by_name(
+    change: dict[str, Any], status: int, param: str, standing: Served
+) -> None:
+    reply = sent(standing, **change)
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"]) == (status, param)
+    assert error.keys() == {"message", "type", "code", "param"}
+    assert param in error["message"] or error["code"] != "malformed"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "says"),
+    [
+        ("GET", "/v1/models/agent+sources", 200, '"id":"agent+sources"'),
+        ("GET", "/v1/models/gpt-4o", 404, "model 'gpt-4o' is not one of agent, "),
+        ("GET", "/v1/models/", 200, '"agent-direct"'),
+        ("HEAD", "/v1/models", 200, ""),
+        ("POST", "/v1/completions", 404, "POST '/v1/completions' is not served; ask POST /v1/chat/completions"),
+        ("POST", "/v1/responses", 404, "ask POST /v1/chat/completions"),
+        ("GET", "/v1/chat/completions", 405, "ask POST /v1/chat/completions"),
+        ("POST", "/v1/v1/chat/completions", 404, "ask POST /v1/chat/completions"),
+        ("POST", "/chat/completions", 404, "ask POST /v1/chat/completions"),
+        ("POST", "/v1/chat/completions/", 400, "model: field required"),
+        ("GET", "/nowhere", 404, "Not Found"),
+    ],
+)
+def test_paths_say_what_is_served(method: str, path: str, status: int, says: str, standing: Served) -> None:
+    reply = standing.client.request(method, path, json={})
+    assert (reply.status_code, reply.headers["content-type"]) == (status, "application/json")
+    assert says in reply.text.replace('\\"', '"')
+
+
+@pytest.mark.parametrize("body", [b"{", b"\xff", b"[1]", b"null", b"[" * 50_000])
+def test_a_body_that_is_no_object_is_said_to_be_none(body: bytes, standing: Served) -> None:
+    for kind in ("application/json", "text/plain"):
+        reply = standing.client.post("/v1/chat/completions", content=body, headers={"Content-Type": kind})
+        assert reply.status_code == 400
+        assert "body" in reply.json()["error"]["message"]
+
+
+def test_a_fault_that_nobody_foresaw_is_json_too() -> None:
+    app = FastAPI()
+    tell_errors(app)
+
+    @app.get("/")
+    async def faulty() -> None:
+        raise KeyError("a secret")
+
+    async def ask() -> httpx2.Response:
+        transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://x") as asking:
+            return await asking.get("/")
+
+    reply = asyncio.run(ask())
+    assert (reply.status_code, reply.json()["error"]["code"]) == (500, "fault")
+    assert "secret" not in reply.text
 
 
 @pytest.mark.parametrize(("headers", "status"), [
@@ -191,7 +368,7 @@ def test_a_stream_that_breaks_off_is_one_line(chunks: list[Any]) -> None:
 
 
 def test_an_engine_that_repeats_what_it_writes_on_is_not_heard_doing_so() -> None:
-    async def chunks() -> Any:
+    async def chunks() -> AsyncIterator[Any]:
         for piece in ("So the ans", "wer is", " lek"):
             yield chunk(piece, "stop")
 

@@ -9,14 +9,16 @@ import importlib
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from steprag.agent.schemas import NAMES
 from steprag.agent.tools import ToolSpec, spec_of
 from steprag.errors import ConfigError, RetrieverError, quoted
 from steprag.records.jsonl import as_utf8
 from steprag.types import Passage
 
-TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
+TYPES: dict[object, str] = {**NAMES, NoneType: "null"}
 
 
 class CallableTool:
@@ -111,8 +113,8 @@ def _imported(place: str) -> Callable[..., Any]:
 
 
 def _spec(name: str, function: Callable[..., Any], description: str) -> ToolSpec:
-    """From the signature: every parameter has a type (str, int, float, bool); one with a default may be left out, and
-    `*` and `**` are. Raises ConfigError.
+    """From the signature: every parameter has a type (str, int, float, bool, a Literal, or these or None); one with a
+    default may be left out, and `*` and `**` are. Raises ConfigError.
     """
     try:
         hints, signature = get_type_hints(function), inspect.signature(function)
@@ -125,11 +127,17 @@ def _spec(name: str, function: Callable[..., Any], description: str) -> ToolSpec
             continue
         if parameter.kind is parameter.POSITIONAL_ONLY:
             raise ConfigError(f"tool {name}: parameter {parameter.name} cannot be given by name; take the / out")
-        properties[parameter.name] = {"type": TYPES.get(hints.get(parameter.name, object))}
+        properties[parameter.name] = _schema(hints.get(parameter.name))
         if parameter.default is parameter.empty:
             required.append(parameter.name)
     told = description or (inspect.getdoc(function) or "").partition("\n")[0]
     return spec_of(name, told, {"properties": properties, "required": required})
+
+
+def _schema(hint: object) -> dict[str, Any]:
+    if get_origin(hint) in (Union, UnionType):
+        return {"anyOf": [_schema(one) for one in get_args(hint)]}
+    return {"enum": list(get_args(hint))} if get_origin(hint) is Literal else {"type": TYPES.get(hint)}
 
 
 def said(tool: str, texts: Sequence[str]) -> list[Passage]:

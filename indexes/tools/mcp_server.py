@@ -1,8 +1,8 @@
 """Tools of MCP servers (the extra `mcp`, the protocol's own package), by stdio or HTTP.
 
-A server is started or connected to once, in a thread with an event loop of its own, so that its tools are known before
-a run begins and outlive any loop that asks. What it says of itself is untrusted: names and schemas are checked, and
-descriptions shown neutralised, in one line.
+A server is started or connected to before a run begins, in a thread with an event loop of its own, so that its tools
+are known and outlive any loop that asks. Where the connection ends, the next call makes a new one. What a server says
+of itself is untrusted: names and schemas are checked, and descriptions shown neutralised, in one line.
 """
 
 from __future__ import annotations
@@ -10,97 +10,190 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
+import re
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx2
+import mcp_types as protocol
 from anyio.from_thread import start_blocking_portal
-from mcp import Client, StdioServerParameters
+from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from indexes.tools.callables import said
+from indexes.tools.mcp_http import MESSAGE_BYTES, UNSENT, client_of
+from indexes.tools.mcp_reading import Heard
 from steprag.agent.tools import ToolSpec, spec_of
+from steprag.console.progress import say
 from steprag.errors import ConfigError, RetrieverError
-from steprag.net.bounded_http import direct
+from steprag.net.bounded_http import HIDDEN, LEAST_SECRET
 from steprag.types import Passage
 
 RELAY = Path(__file__).with_name("stdio_relay.py")
-MESSAGE_BYTES = 8 << 20
-"""Bytes of one message of a server."""
+LOST = protocol.CONNECTION_CLOSED
+PAGES, TOOLS = 100, 1000
+"""Pages of a listing, and tools, that are read."""
 
 
-class _BoundedHttp(httpx2.AsyncClient):
-    """Cuts replies that are longer than a message may be; of streams the protocol's package bounds each event."""
+@dataclass(frozen=True)
+class Way:
+    """How a server is reached: by a command or a URL. `env`, `headers`: what it gets beyond the usual, values included.
+    `seconds`: until a reply counts as lost.
+    """
 
-    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        response = await super().send(request, **options)
-        if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
-            body: Any = response.stream
-            response.stream = _BoundedReply(body)
-        return response
+    command: tuple[str, ...] | None
+    url: str | None
+    seconds: float
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The command, or the URL without what may hold a key."""
+        return re.sub(r"(//)[^/@]*@|[?#].*", r"\1", self.url) if self.url else " ".join(self.command or ())
+
+    def transport(self, log: Any) -> AbstractAsyncContextManager[Any]:
+        """The package's transport. `log`: where a command's standard error goes."""
+        if self.url is not None:
+            return streamable_http_client(self.url, http_client=client_of(self.url, self.headers, self.seconds))
+        relayed = [str(RELAY), str(MESSAGE_BYTES), str(UNSENT), *(self.command or ())]
+        server = StdioServerParameters(
+            command=sys.executable, args=relayed, env=dict(self.env), encoding_error_handler="replace"
+        )
+        return stdio_client(server, errlog=log)
+
+    def told(self, text: str) -> str:
+        """A text in one line, without the values that the server got."""
+        for value in (*self.env.values(), *self.headers.values()):
+            for secret in {value, value.rpartition(" ")[2]}:
+                text = text.replace(secret, HIDDEN.decode()) if len(secret) >= LEAST_SECRET else text
+        return " ".join(text.split())[:300]
 
 
-class _BoundedReply(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
-        self._inner = inner
+class _Link:
+    """An open connection. `listed`: the server's tools."""
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = MESSAGE_BYTES
-        async for piece in self._inner:
-            yield piece[:left]
-            left -= len(piece)
-            if left <= 0:  # what is cut is no JSON, which the package answers; an error here would end the connection
-                return
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-def _client(url: str, timeout: httpx2.Timeout) -> _BoundedHttp:
-    """The client of a server's URL; one of this machine is never asked by way of a proxy."""
-    return _BoundedHttp(timeout=timeout, **direct(url))
-
-
-class McpServer:
-    """An open connection. `seconds`: until a reply counts as lost."""
-
-    def __init__(self, command: list[str] | None, url: str | None, seconds: float) -> None:
+    def __init__(self, way: Way) -> None:
         """Starts or reaches the server. Raises ConfigError where it does not answer as one."""
-        self.name = url or " ".join(command or ())
-        self._open, self._users = ExitStack(), 0
+        self._way, self._open, self._heard = way, ExitStack(), Heard()
         # what a server writes to its standard error is not for ours; the relay bounds it
         file = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         log: Any = self._open.enter_context(file)
-        relayed = [str(RELAY), str(MESSAGE_BYTES), *(command or ())]
-        started = stdio_client(StdioServerParameters(command=sys.executable, args=relayed), errlog=log)
+        logging.getLogger("mcp.client").setLevel(logging.CRITICAL)  # else a traceback for each line that is no JSON
         try:
-            # `read_timeout_seconds` bounds each reply; a reply that HTTP itself gives up would end the connection
-            waiting = httpx2.Timeout(seconds, read=None)
-            target = started if url is None else streamable_http_client(url, http_client=_client(url, waiting))
             self._portal = self._open.enter_context(start_blocking_portal())
-            client = Client(target, read_timeout_seconds=seconds)
+            client = Client(self._heard.over(way.transport(log)), read_timeout_seconds=way.seconds)
             self._client = self._open.enter_context(self._portal.wrap_async_context_manager(client))
-            self.listed = self._portal.call(self._client.list_tools).tools
+            self.listed = self._portal.call(self._tools)
         except Exception as error:  # whatever a stranger's server makes the package raise, it is no tool here
             log.seek(0)
             last = " ".join(log.read(4096).split())[-200:]
             self._open.close()
-            told = f"; it wrote: {last}" if last else ""
-            raise ConfigError(f"MCP server {self.name}: {_reason(error)}{told}") from error
+            told = f"{_reason(error)}; it wrote: {last}" if last else _reason(error)
+            raise ConfigError(f"MCP server {way.name}: {way.told(told)}") from error
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """The server's result. Raises RetrieverError."""
+    async def _tools(self) -> list[protocol.Tool]:
+        """The listing, page by page; it ends with a cursor that came before."""
+        listed: list[protocol.Tool] = []
+        seen: set[str | None] = {None, ""}
+        cursor = None
+        for _ in range(PAGES):
+            page = await self._client.list_tools(cursor=cursor)
+            listed += page.tools
+            cursor = page.next_cursor
+            if cursor in seen:
+                return listed[:TOOLS]
+            seen.add(cursor)
+            if len(listed) > TOOLS:
+                break
+        say(f"MCP server {self._way.name} lists more than {TOOLS} tools or {PAGES} pages; the rest is not read")
+        return listed[:TOOLS]
+
+    def may_repeat(self, name: str) -> bool:
+        """Whether the server says that a second call of the tool changes nothing."""
+        hints = next((tool.annotations for tool in self.listed if tool.name == name), None)
+        return hints is not None and hints.read_only_hint is True
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> protocol.CallToolResult:
+        """The server's result. Raises what the package does."""
+        if self._heard.ended:
+            raise MCPError(UNSENT, "the connection had ended")
+        return await asyncio.wrap_future(self._portal.start_task_soon(self._client.call_tool, name, dict(arguments)))
+
+    def close(self) -> None:
+        """Ends the connection, and the server where it was started here."""
+        self._heard.ended = True
+        self._open.close()
+        if self._heard.noise:
+            say(f"MCP server {self._way.name}: skipped {self._heard.noise} lines of its standard output that are no "
+                "messages; a server's log belongs on its standard error")  # fmt: skip
+            self._heard.noise = 0
+
+
+class McpServer:
+    """A server and its wanted tools, `specs` by its own names for them. Where its connection ended, a call makes a new
+    one, as long as the tools are the same.
+    """
+
+    def __init__(self, way: Way, chosen: Callable[[Iterable[protocol.Tool]], dict[str, ToolSpec]]) -> None:
+        """Starts or reaches it. Raises ConfigError where it is no server, or offers nothing that is wanted."""
+        self.name, self._way, self._chosen = way.name, way, chosen
+        self._users, self._lock = 0, threading.Lock()
+        self._link, self._retired = _Link(way), ExitStack()
         try:
-            return await asyncio.wrap_future(
-                self._portal.start_task_soon(self._client.call_tool, name, dict(arguments))
-            )
-        except Exception as error:  # as above; this call failed, another may not
-            raise RetrieverError(f"MCP server {self.name}, tool {name}: {_reason(error)}") from error
+            self.specs = chosen(self._link.listed)
+        except ConfigError:
+            self._link.close()
+            raise
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> protocol.CallToolResult:
+        """The server's result. A call that did not reach the tool, or that may be made twice, is made once more over a
+        new connection. Raises RetrieverError.
+        """
+        link, last = self._link, False
+        while True:
+            try:
+                return await link.call(name, arguments)
+            except Exception as error:  # as above; this call failed, another may not
+                code, told = getattr(error, "code", None), self._way.told(_reason(error))
+                if code == protocol.INVALID_PARAMS:  # what the policy wrote is its own to read about
+                    return protocol.CallToolResult(content=[protocol.TextContent(text=told)], is_error=True)
+                if last or not (code == UNSENT or (code == LOST and link.may_repeat(name))):
+                    more = "; it may have been carried out, so it is not made again" if code == LOST else ""
+                    raise RetrieverError(f"MCP server {self.name}, tool {name}: {told}{more}") from error
+            link, last = await asyncio.to_thread(self._renewed, link), True
+
+    def _renewed(self, old: _Link) -> _Link:
+        """A connection in place of `old`; another call may have made it already. Raises RetrieverError."""
+        with self._lock:
+            if self._link is not old:
+                return self._link
+            if self._users == 0:
+                raise RetrieverError(f"MCP server {self.name} was left while a call waited")
+            try:
+                new = _Link(self._way)
+            except ConfigError as error:
+                raise RetrieverError(str(error)) from error
+            if not self._is_as_before(new):
+                new.close()
+                raise RetrieverError(f"MCP server {self.name} came back with other tools; start the run again")
+            self._retired.close()  # not `old` yet: other calls may be under way over it
+            self._retired.callback(old.close)
+            self._link = new
+            return new
+
+    def _is_as_before(self, link: _Link) -> bool:
+        try:
+            return self._chosen(link.listed) == self.specs
+        except ConfigError:
+            return False
 
     def used(self) -> McpServer:
         """This server, with one user more."""
@@ -108,10 +201,12 @@ class McpServer:
         return self
 
     def leave(self) -> None:
-        """A user is done; the last one ends the connection, and the server where it was started here."""
-        self._users -= 1
-        if self._users == 0:
-            self._open.close()
+        """A user is done; the last one ends the connection."""
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                self._retired.close()
+                self._link.close()
 
 
 class McpTool:
@@ -128,9 +223,7 @@ class McpTool:
     async def call(self, arguments: Mapping[str, Any], top_k: int) -> Sequence[Passage]:
         """A passage for each text of the result. What a tool calls its error is an observation too."""
         result = await self._server.call(self._name, arguments)
-        texts = [item.text for item in result.content if getattr(item, "type", "") == "text"]
-        if not texts and result.structured_content is not None:
-            texts = [json.dumps(result.structured_content, ensure_ascii=False)]
+        texts = [item.text for item in result.content if isinstance(item, protocol.TextContent)]
         return said(f"{self.spec.name} (error)" if result.is_error else self.spec.name, texts[:top_k])
 
     async def aclose(self) -> None:
@@ -138,36 +231,45 @@ class McpTool:
         await asyncio.to_thread(self._server.leave)
 
 
-def mcp_tools(
-    entry: str, command: list[str] | None, url: str | None, only: list[str] | None, seconds: float
-) -> list[McpTool]:
-    """The tools of a server, named `entry.tool`; with `only`, these. Raises ConfigError."""
-    server = McpServer(command, url, seconds).used()
-    try:
-        specs = _specs(entry, server, only)
-    except ConfigError:
-        server.leave()
-        raise
-    tools = [McpTool(server, name, spec) for name, spec in specs.items()]
-    server.leave()  # the tools are its users now
-    return tools
+def mcp_tools(entry: str, way: Way, only: list[str] | None) -> list[McpTool]:
+    """The tools of a server, named `entry.tool`; with `only`, these. One that no policy can call is left out and said
+    to be. Raises ConfigError.
+    """
+    left_out: dict[str, str] = {}
+
+    def chosen(listed: Iterable[protocol.Tool]) -> dict[str, ToolSpec]:
+        return _specs(entry, way.name, {tool.name: tool for tool in listed}, only, left_out)
+
+    server = McpServer(way, chosen)
+    for reason in left_out.values():
+        say(f"{reason}; it is left out. `only` under tools.{entry} names the tools that you want")
+    return [McpTool(server, name, spec) for name, spec in server.specs.items()]
 
 
-def _specs(entry: str, server: McpServer, only: list[str] | None) -> dict[str, ToolSpec]:
-    """The specifications of the wanted tools by the server's names for them. Raises ConfigError."""
-    there = {tool.name: tool for tool in server.listed}
-    wanted = list(there) if only is None else only
-    if missing := [name for name in wanted if name not in there]:
-        raise ConfigError(f"MCP server {server.name} has no tool {missing[0]}; it has {', '.join(there)}")
-    if not wanted:
-        raise ConfigError(f"MCP server {server.name} offers no tool")
-    return {
-        name: spec_of(f"{entry}.{name}", there[name].description or "", there[name].input_schema) for name in wanted
-    }
+def _specs(
+    entry: str, server: str, there: Mapping[str, protocol.Tool], only: list[str] | None, left_out: dict[str, str]
+) -> dict[str, ToolSpec]:
+    """The specifications of the wanted tools by the server's names for them; `left_out` gets why others have none.
+    Raises ConfigError for one that `only` names, and where none is left.
+    """
+    if missing := [name for name in only or () if name not in there]:
+        raise ConfigError(f"MCP server {server} has no tool {missing[0]}; it has {', '.join(there)}")
+    specs: dict[str, ToolSpec] = {}
+    for name in there if only is None else only:
+        try:
+            specs[name] = spec_of(f"{entry}.{name}", there[name].description or "", there[name].input_schema)
+        except ConfigError as error:
+            if only is not None:
+                raise
+            left_out[name] = str(error)
+    if not specs:
+        reason = next(iter(left_out.values()), "it lists none")
+        raise ConfigError(f"MCP server {server} offers no tool that a policy can call: {reason}")
+    return specs
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost error in one line: task groups wrap the errors of their tasks."""
+    """The innermost error: task groups wrap the errors of their tasks."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return str(error) if isinstance(error, MCPError) else f"{type(error).__name__}: {error}"

@@ -1,11 +1,13 @@
-"""Between an MCP server's standard output and us: `python stdio_relay.py BYTES PROGRAM …`. Run as a file.
+"""Between an MCP server's standard output and us: `python stdio_relay.py BYTES CODE PROGRAM …`. Run as a file.
 
 The protocol's package reads a line however long it is. The relay hands on lines of BYTES at most; a longer one ends the
 server, and with it the connection. Of what the server writes to its standard error the relay's own gets the beginning.
+Requests that the server did not read before it ended are answered by the error CODE: they may be made again.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +19,7 @@ HEARD = 16_384
 
 
 def main(argv: list[str]) -> int:
-    most, command = int(argv[0]), argv[1:]
+    most, code, command = int(argv[0]), int(argv[1]), argv[2:]
     try:
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except OSError as error:
@@ -32,7 +34,29 @@ def main(argv: list[str]) -> int:
         sys.stderr.write(f"a line of more than {most} bytes\n")
         return 1
     hearing.join(1)
-    return server.wait()
+    status = server.wait()
+    answer_unread(code)
+    os._exit(status & 0xFF)  # at once: what is written from here on nobody reads
+
+
+def answer_unread(code: int) -> None:
+    """Answers the requests that are left in standard input, which the server shared."""
+    os.set_blocking(0, False)
+    left = b""
+    try:
+        while piece := os.read(0, 1 << 16):
+            left += piece
+    except BlockingIOError:  # no more
+        pass
+    for line in left.splitlines():
+        try:
+            request = json.loads(line)
+        except ValueError:  # the rest of one that the server read in part
+            continue
+        if "id" in request:
+            error = {"code": code, "message": "the server had ended"}
+            sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}) + "\n")
+    sys.stdout.flush()
 
 
 def hand_on(source: IO[bytes], most: int) -> bool:

@@ -6,7 +6,7 @@ tools:
   wiki: {index: runs/index, description: an encyclopedia}
   news: {index: "http://127.0.0.1:8890"}
   add: {python: "my_tools:add"}
-  desk: {mcp: {command: [python, server.py]}}
+  desk: {mcp: {command: [python, server.py], env: [DESK_KEY]}}
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import asyncio
 import hashlib
 import importlib.util
 import json
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +33,7 @@ from steprag.records.jsonl import existing
 from steprag.records.yaml_files import read_yaml
 from steprag.types import Passage
 
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 Opened = Callable[[str], Retriever]
 """Opens an index folder or a service's URL."""
 
@@ -123,12 +126,17 @@ class ToolBox:
 
 
 class McpEntry(BaseModel):
-    """How an MCP server is reached: a command that is started and spoken to over its standard streams, or a URL."""
+    """How an MCP server is reached: a command that is started and spoken to over its standard streams, or a URL.
+
+    `env` names variables of our environment that the command gets, `headers` the variable that holds each header.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     command: Annotated[list[str], Field(min_length=1)] | None = None
     url: str | None = None
+    env: list[str] = []
+    headers: dict[str, str] = {}
 
 
 class ToolEntry(BaseModel):
@@ -203,10 +211,27 @@ def _tools(name: str, entry: ToolEntry, path: Path, opened: Opened) -> Sequence[
     if entry.python is not None:
         return [CallableTool(name, entry.python, entry.description)]
     assert entry.mcp is not None
+    where = f"{path}: tools.{name}.mcp"
     if (entry.mcp.command is None) == (entry.mcp.url is None):
-        raise ConfigError(f"{path}: tools.{name}.mcp: give a command or a url")
+        raise ConfigError(f"{where}: give a command or a url")
+    if (unused := "env" if entry.mcp.url else "headers") in entry.mcp.model_fields_set:
+        raise ConfigError(f"{where}: {unused} is for a {'command' if entry.mcp.url else 'url'}")
     if importlib.util.find_spec("mcp") is None:
         raise ConfigError(f"{path}: tools.{name} is an MCP server, which needs an extra: {remedy('mcp')}")
-    from indexes.tools.mcp_server import mcp_tools
+    from indexes.tools.mcp_server import Way, mcp_tools
 
-    return mcp_tools(name, entry.mcp.command, entry.mcp.url, entry.only, entry.seconds)
+    env = {variable: _value(variable, f"{where}.env") for variable in entry.mcp.env}
+    headers = {header: _value(variable, f"{where}.headers") for header, variable in entry.mcp.headers.items()}
+    command = tuple(entry.mcp.command) if entry.mcp.command else None
+    return mcp_tools(name, Way(command, entry.mcp.url, entry.seconds, env, headers), entry.only)
+
+
+def _value(variable: str, where: str) -> str:
+    """What a variable of the environment holds. Raises ConfigError, which does not repeat what may be a key itself."""
+    if not VARIABLE.fullmatch(variable):
+        raise ConfigError(f"{where} names variables of the environment, such as DESK_KEY; keys do not stand in files")
+    value = os.environ.get(variable, "").strip()
+    if not value or not value.isprintable():
+        state = "holds what is no line of text" if value else "is not set"
+        raise ConfigError(f"{where}: {variable} {state}; export {variable}=…")
+    return value

@@ -30,6 +30,7 @@ VENDOR = Path(__file__).parent / "vendor"
 """Front-end files of others; SOURCES.md there says which."""
 SHARED = Path(__file__).parent / "page"
 """Our own front-end files that every page has among its own."""
+NO_OBJECT = "the body is no JSON object; send one, with Content-Type: application/json"
 KINDS = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -118,14 +119,20 @@ def tell_errors(app: FastAPI, malformed_status: dict[str, int] | None = None) ->
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]  # the rest, and what was sent, would only repeat the request
-        where = ".".join(str(part) for part in first["loc"][1:])
+        where = "" if first["type"] == "json_invalid" else ".".join(str(part) for part in first["loc"][1:])
+        told = f"{where}: {first['msg'].lower()}" if where else NO_OBJECT
         path = request.url.path
         status = next((status for start, status in statuses.items() if path.startswith(start)), 422)
-        return ApiError(status, "malformed", f"{where}: {first['msg'].lower()}", param=where or None).reply()
+        return ApiError(status, "malformed", told, param=where or None).reply()
 
     @app.exception_handler(StepragError)
     async def failed(request: Request, error: StepragError) -> Response:
         return ApiError(500, "failed", str(error)).reply()
+
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        # the server raises it again, and so logs it
+        return ApiError(500, "fault", "a fault of the service; its log says more").reply()
 
 
 def page_app(title: str, page: Path, access: Access, malformed_status: dict[str, int] | None = None) -> FastAPI:

@@ -10,22 +10,15 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from inference.chat.http.service import (
-    COMMENT,
-    ChatMessage,
-    ChatService,
-    CompletionBody,
-    dumped,
-    new_id,
-    sse,
-    stream_of,
-)
+from inference.chat.http.completion_request import SOURCE_LIST, CompletionBody
+from inference.chat.http.reasoning import Reasoning, inert, reasoning_of
+from inference.chat.http.service import COMMENT, ChatService, dumped, new_id, sse, stream_of
 from inference.chat.http.source_pages import source_path
 from inference.chat.turns.events import Event, LiveTurn
 from inference.chat.turns.store import TurnRequest
@@ -35,48 +28,72 @@ from steprag.web.guard import error_body
 
 NAME = "agent"
 """The model's name; `agent-MODE` fixes the mode."""
+SERVED = "/v1/chat/completions"
+WITHOUT_V1 = ("/chat/completions", "/completions", "/responses", "/embeddings", "/models")
+"""What clients ask whose base URL lacks /v1."""
 SOURCES = "+sources"
 """Behind a model's name: the answer ends with links to its sources, for clients that show no annotations."""
-TASK = "### Task:"
-"""Begins Open WebUI's own requests (titles, tags, follow-up questions), and documents before a question."""
-DOCUMENTS_END = "</context>"
 NOTHING = "{}"
 """The answer to a task: all tasks ask for JSON. Open WebUI then takes the first question for the title."""
-
-SOURCE_LIST = "\n\nSources:\n\n"
-"""What stands between an answer and the links to its sources."""
 Link = Callable[[int, str], str]
 """The address of a turn's passage, by its number and title."""
-_TAG = re.compile(r"<(/?)([a-z_]{1,20})> *")
-_OPEN = re.compile(r" *(?:<[^<>\n]{0,22}(?:> *)?|[!\]])?\Z")
-"""The end of a text that the next piece may complete to a tag, an image or a link; and blanks at the end."""
 _HTML = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 def openai_routes(service: ChatService) -> APIRouter:
-    """`/v1/models` and `/v1/chat/completions`."""
-    router = APIRouter(prefix="/v1")
-    names = [NAME, *(f"{NAME}-{mode}" for mode in service.modes)]
+    """`/v1/models` and `/v1/chat/completions`; who asks below /v1 for more, or without /v1, is told of these."""
+    router = APIRouter()
+    _add_models(router, service)
+    _add_completions(router, service)
 
-    @router.get("/models")
+    async def unknown(request: Request) -> Response:
+        told = f"{request.method} {quoted(request.url.path)} is not served; ask POST {SERVED}, or GET /v1/models"
+        raise ApiError(405 if request.url.path == SERVED else 404, "not_found", told)
+
+    for path in ("/v1/{path:path}", "/v1", *WITHOUT_V1):
+        router.add_api_route(path, unknown, methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
+    return router
+
+
+def _names(service: ChatService) -> list[str]:
+    return [NAME, *(f"{NAME}-{mode}" for mode in service.modes), f"{NAME}{SOURCES}"]
+
+
+def _known(name: str, service: ChatService) -> str:
+    """The name of a model, which may end in `SOURCES`. Raises ApiError where there is none."""
+    names = _names(service)
+    if name.removesuffix(SOURCES) not in names:
+        raise ApiError(404, "model_not_found", f"model {quoted(name)} is not one of {', '.join(names)}", param="model")
+    return name
+
+
+def _row(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "steprag"}
+
+
+def _add_models(router: APIRouter, service: ChatService) -> None:
+    @router.api_route("/v1/models", methods=["GET", "HEAD"])
+    @router.api_route("/v1/models/", methods=["GET", "HEAD"])
     async def models() -> Response:
-        listed = [*names, f"{NAME}{SOURCES}"]
-        rows = [{"id": name, "object": "model", "created": 0, "owned_by": "steprag"} for name in listed]
-        return as_json({"object": "list", "data": rows})
+        return as_json({"object": "list", "data": [*map(_row, _names(service))]})
 
-    @router.post("/chat/completions")
+    @router.get("/v1/models/{name}")
+    async def model(name: str) -> Response:
+        return as_json(_row(_known(name, service)))
+
+
+def _add_completions(router: APIRouter, service: ChatService) -> None:
+    @router.post(SERVED)
+    @router.post(f"{SERVED}/")
     async def complete(body: CompletionBody, request: Request) -> Response:
-        name = body.model.removesuffix(SOURCES)
-        if name not in names:
-            raise ApiError(404, "model_not_found", f"model {quoted(body.model)} is not one of {', '.join(names)}")
-        if refused := body.refused():
-            raise ApiError(400, "unsupported", refused[1], param=refused[0])
-        question = asked_by(body.messages)
+        name = _known(body.model, service).removesuffix(SOURCES)
+        body.check()
+        question = body.question
         if question is None:
             return _nothing(body)
         mode = name.removeprefix(NAME).removeprefix("-") or service.mode
         live = await service.take(TurnRequest(new_id("t"), new_id("v"), question, mode, time.time(),
-                                        history=exchanges(body.messages[:-1])))  # fmt: skip
+                                        history=body.exchanges(service.limits.history)))  # fmt: skip
 
         def link(n: int, title: str) -> str:
             return f"{str(request.base_url).rstrip('/')}{source_path(service.access, live.id, n, title)}"
@@ -84,33 +101,6 @@ def openai_routes(service: ChatService) -> APIRouter:
         if body.stream:
             return stream_of(_chunks(service, live, body, link))
         return await _whole(service, live, body, request, link)
-
-    return router
-
-
-def asked_by(messages: list[ChatMessage]) -> str | None:
-    """The question of a conversation: its last message, without the documents that Open WebUI puts before it. None
-    where it is a task for the client's own sake. Raises ApiError where it is no user's.
-    """
-    last = messages[-1]
-    text = last.text.strip()
-    if last.role != "user" or not text:
-        raise ApiError(400, "no_question", "the last message must be a user's, with text", param="messages")
-    if text.startswith(TASK):
-        return text.rpartition(DOCUMENTS_END)[2].strip() or None if DOCUMENTS_END in text else None
-    return text
-
-
-def exchanges(messages: list[ChatMessage]) -> tuple[tuple[str, str], ...]:
-    """The earlier questions that an answer followed, with it. System messages are left out: the agent's are its own."""
-    pairs, question = [], None
-    for message in messages:
-        if message.role == "user":
-            question = message.text
-        elif message.role == "assistant" and message.text and question is not None:
-            pairs.append((question, message.text.partition(SOURCE_LIST)[0]))
-            question = None
-    return tuple(pairs)
 
 
 def _nothing(body: CompletionBody) -> Response:
@@ -181,67 +171,6 @@ async def _until_over(live: LiveTurn) -> None:
 async def _until_left(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-class Reasoning:
-    """A turn's events as the text that a client shows as reasoning: what the agent writes while it writes it, and the
-    titles of what it finds.
-
-    Clients render Markdown and HTML, and what pages and models wrote is a stranger's: tags of actions are left out,
-    others, images and links are made inert.
-    """
-
-    def __init__(self) -> None:
-        self._held, self._begun = "", False
-
-    def of(self, event: Event) -> str:
-        """The text that the event adds; empty for most."""
-        match event["type"]:
-            case "question" if event["question"] != event["asked"]:
-                return f"Question: {inert(event['question'])}\n\n"
-            case "step.delta":
-                return self._written(event["text"])
-            case "step.finished" | "turn.finished":
-                return self._ended()
-            case "passages":
-                titles = [
-                    f"- [{item['n']}] {inert(' '.join((item['title'] or item['id']).split()))}\n"
-                    for item in event["items"]
-                ]
-                return "".join(titles or ["- nothing found\n"]) + "\n"
-            case _:
-                return ""
-
-    def _written(self, piece: str) -> str:
-        text = self._held + piece
-        held = _OPEN.search(text)
-        self._held = held.group() if held else ""
-        return self._shown(text.removesuffix(self._held))
-
-    def _ended(self) -> str:
-        rest, self._held = self._shown(self._held).rstrip(), ""
-        begun, self._begun = self._begun, False
-        return f"{rest}\n\n" if begun or rest else ""
-
-    def _shown(self, text: str) -> str:
-        def named(tag: re.Match[str]) -> str:
-            alone = not self._begun and not text[: tag.start()].strip()
-            return f"{tag[2]}: " if alone and not tag[1] else ""
-
-        shown = inert(_TAG.sub(named, text))
-        self._begun = self._begun or bool(shown.strip())
-        return shown
-
-
-def inert(text: str) -> str:
-    """The text, changed so that neither Markdown nor HTML finds an image, a link or a tag in it."""
-    return text.replace("<", "‹").replace("](", "] (").replace("![", "! [")
-
-
-def reasoning_of(events: Iterable[Event]) -> str:
-    """The whole reasoning of a turn that ended."""
-    told = Reasoning()
-    return "".join(told.of(event) for event in events).rstrip()
 
 
 def citation_annotations(events: list[Event], link: Link) -> list[dict[str, Any]]:

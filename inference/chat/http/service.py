@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi.responses import StreamingResponse
 from fastapi.sse import format_sse_event
@@ -24,11 +25,18 @@ from steprag.web.guard import Access
 COMMENT = b": \n\n"
 """A message that says nothing: it shows that the stream lives."""
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
+def whole(text: Any) -> Any:
+    """A text with U+FFFD for half an emoji, which JSON can hold and UTF-8 cannot; other values as they are."""
+    return _HALVES.sub("\ufffd", text) if isinstance(text, str) else text
+
+
+WHOLE = BeforeValidator(whole)
+Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1), WHOLE]
 STEP_CHARS = 8192
 """Characters of a step that a person writes."""
-MESSAGES = 200
-"""Messages of a conversation that are read, the last ones."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ class ForkBody(_Body):
     """
 
     step: Annotated[int, Field(ge=0, le=1000)]
-    text: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=STEP_CHARS)]
+    text: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=STEP_CHARS), WHOLE]
     action: Name | None = None
 
 
@@ -100,79 +108,7 @@ class FeedbackBody(_Body):
     """`POST /api/turns/T/feedback`."""
 
     right: bool
-    answer: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)] | None = None
-
-
-class MessagePart(BaseModel):
-    """A part of an OpenAI message; only texts count."""
-
-    type: str
-    text: str = ""
-
-
-class ChatMessage(BaseModel):
-    """An OpenAI message; fields that the agent has no use for are ignored."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[MessagePart] | None = None
-
-    @property
-    def text(self) -> str:
-        """The message's words."""
-        if isinstance(self.content, list):
-            return "\n".join(part.text for part in self.content if part.type == "text")
-        return self.content or ""
-
-    @property
-    def other_kinds(self) -> set[str]:
-        """Kinds of its parts that are no text."""
-        return {part.type for part in self.content} - {"text"} if isinstance(self.content, list) else set()
-
-
-class StreamOptions(BaseModel):
-    """`stream_options` of a chat completion."""
-
-    include_usage: bool = False
-
-
-def _last(messages: Any) -> Any:
-    return messages[-MESSAGES:] if isinstance(messages, list) else messages
-
-
-class CompletionBody(BaseModel):
-    """`POST /v1/chat/completions`: what counts and what is refused. Other fields are ignored; `ignored` names them.
-
-    Tools are ignored like that: clients offer theirs unasked (Open WebUI 36), and a model need not call any.
-    To ask for a call is refused.
-    """
-
-    model_config = ConfigDict(extra="allow")
-
-    model: str
-    messages: Annotated[list[ChatMessage], Field(min_length=1), BeforeValidator(_last)]
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    n: int = 1
-    tool_choice: Any = None
-    function_call: Any = None
-
-    def refused(self) -> tuple[str, str] | None:
-        """The field that asks for what the agent cannot do, and why; None where there is none."""
-        if self.n != 1:
-            return "n", "the agent gives one answer a request; n must be 1"
-        for name in ("tool_choice", "function_call"):
-            if getattr(self, name) not in (None, "auto", "none"):
-                return name, f"the agent calls no tools of the client's; {name} must be auto or none"
-        if kinds := self.messages[-1].other_kinds:
-            return "messages", f"the agent reads text alone, no {', '.join(sorted(kinds))}"
-        return None
-
-    @property
-    def ignored(self) -> list[str]:
-        """Names of the fields that change nothing, and "system" where there are system messages."""
-        fields = [name for name, value in (self.model_extra or {}).items() if value not in (None, [], {}, "")]
-        told = {message.role for message in self.messages} & {"system", "developer"}
-        return sorted({*fields, *(["system"] if told else [])} - {"user"})
+    answer: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000), WHOLE] | None = None
 
 
 def new_id(kind: str) -> str:

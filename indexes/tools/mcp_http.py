@@ -1,0 +1,97 @@
+"""The HTTP client of an MCP server: bounded replies, and each failure as an error of the protocol that names it.
+
+The protocol's package tells of no status, and ends the connection where HTTP fails.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import httpx2
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS
+
+from steprag.net.bounded_http import direct
+
+MESSAGE_BYTES = 8 << 20
+"""Bytes of one message of a server."""
+UNSENT = -32090
+"""Our code of an error: the call did not reach the tool, so it may be made again."""
+SESSION = "mcp-session-id"
+FORGOTTEN = (400, 404)
+"""Statuses of servers that no longer know the session, as after their restart."""
+REMEDIES = {
+    401: "; give its key by headers: {Authorization: NAME OF A VARIABLE}",
+    403: "; its key may not do this, or headers names none",
+    404: "; no MCP server is at this address",
+    405: "; an address that ends in /sse is of the old protocol: give the server's other one, often /mcp",
+}
+
+
+class BoundedHttp(httpx2.AsyncClient):
+    """Cuts replies that are longer than a message may be; of streams the protocol's package bounds each event."""
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """The reply; an error of the protocol in its place where HTTP fails or refuses."""
+        try:
+            response = await super().send(request, **options)
+            if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
+                body: Any = response.stream
+                response.stream = _BoundedReply(body)
+            if response.status_code >= 400:
+                await response.aread()
+                return _refusal(request, response)
+            return response
+        except httpx2.TransportError as error:
+            reached = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.UnsupportedProtocol)
+            told = f"{type(error).__name__}: {error}"
+            return _error(request, 503, CONNECTION_CLOSED if reached else UNSENT, told)
+
+
+class _BoundedReply(httpx2.AsyncByteStream):
+    """A body without what is too long or does not come. What is cut is no JSON, which the protocol's package answers;
+    an error here would end the connection.
+    """
+
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = MESSAGE_BYTES
+        try:
+            async for piece in self._inner:
+                yield piece[:left]
+                left -= len(piece)
+                if left <= 0:
+                    return
+        except httpx2.TransportError:
+            return
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _refusal(request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+    """A refusal as an error with its status, the server's own words, and a remedy."""
+    status = response.status_code
+    try:
+        error = json.loads(response.content)["error"]
+        code, told, data = int(error["code"]), f": {error['message']}", error.get("data")
+    except (ValueError, TypeError, KeyError):  # no error of the protocol
+        code, told, data = INTERNAL_ERROR, "", None
+    if status in FORGOTTEN and SESSION in request.headers and code != INVALID_PARAMS:
+        code = UNSENT
+    told = f"HTTP {status} {response.reason_phrase}{told}{REMEDIES.get(status, '')}"
+    return _error(request, status, code, told, data)
+
+
+def _error(request: httpx2.Request, status: int, code: int, message: str, data: Any = None) -> httpx2.Response:
+    error = {"code": code, "message": message[:300], "data": data}
+    return httpx2.Response(status, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
+
+
+def client_of(url: str, headers: Mapping[str, str], seconds: float) -> BoundedHttp:
+    """The client of a server's URL; one of this machine is never asked by way of a proxy."""
+    # the protocol's package bounds each reply; one that HTTP itself gives up would end the connection
+    return BoundedHttp(headers=dict(headers), timeout=httpx2.Timeout(seconds, read=None), **direct(url))
