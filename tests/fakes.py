@@ -177,7 +177,9 @@ def listening(
 
 @contextmanager
 def serve(reply: Callable[[dict[str, Any]], tuple[int, object]], **described: str) -> Iterator[Endpoint]:
-    """An HTTP server on a free loopback port: GET /v1/models names "double", as `described`, POST asks `reply`."""
+    """An HTTP server on a free loopback port: GET /v1/models names "double", as `described`, POST asks `reply`. Bytes
+    are sent as they are, as plain text.
+    """
     seen: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -194,9 +196,9 @@ def serve(reply: Callable[[dict[str, Any]], tuple[int, object]], **described: st
             self._send(*reply(request))
 
         def _send(self, status: int, body: object) -> None:
-            data = json.dumps(body).encode()
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(status)
-            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Type", "text/plain" if isinstance(body, bytes) else "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)

@@ -67,6 +67,7 @@ class VerdictFormat:
     """
 
     stop: tuple[str, ...] = ()
+    thinks: bool = False
 
     def gbnf(self, allowed: tuple[str, ...]) -> str:
         """llama.cpp's grammar."""

@@ -1,0 +1,359 @@
+"""What endpoints do otherwise than OpenAI's own: one row a quirk, with what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from steprag.agent.grammars import COT, DIRECT, SEARCH_R1, TRANSCRIPT
+from steprag.agent.judge import VerdictFormat
+from steprag.config.sections import JudgeConfig, PolicyConfig
+from steprag.errors import (
+    ConfigError,
+    ContentFiltered,
+    PolicyError,
+    PolicyRefused,
+    PolicyUnavailable,
+    StepragError,
+)
+from steprag.policy.client import OpenAIPolicy
+from steprag.policy.requests import OutputFormat
+from steprag.types import Message, Sample, Usage
+from tests.fakes import Endpoint, answer, serve
+
+TEXT = answer("lek")
+Reply = Callable[[dict[str, Any]], tuple[int, object]]
+
+
+class Bench:
+    """An endpoint that answers as the test at hand says, and policies that ask it in one event loop."""
+
+    def __init__(self, endpoint: Endpoint, runner: asyncio.Runner) -> None:
+        self.endpoint, self._runner = endpoint, runner
+        self._policies: dict[int, OpenAIPolicy] = {}
+
+    def opened(self, form: OutputFormat, role: type[PolicyConfig], **keys: Any) -> OpenAIPolicy:
+        given: dict[str, Any] = {"engine": "openai", "model": "double", "base_url": self.endpoint.url, "retries": 0}
+        config = role(**{**given, **keys})
+        return OpenAIPolicy(config, config.base_url, "double", form)
+
+    def ask(
+        self, form: OutputFormat = TRANSCRIPT, *, n: int = 1, streamed: bool = False, fresh: bool = False,
+        role: type[PolicyConfig] = PolicyConfig, allowed: tuple[str, ...] = ("query", "answer"), **keys: Any,
+    ) -> Any:  # fmt: skip
+        """The sample, or the error. `fresh`: by a policy that has asked nothing yet; later ones of the form by it too."""
+        if fresh or id(form) not in self._policies:
+            self._policies[id(form)] = self.opened(form, role, **keys)
+        return self._runner.run(self._asked(self._policies[id(form)], allowed, n, streamed))
+
+    async def _asked(
+        self, policy: OpenAIPolicy, allowed: tuple[str, ...], n: int, streamed: bool
+    ) -> Sample | StepragError:
+        messages = (Message(role="user", content="?"),)
+        try:
+            if streamed:
+                return await policy.stream(messages, allowed, seed=3, listener=lambda piece: None)
+            return await policy.sample(messages, allowed, n=n, seed=3)
+        except StepragError as error:
+            return error
+
+
+Replying = Callable[[Reply | object], Bench]
+
+
+@pytest.fixture(scope="module")
+def replying() -> Iterator[Replying]:
+    """Has the endpoint answer so, and gives the bench; requests of earlier tests are forgotten."""
+    replies: list[Reply] = []
+
+    def switch(reply: Reply | object) -> Bench:
+        replies[:] = [reply if callable(reply) else lambda request: (200, reply)]
+        endpoint.requests.clear()
+        return bench
+
+    with serve(lambda request: replies[0](request)) as endpoint, asyncio.Runner() as runner:
+        bench = Bench(endpoint, runner)
+        yield switch
+
+
+def reply_with(**choice: Any) -> dict[str, Any]:
+    return {"choices": [{"message": {"content": TEXT}, "finish_reason": "stop", **choice}]}
+
+
+def said(content: object, finish: str | None = "stop", **more: Any) -> dict[str, Any]:
+    return {"choices": [{"message": {"content": content, **more}, "finish_reason": finish}]}
+
+
+def used(**usage: object) -> dict[str, Any]:
+    return {**said(TEXT), "usage": usage}
+
+
+def events(*values: object, between: str = "\n\n") -> bytes:
+    lines = [value if isinstance(value, str) else f"data: {json.dumps(value)}" for value in values]
+    return (between.join(lines) + between).encode()
+
+
+def delta(content: object, finish: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": content, **more}, "finish_reason": finish}]}
+
+
+HALVES = [TEXT[:9], TEXT[9:]]
+STREAMED = events(*map(delta, HALVES), delta(None, "stop"), "data: [DONE]")
+READ = {
+    **{f"finish {word}": reply_with(finish_reason=word) for word in (
+        None, "eos", "STOP", "eos_token", "end_turn", "error", "abort", "tool_calls", 7)},
+    "nothing but a text": {"choices": [{"message": {"content": TEXT}}]},
+    "of another class": {**said(TEXT), "object": "text_completion", "created": 1.5, "service_tier": "standard", "id": 7},
+    "usage without a total": used(prompt_tokens=3, completion_tokens=2),
+    "usage of nulls": used(prompt_tokens=None, completion_tokens=None, prompt_tokens_details=None),
+    "usage of fractions": used(prompt_tokens=3.0, completion_tokens=1.7, total_tokens="x"),
+    "usage that is none": {**said(TEXT), "usage": []},
+    "parts": said([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": TEXT[:5]}, TEXT[5:]]),
+    "one part": said({"type": "text", "text": TEXT}),
+    "the old API": {"choices": [{"text": TEXT}]},
+    "a delta": {"choices": [{"delta": {"content": TEXT}, "finish_reason": "stop"}]},
+    "a refusal": said(None, refusal=TEXT),
+    "plain text": json.dumps(said(TEXT)).encode(),
+    "a byte order mark": b"\xef\xbb\xbf" + json.dumps(said(TEXT)).encode(),
+    "events": STREAMED,
+    "events with the lines of Windows": STREAMED.replace(b"\n", b"\r\n"),
+    "events, comments, no end": events(": ping", "event: message", *map(delta, HALVES), delta("", "stop"), ": ping"),
+    "events without choices": events({"id": "x"}, {"choices": []}, delta(TEXT, "stop"), {"usage": {"prompt_tokens": 1}}),
+    "events of parts": events(delta([{"type": "text", "text": TEXT}], "stop")),
+    "events of whole replies": events(said(TEXT, None), "data: [DONE]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("quirk", READ)
+def test_a_reply_needs_its_text_alone(quirk: str, streamed: bool, replying: Replying) -> None:
+    reply = READ[quirk]
+    sample = replying(reply).ask(streamed=streamed)
+    assert isinstance(sample, Sample), sample
+    (completion,) = sample.completions
+    assert completion.text == TEXT
+    assert sample.usage.calls == 1
+    assert 0 <= sample.usage.prompt_tokens <= 3
+    assert 0 <= sample.usage.completion_tokens <= 2
+    if quirk.startswith("finish") and not quirk.endswith("None"):
+        assert f"finish {completion.finish}" == quirk
+
+
+@pytest.mark.parametrize(("reply", "words"), [
+    ({}, "choices: expected a list with one or more, found None"),
+    ({"choices": [], "id": "x"}, "found [] among ['choices', 'id']"),
+    ({"choices": ["x"]}, "choices: expected an object, found 'x'"),
+    ([], "the reply: expected an object, found []"),
+    (said(7), "message.content: expected a text, found 7"),
+    ({"choices": [{"message": "x"}]}, "message: expected an object, found 'x'"),
+    (said("", "error"), "finish_reason: 'error', with a text that breaks off"),
+    (said("So the answer is <answer> le", "network_error"), "with a text that breaks off"),
+    (b"<html>", "Expecting value"),
+    (used(prompt_tokens=-3), "usage.prompt_tokens: -3 is no count"),
+])  # fmt: skip
+def test_a_reply_that_cannot_be_read_names_the_field(reply: object, words: str, replying: Replying) -> None:
+    error = replying(reply).ask()
+    assert type(error) is PolicyError
+    assert words in str(error)
+
+
+def error_of(message: object, **more: object) -> dict[str, Any]:
+    return {"error": {"message": message, **more}}
+
+
+KEY, QUOTA, FILTER = "is refused", "used up", "filter refused this prompt"
+REFUSALS: list[tuple[int, object, type[StepragError], str]] = [
+    (401, error_of("Incorrect API key provided"), PolicyRefused, "the key in $OPENAI_API_KEY is refused (401: Incorrect"),
+    (400, [error_of("API key not valid. Please pass a valid API key.", status="INVALID_ARGUMENT")], PolicyRefused, KEY),
+    (403, error_of("Country, region, or territory not supported"), PolicyRefused, "Country, region"),
+    (403, {"detail": "Forbidden"}, PolicyRefused, KEY),
+    (402, error_of("Insufficient Balance"), PolicyRefused, "balance is used up (402: Insufficient Balance)"),
+    (200, error_of("Insufficient credits", code=402), PolicyRefused, "used up (402: Insufficient credits)"),
+    (200, {"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}, PolicyRefused, QUOTA),
+    (429, error_of("You exceeded your current quota", code="insufficient_quota"), PolicyRefused, QUOTA),
+    (429, error_of("Your credit balance is too low to access the API."), PolicyRefused, QUOTA),
+    (429, error_of("Quota exceeded for requests. Please retry in 31s."), PolicyError, "429: Quota exceeded"),
+    (429, error_of("Rate limit reached for tokens per minute", code="rate_limit_exceeded"), PolicyError, "Rate limit"),
+    (403, error_of("Your input was flagged by moderation"), ContentFiltered, FILTER),
+    (400, error_of("The response was filtered", code="content_filter", param="prompt"), ContentFiltered, FILTER),
+    (400, error_of("Input data may contain inappropriate content.", code="data_inspection_failed"), ContentFiltered,
+     "inappropriate content"),
+    (400, error_of("This model's maximum context length is 8192 tokens, however you requested 9000", param="messages"),
+     PolicyError, "too long (400: This model's maximum"),
+    (400, error_of("'max_tokens' is too large: 128. This model's maximum context length is 64"), PolicyError, "too long"),
+    (413, "Request too large", PolicyError, "too long"),
+    (404, error_of("The model `double` does not exist", code="model_not_found"), PolicyUnavailable, "model is not found"),
+    (400, error_of("double is not a valid model ID"), PolicyUnavailable, "not a valid model ID"),
+    (404, {"error": "model 'double' not found, try pulling it first"}, PolicyUnavailable, "try pulling it"),
+    (404, {"detail": "Not Found"}, PolicyUnavailable, "does base_url end"),
+    (503, error_of("The server is overloaded"), PolicyError, "overloaded (503"),
+    (529, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, PolicyError, "overloaded"),
+    (200, error_of("upstream is down", code=502), PolicyError, "502: upstream is down"),
+    (200, {"choices": [{"error": {"message": "out of credits", "code": 402}, "message": {"content": ""}}]},
+     PolicyRefused, "out of credits"),
+    (500, b"<html><body>Internal   Server Error</body></html>", PolicyError, "500: Internal Server Error"),
+    (400, error_of("Provider returned error", metadata={"raw": "roles must alternate"}), PolicyError, "roles must"),
+    (422, {"detail": [{"loc": ["body", "messages", 0], "msg": "field required"}]}, PolicyError,
+     "422: body.messages.0: field required"),
+    (400, b"x" * 9000, PolicyError, "xxx...xxx"),
+    (200, said("", "content_filter"), ContentFiltered, "finish_reason 'content_filter'"),
+    (200, said("So the", "SAFETY"), ContentFiltered, "filter took the reply"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(("status", "body", "kind", "words"), REFUSALS)
+def test_refusals_are_told_apart_and_quoted(
+    status: int, body: object, kind: type[StepragError], words: str, streamed: bool, replying: Replying
+) -> None:
+    bench = replying(lambda request: (status, body))
+    error = bench.ask(streamed=streamed)
+    assert type(error) is kind, error
+    assert words in str(error)
+    assert len(str(error)) < 500
+    assert len(bench.endpoint.requests) == 1
+
+
+def without(*fields: str, told: Callable[[str], object], n: bool = True) -> Reply:
+    """An endpoint that takes none of these fields."""
+
+    def reply(request: dict[str, Any]) -> tuple[int, object]:
+        refused = [name for name in fields if name in request and (name != "n" or request["n"] > 1)]
+        return (400, told(refused[0])) if refused else (200, said(TEXT))
+
+    return reply
+
+
+def unsupported(name: str) -> object:
+    return error_of(f"Unsupported parameter: '{name}' is not supported with this model.", param=name)
+
+
+def renamed(name: str) -> object:
+    return error_of(f"Unsupported parameter: '{name}'. Use 'max_completion_tokens' instead.", param=name)
+
+
+def forbidden(name: str) -> object:
+    return {"detail": [{"loc": ["body", name], "msg": "Extra inputs are not permitted", "type": "extra_forbidden"}]}
+
+
+@pytest.mark.parametrize(("fields", "told", "gone", "new"), [
+    (("max_tokens",), renamed, {"max_tokens"}, {"max_completion_tokens": 128}),
+    (("max_tokens", "temperature", "top_p", "stop", "seed"), unsupported,
+     {"max_tokens", "temperature", "top_p", "stop", "seed"}, {"max_completion_tokens": 128}),
+    (("seed",), forbidden, {"seed"}, {}),
+    (("n",), lambda name: error_of("'n' : number must be at most 1"), {"n"}, {}),
+    (("n",), lambda name: error_of("Multiple candidates is not enabled for this model"), {"n"}, {}),
+    (("top_p",), lambda name: {"error": "Input validation error: `top_p` must be > 0.0 and < 1.0"}, {"top_p"}, {}),
+    (("temperature", "top_p"),
+     lambda name: error_of("`temperature` and `top_p` cannot both be specified for this model."), {"top_p"}, {}),
+    (("temperature",), lambda name: error_of(
+        "Unsupported value: 'temperature' does not support 0.8. Only the default (1) value is supported."),
+     {"temperature"}, {}),
+    (("seed", "top_p"), lambda name: error_of(f"UnsupportedParamsError: openai does not support parameters: ['{name}']"),
+     {"seed", "top_p"}, {}),
+])  # fmt: skip
+def test_fields_that_an_endpoint_refuses_are_left_out_or_renamed(
+    fields: tuple[str, ...], told: Callable[[str], object], gone: set[str], new: dict[str, int], replying: Replying,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    both = fields == ("temperature", "top_p")
+    reply = without(*fields, told=told)
+    bench = replying(
+        lambda request: (200, said(TEXT)) if both and len({*fields} & request.keys()) < 2 else reply(request)
+    )
+    bench.ask(DIRECT, n=3, fresh=True)
+    sample = bench.ask(DIRECT, n=3)
+    assert isinstance(sample, Sample), sample
+    sent = bench.endpoint.requests
+    last = sent[-1]
+    assert not gone & last.keys()
+    assert new.items() <= last.items()
+    assert {"model", "messages", "n", "seed", "temperature", "top_p", "max_tokens", "stop"} - gone <= last.keys()
+    assert len(sent) == 2 + len(gone), "what was learnt once is not tried again"
+    assert capsys.readouterr().err.count("from now on") == len(gone)
+
+
+@pytest.mark.parametrize(("role", "message", "words"), [
+    (PolicyConfig, "max_tokens must be less than 64", "set policy.max_tokens, or leave the field out: policy.omit"),
+    (JudgeConfig, "`temperature` must be strictly positive", "temperature = 0.0 is refused (400: `temperature` must be"),
+    (PolicyConfig, "`stop`: at most one", "policy.omit '[stop]'"),
+])  # fmt: skip
+def test_a_value_that_is_refused_ends_the_run_and_names_its_key(
+    role: type[PolicyConfig], message: str, words: str, replying: Replying
+) -> None:
+    bench = replying(lambda request: (400, error_of(message)))
+    error = bench.ask(DIRECT, role=role, fresh=True)
+    assert type(error) is ConfigError
+    assert words in str(error)
+    assert len(bench.endpoint.requests) == 1
+
+
+def test_a_judge_does_without_a_schema(replying: Replying) -> None:
+    told = error_of("response_format.type: must be text or json_object", param="response_format")
+    bench = replying(lambda request: (400, told) if "response_format" in request else (200, said("85")))
+    sample = bench.ask(VerdictFormat(), allowed=("score",), role=JudgeConfig, fresh=True)
+    assert [one.text for one in sample.completions] == ["85"]
+
+
+def test_keys_say_what_is_sent(replying: Replying) -> None:
+    bench = replying(said(TEXT))
+    bench.ask(fresh=True, omit=("temperature", "seed"), rename={"max_tokens": "max_completion_tokens"},
+              chat_template_kwargs={"enable_thinking": False})  # fmt: skip
+    (request,) = bench.endpoint.requests
+    assert not {"temperature", "seed", "max_tokens"} & request.keys()
+    assert request["max_completion_tokens"] == 128
+    assert request["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(("content", "finish", "text", "end"), [
+    ("<answer> Tirana </answ", "stop", "<answer> Tirana </answer>", "stop"),
+    ("<answer> Tirana <", "eos", "<answer> Tirana </answer>", "eos"),
+    ("<answer> Tirana", None, "<answer> Tirana</answer>", "unknown"),
+    ("<answer> Tirana </answer> Then <answer> Lima", "length", "<answer> Tirana </answer>", "stop"),
+    ("<answer> Tirana </answ", "length", "<answer> Tirana </answ", "length"),
+    ("<answer> Tirana", "MAX_TOKENS", "<answer> Tirana", "length"),
+    ("Tirana <", "stop", "Tirana <", "stop"),
+])  # fmt: skip
+def test_completions_end_at_their_stop_string(
+    content: str, finish: str | None, text: str, end: str, replying: Replying
+) -> None:
+    (completion,) = replying(said(content, finish)).ask(COT).completions
+    assert (completion.text, completion.finish) == (text, end)
+
+
+THOUGHT = "I could <answer> now.\n<query>"
+
+
+@pytest.mark.parametrize(("message", "text", "reasoning"), [
+    ({"content": f"<think>\n{THOUGHT}\n</think>\n\n{TEXT}"}, TEXT, f"<think>\n{THOUGHT}"),
+    ({"content": f"{THOUGHT}\n</think>\n\n{TEXT}"}, TEXT, THOUGHT),
+    ({"content": f"<seed:think>{THOUGHT}</seed:think>{TEXT}"}, TEXT, f"<seed:think>{THOUGHT}"),
+    ({"content": f"[THINK]{THOUGHT}[/THINK]{TEXT}"}, TEXT, f"[THINK]{THOUGHT}"),
+    ({"content": f"<think>{THOUGHT}"}, "", f"<think>{THOUGHT}"),
+    ({"content": TEXT, "reasoning_content": THOUGHT}, TEXT, THOUGHT),
+    ({"content": None, "reasoning": THOUGHT}, "", THOUGHT),
+    ({"content": f"<reasoning> {THOUGHT} </reasoning>"}, f"<reasoning> {THOUGHT} </reasoning>", ""),
+])  # fmt: skip
+@pytest.mark.parametrize("streamed", [False, True])
+def test_reasoning_is_split_off(
+    message: dict[str, str], text: str, reasoning: str, streamed: bool, replying: Replying
+) -> None:
+    (completion,) = replying(said(**message)).ask(streamed=streamed).completions
+    assert (completion.text, completion.reasoning) == (text, reasoning)
+
+
+def test_reasoning_that_belongs_to_the_grammar_stays(replying: Replying) -> None:
+    text = "<think> I know. </think><answer> lek </answer>"
+    (completion,) = replying(said(text)).ask(SEARCH_R1).completions
+    assert (completion.text, completion.reasoning) == (text, "")
+
+
+def test_of_several_completions_the_filtered_ones_are_left_out(replying: Replying) -> None:
+    two = {"choices": [said("", "content_filter")["choices"][0], said(TEXT)["choices"][0]]}
+    sample = replying(two).ask(n=2)
+    assert [one.text for one in sample.completions] == [TEXT]
+    assert sample.usage == Usage(1)
