@@ -130,7 +130,7 @@ class Episode:
 
     `finish`: "answer", or the reason (`steprag.agent.grammar.FAILURES`) for which the last completion was refused; then
     `refused` holds that completion's text. `retrieved` holds the passages of each query, in order, none where
-    it found nothing.
+    it found nothing. `reasoning`: characters that were split off its completions.
     """
 
     state: State
@@ -138,6 +138,7 @@ class Episode:
     usage: Usage
     retrieved: tuple[tuple[Passage, ...], ...] = ()
     refused: str | None = None
+    reasoning: int = 0
 
     @property
     def prediction(self) -> str | None:
@@ -160,7 +161,7 @@ class Prediction:
 
     `metadata` and `dataset` are the question's. `refused`: the text of the completion that broke the grammar and ended
     the episode. Only of best-of-N: `answers` of all N episodes, `chosen`, the place of the one kept, and `searches`,
-    how many all N made; `usage` is then that of all N too.
+    how many all N made; `usage` is then that of all N too. `reasoning`: characters of it, which the journal keeps.
     """
 
     id: str
@@ -176,6 +177,7 @@ class Prediction:
     answers: tuple[str | None, ...] | None = omitted()
     chosen: int | None = omitted()
     searches: int | None = omitted()
+    reasoning: int | None = omitted()
     dataset: str | None = omitted()
     extra: dict[str, Any] = field(default_factory=dict)
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from steprag.agent.grammars import COT, DIRECT, SEARCH_R1, TRANSCRIPT
 from steprag.agent.judge import VerdictFormat
+from steprag.batch.database import KeptCalls
+from steprag.cli import main
 from steprag.config.sections import JudgeConfig, PolicyConfig
 from steprag.errors import (
     ConfigError,
@@ -21,9 +24,13 @@ from steprag.errors import (
     StepragError,
 )
 from steprag.policy.client import OpenAIPolicy
+from steprag.policy.listing import same_name
 from steprag.policy.requests import OutputFormat
-from steprag.types import Message, Sample, Usage
-from tests.fakes import Endpoint, answer, serve
+from steprag.records.jsonl import read_records, write_records
+from steprag.runs.run import read_manifest
+from steprag.tree import Failure
+from steprag.types import Message, Question, Sample, Usage
+from tests.fakes import QUESTION, Endpoint, answer, options, serve
 
 TEXT = answer("lek")
 Reply = Callable[[dict[str, Any]], tuple[int, object]]
@@ -45,7 +52,7 @@ class Bench:
         self, form: OutputFormat = TRANSCRIPT, *, n: int = 1, streamed: bool = False, fresh: bool = False,
         role: type[PolicyConfig] = PolicyConfig, allowed: tuple[str, ...] = ("query", "answer"), **keys: Any,
     ) -> Any:  # fmt: skip
-        """The sample, or the error. `fresh`: by a policy that has asked nothing yet; later ones of the form by it too."""
+        """The sample, or the error. `fresh`: by a policy that has asked nothing yet, as are later ones of the form."""
         if fresh or id(form) not in self._policies:
             self._policies[id(form)] = self.opened(form, role, **keys)
         return self._runner.run(self._asked(self._policies[id(form)], allowed, n, streamed))
@@ -107,7 +114,7 @@ READ = {
     **{f"finish {word}": reply_with(finish_reason=word) for word in (
         None, "eos", "STOP", "eos_token", "end_turn", "error", "abort", "tool_calls", 7)},
     "nothing but a text": {"choices": [{"message": {"content": TEXT}}]},
-    "of another class": {**said(TEXT), "object": "text_completion", "created": 1.5, "service_tier": "standard", "id": 7},
+    "of another class": {**said(TEXT), "object": "text_completion", "created": 1.5, "service_tier": "x", "id": 7},
     "usage without a total": used(prompt_tokens=3, completion_tokens=2),
     "usage of nulls": used(prompt_tokens=None, completion_tokens=None, prompt_tokens_details=None),
     "usage of fractions": used(prompt_tokens=3.0, completion_tokens=1.7, total_tokens="x"),
@@ -122,7 +129,7 @@ READ = {
     "events": STREAMED,
     "events with the lines of Windows": STREAMED.replace(b"\n", b"\r\n"),
     "events, comments, no end": events(": ping", "event: message", *map(delta, HALVES), delta("", "stop"), ": ping"),
-    "events without choices": events({"id": "x"}, {"choices": []}, delta(TEXT, "stop"), {"usage": {"prompt_tokens": 1}}),
+    "events without choices": events({"id": "x"}, {"choices": []}, delta(TEXT, "stop"), {"usage": {}}),
     "events of parts": events(delta([{"type": "text", "text": TEXT}], "stop")),
     "events of whole replies": events(said(TEXT, None), "data: [DONE]"),
 }  # fmt: skip
@@ -167,7 +174,7 @@ def error_of(message: object, **more: object) -> dict[str, Any]:
 
 KEY, QUOTA, FILTER = "is refused", "used up", "filter refused this prompt"
 REFUSALS: list[tuple[int, object, type[StepragError], str]] = [
-    (401, error_of("Incorrect API key provided"), PolicyRefused, "the key in $OPENAI_API_KEY is refused (401: Incorrect"),
+    (401, error_of("Incorrect API key"), PolicyRefused, "the key in $OPENAI_API_KEY is refused (401: Incorrect"),
     (400, [error_of("API key not valid. Please pass a valid API key.", status="INVALID_ARGUMENT")], PolicyRefused, KEY),
     (403, error_of("Country, region, or territory not supported"), PolicyRefused, "Country, region"),
     (403, {"detail": "Forbidden"}, PolicyRefused, KEY),
@@ -182,11 +189,11 @@ REFUSALS: list[tuple[int, object, type[StepragError], str]] = [
     (400, error_of("The response was filtered", code="content_filter", param="prompt"), ContentFiltered, FILTER),
     (400, error_of("Input data may contain inappropriate content.", code="data_inspection_failed"), ContentFiltered,
      "inappropriate content"),
-    (400, error_of("This model's maximum context length is 8192 tokens, however you requested 9000", param="messages"),
+    (400, error_of("This model's maximum context length is 8192 tokens, you asked for 9000", param="messages"),
      PolicyError, "too long (400: This model's maximum"),
-    (400, error_of("'max_tokens' is too large: 128. This model's maximum context length is 64"), PolicyError, "too long"),
+    (400, error_of("'max_tokens' is too large. This model's maximum context length is 64"), PolicyError, "too long"),
     (413, "Request too large", PolicyError, "too long"),
-    (404, error_of("The model `double` does not exist", code="model_not_found"), PolicyUnavailable, "model is not found"),
+    (404, error_of("The model `x` does not exist", code="model_not_found"), PolicyUnavailable, "model is not found"),
     (400, error_of("double is not a valid model ID"), PolicyUnavailable, "not a valid model ID"),
     (404, {"error": "model 'double' not found, try pulling it first"}, PolicyUnavailable, "try pulling it"),
     (404, {"detail": "Not Found"}, PolicyUnavailable, "does base_url end"),
@@ -253,7 +260,7 @@ def forbidden(name: str) -> object:
     (("temperature",), lambda name: error_of(
         "Unsupported value: 'temperature' does not support 0.8. Only the default (1) value is supported."),
      {"temperature"}, {}),
-    (("seed", "top_p"), lambda name: error_of(f"UnsupportedParamsError: openai does not support parameters: ['{name}']"),
+    (("seed", "top_p"), lambda name: error_of(f"UnsupportedParamsError: x does not support parameters: ['{name}']"),
      {"seed", "top_p"}, {}),
 ])  # fmt: skip
 def test_fields_that_an_endpoint_refuses_are_left_out_or_renamed(
@@ -279,7 +286,7 @@ def test_fields_that_an_endpoint_refuses_are_left_out_or_renamed(
 
 @pytest.mark.parametrize(("role", "message", "words"), [
     (PolicyConfig, "max_tokens must be less than 64", "set policy.max_tokens, or leave the field out: policy.omit"),
-    (JudgeConfig, "`temperature` must be strictly positive", "temperature = 0.0 is refused (400: `temperature` must be"),
+    (JudgeConfig, "`temperature` must be strictly positive", "temperature = 0.0 is refused (400: `temperature`"),
     (PolicyConfig, "`stop`: at most one", "policy.omit '[stop]'"),
 ])  # fmt: skip
 def test_a_value_that_is_refused_ends_the_run_and_names_its_key(
@@ -357,3 +364,96 @@ def test_of_several_completions_the_filtered_ones_are_left_out(replying: Replyin
     sample = replying(two).ask(n=2)
     assert [one.text for one in sample.completions] == [TEXT]
     assert sample.usage == Usage(1)
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    write_records(tmp_path / "q.jsonl", [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(3)])
+    return tmp_path / "q.jsonl"
+
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(
+    replying: Replying, questions: Path, world_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    def run(stage: str, reply: Reply | object, *more: str) -> tuple[int, str]:
+        endpoint = replying(reply).endpoint
+        code = main([stage, *options(endpoint, questions, world_index, tmp_path / stage, *more)])
+        return code, capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize(("reply", "words"), [
+    (said("I do not know."), "(no_action {n}); first: no_action: 'I do not know.'; take a model that was trained on"),
+    (said("So the", "length"), "(truncated {n}); first: truncated: 'So the'; raise policy.max_tokens"),
+    (said("", reasoning_content="x" * 400), "(empty {n}); first: empty: ''; {chars} characters of reasoning"),
+])  # fmt: skip
+def test_a_run_whose_completions_are_all_refused_says_so(
+    reply: dict[str, Any], words: str, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for stage, more in (("generate", ("--search.preset", "fast")), ("infer", ())):
+        code, told = run(stage, reply, *more)
+        n = {"generate": 6, "infer": 3}[stage]
+        assert f"{stage}: {n} of {n} completions were refused {words.format(n=n, chars=f'{400 * n:,}')}" in told
+        assert (code, read_manifest(tmp_path / stage)["status"]) == (3, "partial")
+        assert run(stage, reply, *more)[0] == 3, "started again, it still is"
+    assert main(["pairs", "--trees", str(tmp_path / "generate")]) == 3
+    assert "pairs: 6 of 6 completions were refused" in capsys.readouterr().err
+
+
+def test_it_is_said_early_too(run: Run) -> None:
+    _, told = run("generate", said("I do not know."), "--search.preset", "reasonrag", "--search.children", "8",
+                  "--reward.name", "spre")  # fmt: skip
+    assert told.count("24 of 24 completions were refused") == 2
+
+
+def test_what_a_filter_took_is_a_failed_question_and_no_wrong_answer(run: Run, tmp_path: Path) -> None:
+    code, _ = run("infer", lambda request: (200, said("", "content_filter") if "(1)" in str(request) else said(TEXT)))
+    assert code == 3
+    (failure,) = read_records(tmp_path / "infer/failures.jsonl", Failure)
+    assert (failure.id, failure.reason) == ("q1", "ContentFiltered")
+    assert json.loads((tmp_path / "infer/metrics.json").read_text())["em"] == 1.0
+
+
+def test_what_was_learnt_stands_in_the_manifest_and_reasoning_in_the_journal(run: Run, tmp_path: Path) -> None:
+    refusing = without("seed", "max_tokens", told=unsupported)
+
+    def reply(request: dict[str, Any]) -> tuple[int, object]:
+        status, body = refusing(request)
+        return (status, body) if status == 400 else (200, said(f"<think>{THOUGHT}</think>{TEXT}"))
+
+    assert run("infer", reply)[0] == 0
+    manifest = read_manifest(tmp_path / "infer")
+    assert manifest["refused_fields"] == {"policy": {"seed": None, "max_tokens": "max_completion_tokens"}}
+    assert manifest["reasoning_chars"] == 3 * len(f"<think>{THOUGHT}")
+    kept = KeptCalls.reading(tmp_path / "infer/calls.sqlite")
+    ((_, sample),) = kept.calls_of("q1")
+    kept.close()
+    assert (sample.completions[0].text, sample.completions[0].reasoning) == (TEXT, f"<think>{THOUGHT}")
+
+
+def test_a_folder_is_not_bound_to_a_model_that_never_answered(run: Run) -> None:
+    def reply(request: dict[str, Any]) -> tuple[int, object]:
+        named = request["model"] == "double"
+        return (200, said(TEXT)) if named else (404, error_of(f"The model `{request['model']}` does not exist"))
+
+    code, told = run("infer", reply, "--policy.model", "duoble")
+    assert code == 2
+    assert "serves double, not 'duoble'" in told
+    assert "the model is not found (404: The model `duoble` does not exist)" in told
+    assert run("infer", reply)[0] == 0
+    code, told = run("infer", reply, "--policy.model", "duoble")
+    assert code == 2
+    assert "choose another folder" in told
+
+
+@pytest.mark.parametrize(("model", "listed", "same"), [
+    ("gemini-2.5-flash", "models/gemini-2.5-flash", True), ("llama3", "llama3:latest", True),
+    ("openai/gpt-4o:nitro", "openai/gpt-4o", True), ("my-deployment", "gpt-4o", False),
+])  # fmt: skip
+def test_a_list_of_models_is_advice(model: str, listed: str, same: bool) -> None:
+    assert same_name(model, listed) == same

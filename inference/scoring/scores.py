@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 
-from steprag.agent.compliance import Written, written
+from steprag.agent.compliance import Written, said_in, written
 from steprag.scores.gold import em_of, gold_of
 from steprag.scores.metrics import bleu, cover_match, guessable, normalise, overlap, rouge_l
 from steprag.scores.stats import mean_interval, share_interval
-from steprag.types import Prediction, Turn
+from steprag.types import Prediction
 
 HARNESS = 4
 """Raised whenever the same model would score otherwise: runs of different harnesses are not compared.
@@ -97,7 +97,7 @@ def score(prediction: Prediction) -> Score:
         sampled=prediction.usage.completion_tokens,
         words=None if said is None else len(normalise(said).split()),
         error=_error(said, em, cover, shared.f1, gold),
-        written=completions_of(prediction),
+        written=written(said_in(prediction)),
         groups=_groups(prediction),
     )
 
@@ -129,14 +129,6 @@ def _error(said: str | None, em: float, cover: float, f1: float, gold: float | N
     if em > 0 or f1 >= 0.5:
         return "near"
     return "wrong" if gold is None else "misread" if gold == 1 else "not found"
-
-
-def completions_of(prediction: Prediction) -> Written:
-    """The completions of an episode; of best-of-N the chosen one's. Steps that a person gave to a turn are left out."""
-    given = prediction.given if isinstance(prediction, Turn) else 0
-    steps = [(step.action, step.text, None) for step in prediction.steps[given:]]
-    refused = [] if prediction.refused is None else [(None, prediction.refused, prediction.finish)]
-    return written([*steps, *refused])
 
 
 def _groups(prediction: Prediction) -> tuple[str, ...]:

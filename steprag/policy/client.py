@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -26,13 +25,14 @@ from steprag.console.progress import say
 from steprag.engines.launch import EngineSpec
 from steprag.engines.models import resolve_model, sha256_of, weights_hash
 from steprag.engines.server import serving_us
-from steprag.errors import ConfigError, PolicyError, PolicyUnavailable, StepragError, quoted
+from steprag.errors import ConfigError, PolicyError, PolicyUnavailable, quoted
 from steprag.net.bounded_http import BoundedClient
 from steprag.policy.dialect import Dialect
 from steprag.policy.gate import Gate
+from steprag.policy.listing import compare, served_models
 from steprag.policy.protocols import Listener, Policy
-from steprag.policy.refusals import Problem, problem_in, problem_of, refusal
-from steprag.policy.replies import same_name, sample_of, served_models
+from steprag.policy.refusals import Problem, problem_in, problem_of, reason, refusal, unreachable
+from steprag.policy.replies import sample_of
 from steprag.policy.requests import OutputFormat, begun, chat_options, request_body
 from steprag.policy.scoring import EndpointScorer
 from steprag.policy.streams import reply_in, whole_reply
@@ -80,6 +80,11 @@ class OpenAIPolicy:
     ) -> None:
         await self._client.close()
 
+    @property
+    def learnt(self) -> dict[str, str | None]:
+        """The fields that the endpoint refused: their other names, None where they are left out."""
+        return self._dialect.learnt
+
     def beside(self, config: PolicyConfig, grammar: OutputFormat) -> OpenAIPolicy:
         """Another policy of the same model at the same endpoint, with its own sampling and format."""
         other = OpenAIPolicy(config, self._base_url, self._model, grammar, self._key)
@@ -101,8 +106,9 @@ class OpenAIPolicy:
         return self._config.temperature == 0
 
     async def check(self) -> None:
-        """Asks the endpoint which models it serves. Its list is advice: a name that it lacks is warned of, and the first
-        request will tell. Raises PolicyUnavailable or PolicyRefused before any work is done.
+        """Asks the endpoint which models it serves. Its list is advice: a name that it lacks is warned of.
+
+        Raises PolicyUnavailable or PolicyRefused before any work is done.
         """
         try:
             served = served_models(
@@ -114,11 +120,7 @@ class OpenAIPolicy:
             raise refusal(problem_of(error.status_code, error.response.content), self._where, self._key_env) from None
         except (openai.APIError, aiohttp.ClientError) as error:
             raise PolicyUnavailable(f"no model answers at {self._client.base_url}: {reason(error)}") from None
-        if served and not any(same_name(self._model, name) for name in served):
-            lists = f"{self._client.base_url} serves {', '.join([*served][:5])}, not {quoted(self._model)}"
-            if Path(self._model).exists():
-                raise PolicyUnavailable(f"{lists}, which is a folder here; give the name that is served")
-            say(f"warning: {lists}; the first request will tell")
+        compare(self._model, served, str(self._client.base_url))
         if self._config.remote:
             self.served = served.get(self._model, {})
 
@@ -300,22 +302,3 @@ def api_key(variable: str, base_url: str | None) -> str:
     if base_url is None:
         raise ConfigError(f"no key: set ${variable}, or policy.base_url for a local server that needs none")
     return "none"
-
-
-def unreachable(error: openai.APIError, where: str) -> StepragError:
-    """Our error where no reply came: this one request failed, or nothing answers at all."""
-    if any(isinstance(cause, aiohttp.ClientConnectorError) for cause in causes_of(error)):
-        # a lost connection is one request's bad luck; no listener is not
-        return PolicyUnavailable(f"{where}: nothing answers ({reason(error)})")
-    return PolicyError(f"{where}: {reason(error)}")
-
-
-def causes_of(error: BaseException) -> list[BaseException]:
-    """The error and all that it was raised from, the outermost first: openai's own, the transport's, aiohttp's."""
-    return [error, *(causes_of(error.__cause__) if error.__cause__ else ())]
-
-
-def reason(error: Exception | None) -> str:
-    """The innermost error in one line: openai calls every lost connection a time-out."""
-    said = str(getattr(error, "__cause__", None) or "") or str(getattr(error, "message", error))
-    return " ".join(said.split())[:300]

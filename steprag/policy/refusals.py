@@ -10,7 +10,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+import aiohttp
+import openai
 
 from steprag.errors import (
     ContentFiltered,
@@ -141,8 +143,9 @@ class Kind:
 _CLIENT = (0, 400, 401, 402, 403, 404, 413, 422, 429, 451)
 _LATER = r"(retry|try again) (in|after)|per (second|minute)|too many requests"
 TOO_LONG = (
-    r"context[ _-]?(length|window|size|limit)|maximum context|too many (input )?tokens|(prompt|input|request) (is )?too "
-    r"(long|large)|reduce the (length|prompt)|max_?(model|seq|input|position)\w*[ _]?len|n_ctx|exceeds? .{0,40}tokens"
+    r"context[ _-]?(length|window|size|limit)|maximum context|too many (input )?tokens|"
+    r"(prompt|input|request) (is )?too (long|large)|"
+    r"reduce the (length|prompt)|max_?(model|seq|input|position)\w*[ _]?len|n_ctx|exceeds? .{0,40}tokens"
 )
 KINDS = (
     Kind(PolicyError, "the prompt is too long", (0, 400, 413, 422, 500), TOO_LONG),
@@ -161,8 +164,9 @@ KINDS = (
     ),
     Kind(
         ContentFiltered, "the provider's filter refused this prompt", (0, 400, 403, 422, 451),
-        r"moderation|flagged|content[ _]?(policy|filter|management|inspection)|content_?violat|safety|responsible ?ai|"
-        r"prohibited|inappropriate|harmful|sensitive|data_?inspection|guardrail|blocked by|policy violation|usage polic",
+        r"moderation|flagged|content[ _]?(policy|filter|management|inspection)|content_?violat|safety|"
+        r"responsible ?ai|prohibited|inappropriate|harmful|sensitive|"
+        r"data_?inspection|guardrail|blocked by|policy violation|usage polic",
     ),
     Kind(
         PolicyUnavailable, "the model is not found", (0, 400, 403, 404, 410, 422),
@@ -186,3 +190,22 @@ def refusal(problem: Problem, where: str, api_key_env: str) -> StepragError:
     kind = next(kind for kind in KINDS if kind.fits(problem))
     told = kind.told.replace("{key}", api_key_env)
     return kind.error(f"{where}: {told} ({problem})" if told else f"{where}: {problem}")
+
+
+def unreachable(error: openai.APIError, where: str) -> StepragError:
+    """Our error where no reply came: this one request failed, or nothing answers at all."""
+    if any(isinstance(cause, aiohttp.ClientConnectorError) for cause in causes_of(error)):
+        # a lost connection is one request's bad luck; no listener is not
+        return PolicyUnavailable(f"{where}: nothing answers ({reason(error)})")
+    return PolicyError(f"{where}: {reason(error)}")
+
+
+def causes_of(error: BaseException) -> list[BaseException]:
+    """The error and all that it was raised from, the outermost first: openai's own, the transport's, aiohttp's."""
+    return [error, *(causes_of(error.__cause__) if error.__cause__ else ())]
+
+
+def reason(error: Exception | None) -> str:
+    """The innermost error in one line: openai calls every lost connection a time-out."""
+    said = str(getattr(error, "__cause__", None) or "") or str(getattr(error, "message", error))
+    return " ".join(said.split())[:300]

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from steprag.errors import ContentFiltered, PolicyUnavailable, quoted
+from steprag.errors import ContentFiltered, quoted
 from steprag.policy.reasoning import split
-from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import as_utf8
 from steprag.types import COUNTABLE, Completion, Sample, Usage
 
@@ -19,7 +18,7 @@ LONGEST = 1 << 20
 STOP_REASONS = {"vllm": "stop_reason", "sglang": "matched_stop"}
 """Where engines name the stop string that ended a completion; null or a token's number where none did."""
 CUT = frozenset({"length", "max_tokens", "max_length", "model_length", "max_output_tokens", "token_limit"})
-"""`finish_reason` where the token limit cut the completion: OpenAI's word, and those of other APIs, in small letters."""
+"""`finish_reason` where the token limit cut the completion: OpenAI's word and those of others, in small letters."""
 FILTERED = frozenset({
     "content_filter", "content_filtered", "safety", "recitation", "blocklist", "prohibited_content", "spii",
     "guardrail_intervened", "sensitive", "refusal",
@@ -151,25 +150,3 @@ def _count(used: Mapping[str, Any], key: str) -> int:
     if not 0 <= value <= COUNTABLE:
         raise ValueError(f"usage.{key}: {quoted(value)} is no count")
     return round(value)
-
-
-def served_models(text: str, url: str) -> dict[str, dict[str, str]]:
-    """The names in a list of models, and where their weights lie. Raises PolicyUnavailable where it is no such list."""
-    try:
-        return {
-            str(model["id"]): {key: str(model[key]) for key in ("root", "parent") if model.get(key)}
-            for model in decoded(text)["data"]
-        }
-    except (NotJson, TypeError, KeyError, AttributeError):
-        raise PolicyUnavailable(
-            f"{url} answers, but not as an OpenAI-compatible endpoint, whose URL usually ends in /v1"
-        ) from None
-
-
-def same_name(model: str, listed: str) -> bool:
-    """Whether two names may be one model's: `models/x`, `owner/x`, `x:latest` and `x:nitro` are all called x."""
-    return _bare(model) == _bare(listed)
-
-
-def _bare(name: str) -> str:
-    return name.rpartition("/")[2].partition(":")[0].lower()
