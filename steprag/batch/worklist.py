@@ -24,7 +24,7 @@ from steprag.batch.results import Results
 from steprag.config.load import StageConfig
 from steprag.config.sections import JournalConfig, PolicyConfig
 from steprag.console.progress import Progress, say
-from steprag.errors import DataError, RequestError
+from steprag.errors import DataError, RequestError, shortened
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.client import model_identity, open_model
 from steprag.policy.protocols import Policy
@@ -214,7 +214,8 @@ def note_failures(run: Run, results: Results[Any]) -> int:
     if failed:
         run.set(status="partial")
         stage, why = run.manifest["stage"], run.path / FAILED
-        say(f"{stage}: {len(failed)} questions failed; {why} says why; run again to retry them")
+        first = shortened(str(failed[0].get("detail")), 400)
+        say(f"{stage}: {len(failed)} questions failed (first: {first}); {why} says why; run again to retry them")
     return len(failed) + _refused(run, results)
 
 

@@ -25,7 +25,7 @@ from steprag.console.progress import say
 from steprag.engines.launch import EngineSpec
 from steprag.engines.models import resolve_model, sha256_of, weights_hash
 from steprag.engines.server import serving_us
-from steprag.errors import ConfigError, PolicyError, PolicyUnavailable, quoted
+from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavailable, quoted
 from steprag.net.bounded_http import BoundedClient
 from steprag.policy.dialect import Dialect
 from steprag.policy.gate import Gate
@@ -115,9 +115,11 @@ class OpenAIPolicy:
                 (await self._client.models.with_raw_response.list()).text, str(self._client.base_url)
             )
         except openai.APIStatusError as error:
-            if error.status_code in (404, 405, 501):  # an endpoint without a model list; the first request will tell
-                return
-            raise refusal(problem_of(error.status_code, error.response.content), self._where, self._key_env) from None
+            problem = problem_of(error.status_code, error.response.content)
+            refused = refusal(problem, self._where, self._key_env)
+            if isinstance(refused, PolicyRefused) or 300 <= problem.status < 400:
+                raise refused from None
+            return  # an endpoint without a model list; the first request will tell
         except (openai.APIError, aiohttp.ClientError) as error:
             raise PolicyUnavailable(f"no model answers at {self._client.base_url}: {reason(error)}") from None
         compare(self._model, served, str(self._client.base_url))

@@ -11,11 +11,18 @@ from steprag.records.json_text import NotJson, decoded
 
 
 def served_models(text: str, url: str) -> dict[str, dict[str, str]]:
-    """The names in a list of models, and where their weights lie. Raises PolicyUnavailable where it is no such list."""
+    """The names in a list of models, and where their weights lie; the list may also stand alone, or be null.
+
+    Raises PolicyUnavailable where it is no such list.
+    """
     try:
+        told = decoded(text.removeprefix("\ufeff"))
+        models = told if told and isinstance(told, list) else told["models" if "models" in told else "data"] or ()
         return {
-            str(model["id"]): {key: str(model[key]) for key in ("root", "parent") if model.get(key)}
-            for model in decoded(text)["data"]
+            str(model.get("id") or model["name"]): {
+                key: str(model[key]) for key in ("root", "parent") if model.get(key)
+            }
+            for model in models
         }
     except (NotJson, TypeError, KeyError, AttributeError):
         raise PolicyUnavailable(
