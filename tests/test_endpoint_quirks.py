@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from steprag.agent.grammars import COT, DIRECT, SEARCH_R1, TRANSCRIPT
-from steprag.agent.judge import VerdictFormat
+from steprag.agent.judge import Judge, VerdictFormat
 from steprag.batch.database import KeptCalls
 from steprag.cli import main
 from steprag.config.sections import JudgeConfig, PolicyConfig
@@ -24,13 +24,14 @@ from steprag.errors import (
     StepragError,
 )
 from steprag.policy.client import OpenAIPolicy
-from steprag.policy.listing import same_name
+from steprag.policy.listing import same_name, served_models
 from steprag.policy.requests import OutputFormat
 from steprag.records.jsonl import read_records, write_records
 from steprag.runs.run import read_manifest
 from steprag.tree import Failure
-from steprag.types import Message, Question, Sample, Usage
-from tests.fakes import QUESTION, Endpoint, answer, options, serve
+from steprag.types import Message, Question, Sample, State, Usage
+from tests.fakes import QUESTION, WORLD, Endpoint, answer, options, serve
+from tests.indexing import words_index
 
 TEXT = answer("lek")
 Reply = Callable[[dict[str, Any]], tuple[int, object]]
@@ -40,7 +41,7 @@ class Bench:
     """An endpoint that answers as the test at hand says, and policies that ask it in one event loop."""
 
     def __init__(self, endpoint: Endpoint, runner: asyncio.Runner) -> None:
-        self.endpoint, self._runner = endpoint, runner
+        self.endpoint, self.runner = endpoint, runner
         self._policies: dict[int, OpenAIPolicy] = {}
 
     def opened(self, form: OutputFormat, role: type[PolicyConfig], **keys: Any) -> OpenAIPolicy:
@@ -55,7 +56,7 @@ class Bench:
         """The sample, or the error. `fresh`: by a policy that has asked nothing yet, as are later ones of the form."""
         if fresh or id(form) not in self._policies:
             self._policies[id(form)] = self.opened(form, role, **keys)
-        return self._runner.run(self._asked(self._policies[id(form)], allowed, n, streamed))
+        return self.runner.run(self._asked(self._policies[id(form)], allowed, n, streamed))
 
     async def _asked(
         self, policy: OpenAIPolicy, allowed: tuple[str, ...], n: int, streamed: bool
@@ -252,6 +253,7 @@ def forbidden(name: str) -> object:
     (("max_tokens", "temperature", "top_p", "stop", "seed"), unsupported,
      {"max_tokens", "temperature", "top_p", "stop", "seed"}, {"max_completion_tokens": 128}),
     (("seed",), forbidden, {"seed"}, {}),
+    (("seed",), lambda name: error_of(f"Unrecognized request argument supplied: {name}"), {"seed"}, {}),
     (("n",), lambda name: error_of("'n' : number must be at most 1"), {"n"}, {}),
     (("n",), lambda name: error_of("Multiple candidates is not enabled for this model"), {"n"}, {}),
     (("top_p",), lambda name: {"error": "Input validation error: `top_p` must be > 0.0 and < 1.0"}, {"top_p"}, {}),
@@ -287,7 +289,7 @@ def test_fields_that_an_endpoint_refuses_are_left_out_or_renamed(
 @pytest.mark.parametrize(("role", "message", "words"), [
     (PolicyConfig, "max_tokens must be less than 64", "set policy.max_tokens, or leave the field out: policy.omit"),
     (JudgeConfig, "`temperature` must be strictly positive", "temperature = 0.0 is refused (400: `temperature`"),
-    (PolicyConfig, "`stop`: at most one", "policy.omit '[stop]'"),
+    (PolicyConfig, "`stop`: at most one", "at most one); leave the field out: policy.omit '[stop]'"),
 ])  # fmt: skip
 def test_a_value_that_is_refused_ends_the_run_and_names_its_key(
     role: type[PolicyConfig], message: str, words: str, replying: Replying
@@ -372,16 +374,19 @@ def questions(tmp_path: Path) -> Path:
     return tmp_path / "q.jsonl"
 
 
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return words_index(tmp_path_factory.mktemp("words"), WORLD)
+
+
 Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def run(
-    replying: Replying, questions: Path, world_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> Run:
+def run(replying: Replying, questions: Path, words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     def run(stage: str, reply: Reply | object, *more: str) -> tuple[int, str]:
         endpoint = replying(reply).endpoint
-        code = main([stage, *options(endpoint, questions, world_index, tmp_path / stage, *more)])
+        code = main([stage, *options(endpoint, questions, words, tmp_path / stage, *more)])
         return code, capsys.readouterr().err
 
     return run
@@ -455,5 +460,20 @@ def test_a_folder_is_not_bound_to_a_model_that_never_answered(run: Run) -> None:
     ("gemini-2.5-flash", "models/gemini-2.5-flash", True), ("llama3", "llama3:latest", True),
     ("openai/gpt-4o:nitro", "openai/gpt-4o", True), ("my-deployment", "gpt-4o", False),
 ])  # fmt: skip
-def test_a_list_of_models_is_advice(model: str, listed: str, same: bool) -> None:
+def test_names_of_one_model(model: str, listed: str, same: bool) -> None:
     assert same_name(model, listed) == same
+
+
+@pytest.mark.parametrize("text", [
+    '{"data": [{"id": "a"}]}', '[{"id": "a"}]', '{"models": [{"name": "a"}]}', '\ufeff{"data": [{"id": "a"}]}',
+])  # fmt: skip
+def test_lists_of_models_have_several_forms(text: str) -> None:
+    assert served_models(text, "") == {"a": {}}
+    assert served_models('{"data": null}', "") == {}
+
+
+def test_a_judge_that_only_thinks_fails_the_question(replying: Replying) -> None:
+    bench = replying(said(None, "length", reasoning="x" * 1200))
+    judge = Judge(bench.opened(VerdictFormat(), JudgeConfig), gold=True)
+    with pytest.raises(PolicyError, match=r"1,200 characters of reasoning and no reply: raise judge\.max_tokens"):
+        bench.runner.run(judge.score(Question("q", QUESTION, ("lek",)), State(QUESTION), seed=0))

@@ -207,10 +207,11 @@ class OpenAIPolicy:
             say(f"{self._where}: from now on {learnt} is sent ({problem})")
         elif fields := self._dialect.named(problem, request):
             section = "judge" if isinstance(self._config, JudgeConfig) else "policy"
-            given = f"{fields[0]} = {quoted(request[fields[0]])}"
+            field, is_key = fields[0], fields[0] in type(self._config).model_fields
+            change = f"set {section}.{field}, or leave" if is_key else "leave"
             raise ConfigError(
-                f"{self._where}: {given} is refused ({problem}); set {section}.{fields[0]}, or leave the field out: "
-                f"{section}.omit '[{fields[0]}]'"
+                f"{self._where}: {field} = {quoted(request[field])} is refused ({problem}); {change} the field out: "
+                f"{section}.omit '[{field}]'"
             )
         else:
             raise refusal(problem, self._where, self._key_env)

@@ -82,6 +82,6 @@ def _names(name: str, problem: Problem) -> Iterator[bool]:
     word = re.escape(name)
     yield re.search(rf"['\"`‘“.\[]{word}['\"`’”:\]]", problem.words) is not None
     yield ("_" in name or name == "temperature") and re.search(rf"\b{word}\b", problem.words) is not None
-    near = rf"\b(parameter|param|field|argument|property|option|key|supplied)s?:? {word}\b|\b{word} ?(parameter|must|should|is|>|=|<|:)"
-    yield re.search(near, problem.words) is not None
+    before = rf"\b(parameter|param|field|argument|property|option|key|supplied)s?:? {word}\b"
+    yield re.search(rf"{before}|\b{word} ?(parameter|must|should|is|>|=|<|:)", problem.words) is not None
     yield name == "n" and re.search(r"multiple (candidates|completions|choices)", problem.words, re.I) is not None
