@@ -334,6 +334,23 @@ def test_completions_end_at_their_stop_string(
     assert (completion.text, completion.finish) == (text, end)
 
 
+@pytest.mark.parametrize(("engine", "told", "closed"), [
+    ("vllm", {"stop_reason": "</answer>"}, True), ("sglang", {"matched_stop": "</answer>"}, True),
+    ("vllm", {"stop_reason": None}, False), ("sglang", {"matched_stop": 2}, False),
+    ("vllm", {}, True), ("openai", {"stop_reason": None}, True),
+])  # fmt: skip
+@pytest.mark.parametrize("streamed", [False, True])
+def test_no_tag_is_closed_for_a_model_that_ended_by_itself(
+    engine: str, told: dict[str, Any], closed: bool, streamed: bool, replying: Replying
+) -> None:
+    """Where the engine says so; one that says nothing is taken to have stopped at the tag."""
+    choice = {"message": {"content": "<answer> lek"}, "finish_reason": "stop", **told}
+    (completion,) = (
+        replying({"choices": [choice]}).ask(DIRECT, streamed=streamed, fresh=True, engine=engine).completions
+    )
+    assert completion.text == "<answer> lek" + "</answer>" * closed
+
+
 THOUGHT = "I could <answer> now.\n<query>"
 
 
