@@ -41,7 +41,7 @@ class Bench:
     """An endpoint that answers as the test at hand says, and policies that ask it in one event loop."""
 
     def __init__(self, endpoint: Endpoint, runner: asyncio.Runner) -> None:
-        self.endpoint, self.runner = endpoint, runner
+        self.endpoint, self.runner, self.heard = endpoint, runner, list[str]()
         self._policies: dict[int, OpenAIPolicy] = {}
 
     def opened(self, form: OutputFormat, role: type[PolicyConfig], **keys: Any) -> OpenAIPolicy:
@@ -62,9 +62,10 @@ class Bench:
         self, policy: OpenAIPolicy, allowed: tuple[str, ...], n: int, streamed: bool
     ) -> Sample | StepragError:
         messages = (Message(role="user", content="?"),)
+        self.heard.clear()
         try:
             if streamed:
-                return await policy.stream(messages, allowed, seed=3, listener=lambda piece: None)
+                return await policy.stream(messages, allowed, seed=3, listener=self.heard.append)
             return await policy.sample(messages, allowed, n=n, seed=3)
         except StepragError as error:
             return error
@@ -372,6 +373,13 @@ def test_reasoning_is_split_off(
     assert (completion.text, completion.reasoning) == (text, reasoning)
 
 
+def test_reasoning_is_not_heard(replying: Replying) -> None:
+    pieces = ["<th", "ink>hm", " hm</th", "ink>\n\nSo the", " answer"]
+    bench = replying(events(*map(delta, pieces), delta(None, "stop")))
+    assert isinstance(bench.ask(streamed=True), Sample)
+    assert bench.heard == ["So the", " answer"]
+
+
 def test_reasoning_that_belongs_to_the_grammar_stays(replying: Replying) -> None:
     text = "<think> I know. </think><answer> lek </answer>"
     (completion,) = replying(said(text)).ask(SEARCH_R1).completions
@@ -412,6 +420,7 @@ def run(replying: Replying, questions: Path, words: Path, tmp_path: Path, capsys
 @pytest.mark.parametrize(("reply", "words"), [
     (said("I do not know."), "(no_action {n}); first: no_action: 'I do not know.'; take a model that was trained on"),
     (said("So the", "length"), "(truncated {n}); first: truncated: 'So the'; raise policy.max_tokens"),
+    (said("", "length", reasoning="x" * 400), "(truncated {n}); first: truncated: ''; {chars} characters of reasoning"),
     (said("", reasoning_content="x" * 400), "(empty {n}); first: empty: ''; {chars} characters of reasoning"),
 ])  # fmt: skip
 def test_a_run_whose_completions_are_all_refused_says_so(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any
 
+from steprag.agent.grammar import FAILURES
 from steprag.agent.grammars import GRAMMARS
 from steprag.errors import quoted
 from steprag.scores.stats import share_interval
@@ -56,9 +57,8 @@ def said_in(prediction: Prediction) -> list[Said]:
     """The completions of an episode; of best-of-N the chosen one's. Steps that a person gave to a turn are left out."""
     given = prediction.given if isinstance(prediction, Turn) else 0
     steps: list[Said] = [(step.action, step.text, None) for step in prediction.steps[given:]]
-    empty = prediction.finish == "empty"  # its text is not kept: there is none
-    text = "" if empty else prediction.refused
-    return steps if text is None else [*steps, (None, text, prediction.finish)]
+    broken = prediction.refused is not None or prediction.finish in FAILURES  # where it is empty, no text is kept
+    return [*steps, (None, prediction.refused or "", prediction.finish)] if broken else steps
 
 
 def written(completions: Iterable[Said]) -> Written:
