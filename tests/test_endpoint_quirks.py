@@ -363,11 +363,12 @@ THOUGHT = "I could <answer> now.\n<query>"
     ({"content": f"<think>{THOUGHT}"}, "", f"<think>{THOUGHT}"),
     ({"content": TEXT, "reasoning_content": THOUGHT}, TEXT, THOUGHT),
     ({"content": None, "reasoning": THOUGHT}, "", THOUGHT),
+    ({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": THOUGHT}]}, TEXT]}, TEXT, THOUGHT),
     ({"content": f"<reasoning> {THOUGHT} </reasoning>"}, f"<reasoning> {THOUGHT} </reasoning>", ""),
 ])  # fmt: skip
 @pytest.mark.parametrize("streamed", [False, True])
 def test_reasoning_is_split_off(
-    message: dict[str, str], text: str, reasoning: str, streamed: bool, replying: Replying
+    message: dict[str, Any], text: str, reasoning: str, streamed: bool, replying: Replying
 ) -> None:
     (completion,) = replying(said(**message)).ask(streamed=streamed).completions
     assert (completion.text, completion.reasoning) == (text, reasoning)

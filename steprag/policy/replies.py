@@ -77,9 +77,12 @@ def text_of(content: object) -> str:
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str:
-    """The reasoning that the endpoint has split off by itself."""
+    """The reasoning that the endpoint has split off by itself: a field, or parts of the content."""
     told = (message.get(key) for key in ("reasoning_content", "reasoning", "thinking"))
-    return next((text for text in told if isinstance(text, str) and text), "")
+    content = message.get("content")
+    parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
+    thoughts = [part.get(str(part["type"])) for part in parts if part.get("type") in ("thinking", "reasoning")]
+    return next((text for text in told if isinstance(text, str) and text), "") or text_of(thoughts)
 
 
 def _completion(choice: Mapping[str, Any], stop: tuple[str, ...], begun: str, engine: str, thinks: bool) -> Completion:
