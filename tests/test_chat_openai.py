@@ -9,7 +9,7 @@ import http.client
 import json
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -191,7 +191,7 @@ def test_a_stream_that_breaks_off_is_one_line(chunks: list[Any]) -> None:
 
 
 def test_an_engine_that_repeats_what_it_writes_on_is_not_heard_doing_so() -> None:
-    async def chunks() -> Any:
+    async def chunks() -> AsyncIterator[bytes]:
         for piece in ("So the ans", "wer is", " lek"):
             yield f"data: {json.dumps(chunk(piece, 'stop'))}\n\n".encode()
 

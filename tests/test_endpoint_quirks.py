@@ -71,7 +71,7 @@ class Bench:
             return error
 
 
-Replying = Callable[[Reply | object], Bench]
+Replying = Callable[[Any], Bench]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def replying() -> Iterator[Replying]:
     """Has the endpoint answer so, and gives the bench; requests of earlier tests are forgotten."""
     replies: list[Reply] = []
 
-    def switch(reply: Reply | object) -> Bench:
+    def switch(reply: Any) -> Bench:
         replies[:] = [reply if callable(reply) else lambda request: (200, reply)]
         endpoint.requests.clear()
         return bench
@@ -401,7 +401,7 @@ def questions(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def word_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return words_index(tmp_path_factory.mktemp("words"), WORLD)
 
 
@@ -409,10 +409,12 @@ Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def run(replying: Replying, questions: Path, words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(
+    replying: Replying, questions: Path, word_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Run:
     def run(stage: str, reply: Reply | object, *more: str) -> tuple[int, str]:
         endpoint = replying(reply).endpoint
-        code = main([stage, *options(endpoint, questions, words, tmp_path / stage, *more)])
+        code = main([stage, *options(endpoint, questions, word_index, tmp_path / stage, *more)])
         return code, capsys.readouterr().err
 
     return run

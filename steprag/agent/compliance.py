@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any
 
-from steprag.agent.grammar import FAILURES
 from steprag.agent.grammars import GRAMMARS
 from steprag.errors import quoted
 from steprag.scores.stats import share_interval
@@ -57,7 +56,7 @@ def said_in(prediction: Prediction) -> list[Said]:
     """The completions of an episode; of best-of-N the chosen one's. Steps that a person gave to a turn are left out."""
     given = prediction.given if isinstance(prediction, Turn) else 0
     steps: list[Said] = [(step.action, step.text, None) for step in prediction.steps[given:]]
-    broken = prediction.refused is not None or prediction.finish in FAILURES  # where it is empty, no text is kept
+    broken = prediction.refused is not None or prediction.finish in ("empty", "truncated")  # an empty text is not kept
     return [*steps, (None, prediction.refused or "", prediction.finish)] if broken else steps
 
 

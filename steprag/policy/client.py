@@ -27,11 +27,11 @@ from steprag.engines.models import resolve_model, sha256_of, weights_hash
 from steprag.engines.server import serving_us
 from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavailable, quoted
 from steprag.net.bounded_http import BoundedClient
-from steprag.policy.dialect import Dialect
+from steprag.policy.dialect import EndpointDialect
 from steprag.policy.gate import Gate
 from steprag.policy.listing import compare, served_models
 from steprag.policy.protocols import Listener, Policy
-from steprag.policy.refusals import Problem, problem_in, problem_of, reason, refusal, unreachable
+from steprag.policy.refusals import ProviderProblem, problem_in, problem_of, reason, refusal, unreachable
 from steprag.policy.replies import sample_of
 from steprag.policy.requests import OutputFormat, begun, chat_options, request_body
 from steprag.policy.scoring import EndpointScorer
@@ -58,7 +58,7 @@ class OpenAIPolicy:
         self._config, self._base_url, self._model, self._grammar = config, base_url, model, grammar
         self.served: dict[str, str] = {}
         """The endpoint's report of a model that this program did not start: vLLM names its files (`root`, `parent`)."""
-        self._dialect, self._key_env = Dialect(config), config.api_key_env
+        self._dialect, self._key_env = EndpointDialect(config), config.api_key_env
         self._key = key = key or api_key(config.api_key_env, base_url)
         asked = base_url or os.environ.get("OPENAI_BASE_URL", "")  # where the package asks, too
         self._client = openai.AsyncOpenAI(
@@ -201,7 +201,7 @@ class OpenAIPolicy:
             if self._dialect.spoken(request) == body:  # else another request has learnt it meanwhile
                 self._heed(problem, request)
 
-    def _heed(self, problem: Problem, request: dict[str, Any]) -> None:
+    def _heed(self, problem: ProviderProblem, request: dict[str, Any]) -> None:
         """Learns from a refusal what to send otherwise. Raises StepragError where it teaches nothing."""
         if learnt := self._dialect.learn(problem, request):
             say(f"{self._where}: from now on {learnt} is sent ({problem})")

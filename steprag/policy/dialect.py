@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from steprag.config.sections import PolicyConfig
-from steprag.policy.refusals import TOO_LONG, Problem
+from steprag.policy.refusals import TOO_LONG, ProviderProblem
 
 STATUSES = (0, 400, 404, 422, 501)
 """Of refusals that may name a field."""
@@ -31,7 +31,7 @@ _UNKNOWN = (
 _OTHER_NAME = r"(?:use|try|mean|favou?r of|replaced (?:by|with)|renamed (?:to|as)) [^'\"`\w]*['\"`]?(\w+_\w+)"
 
 
-class Dialect:
+class EndpointDialect:
     """The fields to leave out or rename, kept for all requests to one endpoint. `learnt`: what its refusals taught."""
 
     def __init__(self, config: PolicyConfig) -> None:
@@ -43,7 +43,7 @@ class Dialect:
         names = {field: self._names.get(field, field) for field in request}
         return {name: request[field] for field, name in names.items() if name is not None}
 
-    def learn(self, problem: Problem, request: Mapping[str, Any]) -> str | None:
+    def learn(self, problem: ProviderProblem, request: Mapping[str, Any]) -> str | None:
         """What is sent otherwise from now on, because the refusal of `request` names it; None where nothing is."""
         for field in self.named(problem, request):
             name = self._otherwise(field, request[field], problem)
@@ -52,7 +52,7 @@ class Dialect:
                 return f"{name} in place of {field}" if name else f"no {field}"
         return None
 
-    def named(self, problem: Problem, request: Mapping[str, Any]) -> list[str]:
+    def named(self, problem: ProviderProblem, request: Mapping[str, Any]) -> list[str]:
         """The fields of a request that its refusal names, those first that are needed least."""
         if problem.status not in STATUSES or re.search(TOO_LONG, problem.text, re.IGNORECASE):
             return []
@@ -60,7 +60,7 @@ class Dialect:
         sent = [(field, self._names.get(field, field)) for field in fields if field in request]
         return [field for field, name in sent if name and any(_names(name, problem))]
 
-    def _otherwise(self, field: str, value: object, problem: Problem) -> str | None:
+    def _otherwise(self, field: str, value: object, problem: ProviderProblem) -> str | None:
         """The field's other name, None where it is left out, or its own name where there is no way round."""
         neutral = NEUTRAL.get(field)
         if field in RENAMED and field not in self._names:
@@ -76,7 +76,7 @@ class Dialect:
         return None if field in SPARED else field
 
 
-def _names(name: str, problem: Problem) -> Iterator[bool]:
+def _names(name: str, problem: ProviderProblem) -> Iterator[bool]:
     """Whether a refusal names a field: among its codes, between quotes, or by a word that can be nothing else."""
     yield any(code.rpartition(".")[2] == name for code in problem.codes)
     word = re.escape(name)

@@ -33,7 +33,7 @@ _CODED = ("code", "type", "status", "error_code", "status_code", "param", "loc")
 
 
 @dataclass(frozen=True)
-class Problem:
+class ProviderProblem:
     """A refusal. `status`: the HTTP status, or the one that a body sent with 200 names; 0 where it names none.
     `words`: what the provider says, in one line. `codes`: its other short facts, such as the field it complains of.
     """
@@ -56,16 +56,16 @@ class Problem:
         return shortened(f"{self.status or 'error'}: {self.words or 'no words'}", SHOWN)
 
 
-def problem_of(status: int, body: bytes) -> Problem:
+def problem_of(status: int, body: bytes) -> ProviderProblem:
     """The problem that a reply with an error's status tells."""
     try:
         told: object = json.loads(body)
     except (ValueError, RecursionError):
         told = re.sub(r"<[^>]*>", " ", body[:10_000].decode(errors="replace"))
-    return Problem(status, _line(_words(told)), tuple(map(_line, _codes(told))))
+    return ProviderProblem(status, _line(_words(told)), tuple(map(_line, _codes(told))))
 
 
-def problem_in(reply: object) -> Problem | None:
+def problem_in(reply: object) -> ProviderProblem | None:
     """The problem that a reply with the status of success tells in place of an answer; None where it has an answer."""
     if not isinstance(reply, Mapping):
         return None
@@ -76,7 +76,7 @@ def problem_in(reply: object) -> Problem | None:
     told = failed[0] if failed else {key: value for key, value in reply.items() if key in {*_SAID, *_CODED}}
     words, codes = _line(_words(told)), tuple(map(_line, _codes(told)))
     numbers = (int(code) for code in codes if re.fullmatch("[45][0-9][0-9]", code))
-    return Problem(next(numbers, 0), words, codes) if words else None
+    return ProviderProblem(next(numbers, 0), words, codes) if words else None
 
 
 def _failed(choice: object) -> bool:
@@ -131,7 +131,7 @@ class Kind:
     words: str = ""
     unless: str = ""
 
-    def fits(self, problem: Problem) -> bool:
+    def fits(self, problem: ProviderProblem) -> bool:
         """Whether the problem is of this kind."""
         if self.statuses and problem.status not in self.statuses:
             return False
@@ -185,7 +185,7 @@ KINDS = (
 """Refusals, from the special to the general."""
 
 
-def refusal(problem: Problem, where: str, api_key_env: str) -> StepragError:
+def refusal(problem: ProviderProblem, where: str, api_key_env: str) -> StepragError:
     """Our error for a problem. `where`: the model and its endpoint."""
     kind = next(kind for kind in KINDS if kind.fits(problem))
     told = kind.told.replace("{key}", api_key_env)

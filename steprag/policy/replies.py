@@ -110,7 +110,7 @@ def _completion(choice: Mapping[str, Any], stop: tuple[str, ...], begun: str, en
 def _closed(text: str, stop: tuple[str, ...], said: Mapping[str, Any], named: str | None) -> str:
     """The text with its closing tag, of which engines may leave a part. `named`: where the engine tells the tag."""
     whole = text[: len(text) - max(_shared(text, tag) for tag in stop)]
-    if named in said:
+    if named is not None and named in said:
         return whole + said[named] if said[named] in stop else text
     tag = _unclosed(whole, stop)
     return whole + tag if tag else text

@@ -42,7 +42,7 @@ def reply_in(body: bytes) -> object:
     body = body.removeprefix(b"\xef\xbb\xbf")
     if not body.lstrip().startswith(_FIELDS):
         return json.loads(body)
-    chunks, events = Chunks(), Events()
+    chunks, events = ChunkedReply(), Events()
     for event in (*events.feed(body), *events.end()):
         chunks.add(event)
     return chunks.reply()
@@ -56,7 +56,7 @@ async def whole_reply(parts: AsyncIterator[bytes], begun: str, listener: Listene
     can be, or where the reply has no end.
     """
     heard = _Heard(begun, listener, thinks)
-    chunks, events = Chunks(heard), Events()
+    chunks, events = ChunkedReply(heard), Events()
     async for part in parts:
         for event in events.feed(part):
             chunks.add(event)
@@ -101,7 +101,7 @@ class Events:
         return [] if self._done or not data else [json.loads(data)]
 
 
-class Chunks:
+class ChunkedReply:
     """The chunks of a chat completion, put together."""
 
     def __init__(self, heard: _Heard | None = None) -> None:
