@@ -346,12 +346,9 @@ def test_no_tag_is_closed_for_a_model_that_ended_by_itself(
 ) -> None:
     """Where the engine says so; one that says nothing is taken to have stopped at the tag."""
     choice = {"message": {"content": "<answer> lek"}, "finish_reason": "stop", **told}
-    (completion,) = (
-        replying({"choices": [choice]})
-        .ask(DIRECT, streamed=streamed, fresh=True, engine=engine, allowed=("answer",))
-        .completions
-    )
-    assert completion.text == "<answer> lek" + "</answer>" * closed
+    bench = replying({"choices": [choice]})
+    sample = bench.ask(DIRECT, streamed=streamed, fresh=True, engine=engine, allowed=("answer",))
+    assert sample.completions[0].text == "<answer> lek" + "</answer>" * closed
 
 
 THOUGHT = "I could <answer> now.\n<query>"
