@@ -420,22 +420,26 @@ def run(
 
 
 @pytest.mark.parametrize(("reply", "words"), [
-    (said("I do not know."), "(no_action {n}); first: no_action: 'I do not know.'; take a model that was trained on"),
-    (said("So the", "length"), "(truncated {n}); first: truncated: 'So the'; raise policy.max_tokens"),
-    (said("", "length", reasoning="x" * 400), "(truncated {n}); first: truncated: ''; {chars} characters of reasoning"),
-    (said("", reasoning_content="x" * 400), "(empty {n}); first: empty: ''; {chars} characters of reasoning"),
+    (said("So the", "length"), "(truncated 3); first: truncated: 'So the'; raise policy.max_tokens"),
+    (said("", "length", reasoning="x" * 400), "(truncated 3); first: truncated: ''; 1,200 characters of reasoning"),
+    (said("", reasoning_content="x" * 400), "(empty 3); first: empty: ''; 1,200 characters of reasoning"),
 ])  # fmt: skip
 def test_a_run_whose_completions_are_all_refused_says_so(
-    reply: dict[str, Any], words: str, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    reply: dict[str, Any], words: str, run: Run, tmp_path: Path
 ) -> None:
-    for stage, more in (("generate", ("--search.preset", "fast")), ("infer", ())):
-        code, told = run(stage, reply, *more)
-        n = {"generate": 6, "infer": 3}[stage]
-        assert f"{stage}: {n} of {n} completions were refused {words.format(n=n, chars=f'{400 * n:,}')}" in told
-        assert (code, read_manifest(tmp_path / stage)["status"]) == (3, "partial")
-        assert run(stage, reply, *more)[0] == 3, "started again, it still is"
+    code, told = run("infer", reply)
+    assert f"infer: 3 of 3 completions were refused {words}" in told
+    assert (code, read_manifest(tmp_path / "infer")["status"]) == (3, "partial")
+    assert run("infer", reply)[0] == 3, "started again, it still is"
+
+
+def test_trees_and_pairs_of_nothing_say_so(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, told = run("generate", said("I do not know."), "--search.preset", "fast")
+    why = "6 of 6 completions were refused (no_action 6); first: no_action: 'I do not know.'; take a model that was"
+    assert code == 3
+    assert f"generate: {why}" in told
     assert main(["pairs", "--trees", str(tmp_path / "generate")]) == 3
-    assert "pairs: 6 of 6 completions were refused" in capsys.readouterr().err
+    assert f"pairs: {why}" in capsys.readouterr().err
 
 
 def test_it_is_said_early_too(run: Run) -> None:
