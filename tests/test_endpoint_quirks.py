@@ -77,7 +77,7 @@ Replying = Callable[[Any], Bench]
 @pytest.fixture(scope="module")
 def replying() -> Iterator[Replying]:
     """Has the endpoint answer so, and gives the bench; requests of earlier tests are forgotten."""
-    replies: list[Reply] = []
+    replies: list[Any] = []
 
     def switch(reply: Any) -> Bench:
         replies[:] = [reply if callable(reply) else lambda request: (200, reply)]
