@@ -28,11 +28,12 @@ from steprag.agent.open import Agent, make_environment, open_agent
 from steprag.agent.profiles import check_follows, check_made_by
 from steprag.agent.retriever import Retriever
 from steprag.agent.tools import specs_in
+from steprag.batch.endpoints import asking
 from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
 from steprag.batch.journalled import scorer_of
 from steprag.batch.results import Place, Results, places_of, read_at
 from steprag.batch.tree_results import TREES, trees_file
-from steprag.batch.worklist import note_failures, same_model, unfinished, work_off
+from steprag.batch.worklist import note_failures, unfinished, work_off
 from steprag.config.load import StageConfig, add_options, load_config, options_from, parse_arguments
 from steprag.config.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
 from steprag.console.progress import say
@@ -116,17 +117,17 @@ async def add_beliefs(
                 if todo:
                     opened = open_agent(config, retriever, environment=environment)
                     async with opened as agent, Journal(run.path / JOURNAL, spending) as calls:
-                        run.set(calls_lost=calls.lost)
-                        same_model(run, policy=agent.policy)
-                        await check_scoring(scorer_of(agent.policy))
 
                         async def work(question: Question) -> Tree | Failure:
                             return await with_beliefs(
                                 trees.tree(question.id), calls.question(question), agent, passages_of(question.id)
                             )
 
-                        await work_off(run, todo, work, results=believed, at_once=2 * config.policy.concurrency,
-                                       total=len(trees.questions), spending=spending, begun=calls.begun)  # fmt: skip
+                        with asking(run, calls, policy=agent.policy):
+                            await check_scoring(scorer_of(agent.policy))
+                            await work_off(run, todo, work, results=believed, at_once=2 * config.policy.concurrency,
+                                           total=len(trees.questions), spending=spending,
+                                           begun=calls.begun)  # fmt: skip
             finally:
                 believed.put_in_order(question.id for question in trees.questions)
                 run.set(spent=spending.summary())

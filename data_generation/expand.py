@@ -118,7 +118,8 @@ def _child(
     searcher: Searcher,
     question: Question,
 ) -> SearchNode:
-    record = partial(Node, id=-1, parent=None, depth=parent.record.depth + 1, text=completion.text, usage=usage)
+    record = partial(Node, id=-1, parent=None, depth=parent.record.depth + 1, text=completion.text, usage=usage,
+                     reasoning=len(completion.reasoning) or None)  # fmt: skip
     if isinstance(step, StepFormatError):
         return SearchNode(record(terminal=True, failure=step.reason), state, parent, full=True, closed=True)
     found = tuple(Found(p.id, p.title, p.score) for p in state.passages)

@@ -45,7 +45,8 @@ def summarise(run: Run, trees: Iterable[dict[str, Any]], spending: Spending) -> 
     )
     if counts["trees"]:
         listed = ", ".join(f"{name} {count}" for name, count in ended.most_common())
-        say(f"generate: ended by {listed}; next: steprag pairs --trees {run.path}")
+        idle = counts["refused_steps"] == counts["nodes"] - counts["trees"]  # all but the roots
+        say(f"generate: ended by {listed}" + ("" if idle else f"; next: steprag pairs --trees {run.path}"))
 
 
 MERGING = Merging("trees.jsonl", TREES, lambda run, trees, spending: summarise(run, trees.counts(), spending))

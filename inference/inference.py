@@ -27,6 +27,7 @@ from inference.scoring.evaluate import evaluate, table
 from inference.scoring.scores import HARNESS
 from inference.state_value import certain, check_state_value
 from steprag.agent.checkpoints import checked_profile
+from steprag.agent.compliance import said_in, written
 from steprag.agent.critic import Critic
 from steprag.agent.environment import Environment
 from steprag.agent.open import Agent, make_environment, open_agent
@@ -57,7 +58,12 @@ from steprag.runs.run import Run, open_run
 from steprag.tree import Failure
 from steprag.types import Episode, Found, Prediction, Question, Usage
 
-PREDICTIONS = ResultKind(Prediction, lambda prediction: prediction.id)
+
+def _counts(prediction: Prediction) -> dict[str, Any]:
+    return {"written": written(said_in(prediction)), "reasoning": prediction.reasoning or 0}
+
+
+PREDICTIONS = ResultKind(Prediction, lambda prediction: prediction.id, _counts, said=said_in)
 
 
 def main(argv: list[str]) -> int:
@@ -263,6 +269,7 @@ def _prediction(question: Question, episodes: Sequence[Episode], chosen: int) ->
         answers=tuple(each.prediction for each in episodes) if several else None,
         chosen=chosen if several else None,
         searches=sum(len(each.retrieved) for each in episodes) if several else None,
+        reasoning=sum(each.reasoning for each in episodes) or None,
         dataset=question.dataset,
     )
 

@@ -14,18 +14,19 @@ from typing import Any
 from preference.config import NO_REWARD, PairsStageConfig
 from preference.kept import grounded
 from preference.pairs import build_pairs
-from preference.pairs_folder import PairsFolder, add_push_option, made_folder, push_if_asked
+from preference.pairs_folder import SPLITS, PairsFolder, add_push_option, made_folder, push_if_asked
 from preference.report.card import generation_facts
 from preference.report.reward_diagnostics import Calibration, RewardDiagnostics
 from preference.rewards import outcomes, rewards, spre
 from preference.supervised import build_labels, build_rankings, build_trajectories, ends
+from steprag.agent.compliance import Refusals, refusals_told
 from steprag.agent.grammar import Grammar
 from steprag.agent.profiles import check_follows, grammar_of
-from steprag.batch.tree_results import trees_file
+from steprag.batch.tree_results import said_by, trees_file
 from steprag.config.load import PREFIX, add_options, config_from, parse_arguments
 from steprag.console.progress import say
 from steprag.console.terminal import guarded
-from steprag.errors import ConfigError
+from steprag.errors import PART_DONE, ConfigError
 from steprag.records.jsonl import file_hash, from_dict, line_hash, parse_line, read_lines
 from steprag.runs.run import open_run, run_of
 from steprag.scores.metrics import guessable
@@ -50,9 +51,9 @@ def main(argv: list[str]) -> int:
     config = config_from(PairsStageConfig, arguments)
     trees = [trees_file(given) for given in arguments.trees]
     out = Path(arguments.out) if arguments.out else trees[0].parent / "pairs"
-    build(config, trees, out)
+    made = build(config, trees, out)
     push_if_asked(arguments, out)
-    return 0
+    return 0 if made else PART_DONE
 
 
 def _tell_of_reward(argv: list[str]) -> None:
@@ -63,8 +64,9 @@ def _tell_of_reward(argv: list[str]) -> None:
         say(f"pairs: ${named[0]} is not read: {NO_REWARD}")
 
 
-def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
+def build(config: PairsStageConfig, trees: list[Path], out: Path) -> bool:
     """Writes the pairs folder `out`: the products, questions.jsonl, report.json, README.md, plots and the manifest.
+    Returns whether a product holds anything.
 
     Raises ConfigError where the trees were made by different prompts, or where there are none.
     """
@@ -76,10 +78,12 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
         made_folder("pairs", run, config, config.products, grammar, prompt) as folder,
     ):
         diagnostics, calibration, usage = RewardDiagnostics(config.label, grammar), Calibration(), Usage()
+        refusals = Refusals()
         for tree, tree_hash in read_trees(*trees):
             check_follows(tree, grammar)
             usage += tree.usage
             calibration.add(tree)
+            refusals.add(said_by(tree), sum(node.reasoning or 0 for node in tree.nodes))
             _add(folder, tree, tree_hash, config, grammar, diagnostics)
         if not folder.counts["trees"]:
             raise ConfigError(f"{', '.join(map(str, trees))} holds no trees; run steprag generate first")
@@ -92,8 +96,11 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> None:
             "credit": diagnostics.report(),
             "calibration": calibration.report(),
         }
-    if "pairs" in config.products and not folder.counts["pairs.train"]:
+    if told := refusals_told(refusals.counts, refusals.first, refusals.reasoning):
+        say(f"pairs: {told}")
+    elif "pairs" in config.products and not folder.counts["pairs.train"]:
         say("pairs: no pair to train on; the rules and filters above say why: search more, hotter, or ask for less")
+    return any(folder.counts[f"{product}.{split}"] for product in config.products for split in SPLITS)
 
 
 def one_prompt(trees: list[Path], sources: list[dict[str, Any]]) -> tuple[Any, Grammar]:

@@ -5,10 +5,11 @@
     ├── DataError                2   bytes that came in do not follow their format (file, line, remedy)
     ├── RequestError             1   one request failed: the question fails, the run goes on
     │   ├── PolicyError              a policy or judge
+    │   │   └── ContentFiltered      the provider's filter took the prompt or the reply
     │   ├── RetrieverError           a retriever
     │   └── NotJournalled            a replay asked for a call that was never made
     ├── PolicyUnavailable        2   nothing answers at the endpoint, or it does not serve the model
-    ├── PolicyRefused            5   wrong key, or the quota is used up
+    ├── PolicyRefused            5   wrong key, or quota or balance are used up
     ├── TrainingError            1   a trainer failed
     ├── JournalError             1   the journal cannot be read or written (disk full, damaged)
     ├── BudgetReached            4   a limit that the user set was reached; the run can go on later
@@ -100,6 +101,10 @@ class RequestError(StepragError):
 
 class PolicyError(RequestError):
     """A policy or judge endpoint failed for one request."""
+
+
+class ContentFiltered(PolicyError):
+    """The provider's filter refused one prompt, or took the reply: no fault of the model's."""
 
 
 class RetrieverError(RequestError):

@@ -42,7 +42,7 @@ class Node:
     siblings of one request share it, so it stands on the first of them alone. `belief`: the policy's in the golden
     answer at this node's state, where that was asked (`search.score`, `steprag belief`). `golden_found`, of a search:
     whether a golden answer stands in the passages that it found, word for word; None where nobody looked, and on
-    questions that can be guessed.
+    questions that can be guessed. `reasoning`: characters that were split off the completion, which the journal keeps.
     """
 
     id: int
@@ -62,6 +62,7 @@ class Node:
     usage: Usage = Usage()
     belief: Belief | None = omitted()
     golden_found: bool | None = omitted()
+    reasoning: int | None = omitted()
 
 
 @dataclass(frozen=True)

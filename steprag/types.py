@@ -81,12 +81,13 @@ class Completion:
     """Text sampled by a policy. `finish` is the engine's word: "stop", or "length" where the token limit cut it.
 
     A text that was given and scored, not sampled, has `finish` "scored" and the log-probability of each of its tokens
-    (`Scorer.score`).
+    (`Scorer.score`). `reasoning`: what a thinking model wrote before the text (`steprag.policy.reasoning`).
     """
 
     text: str
     finish: str
     logprobs: tuple[float, ...] | None = None
+    reasoning: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class Episode:
 
     `finish`: "answer", or the reason (`steprag.agent.grammar.FAILURES`) for which the last completion was refused; then
     `refused` holds that completion's text. `retrieved` holds the passages of each query, in order, none where
-    it found nothing.
+    it found nothing. `reasoning`: characters that were split off its completions.
     """
 
     state: State
@@ -137,6 +138,7 @@ class Episode:
     usage: Usage
     retrieved: tuple[tuple[Passage, ...], ...] = ()
     refused: str | None = None
+    reasoning: int = 0
 
     @property
     def prediction(self) -> str | None:
@@ -159,7 +161,7 @@ class Prediction:
 
     `metadata` and `dataset` are the question's. `refused`: the text of the completion that broke the grammar and ended
     the episode. Only of best-of-N: `answers` of all N episodes, `chosen`, the place of the one kept, and `searches`,
-    how many all N made; `usage` is then that of all N too.
+    how many all N made; `usage` is then that of all N too. `reasoning`: characters of it, which the journal keeps.
     """
 
     id: str
@@ -175,6 +177,7 @@ class Prediction:
     answers: tuple[str | None, ...] | None = omitted()
     chosen: int | None = omitted()
     searches: int | None = omitted()
+    reasoning: int | None = omitted()
     dataset: str | None = omitted()
     extra: dict[str, Any] = field(default_factory=dict)
 

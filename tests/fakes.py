@@ -209,7 +209,9 @@ def listening(
 
 @contextmanager
 def serve(reply: Callable[[dict[str, Any]], tuple[int, object]], **described: str) -> Iterator[Endpoint]:
-    """An HTTP server on a free loopback port: GET /v1/models names "double", as `described`, POST asks `reply`."""
+    """An HTTP server on a free loopback port: GET /v1/models names "double", as `described`, POST asks `reply`. Bytes
+    are sent as they are, as plain text.
+    """
     seen: list[dict[str, Any]] = []
 
     class Handler(Replying):

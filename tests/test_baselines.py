@@ -247,32 +247,6 @@ def test_an_engine_may_repeat_the_message_that_it_writes_on(world_index: Path, t
         f"{THOUGHT}<search> Albania prices </search>", f"{THOUGHT}<answer> lek </answer>"]  # fmt: skip
 
 
-@pytest.mark.parametrize(("engine", "said", "finish"), [
-    ("vllm", {"stop_reason": "</answer>"}, "answer"), ("sglang", {"matched_stop": "</answer>"}, "answer"),
-    ("vllm", {"stop_reason": None}, "no_action"), ("sglang", {"matched_stop": 2}, "no_action"),
-    ("vllm", {}, "answer"), ("openai", {}, "answer"), ("openai", {"stop_reason": None}, "answer"),
-    ("openai", {"finish_reason": "length"}, "truncated"),
-])  # fmt: skip
-def test_no_tag_is_closed_for_a_model_that_ended_by_itself(
-    engine: str, said: dict[str, Any], finish: str, world_index: Path, tmp_path: Path
-) -> None:
-    """Where the engine says so; one that says nothing is taken to have stopped at the tag."""
-    questions = tmp_path / "questions.jsonl"
-    write_records(questions, [Question("q", QUESTION, ("lek",))])
-    plain = chat_reply(lambda prompt, draw: "<answer> lek")
-
-    def reply(request: dict[str, Any]) -> tuple[int, Any]:
-        status, body = plain(request)
-        assert isinstance(body, dict)
-        body["choices"][0] |= said
-        return status, body
-
-    with serve(reply) as endpoint:
-        command = options(endpoint, questions, world_index, tmp_path / "run", "--prompt.profile", "direct")
-        assert main(["infer", *command, "--policy.engine", engine]) == 0
-    assert json.loads((tmp_path / "run/metrics.json").read_text())["finish"] == {finish: 1}
-
-
 def test_trees_are_not_grown_from_a_profile_that_searches_first(
     world_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,7 +24,7 @@ from steprag.agent.grammars import TRANSCRIPT
 from steprag.config.sections import PolicyConfig
 from steprag.errors import PolicyError
 from steprag.policy.client import OpenAIPolicy
-from steprag.policy.replies import whole_reply
+from steprag.policy.streams import whole_reply
 from steprag.types import Passage
 from steprag.web.app import tell_errors
 from tests.chat_parts import (
@@ -368,12 +368,12 @@ def test_a_stream_that_breaks_off_is_one_line(chunks: list[Any]) -> None:
 
 
 def test_an_engine_that_repeats_what_it_writes_on_is_not_heard_doing_so() -> None:
-    async def chunks() -> AsyncIterator[Any]:
+    async def chunks() -> AsyncIterator[bytes]:
         for piece in ("So the ans", "wer is", " lek"):
-            yield chunk(piece, "stop")
+            yield f"data: {json.dumps(chunk(piece, 'stop'))}\n\n".encode()
 
     heard: list[str] = []
-    reply = asyncio.run(whole_reply(chunks(), "So the answer is", heard.append))
+    reply: Any = asyncio.run(whole_reply(chunks(), "So the answer is", heard.append))
     assert heard == [" lek"]
     assert reply["choices"][0]["message"]["content"] == "So the answer is lek"
 

@@ -451,7 +451,9 @@ def likelihood(folder: Path, text: str) -> float:
     return float(torch.log_softmax(logits, -1)[range(len(reply)), reply].sum().exp())
 
 
-def test_groups_without_variance_move_no_weight(speaker: Path, data: Path, tmp_path: Path) -> None:
+def test_groups_without_variance_move_no_weight(
+    speaker: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Without gold passages recall says nothing, so every episode is worth the same; nor does weight decay act."""
     import torch
 
@@ -461,7 +463,8 @@ def test_groups_without_variance_move_no_weight(speaker: Path, data: Path, tmp_p
     assert grpo(speaker, data, tmp_path / "start", *start) == 0
     alike = ["--grpo.rewards", "{recall: 1.0}", "--max_steps", "3", "--learning_rate", "0.01", "--weight_decay", "0.5"]
     alike += ["--adapter", str(tmp_path / "start"), "--grpo.episodes", "6"]
-    assert grpo(speaker, tmp_path / "data", tmp_path / "alike", *alike) == 0
+    assert grpo(speaker, tmp_path / "data", tmp_path / "alike", *alike) == 3
+    assert "every group was dropped (3 of 3), no weight moved; all episodes" in capsys.readouterr().err
     before, after = tensors(tmp_path / "start"), tensors(tmp_path / "alike")
     assert any(weight.abs().max() > 0 for name, weight in before.items() if "lora_B" in name)
     assert all(torch.equal(before[name], after[name]) for name in before)

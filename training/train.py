@@ -26,7 +26,7 @@ from steprag.console.terminal import guarded
 from steprag.engines.models import ModelFiles, adapter_hash, hub_revision, resolve_model, weights_hash
 from steprag.engines.threads import spin_briefly, threads_for
 from steprag.engines.tokens import load_tokenizer
-from steprag.errors import ConfigError
+from steprag.errors import PART_DONE, ConfigError
 from steprag.records.jsonl import file_hash
 from steprag.runs.run import Run, open_run, run_of
 from training.checks import check_smoothing, check_template
@@ -62,7 +62,7 @@ class Inputs:
 
 
 def main(argv: list[str]) -> int:
-    """Trains as the options say; returns 0 when the checkpoint is there."""
+    """Trains as the options say; returns 0 when the checkpoint is there, `PART_DONE` where no weight of it moved."""
     arguments = _arguments(argv)
     config: TrainConfig = config_from(TrainConfig, arguments)
     threads = threads_for(config.threads)
@@ -85,7 +85,7 @@ def main(argv: list[str]) -> int:
         else:
             _train(config, inputs, run, threads)
     _report(run, arguments.json)
-    return 0
+    return PART_DONE if run.manifest.get("unmoved") else 0
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:

@@ -53,6 +53,7 @@ class QuestionFormat:
     """One line of text, in each engine's dialect of constrained output."""
 
     stop: tuple[str, ...] = ("\n",)
+    thinks: bool = False
 
     def gbnf(self, allowed: tuple[str, ...]) -> str:
         """llama.cpp's grammar of the line; `allowed` changes nothing."""
@@ -71,6 +72,7 @@ class ChoiceFormat:
     """One of the lines that are given as `allowed`."""
 
     stop: tuple[str, ...] = ("\n",)
+    thinks: bool = False
 
     def gbnf(self, allowed: tuple[str, ...]) -> str:
         """llama.cpp's grammar of the lines."""

@@ -54,6 +54,7 @@ class YesOrNo:
     """The two words and nothing else, in each engine's dialect of constrained output."""
 
     stop: tuple[str, ...] = ()
+    thinks: bool = False
 
     def gbnf(self, allowed: tuple[str, ...]) -> str:
         """llama.cpp's grammar of the two words; `allowed` changes nothing."""

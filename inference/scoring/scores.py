@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 
-from steprag.agent.compliance import Written, written
+from steprag.agent.compliance import Written, said_in, written
 from steprag.scores.gold import em_of, gold_of, holds_golden
 from steprag.scores.metrics import bleu, cover_match, guessable, normalise, overlap, rouge_l
 from steprag.scores.stats import mean_interval, share_interval
-from steprag.types import Prediction, Turn
+from steprag.types import Prediction
 
 HARNESS = 5
 """Raised whenever the same model would score otherwise: runs of different harnesses are not compared.
@@ -19,9 +19,9 @@ HARNESS = 5
 nothing counts; choices are shown below their question. 3: a missing closing tag is not added where vLLM or SGLang says
 that the model ended by itself; golden answers given as choice letters are replaced by the choices' text. 4: a
 constrained step may begin with its lead, as worked episodes do that think nothing before it. 5: an answer without words
-has F1 1 where it is the golden answer itself; golden numbers are places of choices.
+has F1 1 where it is the golden answer itself; golden numbers are places of choices; text behind a stop string is cut, a
+stop string that broke off is completed, reasoning before a reply is split off.
 """
-
 
 ERRORS = {
     "right": "exact match",
@@ -98,7 +98,7 @@ def score(prediction: Prediction) -> Score:
         sampled=prediction.usage.completion_tokens,
         words=None if said is None else len(normalise(said).split()),
         error=_error(prediction, em, shared.f1, gold),
-        written=completions_of(prediction),
+        written=written(said_in(prediction)),
         groups=_groups(prediction),
     )
 
@@ -130,14 +130,6 @@ def _error(asked: Prediction, em: float, f1: float, gold: float | None) -> str:
     if em > 0 or f1 >= 0.5:
         return "near"
     return "wrong" if gold is None else "misread" if gold == 1 else "not found"
-
-
-def completions_of(prediction: Prediction) -> Written:
-    """The completions of an episode; of best-of-N the chosen one's. Steps that a person gave to a turn are left out."""
-    given = prediction.given if isinstance(prediction, Turn) else 0
-    steps = [(step.action, step.text, None) for step in prediction.steps[given:]]
-    refused = [] if prediction.refused is None else [(None, prediction.refused, prediction.finish)]
-    return written([*steps, *refused])
 
 
 def _groups(prediction: Prediction) -> tuple[str, ...]:

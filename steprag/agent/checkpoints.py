@@ -34,7 +34,7 @@ def checked_profile(prompt: PromptConfig, policy: PolicyConfig) -> PromptProfile
         return load_profile(prompt.profile, prompt.examples)
     files = resolve_model(policy.model, policy.adapter)
     if not prompt.unchecked:
-        _check_kwargs(files, getattr(policy, "chat_template_kwargs", {}))
+        _check_kwargs(files, policy.chat_template_kwargs)
     return profile_for(prompt, files)
 
 

@@ -119,11 +119,12 @@ class Grammar:
 
     def parse(self, completion: Completion, allowed: tuple[str, ...]) -> Step:
         """The step that a completion is, or StepFormatError with a reason of FAILURES. Nothing is repaired."""
-        text = completion.text
+        text, thought = completion.text, len(completion.reasoning)
+        beside = f", and {thought:,} characters of reasoning" if thought else ""
         if completion.finish == "length":
-            raise StepFormatError("truncated", f"{len(text)} characters without an end")
+            raise StepFormatError("truncated", f"{len(text)} characters without an end{beside}")
         if not text.strip():
-            raise StepFormatError("empty", "no text")
+            raise StepFormatError("empty", f"no text{beside}")
         if CONTROL_TOKEN.search(text):
             raise StepFormatError("control_token", text)
         tags = self._tag.findall(text)

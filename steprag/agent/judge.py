@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from steprag.agent.inert import neutralise
 from steprag.agent.profiles import fill
+from steprag.errors import PolicyError
 from steprag.policy.protocols import Policy, Repeating
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import file_hash
@@ -67,6 +68,7 @@ class VerdictFormat:
     """
 
     stop: tuple[str, ...] = ()
+    thinks: bool = False
 
     def gbnf(self, allowed: tuple[str, ...]) -> str:
         """llama.cpp's grammar."""
@@ -116,15 +118,24 @@ async def asked(
     *,
     seed: int,
 ) -> Judgement[Read]:
-    """The value that `parse` reads in the reply; an unreadable reply is asked for anew. Raises PolicyError."""
-    usage, text = Usage(), ""
+    """The value that `parse` reads in the reply; an unreadable reply is asked for anew. Raises PolicyError, also where
+    all tokens went into reasoning.
+    """
+    usage, text, thought = Usage(), "", 0
     for attempt in range(TRIES):
         sample = await policy.sample(messages, allowed, n=1, seed=seed + attempt)
         usage += sample.usage
-        text = sample.completions[0].text
+        text, thought = sample.completions[0].text, len(sample.completions[0].reasoning)
         value = parse(text)
-        if value is not None or (isinstance(policy, Repeating) and policy.repeats(messages, allowed)):
+        if value is not None:
             return Judgement(value, text, usage)
+        if isinstance(policy, Repeating) and policy.repeats(messages, allowed):
+            break
+    if thought and not text.strip():
+        raise PolicyError(
+            f"the judge wrote {thought:,} characters of reasoning and no reply: raise judge.max_tokens, or turn "
+            "thinking off: judge.chat_template_kwargs '{enable_thinking: false}'"
+        )
     return Judgement(None, text, usage)
 
 

@@ -66,7 +66,7 @@ async def rollout(
     first). Where every completion breaks the grammar, the episode ends with the first one's reason. Closing the
     iterator ends the play. Raises PolicyError and RetrieverError.
     """
-    usage, retrieved = Usage(), []
+    usage, retrieved, reasoning = Usage(), [], 0
     state = await environment.opened(state)
     if environment.searched(state):
         retrieved.append(state.passages)
@@ -77,17 +77,19 @@ async def rollout(
         place = seed + len(state.steps)
         sample = await policy.sample(observation.messages, observation.allowed, n=candidates, seed=place)
         usage += sample.usage
+        reasoning += sum(len(completion.reasoning) for completion in sample.completions)
         steps, refused = parse_all(environment, state, sample.completions)
         yield Heard(sample.completions, steps, tuple(refused), usage)
         if not steps:
-            yield Episode(state, refused[0].reason, usage, tuple(retrieved), sample.completions[0].text)
+            text = sample.completions[0].text
+            yield Episode(state, refused[0].reason, usage, tuple(retrieved), text, reasoning)
             return
         step = steps[await choose(observation.messages, steps) if choose and len(steps) > 1 else 0]
         state = await environment.apply(state, step)
         if searched := environment.searched(state):
             retrieved.append(state.passages)
         yield Taken(step, state, searched, usage)
-    yield Episode(state, "answer", usage, tuple(retrieved))
+    yield Episode(state, "answer", usage, tuple(retrieved), reasoning=reasoning)
 
 
 async def episode_of(turns: AsyncIterator[Moment], watch: Callable[[Moment], None] | None = None) -> Episode:

@@ -46,7 +46,12 @@ _REMEDY = "the journal is damaged or not this program's: restore it, or move it 
 _Count = Annotated[int, Field(strict=True, ge=0, le=COUNTABLE)]
 _OBJECT = TypeAdapter(dict[str, Any])
 _Logprob = Annotated[float, Field(le=0, allow_inf_nan=False)]
-_Row = tuple[StrictStr, StrictStr] | tuple[StrictStr, StrictStr, tuple[_Logprob, ...]]
+_Logprobs = tuple[_Logprob, ...]
+_Row = (
+    tuple[StrictStr, StrictStr]
+    | tuple[StrictStr, StrictStr, _Logprobs]
+    | tuple[StrictStr, StrictStr, _Logprobs | None, StrictStr]
+)
 _REPLY = TypeAdapter(Annotated[list[_Row], Field(min_length=1)])
 _Used = tuple[_Count, _Count, _Count, _Count]
 _USAGE, _USAGES = TypeAdapter(_Used), TypeAdapter(list[_Used])

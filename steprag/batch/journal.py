@@ -30,7 +30,7 @@ from steprag.policy.client import Model
 from steprag.policy.gate import Gate
 from steprag.policy.protocols import Policy, Scorer, Sessions
 from steprag.records.jsonl import dump_line
-from steprag.types import Passage, Question, Sample
+from steprag.types import Completion, Passage, Question, Sample
 
 _THIS = "question = ? AND role = ? AND state = ? AND seed = ? AND n = ?"
 
@@ -118,8 +118,7 @@ class Journal(KeptCalls):
 
     def replied(self, question_id: str, key: CallKey, sample: Sample) -> None:
         """Keeps the reply to a call and counts its cost; it is on the disk when this returns."""
-        rows = [[c.text, c.finish, *([c.logprobs] if c.logprobs is not None else [])] for c in sample.completions]
-        reply = json.dumps(rows, ensure_ascii=False)
+        reply = json.dumps(list(map(_row, sample.completions)), ensure_ascii=False)
         usage = json.dumps(list(vars(sample.usage).values()))
         self._db.write(f"UPDATE calls SET reply = ?, usage = ? WHERE {_THIS}", reply, usage, question_id, *key)
         self.spending.add(key[0], sample.usage)
@@ -260,3 +259,10 @@ class QuestionCalls:
         self._journal.in_flight.add(task)
         task.add_done_callback(self._journal.in_flight.discard)
         return await asyncio.shield(task)
+
+
+def _row(completion: Completion) -> list[object]:
+    """A completion as the file keeps it: text and finish, and log-probabilities and reasoning only where they are."""
+    if completion.reasoning:
+        return [completion.text, completion.finish, completion.logprobs, completion.reasoning]
+    return [completion.text, completion.finish, *([] if completion.logprobs is None else [completion.logprobs])]

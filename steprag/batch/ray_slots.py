@@ -21,10 +21,11 @@ import ray  # pyright: ignore[reportMissingImports]
 from ray.exceptions import RayActorError, RayTaskError  # pyright: ignore[reportMissingImports]
 
 from steprag.batch.database import KeptCalls, absorb_slots, slot_journal
+from steprag.batch.endpoints import Served, note_served, served_by
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.ray_cluster import cluster, own_error
 from steprag.batch.shards import Share, share_of
-from steprag.batch.worklist import Config, Opening, Served, Slots, Work, note_served, served_by, sync_seconds
+from steprag.batch.worklist import Config, Opening, Slots, Work, sync_seconds
 from steprag.config.load import StageConfig
 from steprag.config.sections import PriceConfig
 from steprag.console.progress import say

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from steprag.agent.compliance import Said
 from steprag.errors import DataError
 from steprag.records.jsonl import (
     LineJournal,
@@ -28,7 +29,7 @@ from steprag.records.jsonl import (
 )
 
 Record = TypeVar("Record")
-VERSION = 4
+VERSION = 5
 """Version of the index. Raise it when a kind counts other things, so that older indexes are made anew."""
 
 
@@ -42,17 +43,24 @@ def anything(_: object) -> bool:
     return True
 
 
+def silent(_: object) -> list[Said]:
+    """The completions of a result that has none."""
+    return []
+
+
 @dataclass(frozen=True)
 class ResultKind(Generic[Record]):
     """A kind of results file: its records, the question of each record, and the counts of each.
 
-    `fits`: whether counts that an index holds are such counts.
+    `fits`: whether counts that an index holds are such counts. `said`: the completions of a record; where it has some,
+    they are counted as `written`, with the characters of `reasoning`.
     """
 
     record: type[Record]
     id_of: Callable[[Record], str]
     counts: Callable[[Record], dict[str, Any]] = nothing
     fits: Callable[[dict[str, Any]], bool] = anything
+    said: Callable[[Record], list[Said]] = silent
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,7 @@ class Results(Generic[Record]):
 
     def __init__(self, path: Path, kind: ResultKind[Record]) -> None:
         """Reads the index, and makes it anew where it is missing or the results were changed by something else."""
-        self.path, self._kind = path, kind
+        self.path, self.kind = path, kind
         drop_torn_line(path)
         self._lines = indexed_places(path, kind)
         if not self._lines:
@@ -121,16 +129,17 @@ class Results(Generic[Record]):
         return (place.counts for place in self._by_question.values())
 
     @contextmanager
-    def appending(self) -> Iterator[Callable[[Record], None]]:
-        """A function that appends a result: it is on the disk when the function returns, and then in the index."""
+    def appending(self) -> Iterator[Callable[[Record], dict[str, Any]]]:
+        """A function that appends a result and returns its counts: then it is on the disk, and in the index."""
         with LineJournal(self.path) as lines, LineJournal(index_of(self.path), synced=False) as index:
 
-            def append(result: Record) -> None:
+            def append(result: Record) -> dict[str, Any]:
                 start, line = self.path.stat().st_size, self._lines[-1].line + 1 if self._lines else 1
-                place = place_of(result, self._kind, line, start, lines.append(result))
+                place = place_of(result, self.kind, line, start, lines.append(result))
                 self._lines.append(place)
                 self._by_question[place.id] = place
                 index.append(place)
+                return place.counts
 
             yield append
 

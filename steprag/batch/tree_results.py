@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from steprag.agent.compliance import written
+from steprag.agent.compliance import Said, written
 from steprag.batch.results import ResultKind
 from steprag.records.jsonl import dump_line, existing
 from steprag.tree import Tree
@@ -30,6 +30,7 @@ class _TreeCounts(TypedDict):
     depth: int
     best: float | None
     written: dict[str, dict[str, int]]
+    reasoning: int
 
 
 _COUNTS = TypeAdapter(_TreeCounts)
@@ -40,7 +41,7 @@ def tree_counts(tree: Tree) -> dict[str, Any]:
 
     `solved`: an answer has F1 1; `mixed`: one answer is better than another; `best`: the best answer's F1, None where
     there is none; `kind`: the question's `metadata.type`, None where it has none; `written`: its completions by action,
-    those equal to a sibling left out (`steprag.agent.compliance`).
+    those equal to a sibling left out (`steprag.agent.compliance`); `reasoning`: characters that were split off them.
     """
     scores = [node.prediction_f1 for node in tree.nodes if node.prediction_f1 is not None]
     kind = tree.question.metadata.get("type")
@@ -56,8 +57,14 @@ def tree_counts(tree: Tree) -> dict[str, Any]:
         "kind": kind if isinstance(kind, str) else None,
         "depth": max(node.depth for node in tree.nodes),
         "best": max(scores, default=None),
-        "written": written((node.action, node.text, node.failure) for node in tree.nodes[1:]),
+        "written": written(said_by(tree)),
+        "reasoning": sum(node.reasoning or 0 for node in tree.nodes),
     }
+
+
+def said_by(tree: Tree) -> list[Said]:
+    """The completions of a tree, those equal to a sibling left out."""
+    return [(node.action, node.text, node.failure) for node in tree.nodes[1:]]
 
 
 def counts_fit(counts: dict[str, Any]) -> bool:
@@ -75,4 +82,4 @@ def trees_file(given: str) -> Path:
     return existing(found / "trees.jsonl", "trees of the run") if found.is_dir() else found
 
 
-TREES = ResultKind(Tree, lambda tree: tree.question.id, tree_counts, counts_fit)
+TREES = ResultKind(Tree, lambda tree: tree.question.id, tree_counts, counts_fit, said_by)

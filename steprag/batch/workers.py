@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Container
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from steprag.agent.open import Agent
+from steprag.batch.endpoints import asking
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.ray_cluster import check_ray
-from steprag.batch.worklist import Config, Outcome, Slots, Work, Working, same_model, sync_seconds
+from steprag.batch.worklist import Config, Outcome, Slots, Work, Working, sync_seconds
 from steprag.errors import ConfigError
 from steprag.policy.budget import Spending
 from steprag.runs.run import Run
@@ -50,6 +51,5 @@ async def workers(
         return
     kept = Journal(run.path / JOURNAL, spending, sync_seconds=sync_seconds(config))
     async with opened as agent, kept as journal:
-        run.set(calls_lost=journal.lost)
-        same_model(run, policy=agent.policy, judge=agent.judge)
-        yield await working(config, agent, journal), journal.begun
+        with asking(run, journal, policy=agent.policy, judge=agent.judge):
+            yield await working(config, agent, journal), journal.begun

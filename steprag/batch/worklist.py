@@ -15,16 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from steprag.agent.compliance import KEPT, Refusals, refusals_told, together
 from steprag.agent.environment import Environment
 from steprag.agent.open import Agent, AgentConfig
+from steprag.batch.endpoints import asking
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import Results
 from steprag.config.load import StageConfig
 from steprag.config.sections import JournalConfig, PolicyConfig
 from steprag.console.progress import Progress, say
-from steprag.errors import ConfigError, DataError, RequestError
+from steprag.errors import DataError, RequestError, shortened
 from steprag.policy.budget import BudgetConfig, Spending
-from steprag.policy.client import Model, OpenAIPolicy, model_identity, open_model
+from steprag.policy.client import model_identity, open_model
 from steprag.policy.protocols import Policy
 from steprag.policy.requests import OutputFormat
 from steprag.records.jsonl import LineJournal, drop_torn_line, file_hash, read_rows, write_records
@@ -42,8 +44,6 @@ Working = Callable[[Config, Agent, Journal], Awaitable[Work[Outcome]]]
 """Makes the work of a stage from its configuration, the agent and a journal."""
 Opening = Callable[[Config], AbstractAsyncContextManager[tuple[Agent, Working[Config, Outcome]]]]
 """Opens the agent and the stage's work in another process; it has to be a function of a module."""
-Served = dict[str, dict[str, str]]
-"""By role: what its endpoint reports about the model."""
 SAMPLING = {"temperature", "top_p", "top_k", "min_p", "max_tokens", "constrained"}
 
 
@@ -118,9 +118,10 @@ async def work_off(
     `total` counts the finished questions too.
 
     Ids in `begun` have calls from an earlier start: their seconds are marked as partial. Earlier failures stay in
-    failures.jsonl (`note_failures` leaves the last of each question that has no result).
+    failures.jsonl (`note_failures` leaves the last of each question that has no result). Says early where nearly all
+    completions are refused.
     """
-    label, failed = run.manifest["stage"], Counter[str]()
+    label, failed, refusals = run.manifest["stage"], Counter[str](), Refusals()
     run.note(event="begun")
     with (
         results.appending() as keep,
@@ -138,7 +139,9 @@ async def work_off(
                 failed[result.reason] += 1
                 run.note(event="failure", reason=result.reason, **took)
             else:
-                keep(result)
+                counts = keep(result)
+                if told := refusals.add(results.kind.said(result), counts.get("reasoning", 0)):
+                    say(f"{label}: {told}")
                 run.note(event="done", **took, **vars(result.usage))
             progress.advance(notes=_notes(failed, spending))
 
@@ -152,6 +155,8 @@ async def work_off(
             await for_each(todo, one, at_once=at_once)
         finally:
             watching.cancel()
+            if refusals.first:
+                run.manifest.setdefault("first_refused", refusals.first)
 
 
 async def for_each(items: Iterable[Item], work: Callable[[Item], Awaitable[None]], *, at_once: int) -> None:
@@ -172,31 +177,6 @@ async def for_each(items: Iterable[Item], work: Callable[[Item], Awaitable[None]
         for task in workers:
             task.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
-
-
-def served_by(**models: Model | None) -> Served:
-    """The weights that each role's endpoint reports; roles without a report are omitted."""
-    found = {key: each.policy.served for key, each in models.items() if each and isinstance(each.policy, OpenAIPolicy)}
-    return {role: served for role, served in found.items() if served}
-
-
-def same_model(run: Run, **models: Model | None) -> None:
-    """`note_served` for the endpoints of these roles."""
-    note_served(run, served_by(**models))
-
-
-def note_served(run: Run, models: Served) -> None:
-    """Notes the served models. Raises ConfigError if an endpoint reported another one when the run was begun; an
-    endpoint without a report is not checked.
-    """
-    known = dict(run.manifest.get("served", {}))
-    for role, served in models.items():
-        if known.setdefault(role, served) != served:
-            raise ConfigError(
-                f"{run.path} was begun with {known[role]} served as the {role}, which is now {served}; serve the same "
-                "again, or choose another folder"
-            )
-    run.save(served=known)
 
 
 def _notes(failed: Counter[str], spending: Spending) -> str:
@@ -225,8 +205,8 @@ def failures_in(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def note_failures(run: Run, results: Results[Any]) -> int:
-    """Leaves the failures of questions without a result and counts them; where there are some, marks the run as partial
-    and says so.
+    """Leaves the failures of questions without a result and returns how many came to nothing. Where there are some, or
+    where all completions were refused, marks the run as partial and says so.
     """
     drop_torn_line(run.path / FAILED)
     failed = [row for key, row in failures_in(run.path).items() if key not in results]
@@ -234,8 +214,26 @@ def note_failures(run: Run, results: Results[Any]) -> int:
     if failed:
         run.set(status="partial")
         stage, why = run.manifest["stage"], run.path / FAILED
-        say(f"{stage}: {len(failed)} questions failed; {why} says why; run again to retry them")
-    return len(failed)
+        first = shortened(str(failed[0].get("detail")), 400)
+        say(f"{stage}: {len(failed)} questions failed (first: {first}); {why} says why; run again to retry them")
+    return len(failed) + _refused(run, results)
+
+
+def _refused(run: Run, results: Results[Any]) -> int:
+    """How many results came to nothing: all, where all of their completions were refused. Says so, also where nearly
+    all were.
+    """
+    counted = [counts for counts in results.counts() if "written" in counts]
+    counts, reasoning = together(each["written"] for each in counted), sum(each["reasoning"] for each in counted)
+    if reasoning:
+        run.set(reasoning_chars=reasoning)
+    told = refusals_told(counts, run.manifest.get("first_refused", ""), reasoning)
+    if told:
+        say(f"{run.manifest['stage']}: {told}")
+    if not told or any(KEPT in reasons for reasons in counts.values()):
+        return 0
+    run.set(status="partial")
+    return len(counted)
 
 
 async def ask_each(
@@ -256,8 +254,6 @@ async def ask_each(
     if todo := unfinished(questions, results):
         spending = Spending(budget, {role: model.cost})
         async with open_model(model, replies) as opened, Journal(run.path / JOURNAL, spending) as journal:
-            run.set(calls_lost=journal.lost)
-            same_model(run, **{role: opened})
 
             async def one(question: Question) -> Given | Failure:
                 try:
@@ -265,10 +261,9 @@ async def ask_each(
                 except RequestError as error:
                     return Failure(question.id, type(error).__name__, str(error))
 
-            at_once, total = model.concurrency, len(questions)
-            await work_off(
-                run, todo, one, results=results, at_once=at_once, total=total, spending=spending, begun=journal.begun
-            )
+            with asking(run, journal, **{role: opened}):
+                await work_off(run, todo, one, results=results, at_once=model.concurrency, total=len(questions),
+                               spending=spending, begun=journal.begun)  # fmt: skip
     results.put_in_order(question.id for question in questions)
     return note_failures(run, results)
 

@@ -100,6 +100,15 @@ class PolicyConfig(Section):
         pattern=r"^[A-Za-z0-9-]+$",
         description="header that carries the question's id, so that a router sends its requests to one replica",
     )
+    omit: tuple[str, ...] = Field(
+        default=(), description="request fields that the endpoint does not take: [temperature, seed]"
+    )
+    rename: dict[str, str] = Field(
+        default={}, description="request fields under other names: {max_tokens: max_completion_tokens}"
+    )
+    chat_template_kwargs: dict[str, Any] = Field(
+        default={}, description="options of the model's chat template, sent as they are: {enable_thinking: false}"
+    )
     rate: RateConfig = RateConfig()
     price: PriceConfig = PriceConfig()
 

@@ -11,24 +11,31 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
 import aiohttp
+import httpx2
 import openai
 
-from steprag.config.sections import PolicyConfig
+from steprag.config.sections import JudgeConfig, PolicyConfig
+from steprag.console.progress import say
 from steprag.engines.launch import EngineSpec
 from steprag.engines.models import resolve_model, sha256_of, weights_hash
 from steprag.engines.server import serving_us
-from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavailable, StepragError, quoted
+from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavailable, quoted
 from steprag.net.bounded_http import BoundedClient
+from steprag.policy.dialect import EndpointDialect
 from steprag.policy.gate import Gate
+from steprag.policy.listing import compare, served_models
 from steprag.policy.protocols import Listener, Policy
-from steprag.policy.replies import sample_of, served_models, whole_reply
-from steprag.policy.requests import OutputFormat, begun, request_body
+from steprag.policy.refusals import ProviderProblem, problem_in, problem_of, reason, refusal, unreachable
+from steprag.policy.replies import sample_of
+from steprag.policy.requests import OutputFormat, begun, chat_options, request_body
 from steprag.policy.scoring import EndpointScorer
+from steprag.policy.streams import reply_in, whole_reply
 from steprag.types import Message, Sample
 
 
@@ -51,6 +58,7 @@ class OpenAIPolicy:
         self._config, self._base_url, self._model, self._grammar = config, base_url, model, grammar
         self.served: dict[str, str] = {}
         """The endpoint's report of a model that this program did not start: vLLM names its files (`root`, `parent`)."""
+        self._dialect, self._key_env = EndpointDialect(config), config.api_key_env
         self._key = key = key or api_key(config.api_key_env, base_url)
         asked = base_url or os.environ.get("OPENAI_BASE_URL", "")  # where the package asks, too
         self._client = openai.AsyncOpenAI(
@@ -71,6 +79,11 @@ class OpenAIPolicy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._client.close()
+
+    @property
+    def learnt(self) -> dict[str, str | None]:
+        """The fields that the endpoint refused: their other names, None where they are left out."""
+        return self._dialect.learnt
 
     def beside(self, config: PolicyConfig, grammar: OutputFormat) -> OpenAIPolicy:
         """Another policy of the same model at the same endpoint, with its own sampling and format."""
@@ -93,23 +106,23 @@ class OpenAIPolicy:
         return self._config.temperature == 0
 
     async def check(self) -> None:
-        """Asks the endpoint which models it serves. Raises PolicyUnavailable or PolicyRefused before any work is
-        done.
+        """Asks the endpoint which models it serves. Its list is advice: a name that it lacks is warned of.
+
+        Raises PolicyUnavailable or PolicyRefused before any work is done.
         """
         try:
             served = served_models(
                 (await self._client.models.with_raw_response.list()).text, str(self._client.base_url)
             )
         except openai.APIStatusError as error:
-            if error.status_code == 404:  # an endpoint without a model list; the first request will tell
-                return
-            raise translated(error, self._where, self._config.api_key_env) from None
+            problem = problem_of(error.status_code, error.response.content)
+            refused = refusal(problem, self._where, self._key_env)
+            if isinstance(refused, PolicyRefused) or 300 <= problem.status < 400:
+                raise refused from None
+            return  # an endpoint without a model list; the first request will tell
         except (openai.APIError, aiohttp.ClientError) as error:
             raise PolicyUnavailable(f"no model answers at {self._client.base_url}: {reason(error)}") from None
-        if served and self._model not in served:
-            raise PolicyUnavailable(
-                f"{self._client.base_url} serves {', '.join([*served][:5])}, not {quoted(self._model)}"
-            )
+        compare(self._model, served, str(self._client.base_url))
         if self._config.remote:
             self.served = served.get(self._model, {})
 
@@ -118,12 +131,10 @@ class OpenAIPolicy:
 
         A reply that makes no sense is asked for again, `policy.retries` times at most and 0.5 to 8 seconds apart.
         """
-        request, stop = self._request(messages, allowed, n, seed), self._grammar.stop
+        request = self._request(messages, allowed, n, seed)
 
-        async def ask() -> Sample | None:
-            # as `chat.completions.create`, whose walk through every field takes a fifth of the time
-            reply = await self._client.post("/chat/completions", cast_to=object, body=request, options=self._options)
-            return sample_of(reply, stop, begun(messages), self._config.engine)
+        async def ask() -> Sample:
+            return self._sample(await self._told(request, partial(self._posted, "/chat/completions")), messages)
 
         return await self._until_sane(ask)
 
@@ -133,21 +144,22 @@ class OpenAIPolicy:
         """As `Streaming.stream`. A reply that breaks off is not asked for again: part of it was heard already."""
         request = self._request(messages, allowed, 1, seed)
         request |= {"stream": True, "stream_options": {"include_usage": True}}
-        try:
+
+        async def heard(body: dict[str, Any]) -> object:
             chunks = await self._client.post(
-                "/chat/completions", cast_to=object, body=request, options=self._options, stream=True,
+                "/chat/completions", cast_to=object, body=body, options=self._options, stream=True,
                 stream_cls=openai.AsyncStream[object],
             )  # fmt: skip
             async with chunks:
-                reply = await whole_reply(chunks, begun(messages), listener)
+                parts = chunks.response.aiter_bytes()
+                return await whole_reply(parts, begun(messages), listener, thinks=self._grammar.thinks)
+
+        try:
+            return self._sample(await self._told(request, heard), messages)
         except openai.APIError as error:
-            raise translated(error, self._where, self._config.api_key_env) from None
-        except (ValueError, RecursionError, aiohttp.ClientError) as error:
+            raise unreachable(error, self._where) from None
+        except (ValueError, RecursionError, aiohttp.ClientError, httpx2.HTTPError) as error:
             raise PolicyError(f"{self._where}: the reply broke off ({reason(error)})") from None
-        sample = sample_of(reply, self._grammar.stop, begun(messages), self._config.engine)
-        if sample is None:
-            raise PolicyError(f"{self._where}: the reply broke off")
-        return sample
 
     async def score(self, messages: tuple[Message, ...], text: str) -> Sample:
         """As `Scorer.score`; asked for again as `sample` is."""
@@ -160,7 +172,54 @@ class OpenAIPolicy:
     async def _post(self, path: str, body: dict[str, Any]) -> object:
         """A request to a path below the endpoint's root, which lies above `/v1`."""
         root = str(self._client.base_url).rstrip("/").removesuffix("/v1")
-        return await self._client.post(f"{root}{path}", cast_to=object, body=body, options=self._options)
+        options = chat_options(self._config) if "messages" in body else {}
+        return await self._told({**body, **options}, partial(self._posted, f"{root}{path}"))
+
+    async def _posted(self, path: str, body: dict[str, Any]) -> object:
+        """The JSON reply to a request. Raises ValueError where it is none, or tells that the endpoint is busy."""
+        got = await self._client.post(path, cast_to=httpx2.Response, body=body, options=self._options)
+        reply = reply_in(got.content)
+        problem = problem_in(reply)
+        if problem is not None and problem.passing:
+            raise ValueError(str(problem))
+        return reply
+
+    async def _told(self, request: dict[str, Any], send: Callable[[dict[str, Any]], Awaitable[object]]) -> object:
+        """The reply to a request. Where the endpoint refuses a field that can be left out or renamed, it is sent anew.
+
+        Raises StepragError for any other refusal, and what `send` raises.
+        """
+        while True:
+            body = self._dialect.spoken(request)
+            try:
+                reply = await send(body)
+                problem = problem_in(reply)
+            except openai.APIStatusError as error:
+                reply, problem = None, problem_of(error.status_code, error.response.content)
+            if problem is None:
+                return reply
+            if self._dialect.spoken(request) == body:  # else another request has learnt it meanwhile
+                self._heed(problem, request)
+
+    def _heed(self, problem: ProviderProblem, request: dict[str, Any]) -> None:
+        """Learns from a refusal what to send otherwise. Raises StepragError where it teaches nothing."""
+        if learnt := self._dialect.learn(problem, request):
+            say(f"{self._where}: from now on {learnt} is sent ({problem})")
+        elif fields := self._dialect.named(problem, request):
+            section = "judge" if isinstance(self._config, JudgeConfig) else "policy"
+            field, is_key = fields[0], fields[0] in type(self._config).model_fields
+            change = f"set {section}.{field}, or leave" if is_key else "leave"
+            raise ConfigError(
+                f"{self._where}: {field} = {quoted(request[field])} is refused ({problem}); {change} the field out: "
+                f"{section}.omit '[{field}]'"
+            )
+        else:
+            raise refusal(problem, self._where, self._key_env)
+
+    def _sample(self, reply: object, messages: tuple[Message, ...]) -> Sample:
+        """The reply as a sample. Raises ValueError where it makes no sense."""
+        form, engine = self._grammar, self._config.engine
+        return sample_of(reply, form.stop, begun(messages), engine, thinks=form.thinks)
 
     @property
     def _options(self) -> openai.RequestOptions:
@@ -170,20 +229,19 @@ class OpenAIPolicy:
     def _request(self, messages: tuple[Message, ...], allowed: tuple[str, ...], n: int, seed: int) -> dict[str, Any]:
         return request_body(self._config, self._model, self._grammar, messages, allowed, n=n, seed=seed)
 
-    async def _until_sane(self, ask: Callable[[], Awaitable[Sample | None]]) -> Sample:
+    async def _until_sane(self, ask: Callable[[], Awaitable[Sample]]) -> Sample:
         """The first reply that makes sense, of `policy.retries` + 1. Raises PolicyError."""
+        last: Exception | None = None
         for attempt in range(self._config.retries + 1):
             if attempt:
                 await asyncio.sleep(min(0.5 * 2 ** (attempt - 1), 8))  # as the package waits before its own retries
             try:
-                sample = await ask()
+                return await ask()
             except openai.APIError as error:
-                raise translated(error, self._where, self._config.api_key_env) from None
-            except (ValueError, RecursionError, aiohttp.ClientError):
-                continue  # no JSON, no UTF-8, no HTTP, no end of nesting: the package translates none of them
-            if sample is not None:
-                return sample
-        raise PolicyError(f"{self._where}: every reply was broken")
+                raise unreachable(error, self._where) from None
+            except (ValueError, RecursionError, aiohttp.ClientError) as error:
+                last = error  # no JSON, no UTF-8, no HTTP, no end of nesting: the package translates none of them
+        raise PolicyError(f"{self._where}: every reply was broken; the last: {reason(last)}")
 
 
 @asynccontextmanager
@@ -220,12 +278,16 @@ async def open_model(config: PolicyConfig, grammar: OutputFormat) -> AsyncIterat
         yield Model(policy, Gate(config))
 
 
-def model_identity(config: PolicyConfig) -> dict[str, str]:
-    """What names the policy's weights in a run's identity: the model, the adapter, and hashes of local files."""
+def model_identity(config: PolicyConfig) -> dict[str, Any]:
+    """What names the policy's weights in a run's identity: the model, the adapter, and hashes of local files. Beside
+    them, where they are set: the fields that it is not sent, and the options of its template.
+    """
+    set_: dict[str, Any] = {key: list(value) if key == "omit" else value
+                            for key in ("omit", "chat_template_kwargs") if (value := getattr(config, key))}  # fmt: skip
     if config.remote:
-        return {"model": config.model}
+        return {"model": config.model, **set_}
     files = resolve_model(config.model, config.adapter)
-    identity = {"model": files.name}
+    identity = {"model": files.name, **set_}
     if files.hf or (files.gguf and not files.embedded):  # a folder's name tells little: many are called "merged"
         identity["weights"] = weights_hash(files)[:16]
     if files.adapter is not None:
@@ -244,33 +306,3 @@ def api_key(variable: str, base_url: str | None) -> str:
     if base_url is None:
         raise ConfigError(f"no key: set ${variable}, or policy.base_url for a local server that needs none")
     return "none"
-
-
-def translated(error: openai.APIError, where: str, api_key_env: str) -> StepragError:
-    """Our error for theirs: refused, unavailable, or this one request failed. `where`: the model and its endpoint."""
-    if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
-        return PolicyRefused(f"{where}: the key in ${api_key_env} is refused")
-    if isinstance(error, openai.RateLimitError) and error.code == "insufficient_quota":
-        return PolicyRefused(f"{where}: the quota is used up")
-    if isinstance(error, openai.NotFoundError):
-        return PolicyUnavailable(f"{where}: not found ({reason(error)})")
-    if isinstance(error, openai.APIStatusError) and 300 <= error.status_code < 400:
-        status = error.status_code
-        return PolicyUnavailable(
-            f"{where}: redirects ({status}), which is not followed; give the final URL as base_url"
-        )
-    if any(isinstance(cause, aiohttp.ClientConnectorError) for cause in causes_of(error)):
-        # a lost connection is one request's bad luck; no listener is not
-        return PolicyUnavailable(f"{where}: nothing answers ({reason(error)})")
-    return PolicyError(f"{where}: {reason(error)}")
-
-
-def causes_of(error: BaseException) -> list[BaseException]:
-    """The error and all that it was raised from, the outermost first: openai's own, the transport's, aiohttp's."""
-    return [error, *(causes_of(error.__cause__) if error.__cause__ else ())]
-
-
-def reason(error: Exception) -> str:
-    """The innermost error in one line: openai calls every lost connection a time-out."""
-    said = str(error.__cause__ or "") or str(getattr(error, "message", error))
-    return " ".join(said.split())[:300]

@@ -1,69 +1,124 @@
 """What an endpoint's reply says: completions with the tags that their engine cut off, and the tokens used.
 
-A streamed reply, once whole, equals the reply to the same request without streaming.
+Only the text is needed. All else may be missing, or of another kind than OpenAI's own API sends.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from openai.types.chat import ChatCompletion
-from openai.types.chat.chat_completion import Choice
-from pydantic import ValidationError
-
-from steprag.errors import PolicyUnavailable
-from steprag.policy.protocols import Listener, Policy, Streaming
-from steprag.records.json_text import NotJson, decoded
+from steprag.errors import ContentFiltered, quoted
+from steprag.policy.reasoning import split
 from steprag.records.jsonl import as_utf8
-from steprag.types import COUNTABLE, Completion, Message, Sample, Usage
+from steprag.types import COUNTABLE, Completion, Sample, Usage
 
 LONGEST = 1 << 20
 """Characters of a completion: a longer one is no answer to a request that bounds its tokens."""
 STOP_REASONS = {"vllm": "stop_reason", "sglang": "matched_stop"}
 """Where engines name the stop string that ended a completion; null or a token's number where none did."""
+CUT = frozenset({"length", "max_tokens", "max_length", "model_length", "max_output_tokens", "token_limit"})
+"""`finish_reason` where the token limit cut the completion: OpenAI's word and those of others, in small letters."""
+FILTERED = frozenset({
+    "content_filter", "content_filtered", "safety", "recitation", "blocklist", "prohibited_content", "spii",
+    "guardrail_intervened", "sensitive", "refusal",
+})  # fmt: skip
+"""`finish_reason` where the provider's filter took the reply (OpenAI, Azure, Gemini, Bedrock, Zhipu, Anthropic)."""
+BROKEN = frozenset({"error", "abort", "aborted", "cancelled", "network_error", "insufficient_system_resource"})
+"""`finish_reason` where the provider failed; what it had written by then counts if it is whole."""
 
 
-def sample_of(reply: object, stop: tuple[str, ...], begun: str, engine: str) -> Sample | None:
-    """The reply as a sample; None if it is malformed: the package does not validate what endpoints send.
+def sample_of(reply: object, stop: tuple[str, ...], begun: str, engine: str, *, thinks: bool = False) -> Sample:
+    """The reply as a sample. Raises ValueError, which names the field, where it has no text to read; ContentFiltered
+    where the provider's filter took all of it. Completions that it took of several are left out.
 
-    None, too, if its usage is negative or beyond 2^53, or if a completion has more than `LONGEST` characters. `stop`
-    holds the closing tags at which completions end, `begun` is the assistant's message that they write on.
+    `stop` holds the closing tags at which completions end, `begun` is the assistant's message that they write on.
+    `thinks`: reasoning belongs to the completion; else it is split off.
 
     llama.cpp repeats the message that it wrote on; a completion is what is new. Of several completions it reports the
     tokens of the first alone.
     """
-    try:
-        checked = ChatCompletion.model_validate(reply)
-    except ValidationError:
-        return None
-    if not checked.choices or not _is_sane(checked):
-        return None
-    completions = tuple(_completion(choice, stop, begun, engine) for choice in checked.choices)
-    return Sample(completions, _usage(checked, 1.0 if engine != "llamacpp" else _times_the_first(completions)))
+    body = _object(reply, "the reply")
+    choices = body.get("choices")
+    if not isinstance(choices, list) or not choices:
+        raise ValueError(f"choices: expected a list with one or more, found {quoted(choices)} among {quoted([*body])}")
+    read = [_completion(_object(one, "choices"), stop, begun, engine, thinks) for one in choices]
+    completions = tuple(one for one in read if one.finish.lower() not in FILTERED)
+    if not completions:
+        raise ContentFiltered(f"the provider's filter took the reply (finish_reason {quoted(read[0].finish)})")
+    return Sample(
+        completions, _usage(body.get("usage"), 1.0 if engine != "llamacpp" else _times_the_first(completions))
+    )
 
 
-def _is_sane(reply: ChatCompletion) -> bool:
-    """Whether its counts are in range and its texts at most `LONGEST` long; nothing else is checked."""
-    counts = [reply.usage.prompt_tokens, reply.usage.completion_tokens] if reply.usage else []
-    if reply.usage and reply.usage.prompt_tokens_details:
-        counts.append(reply.usage.prompt_tokens_details.cached_tokens or 0)
-    texts = (choice.message.content or "" for choice in reply.choices)
-    return all(0 <= count <= COUNTABLE for count in counts) and all(len(text) <= LONGEST for text in texts)
+def _object(value: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where}: expected an object, found {quoted(value)}")
+    return value
 
 
-def _completion(choice: Choice, stop: tuple[str, ...], begun: str, engine: str) -> Completion:
-    """The completion with the closing tag that its engine stopped at and cut off."""
-    text, finish = as_utf8(choice.message.content or "").removeprefix(begun), choice.finish_reason or "unknown"
-    if finish != "stop" or not stop:
-        return Completion(text, finish)
-    named, said = STOP_REASONS.get(engine), choice.model_extra or {}
-    if named in said:
-        cut_off = said[named] if said[named] in stop and not text.endswith(said[named]) else ""
-    else:
-        cut_off = _unclosed(text, stop)
-    return Completion(text + cut_off, finish)
+def message_of(choice: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Its message; the delta of a chunk; of the old completions API the text."""
+    for key in ("message", "delta"):
+        if choice.get(key) is not None:
+            return _object(choice[key], key)
+    return {"content": choice.get("text")}
+
+
+def text_of(content: object) -> str:
+    """A message's content: a text, none, or the text among its parts. Raises ValueError."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if isinstance(content, Mapping):
+        return text_of(content.get("text")) if content.get("type", "text") in ("text", "output_text") else ""
+    if not isinstance(content, Sequence):
+        raise ValueError(f"message.content: expected a text, found {quoted(content)}")
+    return "".join(map(text_of, content))
+
+
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """The reasoning that the endpoint has split off by itself: a field, or parts of the content."""
+    told = (message.get(key) for key in ("reasoning_content", "reasoning", "thinking"))
+    content = message.get("content")
+    parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
+    thoughts = [part.get(str(part["type"])) for part in parts if part.get("type") in ("thinking", "reasoning")]
+    return next((text for text in told if isinstance(text, str) and text), "") or text_of(thoughts)
+
+
+def _completion(choice: Mapping[str, Any], stop: tuple[str, ...], begun: str, engine: str, thinks: bool) -> Completion:
+    """The completion, cut at the first closing tag, or with the tag that its engine stopped at and cut off."""
+    message, finish = message_of(choice), choice.get("finish_reason") or "unknown"
+    text = as_utf8(text_of(message.get("content")) or text_of(message.get("refusal"))).removeprefix(begun)
+    if len(text) > LONGEST:
+        raise ValueError(f"message.content: {len(text):,} characters have no end")
+    thought, text = ("", text) if thinks else split(text)
+    reasoning, word = as_utf8(reasoning_of(message)[:LONGEST]) or thought, str(finish).lower()
+    if word in FILTERED:
+        return Completion(text, word, reasoning=reasoning)
+    ends = [text.index(tag) + len(tag) for tag in stop if tag in text]
+    if ends:
+        return Completion(text[: min(ends)], "stop", reasoning=reasoning)
+    if word in CUT:
+        return Completion(text, "length", reasoning=reasoning)
+    if word in BROKEN and not text.rstrip().endswith(">"):
+        raise ValueError(f"finish_reason: {quoted(finish)}, with a text that breaks off")
+    if stop and word not in BROKEN:
+        text = _closed(text, stop, choice, STOP_REASONS.get(engine))
+    return Completion(text, str(finish), reasoning=reasoning)
+
+
+def _closed(text: str, stop: tuple[str, ...], said: Mapping[str, Any], named: str | None) -> str:
+    """The text with its closing tag, of which engines may leave a part. `named`: where the engine tells the tag."""
+    whole = text[: len(text) - max(_shared(text, tag) for tag in stop)]
+    if named is not None and named in said:
+        return whole + said[named] if said[named] in stop else text
+    tag = _unclosed(whole, stop)
+    return whole + tag if tag else text
+
+
+def _shared(text: str, tag: str) -> int:
+    """How many characters at the end of the text begin the tag."""
+    return next((size for size in range(len(tag) - 1, 0, -1) if text.endswith(tag[:size])), 0)
 
 
 def _unclosed(text: str, stop: tuple[str, ...]) -> str:
@@ -81,96 +136,20 @@ def _times_the_first(completions: tuple[Completion, ...]) -> float:
     return sum(len(one.text) for one in completions) / first if first else len(completions)
 
 
-def _usage(reply: ChatCompletion, times: float) -> Usage:
-    """What the reply says it used; its generated tokens `times` over."""
-    if reply.usage is None:
-        return Usage(calls=1)
-    details = reply.usage.prompt_tokens_details
-    cached = (details.cached_tokens or 0) if details else 0
-    prompt = reply.usage.prompt_tokens
-    return Usage(1, prompt, round(times * reply.usage.completion_tokens), min(cached, prompt))
+def _usage(told: object, times: float) -> Usage:
+    """What the reply says it used, its generated tokens `times` over; 0 of what it does not say. Raises ValueError."""
+    used = told if isinstance(told, Mapping) else {}
+    details = used.get("prompt_tokens_details")
+    cached = _count(details, "cached_tokens") if isinstance(details, Mapping) else 0
+    prompt = _count(used, "prompt_tokens")
+    return Usage(1, prompt, round(times * _count(used, "completion_tokens")), min(cached, prompt))
 
 
-def served_models(text: str, url: str) -> dict[str, dict[str, str]]:
-    """The names in a list of models, and where their weights lie. Raises PolicyUnavailable where it is no such list."""
-    try:
-        return {
-            str(model["id"]): {key: str(model[key]) for key in ("root", "parent") if model.get(key)}
-            for model in decoded(text)["data"]
-        }
-    except (NotJson, TypeError, KeyError, AttributeError):
-        raise PolicyUnavailable(
-            f"{url} answers, but not as an OpenAI-compatible endpoint, whose URL usually ends in /v1"
-        ) from None
-
-
-@dataclass(frozen=True)
-class HeardPolicy:
-    """A policy that streams to a listener, where it can; else its completions come in one piece."""
-
-    policy: Policy
-    listener: Listener
-
-    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-        """As `Policy.sample`. Several completions of one request are not streamed."""
-        if n == 1 and isinstance(self.policy, Streaming):
-            return await self.policy.stream(messages, allowed, seed=seed, listener=self.listener)
-        return await self.policy.sample(messages, allowed, n=n, seed=seed)
-
-
-async def whole_reply(chunks: AsyncIterator[object], begun: str, listener: Listener) -> dict[str, Any]:
-    """The chunks of a streamed chat completion as one reply; its text is told to `listener` as it comes.
-
-    `begun`: the assistant's message that the completion writes on. An echo of `begun` is not passed to the
-    listener. Raises ValueError where a chunk is none, or where the text is longer than a completion can be.
-    """
-    heard = _Heard(begun, listener)
-    choice: dict[str, Any] = {}
-    usage: Any = None
-    async for chunk in chunks:
-        if not isinstance(chunk, Mapping):
-            raise ValueError("a chunk is no object")
-        usage = chunk.get("usage") or usage
-        if piece := _first_choice(chunk):
-            delta = piece.pop("delta", None)
-            choice |= {key: value for key, value in piece.items() if value is not None}
-            heard.add(delta.get("content") if isinstance(delta, Mapping) else None)
-    message = {"role": "assistant", "content": "".join(heard.pieces)}
-    choices = [{"index": 0, "finish_reason": None, **choice, "message": message, "logprobs": None}]
-    head = {"id": "streamed", "object": "chat.completion", "created": 0, "model": ""}
-    return {**head, "choices": choices if choice else [], **({"usage": usage} if usage else {})}
-
-
-def _first_choice(chunk: Mapping[str, Any]) -> dict[str, Any] | None:
-    choices = chunk.get("choices")
-    if not choices:  # the last chunk holds the usage alone
-        return None
-    if not isinstance(choices, list) or not isinstance(choices[0], Mapping):
-        raise ValueError("a chunk without choices")
-    return dict(choices[0])
-
-
-@dataclass
-class _Heard:
-    """The text so far; what stands behind `begun` is told."""
-
-    begun: str
-    listener: Listener
-    pieces: list[str] = field(default_factory=list)
-    length: int = 0
-    held: str = ""
-
-    def add(self, piece: object) -> None:
-        if not isinstance(piece, str) or not piece:
-            return
-        self.length += len(piece)
-        if self.length > LONGEST:
-            raise ValueError("the text has no end")
-        self.pieces.append(piece)
-        if self.begun:
-            self.held += piece
-            if self.begun.startswith(self.held):
-                return
-            piece, self.begun, self.held = self.held.removeprefix(self.begun), "", ""
-        if piece:
-            self.listener(as_utf8(piece))
+def _count(used: Mapping[str, Any], key: str) -> int:
+    """A number of tokens, 0 where there is no number. Raises ValueError where no count can be that number."""
+    value = used.get(key)
+    if not isinstance(value, int | float):
+        return 0
+    if not 0 <= value <= COUNTABLE:
+        raise ValueError(f"usage.{key}: {quoted(value)} is no count")
+    return round(value)

@@ -23,6 +23,11 @@ class OutputFormat(Protocol):
         """Closing tags at which a completion is stopped; none where it ends by itself."""
         ...
 
+    @property
+    def thinks(self) -> bool:
+        """Whether reasoning (`steprag.policy.reasoning`) belongs to the format; else it is split off."""
+        ...
+
     def gbnf(self, allowed: tuple[str, ...]) -> str:
         """llama.cpp's grammar, whose start symbol is `root`."""
         ...
@@ -53,7 +58,13 @@ def request_body(
         **_constraint(config, form, allowed),
         **_continuation(config, messages),
         **_truncation(config),
+        **chat_options(config),
     }
+
+
+def chat_options(config: PolicyConfig) -> Mapping[str, Any]:
+    """The options of the model's chat template; vLLM, SGLang and llama.cpp take them."""
+    return {"chat_template_kwargs": config.chat_template_kwargs} if config.chat_template_kwargs else {}
 
 
 def begun(messages: tuple[Message, ...]) -> str:

@@ -20,7 +20,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from steprag.engines.models import resolve_model
 from steprag.engines.tokens import load_tokenizer, prompt_tokens, writes_on
@@ -127,19 +127,19 @@ class EndpointScorer:
         other._post = post
         return other
 
-    async def score(self, messages: tuple[Message, ...], text: str) -> Sample | None:
-        """As `steprag.policy.protocols.Scorer.score`; None where the endpoint's reply makes no sense."""
+    async def score(self, messages: tuple[Message, ...], text: str) -> Sample:
+        """As `steprag.policy.protocols.Scorer.score`. Raises ValueError where the endpoint's reply makes no sense."""
         ask = {
             "llamacpp": self._llamacpp, "vllm": self._vllm, "sglang": self._sglang, "transformers": self._transformers,
         }[self._engine]  # fmt: skip
         try:
             logprobs, usage = await ask(messages, text)
-        except (ValidationError, IndexError, KeyError):
-            return None
+        except (IndexError, KeyError) as error:
+            raise ValueError(f"a token's log-probability is missing ({error})") from None
         if not logprobs or not all(math.isfinite(one) and one <= ROUNDING for one in logprobs):
-            return None
+            raise ValueError("the log-probabilities are none of the text's")
         if not all(0 <= count <= COUNTABLE for count in vars(usage).values()):
-            return None
+            raise ValueError("usage: counts out of range")
         return Sample((Completion(text, SCORED, tuple(min(one, 0.0) for one in logprobs)),), usage)
 
     async def _llamacpp(self, messages: tuple[Message, ...], text: str) -> tuple[list[float], Usage]:

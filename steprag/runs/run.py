@@ -26,6 +26,8 @@ from steprag.records.sealed import FILES, REMEDY, Listed, check_outputs, outputs
 from steprag.types import COUNTABLE
 
 FORMAT = 1
+UNANSWERED = "unanswered"
+"""Key of a manifest whose run asked a model and had no reply: its folder is not bound to that model yet."""
 _HASH = re.compile("[0-9a-f]{16}")
 
 
@@ -221,7 +223,7 @@ def _manifest(path: Path, stage: str, identity: dict[str, Any], config: dict[str
     old = read_manifest(path, "stage", "identity", "config")
     if old.get("stage") != stage:
         raise ConfigError(f"{path} is a run of {quoted(old.get('stage'))}, not of {stage!r}; choose another folder")
-    if old.get("identity") != fresh["identity"]:
+    if old.get("identity") != fresh["identity"] and not _takes_other_models(old, fresh):
         key, was, now_asked = difference(old["identity"], fresh["identity"])
         raise ConfigError(
             f"{path} was made with {key} = {quoted(was)}, and is now asked for {quoted(now_asked)}{_meaning(key)}; "
@@ -229,6 +231,13 @@ def _manifest(path: Path, stage: str, identity: dict[str, Any], config: dict[str
         )
     kept = {key: value for key, value in old.items() if key not in fresh and key != "error"}
     return {**fresh, "started": old.get("started", fresh["started"]), **kept, "previous_status": old.get("status")}
+
+
+def _takes_other_models(old: dict[str, Any], fresh: dict[str, Any]) -> bool:
+    """Whether nothing but the models differs, and none of them has answered yet."""
+    both = ({key: value for key, value in one["identity"].items() if key not in ("policy", "judge")}
+            for one in (old, fresh))  # fmt: skip
+    return old.get(UNANSWERED) is True and next(both) == next(both)
 
 
 def _meaning(key: str) -> str:

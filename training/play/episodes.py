@@ -22,6 +22,7 @@ from steprag.batch.journal import QuestionCalls
 from steprag.batch.worklist import for_each
 from steprag.engines.tokens import prompt_tokens
 from steprag.errors import RequestError
+from steprag.policy.reasoning import split
 from steprag.types import Completion, Episode, Message, Question, Sample, Usage
 from training.config import GrpoSection
 from training.parity import check_prompt, sent_tokens
@@ -121,6 +122,7 @@ class Player:
     number: int
     batcher: Batcher
     sampling: Sampling
+    thinks: bool = False
     turns: list[SampledStep] = field(default_factory=list)
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
@@ -135,7 +137,8 @@ class Player:
         self.turns.append(SampledStep(prompt, ids))
         ended = ids[-1] in how.ends
         text = how.tokenizer.decode(ids[:-1] if ended else ids, clean_up_tokenization_spaces=False)
-        completion = Completion(str(text), "stop" if ended else "length")
+        thought, said = ("", str(text)) if self.thinks else split(str(text))
+        completion = Completion(said, "stop" if ended else "length", reasoning=thought)
         return Sample((completion,), Usage(1, len(prompt), len(ids)))
 
 
@@ -182,7 +185,8 @@ async def play(
     """
     size = section.episodes
     batcher = Batcher(sampling.generate, len(questions) * size)
-    players = [Player(number, batcher, sampling) for number in range(len(questions) * size)]
+    thinks = environment.profile.grammar.thinks
+    players = [Player(number, batcher, sampling, thinks) for number in range(len(questions) * size)]
     played: dict[int, Played] = {}
     failures: dict[int, str] = {}
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from indexes import open_retriever
 from steprag.agent.checkpoints import profile_for
+from steprag.agent.compliance import Refusals, Said, refusals_told
 from steprag.agent.environment import Environment
 from steprag.agent.judge import TOKENS, VERDICTS_PROMPT, VerdictFormat, prompt_hash
 from steprag.agent.open import make_environment
@@ -36,6 +37,8 @@ from training.play.judging import episode_judge, judged_terms
 EPISODES = "episodes.jsonl"
 WINDOW = 8
 """Steps among whose questions more than half have to be played, or the run ends."""
+UNMOVED = 4
+"""The step after which a run says that all its groups were dropped so far."""
 FAILURES = 4
 """So many of them may fail in any case: where a step has one question, one failure is more than half of the first."""
 
@@ -90,6 +93,33 @@ def _judge_identity(config: TrainConfig, questions: list[Question]) -> dict[str,
     }
 
 
+@dataclass
+class Tally:
+    """The groups of a run so far: how many there were, how many were dropped, and what their completions were."""
+
+    groups: int = 0
+    dropped: int = 0
+    refusals: Refusals = field(default_factory=Refusals)
+
+    def add(self, groups: Sequence[Group]) -> None:
+        """Counts the groups of a step."""
+        self.groups, self.dropped = self.groups + len(groups), self.dropped + sum(group.dropped for group in groups)
+        for episode in (episode for group in groups for episode in group.episodes):
+            steps: list[Said] = [(step.action, step.text, None) for step in episode.state.steps]
+            refused = [] if episode.refused is None else [(None, episode.refused, episode.finish)]
+            self.refusals.add([*steps, *refused], episode.reasoning)
+
+    @property
+    def told(self) -> str | None:
+        """What to say where every group was dropped: no weight has moved."""
+        if not self.groups or self.dropped < self.groups:
+            return None
+        counts, first, reasoning = self.refusals.counts, self.refusals.first, self.refusals.reasoning
+        alike = "all episodes of a group were worth the same: take other questions, more episodes a group, more heat"
+        why = refusals_told(counts, first, reasoning) or alike
+        return f"every group was dropped ({self.dropped} of {self.groups}), no weight moved; {why}"
+
+
 @dataclass(frozen=True)
 class GrpoStage:
     """What episodes need beside the weights: the world, one event loop for retriever and judge, and the journal of
@@ -103,6 +133,7 @@ class GrpoStage:
     journal: Journal
     judge: Judged | None
     recent: deque[list[str | None]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    tally: Tally = field(default_factory=Tally)
 
     def play(self, numbers: Sequence[int], how: Sampling, step: int, process: int) -> list[Group]:
         """The groups of the questions with these numbers. The run's seed, `step` and `process` decide the samples."""
@@ -135,7 +166,12 @@ class GrpoStage:
             )
 
     def note(self, step: int, groups: Sequence[Group]) -> None:
-        """Writes the episodes of a step down, and says which questions could not be played."""
+        """Writes the episodes of a step down; says which questions could not be played, and early on that no group told
+        anything.
+        """
+        self.tally.add(groups)
+        if step == UNMOVED and (told := self.tally.told):
+            say(f"train: step {step}: {told}")
         for group in groups:
             if group.failure is not None:
                 say(f"train: step {step}: the episodes of question {group.question.id} are dropped: {group.failure}")

@@ -22,6 +22,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import pad, use_adapter
 
+from steprag.console.progress import say
 from steprag.engines.tokens import turn_stops
 from steprag.errors import ConfigError
 from training.config import TrainConfig
@@ -195,6 +196,9 @@ def train(job: Job) -> Outcome:
     with staged(job.world, job.config, job.run) as stage:
         trainer = build(policy, stage, job)
         outcome = run_trainer(trainer, job)
+    if told := stage.tally.told:
+        job.run.set(unmoved=True)
+        say(f"train: {told}")
     rewards = [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
     if rewards:  # none where no question could be played
         job.run.set(reward_first=rewards[0], reward_last=rewards[-1])

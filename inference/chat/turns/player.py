@@ -20,7 +20,7 @@ from steprag.agent.retriever import Choosing, Retriever, url_of
 from steprag.agent.rollout import Asked, Heard, Taken, rollout
 from steprag.batch.journal import Journal, QuestionCalls
 from steprag.policy.client import Model
-from steprag.policy.replies import HeardPolicy
+from steprag.policy.streams import HeardPolicy
 from steprag.types import Episode, Found, Passage, Question, State, Turn, Usage
 
 

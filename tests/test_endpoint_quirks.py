@@ -1,0 +1,511 @@
+"""What endpoints do otherwise than OpenAI's own: one row a quirk, with what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steprag.agent.grammars import COT, DIRECT, SEARCH_R1, TRANSCRIPT
+from steprag.agent.judge import Judge, VerdictFormat
+from steprag.batch.database import KeptCalls
+from steprag.cli import main
+from steprag.config.sections import JudgeConfig, PolicyConfig
+from steprag.errors import (
+    ConfigError,
+    ContentFiltered,
+    PolicyError,
+    PolicyRefused,
+    PolicyUnavailable,
+    StepragError,
+)
+from steprag.policy.client import OpenAIPolicy
+from steprag.policy.listing import same_name, served_models
+from steprag.policy.requests import OutputFormat
+from steprag.records.jsonl import read_records, write_records
+from steprag.runs.run import read_manifest
+from steprag.tree import Failure
+from steprag.types import Message, Question, Sample, State, Usage
+from tests.fakes import QUESTION, WORLD, Endpoint, answer, options, serve
+from tests.indexing import words_index
+
+TEXT = answer("lek")
+Reply = Callable[[dict[str, Any]], tuple[int, object]]
+
+
+class Bench:
+    """An endpoint that answers as the test at hand says, and policies that ask it in one event loop."""
+
+    def __init__(self, endpoint: Endpoint, runner: asyncio.Runner) -> None:
+        self.endpoint, self.runner, self.heard = endpoint, runner, list[str]()
+        self._policies: dict[int, OpenAIPolicy] = {}
+
+    def opened(self, form: OutputFormat, role: type[PolicyConfig], **keys: Any) -> OpenAIPolicy:
+        given: dict[str, Any] = {"engine": "openai", "model": "double", "base_url": self.endpoint.url, "retries": 0}
+        config = role(**{**given, **keys})
+        return OpenAIPolicy(config, config.base_url, "double", form)
+
+    def ask(
+        self, form: OutputFormat = TRANSCRIPT, *, n: int = 1, streamed: bool = False, fresh: bool = False,
+        role: type[PolicyConfig] = PolicyConfig, allowed: tuple[str, ...] = ("query", "answer"), **keys: Any,
+    ) -> Any:  # fmt: skip
+        """The sample, or the error. `fresh`: by a policy that has asked nothing yet, as are later ones of the form."""
+        if fresh or id(form) not in self._policies:
+            self._policies[id(form)] = self.opened(form, role, **keys)
+        return self.runner.run(self._asked(self._policies[id(form)], allowed, n, streamed))
+
+    async def _asked(
+        self, policy: OpenAIPolicy, allowed: tuple[str, ...], n: int, streamed: bool
+    ) -> Sample | StepragError:
+        messages = (Message(role="user", content="?"),)
+        self.heard.clear()
+        try:
+            if streamed:
+                return await policy.stream(messages, allowed, seed=3, listener=self.heard.append)
+            return await policy.sample(messages, allowed, n=n, seed=3)
+        except StepragError as error:
+            return error
+
+
+Replying = Callable[[Any], Bench]
+
+
+@pytest.fixture(scope="module")
+def replying() -> Iterator[Replying]:
+    """Has the endpoint answer so, and gives the bench; requests of earlier tests are forgotten."""
+    replies: list[Any] = []
+
+    def switch(reply: Any) -> Bench:
+        replies[:] = [reply if callable(reply) else lambda request: (200, reply)]
+        endpoint.requests.clear()
+        return bench
+
+    with serve(lambda request: replies[0](request)) as endpoint, asyncio.Runner() as runner:
+        bench = Bench(endpoint, runner)
+        yield switch
+
+
+def reply_with(**choice: Any) -> dict[str, Any]:
+    return {"choices": [{"message": {"content": TEXT}, "finish_reason": "stop", **choice}]}
+
+
+def said(content: object, finish: str | None = "stop", **more: Any) -> dict[str, Any]:
+    return {"choices": [{"message": {"content": content, **more}, "finish_reason": finish}]}
+
+
+def used(**usage: object) -> dict[str, Any]:
+    return {**said(TEXT), "usage": usage}
+
+
+def events(*values: object, between: str = "\n\n") -> bytes:
+    lines = [value if isinstance(value, str) else f"data: {json.dumps(value)}" for value in values]
+    return (between.join(lines) + between).encode()
+
+
+def delta(content: object, finish: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": content, **more}, "finish_reason": finish}]}
+
+
+HALVES = [TEXT[:9], TEXT[9:]]
+STREAMED = events(*map(delta, HALVES), delta(None, "stop"), "data: [DONE]")
+READ = {
+    **{f"finish {word}": reply_with(finish_reason=word) for word in (
+        None, "eos", "STOP", "eos_token", "end_turn", "error", "abort", "tool_calls", 7)},
+    "nothing but a text": {"choices": [{"message": {"content": TEXT}}]},
+    "of another class": {**said(TEXT), "object": "text_completion", "created": 1.5, "service_tier": "x", "id": 7},
+    "usage without a total": used(prompt_tokens=3, completion_tokens=2),
+    "usage of nulls": used(prompt_tokens=None, completion_tokens=None, prompt_tokens_details=None),
+    "usage of fractions": used(prompt_tokens=3.0, completion_tokens=1.7, total_tokens="x"),
+    "usage that is none": {**said(TEXT), "usage": []},
+    "parts": said([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": TEXT[:5]}, TEXT[5:]]),
+    "one part": said({"type": "text", "text": TEXT}),
+    "the old API": {"choices": [{"text": TEXT}]},
+    "a delta": {"choices": [{"delta": {"content": TEXT}, "finish_reason": "stop"}]},
+    "a refusal": said(None, refusal=TEXT),
+    "plain text": json.dumps(said(TEXT)).encode(),
+    "a byte order mark": b"\xef\xbb\xbf" + json.dumps(said(TEXT)).encode(),
+    "events": STREAMED,
+    "events with the lines of Windows": STREAMED.replace(b"\n", b"\r\n"),
+    "events, comments, no end": events(": ping", "event: message", *map(delta, HALVES), delta("", "stop"), ": ping"),
+    "events without choices": events({"id": "x"}, {"choices": []}, delta(TEXT, "stop"), {"usage": {}}),
+    "events of parts": events(delta([{"type": "text", "text": TEXT}], "stop")),
+    "events of whole replies": events(said(TEXT, None), "data: [DONE]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("quirk", READ)
+def test_a_reply_needs_its_text_alone(quirk: str, streamed: bool, replying: Replying) -> None:
+    reply = READ[quirk]
+    sample = replying(reply).ask(streamed=streamed)
+    assert isinstance(sample, Sample), sample
+    (completion,) = sample.completions
+    assert completion.text == TEXT
+    assert sample.usage.calls == 1
+    assert 0 <= sample.usage.prompt_tokens <= 3
+    assert 0 <= sample.usage.completion_tokens <= 2
+    if quirk.startswith("finish") and not quirk.endswith("None"):
+        assert f"finish {completion.finish}" == quirk
+
+
+@pytest.mark.parametrize(("reply", "words"), [
+    ({}, "choices: expected a list with one or more, found None"),
+    ({"choices": [], "id": "x"}, "found [] among ['choices', 'id']"),
+    ({"choices": ["x"]}, "choices: expected an object, found 'x'"),
+    ([], "the reply: expected an object, found []"),
+    (said(7), "message.content: expected a text, found 7"),
+    ({"choices": [{"message": "x"}]}, "message: expected an object, found 'x'"),
+    (said("", "error"), "finish_reason: 'error', with a text that breaks off"),
+    (said("So the answer is <answer> le", "network_error"), "with a text that breaks off"),
+    (b"<html>", "Expecting value"),
+    (used(prompt_tokens=-3), "usage.prompt_tokens: -3 is no count"),
+])  # fmt: skip
+def test_a_reply_that_cannot_be_read_names_the_field(reply: object, words: str, replying: Replying) -> None:
+    error = replying(reply).ask()
+    assert type(error) is PolicyError
+    assert words in str(error)
+
+
+def error_of(message: object, **more: object) -> dict[str, Any]:
+    return {"error": {"message": message, **more}}
+
+
+KEY, QUOTA, FILTER = "is refused", "used up", "filter refused this prompt"
+REFUSALS: list[tuple[int, object, type[StepragError], str]] = [
+    (401, error_of("Incorrect API key"), PolicyRefused, "the key in $OPENAI_API_KEY is refused (401: Incorrect"),
+    (400, [error_of("API key not valid. Please pass a valid API key.", status="INVALID_ARGUMENT")], PolicyRefused, KEY),
+    (403, error_of("Country, region, or territory not supported"), PolicyRefused, "Country, region"),
+    (403, {"detail": "Forbidden"}, PolicyRefused, KEY),
+    (402, error_of("Insufficient Balance"), PolicyRefused, "balance is used up (402: Insufficient Balance)"),
+    (200, error_of("Insufficient credits", code=402), PolicyRefused, "used up (402: Insufficient credits)"),
+    (200, {"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}, PolicyRefused, QUOTA),
+    (429, error_of("You exceeded your current quota", code="insufficient_quota"), PolicyRefused, QUOTA),
+    (429, error_of("Your credit balance is too low to access the API."), PolicyRefused, QUOTA),
+    (429, error_of("Quota exceeded for requests. Please retry in 31s."), PolicyError, "429: Quota exceeded"),
+    (429, error_of("Rate limit reached for tokens per minute", code="rate_limit_exceeded"), PolicyError, "Rate limit"),
+    (403, error_of("Your input was flagged by moderation"), ContentFiltered, FILTER),
+    (400, error_of("The response was filtered", code="content_filter", param="prompt"), ContentFiltered, FILTER),
+    (400, error_of("Input data may contain inappropriate content.", code="data_inspection_failed"), ContentFiltered,
+     "inappropriate content"),
+    (400, error_of("This model's maximum context length is 8192 tokens, you asked for 9000", param="messages"),
+     PolicyError, "too long (400: This model's maximum"),
+    (400, error_of("'max_tokens' is too large. This model's maximum context length is 64"), PolicyError, "too long"),
+    (413, "Request too large", PolicyError, "too long"),
+    (404, error_of("The model `x` does not exist", code="model_not_found"), PolicyUnavailable, "model is not found"),
+    (400, error_of("double is not a valid model ID"), PolicyUnavailable, "not a valid model ID"),
+    (404, {"error": "model 'double' not found, try pulling it first"}, PolicyUnavailable, "try pulling it"),
+    (404, {"detail": "Not Found"}, PolicyUnavailable, "does base_url end"),
+    (503, error_of("The server is overloaded"), PolicyError, "overloaded (503"),
+    (529, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, PolicyError, "overloaded"),
+    (200, error_of("upstream is down", code=502), PolicyError, "502: upstream is down"),
+    (200, {"choices": [{"error": {"message": "out of credits", "code": 402}, "message": {"content": ""}}]},
+     PolicyRefused, "out of credits"),
+    (500, b"<html><body>Internal   Server Error</body></html>", PolicyError, "500: Internal Server Error"),
+    (400, error_of("Provider returned error", metadata={"raw": "roles must alternate"}), PolicyError, "roles must"),
+    (422, {"detail": [{"loc": ["body", "messages", 0], "msg": "field required"}]}, PolicyError,
+     "422: body.messages.0: field required"),
+    (400, b"x" * 9000, PolicyError, "xxx...xxx"),
+    (200, said("", "content_filter"), ContentFiltered, "finish_reason 'content_filter'"),
+    (200, said("So the", "SAFETY"), ContentFiltered, "filter took the reply"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(("status", "body", "kind", "words"), REFUSALS)
+def test_refusals_are_told_apart_and_quoted(
+    status: int, body: object, kind: type[StepragError], words: str, streamed: bool, replying: Replying
+) -> None:
+    bench = replying(lambda request: (status, body))
+    error = bench.ask(streamed=streamed)
+    assert type(error) is kind, error
+    assert words in str(error)
+    assert len(str(error)) < 500
+    assert len(bench.endpoint.requests) == 1
+
+
+def without(*fields: str, told: Callable[[str], object], n: bool = True) -> Reply:
+    """An endpoint that takes none of these fields."""
+
+    def reply(request: dict[str, Any]) -> tuple[int, object]:
+        refused = [name for name in fields if name in request and (name != "n" or request["n"] > 1)]
+        return (400, told(refused[0])) if refused else (200, said(TEXT))
+
+    return reply
+
+
+def unsupported(name: str) -> object:
+    return error_of(f"Unsupported parameter: '{name}' is not supported with this model.", param=name)
+
+
+def renamed(name: str) -> object:
+    return error_of(f"Unsupported parameter: '{name}'. Use 'max_completion_tokens' instead.", param=name)
+
+
+def forbidden(name: str) -> object:
+    return {"detail": [{"loc": ["body", name], "msg": "Extra inputs are not permitted", "type": "extra_forbidden"}]}
+
+
+@pytest.mark.parametrize(("fields", "told", "gone", "new"), [
+    (("max_tokens",), renamed, {"max_tokens"}, {"max_completion_tokens": 128}),
+    (("max_tokens", "temperature", "top_p", "stop", "seed"), unsupported,
+     {"max_tokens", "temperature", "top_p", "stop", "seed"}, {"max_completion_tokens": 128}),
+    (("seed",), forbidden, {"seed"}, {}),
+    (("seed",), lambda name: error_of(f"Unrecognized request argument supplied: {name}"), {"seed"}, {}),
+    (("n",), lambda name: error_of("'n' : number must be at most 1"), {"n"}, {}),
+    (("n",), lambda name: error_of("Multiple candidates is not enabled for this model"), {"n"}, {}),
+    (("top_p",), lambda name: {"error": "Input validation error: `top_p` must be > 0.0 and < 1.0"}, {"top_p"}, {}),
+    (("temperature", "top_p"),
+     lambda name: error_of("`temperature` and `top_p` cannot both be specified for this model."), {"top_p"}, {}),
+    (("temperature",), lambda name: error_of(
+        "Unsupported value: 'temperature' does not support 0.8. Only the default (1) value is supported."),
+     {"temperature"}, {}),
+    (("seed", "top_p"), lambda name: error_of(f"UnsupportedParamsError: x does not support parameters: ['{name}']"),
+     {"seed", "top_p"}, {}),
+])  # fmt: skip
+def test_fields_that_an_endpoint_refuses_are_left_out_or_renamed(
+    fields: tuple[str, ...], told: Callable[[str], object], gone: set[str], new: dict[str, int], replying: Replying,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    both = fields == ("temperature", "top_p")
+    reply = without(*fields, told=told)
+    bench = replying(
+        lambda request: (200, said(TEXT)) if both and len({*fields} & request.keys()) < 2 else reply(request)
+    )
+    bench.ask(DIRECT, n=3, fresh=True)
+    sample = bench.ask(DIRECT, n=3)
+    assert isinstance(sample, Sample), sample
+    sent = bench.endpoint.requests
+    last = sent[-1]
+    assert not gone & last.keys()
+    assert new.items() <= last.items()
+    assert {"model", "messages", "n", "seed", "temperature", "top_p", "max_tokens", "stop"} - gone <= last.keys()
+    assert len(sent) == 2 + len(gone), "what was learnt once is not tried again"
+    assert capsys.readouterr().err.count("from now on") == len(gone)
+
+
+@pytest.mark.parametrize(("role", "message", "words"), [
+    (PolicyConfig, "max_tokens must be less than 64", "set policy.max_tokens, or leave the field out: policy.omit"),
+    (JudgeConfig, "`temperature` must be strictly positive", "temperature = 0.0 is refused (400: `temperature`"),
+    (PolicyConfig, "`stop`: at most one", "at most one); leave the field out: policy.omit '[stop]'"),
+])  # fmt: skip
+def test_a_value_that_is_refused_ends_the_run_and_names_its_key(
+    role: type[PolicyConfig], message: str, words: str, replying: Replying
+) -> None:
+    bench = replying(lambda request: (400, error_of(message)))
+    error = bench.ask(DIRECT, role=role, fresh=True)
+    assert type(error) is ConfigError
+    assert words in str(error)
+    assert len(bench.endpoint.requests) == 1
+
+
+def test_a_judge_does_without_a_schema(replying: Replying) -> None:
+    told = error_of("response_format.type: must be text or json_object", param="response_format")
+    bench = replying(lambda request: (400, told) if "response_format" in request else (200, said("85")))
+    sample = bench.ask(VerdictFormat(), allowed=("score",), role=JudgeConfig, fresh=True)
+    assert [one.text for one in sample.completions] == ["85"]
+
+
+def test_keys_say_what_is_sent(replying: Replying) -> None:
+    bench = replying(said(TEXT))
+    bench.ask(fresh=True, omit=("temperature", "seed"), rename={"max_tokens": "max_completion_tokens"},
+              chat_template_kwargs={"enable_thinking": False})  # fmt: skip
+    (request,) = bench.endpoint.requests
+    assert not {"temperature", "seed", "max_tokens"} & request.keys()
+    assert request["max_completion_tokens"] == 128
+    assert request["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(("content", "finish", "text", "end"), [
+    ("<answer> Tirana </answ", "stop", "<answer> Tirana </answer>", "stop"),
+    ("<answer> Tirana <", "eos", "<answer> Tirana </answer>", "eos"),
+    ("<answer> Tirana", None, "<answer> Tirana</answer>", "unknown"),
+    ("<answer> Tirana </answer> Then <answer> Lima", "length", "<answer> Tirana </answer>", "stop"),
+    ("<answer> Tirana </answ", "length", "<answer> Tirana </answ", "length"),
+    ("<answer> Tirana", "MAX_TOKENS", "<answer> Tirana", "length"),
+    ("Tirana <", "stop", "Tirana <", "stop"),
+])  # fmt: skip
+def test_completions_end_at_their_stop_string(
+    content: str, finish: str | None, text: str, end: str, replying: Replying
+) -> None:
+    (completion,) = replying(said(content, finish)).ask(COT).completions
+    assert (completion.text, completion.finish) == (text, end)
+
+
+@pytest.mark.parametrize(("engine", "told", "closed"), [
+    ("vllm", {"stop_reason": "</answer>"}, True), ("sglang", {"matched_stop": "</answer>"}, True),
+    ("vllm", {"stop_reason": None}, False), ("sglang", {"matched_stop": 2}, False),
+    ("vllm", {}, True), ("openai", {"stop_reason": None}, True),
+])  # fmt: skip
+@pytest.mark.parametrize("streamed", [False, True])
+def test_no_tag_is_closed_for_a_model_that_ended_by_itself(
+    engine: str, told: dict[str, Any], closed: bool, streamed: bool, replying: Replying
+) -> None:
+    """Where the engine says so; one that says nothing is taken to have stopped at the tag."""
+    choice = {"message": {"content": "<answer> lek"}, "finish_reason": "stop", **told}
+    bench = replying({"choices": [choice]})
+    sample = bench.ask(DIRECT, streamed=streamed, fresh=True, engine=engine, allowed=("answer",))
+    assert sample.completions[0].text == "<answer> lek" + "</answer>" * closed
+
+
+THOUGHT = "I could <answer> now.\n<query>"
+
+
+@pytest.mark.parametrize(("message", "text", "reasoning"), [
+    ({"content": f"<think>\n{THOUGHT}\n</think>\n\n{TEXT}"}, TEXT, f"<think>\n{THOUGHT}"),
+    ({"content": f"{THOUGHT}\n</think>\n\n{TEXT}"}, TEXT, THOUGHT),
+    ({"content": f"<seed:think>{THOUGHT}</seed:think>{TEXT}"}, TEXT, f"<seed:think>{THOUGHT}"),
+    ({"content": f"[THINK]{THOUGHT}[/THINK]{TEXT}"}, TEXT, f"[THINK]{THOUGHT}"),
+    ({"content": f"<think>{THOUGHT}"}, "", f"<think>{THOUGHT}"),
+    ({"content": TEXT, "reasoning_content": THOUGHT}, TEXT, THOUGHT),
+    ({"content": None, "reasoning": THOUGHT}, "", THOUGHT),
+    ({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": THOUGHT}]}, TEXT]}, TEXT, THOUGHT),
+    ({"content": f"<reasoning> {THOUGHT} </reasoning>"}, f"<reasoning> {THOUGHT} </reasoning>", ""),
+])  # fmt: skip
+@pytest.mark.parametrize("streamed", [False, True])
+def test_reasoning_is_split_off(
+    message: dict[str, Any], text: str, reasoning: str, streamed: bool, replying: Replying
+) -> None:
+    (completion,) = replying(said(**message)).ask(streamed=streamed).completions
+    assert (completion.text, completion.reasoning) == (text, reasoning)
+
+
+def test_reasoning_is_not_heard(replying: Replying) -> None:
+    pieces = ["<th", "ink>hm", " hm</th", "ink>\n\nSo the", " answer"]
+    bench = replying(events(*map(delta, pieces), delta(None, "stop")))
+    assert isinstance(bench.ask(streamed=True), Sample)
+    assert bench.heard == ["So the", " answer"]
+
+
+def test_reasoning_that_belongs_to_the_grammar_stays(replying: Replying) -> None:
+    text = "<think> I know. </think><answer> lek </answer>"
+    (completion,) = replying(said(text)).ask(SEARCH_R1).completions
+    assert (completion.text, completion.reasoning) == (text, "")
+
+
+def test_of_several_completions_the_filtered_ones_are_left_out(replying: Replying) -> None:
+    two = {"choices": [said("", "content_filter")["choices"][0], said(TEXT)["choices"][0]]}
+    sample = replying(two).ask(n=2)
+    assert [one.text for one in sample.completions] == [TEXT]
+    assert sample.usage == Usage(1)
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    write_records(tmp_path / "q.jsonl", [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(3)])
+    return tmp_path / "q.jsonl"
+
+
+@pytest.fixture(scope="module")
+def word_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return words_index(tmp_path_factory.mktemp("words"), WORLD)
+
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(
+    replying: Replying, questions: Path, word_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    def run(stage: str, reply: Reply | object, *more: str) -> tuple[int, str]:
+        endpoint = replying(reply).endpoint
+        code = main([stage, *options(endpoint, questions, word_index, tmp_path / stage, *more)])
+        return code, capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize(("reply", "words"), [
+    (said("So the", "length"), "(truncated 3); first: truncated: 'So the'; raise policy.max_tokens"),
+    (said("", "length", reasoning="x" * 400), "(truncated 3); first: truncated: ''; 1,200 characters of reasoning"),
+    (said("", reasoning_content="x" * 400), "(empty 3); first: empty: ''; 1,200 characters of reasoning"),
+])  # fmt: skip
+def test_a_run_whose_completions_are_all_refused_says_so(
+    reply: dict[str, Any], words: str, run: Run, tmp_path: Path
+) -> None:
+    code, told = run("infer", reply)
+    assert f"infer: 3 of 3 completions were refused {words}" in told
+    assert (code, read_manifest(tmp_path / "infer")["status"]) == (3, "partial")
+    assert run("infer", reply)[0] == 3, "started again, it still is"
+
+
+def test_trees_and_pairs_of_nothing_say_so(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, told = run("generate", said("I do not know."), "--search.preset", "fast")
+    why = "6 of 6 completions were refused (no_action 6); first: no_action: 'I do not know.'; take a model that was"
+    assert code == 3
+    assert f"generate: {why}" in told
+    assert main(["pairs", "--trees", str(tmp_path / "generate")]) == 3
+    assert f"pairs: {why}" in capsys.readouterr().err
+
+
+def test_it_is_said_early_too(run: Run) -> None:
+    _, told = run("generate", said("I do not know."), "--search.preset", "reasonrag", "--search.children", "8",
+                  "--reward.name", "spre")  # fmt: skip
+    assert told.count("24 of 24 completions were refused") == 2
+
+
+def test_what_a_filter_took_is_a_failed_question_and_no_wrong_answer(run: Run, tmp_path: Path) -> None:
+    code, _ = run("infer", lambda request: (200, said("", "content_filter") if "(1)" in str(request) else said(TEXT)))
+    assert code == 3
+    (failure,) = read_records(tmp_path / "infer/failures.jsonl", Failure)
+    assert (failure.id, failure.reason) == ("q1", "ContentFiltered")
+    assert json.loads((tmp_path / "infer/metrics.json").read_text())["em"] == 1.0
+
+
+def test_what_was_learnt_stands_in_the_manifest_and_reasoning_in_the_journal(run: Run, tmp_path: Path) -> None:
+    refusing = without("seed", "max_tokens", told=unsupported)
+
+    def reply(request: dict[str, Any]) -> tuple[int, object]:
+        status, body = refusing(request)
+        return (status, body) if status == 400 else (200, said(f"<think>{THOUGHT}</think>{TEXT}"))
+
+    assert run("infer", reply)[0] == 0
+    manifest = read_manifest(tmp_path / "infer")
+    assert manifest["refused_fields"] == {"policy": {"seed": None, "max_tokens": "max_completion_tokens"}}
+    assert manifest["reasoning_chars"] == 3 * len(f"<think>{THOUGHT}")
+    kept = KeptCalls.reading(tmp_path / "infer/calls.sqlite")
+    ((_, sample),) = kept.calls_of("q1")
+    kept.close()
+    assert (sample.completions[0].text, sample.completions[0].reasoning) == (TEXT, f"<think>{THOUGHT}")
+
+
+def test_a_folder_is_not_bound_to_a_model_that_never_answered(run: Run) -> None:
+    def reply(request: dict[str, Any]) -> tuple[int, object]:
+        named = request["model"] == "double"
+        return (200, said(TEXT)) if named else (404, error_of(f"The model `{request['model']}` does not exist"))
+
+    code, told = run("infer", reply, "--policy.model", "duoble")
+    assert code == 2
+    assert "serves double, not 'duoble'" in told
+    assert "the model is not found (404: The model `duoble` does not exist)" in told
+    assert run("infer", reply)[0] == 0
+    code, told = run("infer", reply, "--policy.model", "duoble")
+    assert code == 2
+    assert "choose another folder" in told
+
+
+@pytest.mark.parametrize(("model", "listed", "same"), [
+    ("gemini-2.5-flash", "models/gemini-2.5-flash", True), ("llama3", "llama3:latest", True),
+    ("openai/gpt-4o:nitro", "openai/gpt-4o", True), ("my-deployment", "gpt-4o", False),
+])  # fmt: skip
+def test_names_of_one_model(model: str, listed: str, same: bool) -> None:
+    assert same_name(model, listed) == same
+
+
+@pytest.mark.parametrize("text", [
+    '{"data": [{"id": "a"}]}', '[{"id": "a"}]', '{"models": [{"name": "a"}]}', '\ufeff{"data": [{"id": "a"}]}',
+])  # fmt: skip
+def test_lists_of_models_have_several_forms(text: str) -> None:
+    assert served_models(text, "") == {"a": {}}
+    assert served_models('{"data": null}', "") == {}
+
+
+def test_a_judge_that_only_thinks_fails_the_question(replying: Replying) -> None:
+    bench = replying(said(None, "length", reasoning="x" * 1200))
+    judge = Judge(bench.opened(VerdictFormat(), JudgeConfig), gold=True)
+    with pytest.raises(PolicyError, match=r"1,200 characters of reasoning and no reply: raise judge\.max_tokens"):
+        bench.runner.run(judge.score(Question("q", QUESTION, ("lek",)), State(QUESTION), seed=0))
