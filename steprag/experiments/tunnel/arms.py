@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,7 +34,8 @@ class Arm:
     """How a policy is trained. `label`: a name of `LABELS`, or what `--reward` names. `how`: the growth of its trees.
 
     `keep`: which pairs stay: all, those of "mixed" trees (right and wrong answers), or as "many" as outcomes make.
-    `turned`: the share of labels turned round. `method`: dpo, sft (right episodes), whole (DPO on episodes), none.
+    `turned`: the share of labels turned round. `method`: dpo, sft (on right episodes), both (sft, then dpo),
+    whole (DPO on episodes), none.
     """
 
     name: str
@@ -80,11 +80,14 @@ LABELS: dict[str, Label] = {
 }
 """Labels by name. Without discount but where they say so: an episode's length is no fault here."""
 
+OUTCOMES = Arm("outcomes", "outcomes", one_action=False)
+"""What every arm is compared with: the first answer below a step, right or wrong."""
 ARMS = (
     Arm("start", method="none"),
     Arm("SFT on right episodes", method="sft"),
+    Arm("SFT, then marked facts", "marked facts", method="both"),
     Arm("outcomes, whole episodes", method="whole"),
-    Arm("outcomes", "outcomes", one_action=False),
+    OUTCOMES,
     Arm("outcomes, one action", "outcomes"),
     Arm("rollouts", "rollouts", one_action=False),
     Arm("rollouts, one action", "rollouts"),
@@ -204,13 +207,10 @@ def trained(
 ) -> LlamaForCausalLM:
     """The policy that the arm makes of the start, by `schedule` and the arm's own rate."""
     model, schedule = copy.deepcopy(start), replace(schedule, rate=arm.rate)
-    if arm.method == "sft":
-        rows = [episode_row(tree, leaf) for tree in grown for leaf in ends(tree, True)]
-        train: Callable[[], None] = partial(sft, model, rows, replace(schedule, batch=2 * schedule.batch), rng)
-    elif arm.method == "whole":
-        train = partial(dpo, model, rows := whole_pairs(grown, rng), schedule, rng)
-    else:
-        train = partial(dpo, model, rows := pair_rows(pairs), schedule, rng)
-    if arm.method != "none" and rows:
-        train()
+    rows = pair_rows(pairs) if arm.method != "whole" else whole_pairs(grown, rng)
+    right = [episode_row(tree, leaf) for tree in grown for leaf in ends(tree, True)]
+    if arm.method in ("sft", "both") and right:
+        sft(model, right, replace(schedule, batch=2 * schedule.batch), rng)
+    if arm.method in ("dpo", "both", "whole") and rows:
+        dpo(model, rows, schedule, rng)
     return model

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,20 +13,24 @@ import numpy as np
 import torch
 
 from steprag.console.progress import say
-from steprag.experiments.tunnel.arms import ARMS, LABELS, Arm, Label, made_pairs, narrowed, solved, trained
+from steprag.experiments.tunnel.arms import LABELS, OUTCOMES, Arm, Label, made_pairs, narrowed, solved, trained
 from steprag.experiments.tunnel.grow import trees, with_beliefs
 from steprag.experiments.tunnel.play import answers
 from steprag.experiments.tunnel.policy import BatchedPolicy
+from steprag.experiments.tunnel.pretrain import Recipe, pretrained
 from steprag.experiments.tunnel.train import Schedule
 from steprag.experiments.tunnel.world import HOPS, World
-from steprag.records.jsonl import read_json, write_json
+from steprag.records.jsonl import PARTIAL, read_json, write_json
 from steprag.scores.metrics import exact_match
 from steprag.tree import Tree
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
-DATA = Path(__file__).parent / "starts"
+SHIPPED = Path(__file__).parent / "start"
+"""The start of level "middle", as `Recipe()` makes it."""
+OTHERS = {level: Recipe(level, steps=250, rate=1e-3, single=0.0, double=0.2, seed=1) for level in ("weak", "strong")}
+"""How the others are made of it."""
 TEST_WORLD = 77
 
 
@@ -54,12 +58,17 @@ CELLS = (
 )
 
 
-@cache
-def start_of(level: str) -> LlamaForCausalLM:
-    """The shipped start of a level."""
+def start_of(level: str, out: Path) -> LlamaForCausalLM:
+    """The start of a level: the shipped one, or one made of it, which is kept below `out`."""
     from transformers import LlamaForCausalLM
 
-    return LlamaForCausalLM.from_pretrained(DATA / level, dtype=torch.float32, trust_remote_code=False)
+    folder = SHIPPED if level == "middle" else out / "starts" / level
+    if not folder.is_dir():
+        say(f"tunnel: makes the {level} start, a minute")
+        part = folder.with_suffix(PARTIAL)
+        pretrained(OTHERS[level], start_of("middle", out)).save_pretrained(part)
+        os.replace(part, folder)
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
 
 
 class Seed:
@@ -67,6 +76,7 @@ class Seed:
 
     def __init__(self, cell: Cell, seed: int, out: Path) -> None:
         self._cell, self._seed = cell, seed
+        self._start = start_of(cell.level, out)
         self._folder = out / cell.name.replace(" ", "-") / str(seed)
         self._world, self._test = World(5000 + seed), World(TEST_WORLD)
         self._asked = self._world.questions(cell.questions, cell.hops, cell.guessable)
@@ -91,14 +101,14 @@ class Seed:
         rng = np.random.default_rng(100 + self._seed)
         facts: dict[str, Any] = {}
         pairs, grown = [], self._trees(arm) if arm.method != "none" else []
-        if arm.method == "dpo":
+        if arm.label:
             made = made_pairs(arm, labels[arm.label], self._world, grown)
-            many = len(made_pairs(ARMS[3], LABELS["outcomes"], self._world, grown).pairs) if arm.keep == "many" else 0
+            many = len(made_pairs(OUTCOMES, LABELS["outcomes"], self._world, grown).pairs) if arm.keep == "many" else 0
             made = narrowed(arm, made, grown, many, rng)
             pairs = made.pairs
             facts = _counted(made.truth, [pair.question_id for pair in pairs], grown)
         schedule = Schedule(self._cell.steps)
-        model = trained(arm, start_of(self._cell.level), pairs, grown, schedule, rng)
+        model = trained(arm, self._start, pairs, grown, schedule, rng)
         policy = BatchedPolicy(model, 0.0)
         played = answers(self._test, policy, self._tests)
         right = [
@@ -110,7 +120,7 @@ class Seed:
         """The arm's trees; with beliefs where its label is gain."""
         name = f"{arm.how}/{arm.label == 'gain'}"
         if name not in self._grown:
-            policy = BatchedPolicy(start_of(self._cell.level), 1.0)
+            policy = BatchedPolicy(self._start, 1.0)
             if arm.label == "gain":
                 self._grown[name] = with_beliefs(self._world, policy, self._trees(Arm("", how=arm.how)))
             else:

@@ -70,8 +70,8 @@ def page(cells: Sequence[Results], command: str, picture: str | None) -> str:
 
 def _table(cell: Results) -> list[str]:
     seeds = f"{len(cell.seeds)} seed{'s' if len(cell.seeds) > 1 else ''}"
-    lines = [f"## {cell.name}", "", f"{seeds}, {len(cell.hops)} test questions. EM in %; intervals: 95 %, t over seeds.",
-             "", "| arm | EM | seeds | over outcomes | pairs: right, wrong, undecided | of unsolved trees | "
+    lines = [f"## {cell.name}", "", f"{seeds}, {len(cell.hops)} test questions. Intervals: 95 %, t over seeds.",
+             "", "| arm | EM, % | seeds | over outcomes | pairs: right, wrong, undecided | of unsolved trees | "
              + " | ".join(f"{hops} hops" for hops in HOPS) + " |", "|---" * (6 + len(HOPS)) + "|"]  # fmt: skip
     ranked = sorted(cell.right, key=lambda name: -cell.right[name].mean())
     for name in ranked:

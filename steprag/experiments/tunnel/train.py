@@ -1,7 +1,7 @@
 """Training in this process: supervised rows, preference pairs by DPO, episodes by GRPO. Full weights, AdamW.
 
-The losses are those of `steprag train` (TRL's DPO with `dpo.sft_weight`). They stand here again because TRL's bookkeeping
-takes longer than a step of a model this small.
+The losses are those of `steprag train` (TRL's DPO with `dpo.sft_weight`). They stand here again, because TRL takes
+longer to keep its books than a model this small takes for a step.
 """
 
 from __future__ import annotations

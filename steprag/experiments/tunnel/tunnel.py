@@ -25,7 +25,7 @@ from steprag.console.terminal import guarded
 from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError, quoted
 from steprag.experiments.tunnel.arms import ARMS, LABELS, Arm, Label
-from steprag.experiments.tunnel.cells import CELLS, Cell, Seed
+from steprag.experiments.tunnel.cells import CELLS, Cell, Seed, start_of
 from steprag.experiments.tunnel.report import write
 from steprag.experiments.tunnel.world import World
 from steprag.tree import Tree
@@ -44,6 +44,8 @@ def main(argv: list[str]) -> int:
     if given.quick:
         cells = [replace(cell, questions=12, calls=24, steps=4, tests=60) for cell in cells]
     out = Path(given.out)
+    for cell in cells:
+        start_of(cell.level, out)  # before processes side by side would make it twice
     units = [(cell, seed, arms, given.reward, out) for cell in cells for seed in range(1, given.seeds + 1)]
     lanes = min(len(units), given.lanes or usable_cores())
     say(f"tunnel: {len(units)} seeds of {len(cells)} cells, {len(arms)} arms each, {lanes} side by side; in {out}")

@@ -2,8 +2,8 @@
 
 A fact says to whom a relation leads: from Bado by `boss` to Kusen. A question names a person and relations: "Bado boss
 heir". A query names a person and a word for the relation: "Bado serves". Every relation has two words. A fact is told
-under one of them; who asks by the other does not find it (a dead end). A search finds three passages of different kinds.
-Facts of a relation stand in passages of one kind only; the other two tell of somebody else. So a wrong word finds
+under one of them; who asks by the other does not find it (a dead end). A search finds three passages, each of another
+kind. Facts of a relation stand in passages of one kind only; the other two tell of somebody else. So a wrong word finds
 another relation's fact, a wrong kind finds a wrong person, and the episode goes on.
 """
 
