@@ -26,6 +26,7 @@ COMMANDS = (
     Command("demo", "steprag.experiments.demo", "the whole pipeline on the embedded data, model and index"),
     Command("reproduce stack", "steprag.experiments.stack_proof", "what do steps back and summaries bring? its report"),
     Command("reproduce", "steprag.experiments.reproduce", "does training on steps help? the proof, with its report"),
+    Command("tunnel", "steprag.experiments.tunnel.tunnel", "which step labels are worth their calls? over seeds"),
     Command("doctor", "steprag.doctor", "what this machine can do"),
     Command("index build", "indexes.commands.build", "corpus to vectors and a FAISS index"),
     Command("index adopt", "indexes.commands.adopt", "an index folder around a FAISS file that another program built"),

@@ -1,0 +1,203 @@
+"""A small world of facts, made from a seed: its passages, its questions of 1 to 6 hops, and a demonstrator with habits.
+
+A fact says to whom a relation leads: from Bado by `boss` to Kusen. A question names a person and relations: "Bado boss
+heir". A query names a person and a word for the relation: "Bado serves". Every relation has two words. A fact is told
+under one of them; who asks by the other does not find it (a dead end). A search finds three passages, each of another
+kind. Facts of a relation stand in passages of one kind only; the other two tell of somebody else. So a wrong word finds
+another relation's fact, a wrong kind finds a wrong person, and the episode goes on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from itertools import product
+
+from steprag.agent.grammar import Grammar
+from steprag.agent.grammars import TRANSCRIPT
+from steprag.types import Passage, Question
+
+RELATIONS = {
+    "boss": ("serves", "obeys"), "heir": ("endows", "names"),
+    "rival": ("fights", "mocks"), "twin": ("mirrors", "recalls"),
+    "tutor": ("studies", "quotes"), "guest": ("hosts", "feeds"),
+    "guard": ("trusts", "arms"), "poet": ("reads", "prints"),
+    "debtor": ("lends", "duns"), "tailor": ("wears", "orders"),
+    "doctor": ("visits", "pays"), "cousin": ("greets", "writes"),
+    "pilot": ("follows", "boards"), "singer": ("hears", "claps"),
+    "lawyer": ("hires", "sues"), "painter": ("poses", "frames"),
+}  # fmt: skip
+"""Relations, and the two words that ask for each."""
+KINDS = ("letter", "ledger", "diary", "rumour")
+PERSONS = tuple(
+    first + second
+    for first, second in product(
+        ("Ba", "De", "Fi", "Go", "Ku", "La", "Mi", "No"), ("do", "mi", "ra", "sen", "tu", "vel", "xa", "zor")
+    )
+)
+NOTHING = "None"
+SHOWN = 3
+"""Passages a search."""
+DEPTH = 19
+"""Steps an episode: nine searches with their evidence, and the answer."""
+MOST_SEARCHES = 9
+HOPS = (1, 2, 3, 4, 5, 6)
+
+_NAMES = tuple(RELATIONS)
+_LANGUAGE = random.Random(7)  # what every world shares
+KIND_OF = {name: KINDS[place] for name, place in zip(_LANGUAGE.sample(_NAMES, 16), [0, 1, 2, 3] * 4, strict=True)}
+"""The kind of passage that tells facts of a relation."""
+MISTAKEN = {name: _NAMES[(place + 5) % 16] for place, name in enumerate(_NAMES)}
+"""The relation whose word is said by mistake."""
+MISREAD = {name: _LANGUAGE.choice([kind for kind in KINDS if kind != KIND_OF[name]]) for name in _NAMES}
+"""The kind that is kept by mistake."""
+RELATION_OF = {word: name for name, words in RELATIONS.items() for word in words}
+
+
+@dataclass(frozen=True)
+class World:
+    """Facts of one seed. `dead`: the share of facts that the first word does not find."""
+
+    seed: int
+    dead: float = 0.2
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal worlds find the same passages."""
+        return f"tunnel/{self.seed}/{self.dead}"
+
+    async def ready(self) -> None:
+        """Nothing to wait for."""
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+        """The passages of a query such as "Bado serves"; none where it is no person and word."""
+        person, _, word = query.partition(" ")
+        return self.passages(person, word)[:top_k] if person in self._facts and word in RELATION_OF else ()
+
+    @cached_property
+    def _facts(self) -> dict[str, dict[str, tuple[str, str]]]:
+        """Of every person and relation: to whom it leads, and the word that finds it."""
+        rng = random.Random(f"facts/{self.seed}")
+        return {
+            person: {name: (rng.choice(PERSONS), words[rng.random() < self.dead]) for name, words in RELATIONS.items()}
+            for person in PERSONS
+        }
+
+    def fact(self, person: str, relation: str) -> tuple[str, str]:
+        """To whom a relation leads, and the word that finds it."""
+        return self._facts[person][relation]
+
+    @cache  # noqa: B019 (worlds are few and small)
+    def passages(self, person: str, word: str) -> tuple[Passage, ...]:
+        """The three passages that a person and a word find, the fact among them where it is told under this word."""
+        rng = random.Random(f"passages/{self.seed}/{person}/{word}")
+        relation = RELATION_OF[word]
+        told, found_by = self.fact(person, relation)
+        right = KIND_OF[relation]
+        others = [kind for kind in KINDS if kind != right]
+        kinds = rng.sample(others, SHOWN) if word != found_by else rng.sample([right, *rng.sample(others, 2)], SHOWN)
+        return tuple(
+            Passage(
+                f"{person} {word} {kind}", f"{person} {word} {kind}", told if kind == right else rng.choice(PERSONS)
+            )
+            for kind in kinds
+        )
+
+    def corpus(self) -> Iterator[Passage]:
+        """Every passage: what an index is built from."""
+        for person, word in product(PERSONS, RELATION_OF):
+            yield from self.passages(person, word)
+
+    def questions(
+        self, count: int, hops: tuple[int, ...] = HOPS, guessable: float = 0.0, name: str = "train"
+    ) -> list[Question]:
+        """`count` questions, their hops in turn; a share `guessable` of them asks for yes or no.
+
+        `metadata`: `hops`, and `supporting_titles`, the passages that the answer needs.
+        """
+        rng = random.Random(f"{name}/{self.seed}")
+        return [self._question(f"{name}-{i}", hops[i % len(hops)], rng, guessable) for i in range(count)]
+
+    def _question(self, name: str, hops: int, rng: random.Random, guessable: float) -> Question:
+        met: list[str] = []
+        while len(set(met)) <= hops:  # nobody twice on the way
+            relations = [rng.choice(_NAMES) for _ in range(hops)]
+            met = [rng.choice(PERSONS)]
+            for relation in relations:
+                met.append(self.fact(met[-1], relation)[0])
+        way = list(zip(met, relations, strict=False))
+        titles = [f"{person} {self.fact(person, relation)[1]} {KIND_OF[relation]}" for person, relation in way]
+        asked, answer = " ".join([met[0], *relations]), met[-1]
+        if rng.random() < guessable:
+            right = rng.random() < 0.5
+            named = answer if right else rng.choice([person for person in PERSONS if person != answer])
+            asked, answer = f"{asked} is {named}", "yes" if right else "no"
+        return Question(name, asked, (answer,), {"hops": hops, "supporting_titles": titles})
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How often the demonstrator errs, by relation: in its word, and in the kind that it keeps. `stop`: it gives up."""
+
+    word: dict[str, float]
+    kind: dict[str, float]
+    stop: float = 0.06
+
+
+LEVELS = {"weak": (0.2, 0.4, 0.6, 0.75), "middle": (0.05, 0.15, 0.35, 0.65), "strong": (0.02, 0.05, 0.15, 0.55)}
+"""Chances of a habit; a quarter of the relations has each. Those above one half make greedy answers wrong."""
+
+
+def habits(level: str) -> Habits:
+    """The habits of a level, the same in every world."""
+    rng = random.Random(11)
+    word, kind = (dict(zip(rng.sample(_NAMES, 16), LEVELS[level] * 4, strict=True)) for _ in range(2))
+    return Habits(word, kind)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A step of a demonstrator and the passages that it found."""
+
+    action: str
+    content: str
+    passages: tuple[Passage, ...] = field(default=())
+
+    def text(self, grammar: Grammar = TRANSCRIPT) -> str:
+        """The step as a completion."""
+        action = grammar.action(self.action)
+        return action.head + action.tail(self.content)
+
+
+def demonstrate(world: World, question: Question, habits: Habits, rng: random.Random) -> list[Line]:
+    """The demonstrator's episode. It knows the way and the words, and errs by habit."""
+    person, *asked = question.question.split(" is ")[0].split()
+    named = question.question.partition(" is ")[2]
+    lines: list[Line] = []
+    hop, form = 0, 0
+    while hop < len(asked) and len(lines) < 2 * MOST_SEARCHES:
+        relation = asked[hop]
+        said = MISTAKEN[relation] if rng.random() < habits.word[relation] else relation
+        word = RELATIONS[said][form]
+        passages = world.passages(person, word)
+        lines.append(Line("query", f"{person} {word}", passages))
+        kind = MISREAD[said] if rng.random() < habits.kind[said] else KIND_OF[said]
+        title = f"{person} {word} {kind}"
+        object_ = next((passage.text for passage in passages if passage.title == title), NOTHING)
+        lines.append(Line("evidence", f"{title} {object_}"))
+        if object_ == NOTHING:
+            form = 1 - form
+        else:
+            person, hop, form = object_, hop + 1, 0
+        if rng.random() < habits.stop:
+            break
+    answer = person
+    if named:
+        sure = hop == len(asked)
+        answer = ("yes" if person == named else "no") if sure else rng.choice(("yes", "no"))
+    return [*lines, Line("answer", answer)]
