@@ -343,7 +343,7 @@ def test_time_by_the_clock_counts_what_overlaps_once() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_the_proof_runs(tmp_path: Path) -> None:
     wanted = {"train": 3, "second": 3, "test": 2, "sft_steps": 1, "dpo_steps": 1, "grpo": 1, "elsewhere": 1}
     sizes = [word for name, count in wanted.items() for word in (f"--{name}", str(count))]

@@ -14,7 +14,7 @@ import torch
 from preference.rewards import Estimate, Rewards
 from steprag.agent.grammar import Grammar
 from steprag.cli import main
-from steprag.experiments.tunnel.arms import ARMS, LABELS, Arm, made_pairs, narrowed
+from steprag.experiments.tunnel.arms import ARMS, LABELS, LabelArm, made_pairs, narrowed
 from steprag.experiments.tunnel.cells import SHIPPED, start_of
 from steprag.experiments.tunnel.grow import trees, with_beliefs
 from steprag.experiments.tunnel.play import answers, environment_of
@@ -22,7 +22,7 @@ from steprag.experiments.tunnel.policy import BatchedPolicy
 from steprag.experiments.tunnel.statistics import difference, holm, trend
 from steprag.experiments.tunnel.truth import right_steps
 from steprag.experiments.tunnel.words import encode
-from steprag.experiments.tunnel.world import KIND_OF, RELATIONS, Habits, World, demonstrate, habits
+from steprag.experiments.tunnel.world import KIND_OF, RELATIONS, FactWorld, Habits, demonstrate, habits
 from steprag.tree import TREE_FORMAT, Node, Tree
 from steprag.types import Found, Question, Usage
 
@@ -30,7 +30,7 @@ CAREFUL = Habits(dict.fromkeys(RELATIONS, 0.0), dict.fromkeys(RELATIONS, 0.0), s
 
 
 def test_a_fact_is_found_under_its_own_word_alone() -> None:
-    world = World(3)
+    world = FactWorld(3)
     for person, relation in (("Bado", "boss"), ("Kuxa", "heir"), ("Mira", "poet")):
         told, found_by = world.fact(person, relation)
         title = f"{person} {found_by} {KIND_OF[relation]}"
@@ -43,7 +43,7 @@ def test_a_fact_is_found_under_its_own_word_alone() -> None:
 
 
 def test_questions_lead_from_fact_to_fact() -> None:
-    world = World(5)
+    world = FactWorld(5)
     for asked in world.questions(24, guessable=0.5):
         person, *relations = asked.question.split(" is ")[0].split()
         met = [person]
@@ -53,10 +53,10 @@ def test_questions_lead_from_fact_to_fact() -> None:
         assert len(asked.metadata["supporting_titles"]) == asked.metadata["hops"]
         named = asked.question.partition(" is ")[2]
         assert asked.golden_answers == ((("yes" if named == met[-1] else "no") if named else met[-1]),)
-    assert world.questions(6) == World(5).questions(6) != World(6).questions(6)
+    assert world.questions(6) == FactWorld(5).questions(6) != FactWorld(6).questions(6)
 
 
-def tree_of(world: World, asked: Question, how: Habits, seed: int = 0) -> Tree:
+def tree_of(world: FactWorld, asked: Question, how: Habits, seed: int = 0) -> Tree:
     """A demonstration as a tree of one branch."""
     nodes = [Node(0, None, 0)]
     for line in demonstrate(world, asked, how, random.Random(seed)):
@@ -68,7 +68,7 @@ def tree_of(world: World, asked: Question, how: Habits, seed: int = 0) -> Tree:
 
 
 def test_the_truth_is_with_a_demonstrator_that_never_errs() -> None:
-    world = World(8)
+    world = FactWorld(8)
     asked = world.questions(36)
     assert all(all(right_steps(world, tree_of(world, one, CAREFUL))) for one in asked)
     wrong = [right_steps(world, tree_of(world, one, habits("weak"))) for one in asked]
@@ -77,16 +77,16 @@ def test_the_truth_is_with_a_demonstrator_that_never_errs() -> None:
 
 
 @pytest.fixture(scope="module")
-def grown() -> tuple[World, list[Tree]]:
+def grown() -> tuple[FactWorld, list[Tree]]:
     torch.set_num_threads(1)
-    world = World(21)
+    world = FactWorld(21)
     asked = world.questions(18)
     policy = BatchedPolicy(start_of("middle", SHIPPED), 1.0)
     return world, with_beliefs(world, policy, trees(world, policy, asked, 40, 1, "flat"))
 
 
 def test_the_policy_answers_as_if_it_were_asked_alone() -> None:
-    world = World(9)
+    world = FactWorld(9)
     asked = world.questions(12)
     for temperature in (0.0, 1.0):
         together = answers(world, BatchedPolicy(start_of("middle", SHIPPED), temperature), asked, seed=4)
@@ -99,7 +99,7 @@ def test_the_policy_answers_as_if_it_were_asked_alone() -> None:
 
 
 def test_a_score_is_the_models_own() -> None:
-    world, model = World(9), start_of("middle", SHIPPED)
+    world, model = FactWorld(9), start_of("middle", SHIPPED)
     environment = environment_of(world)
     prompt = environment.announced(environment.start(world.questions(1)[0].question))
     sample = asyncio.run(BatchedPolicy(model).score(prompt, " Bado </answer>"))
@@ -110,25 +110,25 @@ def test_a_score_is_the_models_own() -> None:
 
 
 @pytest.mark.slow
-def test_trees_are_the_products_and_labels_tell_right_steps(grown: tuple[World, list[Tree]]) -> None:
+def test_trees_are_the_products_and_labels_tell_right_steps(grown: tuple[FactWorld, list[Tree]]) -> None:
     world, made = grown
     assert sum(tree.usage.calls for tree in made) >= 18 * 40
     for name, least in (("oracle", 1.0), ("marked facts", 0.95), ("outcomes", 0.5), ("rollouts", 0.5)):
-        told = made_pairs(Arm(name, name, one_action=False), LABELS[name], world, made).truth
+        told = made_pairs(LabelArm(name, name, one_action=False), LABELS[name], world, made).truth
         assert told
         assert told.count(1) >= least * (len(told) - told.count(0)), name
     assert all(len(made_pairs(arm, LABELS[arm.label], world, made).pairs) for arm in ARMS if arm.label == "gain")
 
 
 @pytest.mark.slow
-def test_pairs_are_kept_and_turned_as_the_arm_says(grown: tuple[World, list[Tree]]) -> None:
+def test_pairs_are_kept_and_turned_as_the_arm_says(grown: tuple[FactWorld, list[Tree]]) -> None:
     world, made = grown
-    arm = Arm("x", "marked facts", turned=0.5, keep="many")
+    arm = LabelArm("x", "marked facts", turned=0.5, keep="many")
     before = made_pairs(arm, LABELS["marked facts"], world, made)
     after = narrowed(arm, before, made, 30, np.random.default_rng(0))
     assert len(after.pairs) == 30
     assert 5 < after.truth.count(-1) < 25
-    mixed = narrowed(Arm("x", "marked facts", keep="mixed"), before, made, 0, np.random.default_rng(0))
+    mixed = narrowed(LabelArm("x", "marked facts", keep="mixed"), before, made, 0, np.random.default_rng(0))
     scores = {tree.question.id: {node.prediction_f1 for node in tree.nodes if node.terminal} for tree in made}
     assert mixed.pairs
     assert all({0.0, 1.0} <= scores[pair.question_id] for pair in mixed.pairs)
@@ -136,7 +136,7 @@ def test_pairs_are_kept_and_turned_as_the_arm_says(grown: tuple[World, list[Tree
 
 @pytest.mark.slow
 def test_uct_grows_the_same_kind_of_tree() -> None:
-    world = World(21)
+    world = FactWorld(21)
     made = trees(world, BatchedPolicy(start_of("middle", SHIPPED), 1.0), world.questions(4, (2,)), 20, 1, "uct")
     assert all(tree.nodes[0].messages and (tree.usage.calls >= 20 or tree.status == "closed") for tree in made)
 

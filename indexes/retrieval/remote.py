@@ -166,8 +166,8 @@ class RemoteRetriever:
         without an id is named by its content. Raises DataError where it has no text.
         """
         row = item if isinstance(item, dict) and "document" in item else {"document": item}
-        document, score = row["document"], row.get("score")
-        document = {"contents": document} if isinstance(document, str) else document
+        score: Any = row.get("score")
+        document: Any = {"contents": row["document"]} if isinstance(row["document"], str) else row["document"]
         if isinstance(document, dict) and not any(plain(document.get(key)) for key in PASSAGE_IDS):
             document = {**document, "id": line_hash(dump_line(document))}
         passage = passage_from_row(document, self._url, 1)

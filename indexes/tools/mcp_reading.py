@@ -20,7 +20,7 @@ HINTS = ("readOnlyHint", "idempotentHint")
 """Annotations of a tool whose calls may be made twice."""
 
 
-class Heard:
+class WireLog:
     """What came of one connection: whether it `ended`, and the lines that were no messages, `noise`."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Heard:
 class _Lenient:
     """A stream of messages, without what is none."""
 
-    def __init__(self, inner: Any, heard: Heard) -> None:
+    def __init__(self, inner: Any, heard: WireLog) -> None:
         self._inner, self._heard = inner, heard
 
     def __getattr__(self, name: str) -> Any:

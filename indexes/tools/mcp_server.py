@@ -29,7 +29,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from indexes.tools.callables import said
 from indexes.tools.mcp_http import MESSAGE_BYTES, UNSENT, client_of
-from indexes.tools.mcp_reading import Heard
+from indexes.tools.mcp_reading import WireLog
 from steprag.agent.tools import ToolSpec, spec_of
 from steprag.console.progress import say
 from steprag.errors import ConfigError, RetrieverError
@@ -43,7 +43,7 @@ PAGES, TOOLS = 100, 1000
 
 
 @dataclass(frozen=True)
-class Way:
+class ServerAddress:
     """How a server is reached: by a command or a URL. `env`, `headers`: what it gets beyond the usual, values included.
     `seconds`: until a reply counts as lost.
     """
@@ -80,9 +80,9 @@ class Way:
 class _Link:
     """An open connection. `listed`: the server's tools."""
 
-    def __init__(self, way: Way) -> None:
+    def __init__(self, way: ServerAddress) -> None:
         """Starts or reaches the server. Raises ConfigError where it does not answer as one."""
-        self._way, self._open, self._heard = way, ExitStack(), Heard()
+        self._way, self._open, self._heard = way, ExitStack(), WireLog()
         # what a server writes to its standard error is not for ours; the relay bounds it
         file = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         log: Any = self._open.enter_context(file)
@@ -142,7 +142,7 @@ class McpServer:
     one, as long as the tools are the same.
     """
 
-    def __init__(self, way: Way, chosen: Callable[[Iterable[protocol.Tool]], dict[str, ToolSpec]]) -> None:
+    def __init__(self, way: ServerAddress, chosen: Callable[[Iterable[protocol.Tool]], dict[str, ToolSpec]]) -> None:
         """Starts or reaches it. Raises ConfigError where it is no server, or offers nothing that is wanted."""
         self.name, self._way, self._chosen = way.name, way, chosen
         self._users, self._lock = 0, threading.Lock()
@@ -231,7 +231,7 @@ class McpTool:
         await asyncio.to_thread(self._server.leave)
 
 
-def mcp_tools(entry: str, way: Way, only: list[str] | None) -> list[McpTool]:
+def mcp_tools(entry: str, way: ServerAddress, only: list[str] | None) -> list[McpTool]:
     """The tools of a server, named `entry.tool`; with `only`, these. One that no policy can call is left out and said
     to be. Raises ConfigError.
     """

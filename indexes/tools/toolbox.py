@@ -218,12 +218,12 @@ def _tools(name: str, entry: ToolEntry, path: Path, opened: Opened) -> Sequence[
         raise ConfigError(f"{where}: {unused} is for a {'command' if entry.mcp.url else 'url'}")
     if importlib.util.find_spec("mcp") is None:
         raise ConfigError(f"{path}: tools.{name} is an MCP server, which needs an extra: {remedy('mcp')}")
-    from indexes.tools.mcp_server import Way, mcp_tools
+    from indexes.tools.mcp_server import ServerAddress, mcp_tools
 
     env = {variable: _value(variable, f"{where}.env") for variable in entry.mcp.env}
     headers = {header: _value(variable, f"{where}.headers") for header, variable in entry.mcp.headers.items()}
     command = tuple(entry.mcp.command) if entry.mcp.command else None
-    return mcp_tools(name, Way(command, entry.mcp.url, entry.seconds, env, headers), entry.only)
+    return mcp_tools(name, ServerAddress(command, entry.mcp.url, entry.seconds, env, headers), entry.only)
 
 
 def _value(variable: str, where: str) -> str:

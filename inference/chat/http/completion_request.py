@@ -35,7 +35,7 @@ ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
 """Fields that ask for another kind of answer: the values that change nothing, and why others are refused."""
 
 
-class _Lenient(BaseModel):
+class _LenientRequest(BaseModel):
     """A part of a request. Null is as if a field were not given, and unknown fields are kept aside."""
 
     model_config = ConfigDict(extra="allow")
@@ -46,14 +46,14 @@ class _Lenient(BaseModel):
         return {key: one for key, one in values.items() if one is not None} if isinstance(values, dict) else values
 
 
-class MessagePart(_Lenient):
+class MessagePart(_LenientRequest):
     """A part of a message; only texts count."""
 
     type: str = "text"
     text: str = ""
 
 
-class ChatMessage(_Lenient):
+class ChatMessage(_LenientRequest):
     """A message; fields that the agent has no use for are ignored."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -75,13 +75,13 @@ class ChatMessage(_Lenient):
         return {part.type for part in self._parts if not part.type.endswith("text")}
 
 
-class StreamOptions(_Lenient):
+class StreamOptions(_LenientRequest):
     """`stream_options` of a chat completion."""
 
     include_usage: bool = False
 
 
-class CompletionBody(_Lenient):
+class CompletionBody(_LenientRequest):
     """`POST /v1/chat/completions`. Fields beside these change nothing, and `ignored` names them, or `ALLOWED` says
     which values are refused.
 

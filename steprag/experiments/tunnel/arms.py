@@ -1,11 +1,10 @@
-"""The arms: how a policy is trained on the trees of one seed. Labels and pairs are those of `steprag pairs`."""
+"""What is compared: cells, and the arms in them with their labels and pairs, which are those of `steprag pairs`."""
 
 from __future__ import annotations
 
-import copy
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,24 +12,16 @@ from preference.config import LabelConfig, PairsConfig
 from preference.pairs import build_pairs
 from preference.rewards import Estimate, Rewards, rewards
 from steprag.agent.grammars import TRANSCRIPT
-from steprag.experiments.tunnel.grow import hash_of
-from steprag.experiments.tunnel.policy import prompt_ids
-from steprag.experiments.tunnel.train import Row, Schedule, dpo, sft
 from steprag.experiments.tunnel.truth import oracle, right_steps
-from steprag.experiments.tunnel.words import encode
-from steprag.experiments.tunnel.world import World
+from steprag.experiments.tunnel.world import HOPS, FactWorld
 from steprag.records.training_rows import Pair
-from steprag.tree import Node, Tree, path_to
-from steprag.types import Message
+from steprag.tree import Tree
 
-if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM
-
-Label = Callable[[World, Tree], Rewards]
+Label = Callable[[FactWorld, Tree], Rewards]
 
 
 @dataclass(frozen=True)
-class Arm:
+class LabelArm:
     """How a policy is trained. `label`: a name of `LABELS`, or what `--reward` names. `how`: the growth of its trees.
 
     `keep`: which pairs stay: all, those of "mixed" trees (right and wrong answers), or as "many" as outcomes make.
@@ -53,7 +44,7 @@ def _named(name: str, **more: object) -> Label:
     return lambda world, tree: rewards(tree, config, TRANSCRIPT)
 
 
-def marked_facts(world: World, tree: Tree) -> Rewards:
+def marked_facts(world: FactWorld, tree: Tree) -> Rewards:
     """Gold-evidence recall, and for answers whether they are right; luck says nothing."""
     del world
     facts = rewards(tree, LabelConfig(name="gold"), TRANSCRIPT)
@@ -80,31 +71,31 @@ LABELS: dict[str, Label] = {
 }
 """Labels by name. Without discount but where they say so: an episode's length is no fault here."""
 
-OUTCOMES = Arm("outcomes", "outcomes", one_action=False)
+OUTCOMES = LabelArm("outcomes", "outcomes", one_action=False)
 """What every arm is compared with: the first answer below a step, right or wrong."""
 ARMS = (
-    Arm("start", method="none"),
-    Arm("SFT on right episodes", method="sft"),
-    Arm("SFT, then marked facts", "marked facts", method="both"),
-    Arm("outcomes, whole episodes", method="whole"),
+    LabelArm("start", method="none"),
+    LabelArm("SFT on right episodes", method="sft"),
+    LabelArm("SFT, then marked facts", "marked facts", method="both"),
+    LabelArm("outcomes, whole episodes", method="whole"),
     OUTCOMES,
-    Arm("outcomes, one action", "outcomes"),
-    Arm("rollouts", "rollouts", one_action=False),
-    Arm("rollouts, one action", "rollouts"),
-    Arm("string match", "string match"),
-    Arm("gain", "gain"),
-    Arm("marked facts", "marked facts"),
-    Arm("marked facts, any action", "marked facts", one_action=False),
-    Arm("oracle", "oracle"),
-    Arm("marked facts, as many pairs", "marked facts", keep="many"),
-    Arm("marked facts, mixed trees", "marked facts", keep="mixed"),
-    Arm("marked facts, 10 % turned", "marked facts", turned=0.1),
-    Arm("marked facts, 20 % turned", "marked facts", turned=0.2),
-    Arm("marked facts, 35 % turned", "marked facts", turned=0.35),
-    Arm("outcomes, UCT", "outcomes", "uct", one_action=False),
-    Arm("rollouts, UCT", "rollouts", "uct", one_action=False),
-    Arm("rollouts, branching", "rollouts", "branch", one_action=False),
-    Arm("marked facts, UCT", "marked facts", "uct"),
+    LabelArm("outcomes, one action", "outcomes"),
+    LabelArm("rollouts", "rollouts", one_action=False),
+    LabelArm("rollouts, one action", "rollouts"),
+    LabelArm("string match", "string match"),
+    LabelArm("gain", "gain"),
+    LabelArm("marked facts", "marked facts"),
+    LabelArm("marked facts, any action", "marked facts", one_action=False),
+    LabelArm("oracle", "oracle"),
+    LabelArm("marked facts, as many pairs", "marked facts", keep="many"),
+    LabelArm("marked facts, mixed trees", "marked facts", keep="mixed"),
+    LabelArm("marked facts, 10 % turned", "marked facts", turned=0.1),
+    LabelArm("marked facts, 20 % turned", "marked facts", turned=0.2),
+    LabelArm("marked facts, 35 % turned", "marked facts", turned=0.35),
+    LabelArm("outcomes, UCT", "outcomes", "uct", one_action=False),
+    LabelArm("rollouts, UCT", "rollouts", "uct", one_action=False),
+    LabelArm("rollouts, branching", "rollouts", "branch", one_action=False),
+    LabelArm("marked facts, UCT", "marked facts", "uct"),
 )
 
 
@@ -116,7 +107,7 @@ class Made:
     truth: list[int]
 
 
-def made_pairs(arm: Arm, label: Label, world: World, grown: Sequence[Tree]) -> Made:
+def made_pairs(arm: LabelArm, label: Label, world: FactWorld, grown: Sequence[Tree]) -> Made:
     """The arm's pairs over all trees, before any is left out or turned."""
     config = PairsConfig(cross_action=not arm.one_action)
     pairs: list[Pair] = []
@@ -129,7 +120,7 @@ def made_pairs(arm: Arm, label: Label, world: World, grown: Sequence[Tree]) -> M
     return Made(pairs, truth)
 
 
-def narrowed(arm: Arm, made: Made, grown: Sequence[Tree], many: int, rng: np.random.Generator) -> Made:
+def narrowed(arm: LabelArm, made: Made, grown: Sequence[Tree], many: int, rng: np.random.Generator) -> Made:
     """The pairs that the arm keeps, some of them turned round."""
     kept = list(range(len(made.pairs)))
     if arm.keep == "mixed":
@@ -158,59 +149,30 @@ def solved(tree: Tree) -> bool:
     return any(node.prediction_f1 == 1.0 for node in tree.nodes)
 
 
-def step_row(prompt: tuple[Message, ...], text: str) -> Row:
-    """A prompt and the step that is learnt behind it."""
-    before, step = prompt_ids(prompt), encode(text)
-    return Row(before + step, ((len(before), len(before) + len(step)),))
+def hash_of(tree: Tree) -> str:
+    """A name for a tree that stands in no file."""
+    return hashlib.sha256(tree.question.id.encode()).hexdigest()[:16]
 
 
-def pair_rows(pairs: Sequence[Pair]) -> list[tuple[Row, Row]]:
-    """Pairs as rows."""
-    sides = ("chosen", "rejected")
-    return [tuple(step_row(pair.prompt, getattr(pair, side)[0]["content"]) for side in sides) for pair in pairs]  # pyright: ignore[reportReturnType]
+@dataclass(frozen=True)
+class Cell:
+    """What all arms share: the start, the questions, the calls a question, the steps of training, the test."""
+
+    name: str
+    level: str = "middle"
+    hops: tuple[int, ...] = HOPS
+    guessable: float = 0.0
+    questions: int = 120
+    calls: int = 64
+    steps: int = 80
+    tests: int = 1020
 
 
-def episode_row(tree: Tree, leaf: Node) -> Row:
-    """A whole episode; its steps are learnt."""
-    path = path_to(tree, leaf)
-    *_, last = path[:-1]
-    ids, spans = prompt_ids(last.messages or ()), []
-    for above, node in zip(path, path[1:], strict=False):
-        start = len(prompt_ids(above.messages or ()))
-        spans.append((start, start + len(encode(node.text))))
-    return Row([*ids, *encode(leaf.text)], tuple(spans))
-
-
-def ends(tree: Tree, right: bool) -> list[Node]:
-    """The answers of a tree that are right, or those that are wrong."""
-    return [node for node in tree.nodes if node.prediction_f1 is not None and (node.prediction_f1 == 1.0) == right]
-
-
-def whole_pairs(grown: Sequence[Tree], rng: np.random.Generator, each: int = 4) -> list[tuple[Row, Row]]:
-    """Right episodes against wrong ones of the same question."""
-    rows = []
-    for tree in grown:
-        good, bad = ends(tree, True), ends(tree, False)
-        if good and bad:
-            drawn = [(good[rng.integers(len(good))], bad[rng.integers(len(bad))]) for _ in range(each)]
-            rows += [(episode_row(tree, one), episode_row(tree, other)) for one, other in drawn]
-    return rows
-
-
-def trained(
-    arm: Arm,
-    start: LlamaForCausalLM,
-    pairs: Sequence[Pair],
-    grown: Sequence[Tree],
-    schedule: Schedule,
-    rng: np.random.Generator,
-) -> LlamaForCausalLM:
-    """The policy that the arm makes of the start, by `schedule` and the arm's own rate."""
-    model, schedule = copy.deepcopy(start), replace(schedule, rate=arm.rate)
-    rows = pair_rows(pairs) if arm.method != "whole" else whole_pairs(grown, rng)
-    right = [episode_row(tree, leaf) for tree in grown for leaf in ends(tree, True)]
-    if arm.method in ("sft", "both") and right:
-        sft(model, right, replace(schedule, batch=2 * schedule.batch), rng)
-    if arm.method in ("dpo", "both", "whole") and rows:
-        dpo(model, rows, schedule, rng)
-    return model
+CELLS = (
+    Cell("1 to 6 hops"),
+    Cell("1 or 2 hops", hops=(1, 2)),
+    Cell("4 to 6 hops", hops=(4, 5, 6)),
+    Cell("weak start", level="weak"),
+    Cell("strong start", level="strong"),
+    Cell("half guessable", guessable=0.5),
+)

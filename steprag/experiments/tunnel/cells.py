@@ -1,11 +1,11 @@
-"""A cell: a start and the questions that it is trained on. A seed of a cell is searched once."""
+"""A seed of a cell: searched once, trained and tested once an arm."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,14 @@ import numpy as np
 import torch
 
 from steprag.console.progress import say
-from steprag.experiments.tunnel.arms import LABELS, OUTCOMES, Arm, Label, made_pairs, narrowed, solved, trained
+from steprag.experiments.tunnel.arms import LABELS, OUTCOMES, Cell, Label, LabelArm, made_pairs, narrowed, solved
 from steprag.experiments.tunnel.grow import trees, with_beliefs
+from steprag.experiments.tunnel.learn import trained
 from steprag.experiments.tunnel.play import answers
 from steprag.experiments.tunnel.policy import BatchedPolicy
 from steprag.experiments.tunnel.pretrain import Recipe, pretrained
 from steprag.experiments.tunnel.train import Schedule
-from steprag.experiments.tunnel.world import HOPS, World
+from steprag.experiments.tunnel.world import HOPS, FactWorld
 from steprag.records.jsonl import PARTIAL, read_json, write_json
 from steprag.scores.metrics import exact_match
 from steprag.tree import Tree
@@ -32,30 +33,6 @@ SHIPPED = Path(__file__).parent / "start"
 OTHERS = {level: Recipe(level, steps=250, rate=1e-3, single=0.0, double=0.2, seed=1) for level in ("weak", "strong")}
 """How the others are made of it."""
 TEST_WORLD = 77
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What all arms share: the start, the questions, the calls a question, the steps of training, the test."""
-
-    name: str
-    level: str = "middle"
-    hops: tuple[int, ...] = HOPS
-    guessable: float = 0.0
-    questions: int = 120
-    calls: int = 64
-    steps: int = 80
-    tests: int = 1020
-
-
-CELLS = (
-    Cell("1 to 6 hops"),
-    Cell("1 or 2 hops", hops=(1, 2)),
-    Cell("4 to 6 hops", hops=(4, 5, 6)),
-    Cell("weak start", level="weak"),
-    Cell("strong start", level="strong"),
-    Cell("half guessable", guessable=0.5),
-)
 
 
 def start_of(level: str, out: Path) -> LlamaForCausalLM:
@@ -78,12 +55,12 @@ class Seed:
         self._cell, self._seed = cell, seed
         self._start = start_of(cell.level, out)
         self._folder = out / cell.name.replace(" ", "-") / str(seed)
-        self._world, self._test = World(5000 + seed), World(TEST_WORLD)
+        self._world, self._test = FactWorld(5000 + seed), FactWorld(TEST_WORLD)
         self._asked = self._world.questions(cell.questions, cell.hops, cell.guessable)
         self._tests = self._test.questions(cell.tests, HOPS, cell.guessable, "test")
         self._grown: dict[str, list[Tree]] = {}
 
-    def run(self, arms: Sequence[Arm], labels: dict[str, Label]) -> None:
+    def run(self, arms: Sequence[LabelArm], labels: dict[str, Label]) -> None:
         """Trains and tests the arms that have no result yet."""
         torch.set_num_threads(1)
         for arm in arms:
@@ -97,7 +74,7 @@ class Seed:
             em = 100 * sum(result["right"]) / len(result["right"])
             say(f"tunnel: {self._cell.name}, seed {self._seed}: {arm.name} {em:.1f}")
 
-    def _result(self, arm: Arm, labels: dict[str, Label]) -> dict[str, Any]:
+    def _result(self, arm: LabelArm, labels: dict[str, Label]) -> dict[str, Any]:
         rng = np.random.default_rng(100 + self._seed)
         facts: dict[str, Any] = {}
         pairs, grown = [], self._trees(arm) if arm.method != "none" else []
@@ -116,13 +93,13 @@ class Seed:
         ]
         return {**facts, "right": [int(one) for one in right], "hops": [q.metadata["hops"] for q in self._tests]}
 
-    def _trees(self, arm: Arm) -> list[Tree]:
+    def _trees(self, arm: LabelArm) -> list[Tree]:
         """The arm's trees; with beliefs where its label is gain."""
         name = f"{arm.how}/{arm.label == 'gain'}"
         if name not in self._grown:
             policy = BatchedPolicy(self._start, 1.0)
             if arm.label == "gain":
-                self._grown[name] = with_beliefs(self._world, policy, self._trees(Arm("", how=arm.how)))
+                self._grown[name] = with_beliefs(self._world, policy, self._trees(LabelArm("", how=arm.how)))
             else:
                 self._grown[name] = trees(self._world, policy, self._asked, self._cell.calls, self._seed, arm.how)
         return self._grown[name]

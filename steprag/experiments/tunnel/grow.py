@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from steprag.agent.belief import believe
 from steprag.agent.environment import Environment
 from steprag.experiments.tunnel.play import environment_of, play
 from steprag.experiments.tunnel.policy import BatchedPolicy
-from steprag.experiments.tunnel.world import DEPTH, World
+from steprag.experiments.tunnel.world import DEPTH, FactWorld
 from steprag.scores.gold import holds_golden
 from steprag.scores.metrics import f1
 from steprag.tree import TREE_FORMAT, Node, Tree
@@ -128,7 +127,7 @@ GROWTHS: dict[str, Choice] = {"flat": from_question, "branch": from_anywhere}
 
 
 def trees(
-    world: World,
+    world: FactWorld,
     policy: BatchedPolicy,
     questions: Sequence[Question],
     calls: int,
@@ -153,7 +152,7 @@ def trees(
     return asyncio.run(all_of_them())
 
 
-def with_beliefs(world: World, policy: BatchedPolicy, grown: Sequence[Tree]) -> list[Tree]:
+def with_beliefs(world: FactWorld, policy: BatchedPolicy, grown: Sequence[Tree]) -> list[Tree]:
     """The trees, at every state that goes on the policy's belief in the golden answer."""
     environment = environment_of(world)
 
@@ -180,8 +179,3 @@ async def _states(environment: Environment, tree: Tree) -> list[State]:
             continue
         states.append(await environment.apply(before, Step(node.action or "", node.text, node.content or "")))
     return states
-
-
-def hash_of(tree: Tree) -> str:
-    """A name for a tree that stands in no file."""
-    return hashlib.sha256(tree.question.id.encode()).hexdigest()[:16]

@@ -9,13 +9,13 @@ from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.rollout import episode_of, rollout
 from steprag.experiments.tunnel.policy import BatchedPolicy
-from steprag.experiments.tunnel.world import DEPTH, SHOWN, World
+from steprag.experiments.tunnel.world import DEPTH, SHOWN, FactWorld
 from steprag.types import Episode, Question, State
 
 AT_ONCE = 512
 
 
-def environment_of(world: World) -> Environment:
+def environment_of(world: FactWorld) -> Environment:
     """The agent's environment over a world."""
     return Environment(load_profile("tunnel"), world, SHOWN, DEPTH)
 
@@ -33,7 +33,7 @@ async def play(
     return played
 
 
-def answers(world: World, policy: BatchedPolicy, questions: Sequence[Question], seed: int = 0) -> list[Episode]:
+def answers(world: FactWorld, policy: BatchedPolicy, questions: Sequence[Question], seed: int = 0) -> list[Episode]:
     """An episode a question."""
     environment = environment_of(world)
     states = [environment.start(question.question) for question in questions]

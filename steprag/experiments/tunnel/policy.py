@@ -37,7 +37,7 @@ def prompt_ids(messages: tuple[Message, ...]) -> list[int]:
 
 
 @dataclass(eq=False)
-class _Row:
+class _Request:
     """A completion under way. `seed` None is greedy; `given`: a text that is scored, not sampled."""
 
     ids: list[int]
@@ -57,7 +57,7 @@ class BatchedPolicy:
 
     def __init__(self, model: LlamaForCausalLM, temperature: float = 1.0) -> None:
         self._model, self._temperature = model.eval(), temperature
-        self._waiting: list[_Row] = []
+        self._waiting: list[_Request] = []
         self._runs: asyncio.Task[None] | None = None
         self._known: LRUCache[tuple[int, ...], Tensor] = LRUCache(REMEMBERED)
 
@@ -75,7 +75,7 @@ class BatchedPolicy:
         return Sample((await self._asked(ids, None, given),), Usage(1, len(ids) + len(given), 0))
 
     def _asked(self, ids: list[int], seed: int | None, given: list[int]) -> asyncio.Future[Completion]:
-        row = _Row(ids, seed, asyncio.get_running_loop().create_future(), given)
+        row = _Request(ids, seed, asyncio.get_running_loop().create_future(), given)
         self._waiting.append(row)
         if self._runs is None or self._runs.done():
             self._runs = asyncio.ensure_future(self._run())
@@ -98,7 +98,7 @@ class BatchedPolicy:
                     answer(some[first : first + LARGEST_BATCH])
 
     @torch.no_grad()
-    def _score(self, rows: list[_Row]) -> None:
+    def _score(self, rows: list[_Request]) -> None:
         logits = self._model(input_ids=padded([row.ids + row.given for row in rows]), use_cache=False).logits
         for number, row in enumerate(rows):
             first, count = len(row.ids) - 1, len(row.given)
@@ -106,7 +106,7 @@ class BatchedPolicy:
             row.future.set_result(Completion(decode(row.given), "scored", tuple(logps.tolist())))
 
     @torch.no_grad()
-    def _sample(self, rows: list[_Row]) -> None:
+    def _sample(self, rows: list[_Request]) -> None:
         """Writes all rows token by token; those that have ended idle until the last one has."""
         noise = [None if row.seed is None else np.random.default_rng(row.seed) for row in rows]
         begun = _Begun([row.ids for row in rows], [self._remembered(row.ids) for row in rows])

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from steprag.console.progress import say
-from steprag.experiments.tunnel.train import Row, learnt, token_logps
+from steprag.experiments.tunnel.train import LearntRow, learnt, token_logps
 from steprag.experiments.tunnel.words import ASKED, BEGIN, END, PAD, WORDS, encode
-from steprag.experiments.tunnel.world import HOPS, World, demonstrate, habits
+from steprag.experiments.tunnel.world import HOPS, FactWorld, demonstrate, habits
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
@@ -28,15 +28,17 @@ class Recipe:
     """
 
     level: str = "middle"
-    steps: int = 1200
+    steps: int = 2000
     batch: int = 64
     rate: float = 2e-3
-    single: float = 0.35
-    double: float = 0.5
+    single: float = 0.25
+    double: float = 0.35
     seed: int = 0
 
 
-def demonstrations(world: World, level: str, hops: tuple[int, ...], count: int, rng: random.Random) -> Iterator[Row]:
+def demonstrations(
+    world: FactWorld, level: str, hops: tuple[int, ...], count: int, rng: random.Random
+) -> Iterator[LearntRow]:
     """Whole episodes; the policy's own words are learnt."""
     for question in world.questions(count, hops, GUESSABLE, "pretrain"):
         ids, spans = [BEGIN, *encode(question.question), ASKED], []
@@ -46,16 +48,18 @@ def demonstrations(world: World, level: str, hops: tuple[int, ...], count: int, 
             ids += step
             for passage in line.passages:
                 ids += encode(f"{passage.title} {passage.text}")
-        yield Row(ids, tuple(spans))
+        yield LearntRow(ids, tuple(spans))
 
 
 def untrained() -> LlamaForCausalLM:
     """A Llama of two layers and some 190,000 weights."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {"hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4}
-    tokens = {"vocab_size": len(WORDS), "bos_token_id": BEGIN, "eos_token_id": END, "pad_token_id": PAD}
-    config = LlamaConfig(**sizes, **tokens, max_position_embeddings=512, rms_norm_eps=1e-5, tie_word_embeddings=True)
+    config = LlamaConfig(
+        vocab_size=len(WORDS), hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=512, rms_norm_eps=1e-5, tie_word_embeddings=True, bos_token_id=BEGIN, eos_token_id=END,
+        pad_token_id=PAD,
+    )  # fmt: skip
     model = LlamaForCausalLM(config)
     for name, weight in model.named_parameters():
         if weight.dim() > 1:
@@ -86,13 +90,13 @@ def pretrained(recipe: Recipe, begun: LlamaForCausalLM | None = None) -> LlamaFo
     return model
 
 
-def _batches(recipe: Recipe, rng: random.Random) -> Iterator[list[Row]]:
+def _batches(recipe: Recipe, rng: random.Random) -> Iterator[list[LearntRow]]:
     """Batches without end, of a fresh world every sixteenth; rows of like length stand together."""
     done = 0
     for seed in range(10_000 * (recipe.seed + 1), 10_000 * (recipe.seed + 2)):
         share = done / recipe.steps
         hops = (1,) if share < recipe.single else (1, 2) if share < recipe.double else HOPS
-        rows = list(demonstrations(World(seed), recipe.level, hops, 16 * recipe.batch, rng))
+        rows = list(demonstrations(FactWorld(seed), recipe.level, hops, 16 * recipe.batch, rng))
         rows.sort(key=lambda row: len(row.ids) + 4 * rng.random())
         groups = [rows[first : first + recipe.batch] for first in range(0, len(rows), recipe.batch)]
         rng.shuffle(groups)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from steprag.console.plots import can_draw, new_figure, save_png
-from steprag.experiments.tunnel.statistics import Difference, difference, holm, of_seeds, trend
+from steprag.experiments.tunnel.statistics import PairedDifference, difference, holm, of_seeds, trend
 from steprag.experiments.tunnel.world import HOPS
 from steprag.records.jsonl import read_json, written_whole
 
@@ -20,7 +20,7 @@ CURVES = ("outcomes", "rollouts", "string match", "gain", "marked facts", "oracl
 
 
 @dataclass(frozen=True)
-class Results:
+class CellResults:
     """One cell. `right`: by arm (seeds, questions); `facts`: by arm each seed's file; `hops`: of each question."""
 
     name: str
@@ -29,7 +29,7 @@ class Results:
     facts: dict[str, list[dict[str, Any]]]
     hops: np.ndarray
 
-    def over(self, arm: str, base: str = BASE, hops: int | None = None) -> Difference:
+    def over(self, arm: str, base: str = BASE, hops: int | None = None) -> PairedDifference:
         """An arm minus another, in all or on questions of so many hops."""
         asked = None if hops is None else np.flatnonzero(self.hops == hops)
         return difference(self.right[arm], self.right[base], asked)
@@ -39,7 +39,7 @@ class Results:
         return 100.0 * (self.right[arm].astype(float) - self.right[base])
 
 
-def read_cell(folder: Path) -> Results | None:
+def read_cell(folder: Path) -> CellResults | None:
     """The arms of a cell that every seed has; None where nothing is there."""
     seeds = sorted((path for path in folder.glob("*") if path.is_dir()), key=lambda path: int(path.name))
     files = [{path.stem: read_json(path) for path in seed.glob("*.json")} for seed in seeds]
@@ -48,7 +48,7 @@ def read_cell(folder: Path) -> Results | None:
         return None
     facts = {name: [seed[name] for seed in files] for name in names}
     right = {name: np.array([one["right"] for one in told]) for name, told in facts.items()}
-    return Results(
+    return CellResults(
         folder.name.replace("-", " "),
         tuple(int(s.name) for s in seeds),
         right,
@@ -57,7 +57,7 @@ def read_cell(folder: Path) -> Results | None:
     )
 
 
-def page(cells: Sequence[Results], command: str, picture: str | None) -> str:
+def page(cells: Sequence[CellResults], command: str, picture: str | None) -> str:
     """The whole page, Markdown."""
     lines = ["# The wind tunnel", "", f"    {command}", ""]
     lines += _goals({cell.name: cell for cell in cells})
@@ -68,7 +68,7 @@ def page(cells: Sequence[Results], command: str, picture: str | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table(cell: Results) -> list[str]:
+def _table(cell: CellResults) -> list[str]:
     seeds = f"{len(cell.seeds)} seed{'s' if len(cell.seeds) > 1 else ''}"
     lines = [f"## {cell.name}", "", f"{seeds}, {len(cell.hops)} test questions. Intervals: 95 %, t over seeds.",
              "", "| arm | EM, % | seeds | over outcomes | pairs: right, wrong, undecided | of unsolved trees | "
@@ -91,9 +91,9 @@ def _pairs(told: list[dict[str, Any]], group: str) -> str:
     return ", ".join(f"{mean:.0f}" for mean in means)
 
 
-def _goals(cells: Mapping[str, Results]) -> list[str]:
+def _goals(cells: Mapping[str, CellResults]) -> list[str]:
     """What was to be shown, written down before the run, and what came out; p-values after Holm."""
-    told: dict[str, tuple[Difference, str]] = {}
+    told: dict[str, tuple[PairedDifference, str]] = {}
     main = cells.get("1 to 6 hops")
     if main and {BASE, FACTS} <= main.right.keys():
         told["a: marked facts beat outcomes by 10 points or more"] = (main.over(FACTS), "")
@@ -115,7 +115,7 @@ def _goals(cells: Mapping[str, Results]) -> list[str]:
     return ["| goal | points | p (Holm) |", "|---|---|---|", *rows, ""]
 
 
-def draw(cell: Results, path: Path) -> bool:
+def draw(cell: CellResults, path: Path) -> bool:
     """The curve of points over outcomes by hops; False where it cannot be drawn."""
     names = [name for name in CURVES if name in cell.right and name != BASE]
     if BASE not in cell.right or not names or not can_draw():

@@ -13,7 +13,7 @@ Right = np.ndarray
 
 
 @dataclass(frozen=True)
-class Difference:
+class PairedDifference:
     """Points of exact match between two arms. `low`, `high`: 95 %, t over the seeds; `drawn`: bootstrap over seeds and
     questions; `p`: two-sided t-test over the seeds; all NaN with one seed. `seeds`: each seed's own.
     """
@@ -31,13 +31,13 @@ class Difference:
         return f"{self.mean:+.1f} ({self.low:+.1f} to {self.high:+.1f})" if len(self.seeds) > 1 else f"{self.mean:+.1f}"
 
 
-def difference(one: Right, other: Right, asked: Right | None = None) -> Difference:
+def difference(one: Right, other: Right, asked: Right | None = None) -> PairedDifference:
     """`one` minus `other` over the same seeds and questions; `asked`: the places of those questions that count."""
     gaps = 100.0 * (one.astype(float) - other.astype(float))
     return of_seeds(gaps if asked is None else gaps[:, asked])
 
 
-def of_seeds(gaps: np.ndarray) -> Difference:
+def of_seeds(gaps: np.ndarray) -> PairedDifference:
     """The mean of (seeds, questions) and how sure it is."""
     from scipy.stats import t, ttest_1samp
 
@@ -45,16 +45,16 @@ def of_seeds(gaps: np.ndarray) -> Difference:
     count, mean = len(seeds), float(seeds.mean())
     if count < 2:
         nan = float("nan")
-        return Difference(mean, nan, nan, (nan, nan), nan, tuple(seeds.tolist()))
+        return PairedDifference(mean, nan, nan, (nan, nan), nan, tuple(seeds.tolist()))
     half = float(t.ppf(0.975, count - 1) * seeds.std(ddof=1) / count**0.5)
-    p = float(ttest_1samp(seeds, 0.0).pvalue) if seeds.std() > 0 else float(mean == 0)
+    p = float(np.asarray(ttest_1samp(seeds, 0.0))[1]) if seeds.std() > 0 else float(mean == 0)
     rng = np.random.default_rng(0)
     means = []
     for _ in range(RESAMPLES):
         drawn = seeds_and_questions(gaps, rng)
         means.append(drawn.mean())
     low, high = np.percentile(means, [2.5, 97.5])
-    return Difference(mean, mean - half, mean + half, (float(low), float(high)), p, tuple(seeds.tolist()))
+    return PairedDifference(mean, mean - half, mean + half, (float(low), float(high)), p, tuple(seeds.tolist()))
 
 
 def seeds_and_questions(gaps: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -73,7 +73,7 @@ def holm(ps: Mapping[str, float]) -> dict[str, float]:
     return corrected
 
 
-def trend(by_step: Sequence[np.ndarray]) -> Difference:
+def trend(by_step: Sequence[np.ndarray]) -> PairedDifference:
     """The rise a step of what (seeds, questions) of several cells say, seed by seed: the least-squares slope."""
     means = np.stack([gaps.mean(1) for gaps in by_step])
     place = np.arange(len(means)) - (len(means) - 1) / 2

@@ -26,7 +26,7 @@ CLIP = 0.2
 
 
 @dataclass(frozen=True)
-class Row:
+class LearntRow:
     """A sequence of tokens; those of `spans` (start, end) are learnt."""
 
     ids: list[int]
@@ -42,7 +42,7 @@ class Schedule:
     rate: float = 1.5e-4
 
 
-def learnt(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+def learnt(rows: Sequence[LearntRow]) -> tuple[Tensor, Tensor]:
     """The rows as tensors: ids, and which of them are learnt, both (rows, tokens)."""
     ids = padded([row.ids for row in rows])
     mask = torch.zeros(ids.shape, dtype=torch.bool)
@@ -60,7 +60,7 @@ def token_logps(model: LlamaForCausalLM, ids: Tensor, mask: Tensor) -> tuple[Ten
     return -functional.cross_entropy(logits, ids[:, 1:][told], reduction="none"), told.nonzero()[:, 0]
 
 
-def row_logps(model: LlamaForCausalLM, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+def row_logps(model: LlamaForCausalLM, rows: Sequence[LearntRow]) -> tuple[Tensor, Tensor]:
     """The log-probability of every row's learnt tokens, and how many these are."""
     logps, row = token_logps(model, *learnt(rows))
     zeros = torch.zeros(len(rows))
@@ -97,7 +97,7 @@ def batches(count: int, size: int, rng: np.random.Generator) -> Iterator[np.ndar
         left = left[size:]
 
 
-def sft(model: LlamaForCausalLM, rows: Sequence[Row], schedule: Schedule, rng: np.random.Generator) -> None:
+def sft(model: LlamaForCausalLM, rows: Sequence[LearntRow], schedule: Schedule, rng: np.random.Generator) -> None:
     """Supervised steps: the mean over the batch's learnt tokens."""
     optimiser, order = Optimiser(model, schedule), batches(len(rows), schedule.batch, rng)
     for _ in range(schedule.steps):
@@ -107,7 +107,7 @@ def sft(model: LlamaForCausalLM, rows: Sequence[Row], schedule: Schedule, rng: n
 
 def dpo(
     model: LlamaForCausalLM,
-    pairs: Sequence[tuple[Row, Row]],
+    pairs: Sequence[tuple[LearntRow, LearntRow]],
     schedule: Schedule,
     rng: np.random.Generator,
     sft_weight: float = 1.0,
@@ -122,7 +122,7 @@ def dpo(
         optimiser.take(loss)
 
 
-def _margin(model: LlamaForCausalLM, pairs: Sequence[tuple[Row, Row]]) -> tuple[Tensor, Tensor]:
+def _margin(model: LlamaForCausalLM, pairs: Sequence[tuple[LearntRow, LearntRow]]) -> tuple[Tensor, Tensor]:
     """Of every pair: log-probability of the chosen row minus the other's; mean a token of the chosen one."""
     sums, counts = row_logps(model, [chosen for chosen, _ in pairs] + [rejected for _, rejected in pairs])
     size = len(pairs)
@@ -130,7 +130,7 @@ def _margin(model: LlamaForCausalLM, pairs: Sequence[tuple[Row, Row]]) -> tuple[
 
 
 @torch.no_grad()
-def _margins(model: LlamaForCausalLM, pairs: Sequence[tuple[Row, Row]], size: int = 64) -> Tensor:
+def _margins(model: LlamaForCausalLM, pairs: Sequence[tuple[LearntRow, LearntRow]], size: int = 64) -> Tensor:
     order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0].ids))
     found = torch.zeros(len(pairs))
     for first in range(0, len(order), size):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from preference.rewards import Estimate, Rewards
-from steprag.experiments.tunnel.world import KIND_OF, NOTHING, RELATION_OF, RELATIONS, World
+from steprag.experiments.tunnel.world import KIND_OF, NOTHING, RELATION_OF, RELATIONS, FactWorld
 from steprag.tree import Node, Tree
 
 
 @dataclass(frozen=True)
-class Way:
+class HopsDone:
     """How far an episode is on a question's way: hops done, what was asked last, and by what words in vain."""
 
     hops: tuple[tuple[str, str], ...]
@@ -24,17 +24,17 @@ class Way:
         return self.hops[self.done] if self.done < len(self.hops) else None
 
 
-def way_of(world: World, tree: Tree) -> Way:
+def way_of(world: FactWorld, tree: Tree) -> HopsDone:
     """The way of a tree's question, from its start."""
     person, *relations = tree.question.question.split(" is ")[0].split()
     hops = []
     for relation in relations:
         hops.append((person, relation))
         person = world.fact(person, relation)[0]
-    return Way(tuple(hops))
+    return HopsDone(tuple(hops))
 
 
-def right_steps(world: World, tree: Tree) -> list[bool]:
+def right_steps(world: FactWorld, tree: Tree) -> list[bool]:
     """For every node by id, whether its step is right where it was taken. The root counts as right.
 
     A query: it asks for the due hop, by the first word, or by the second where the first was tried in vain. Evidence:
@@ -49,7 +49,7 @@ def right_steps(world: World, tree: Tree) -> list[bool]:
     return right
 
 
-def _judged(world: World, way: Way, node: Node, tree: Tree) -> tuple[Way, bool]:
+def _judged(world: FactWorld, way: HopsDone, node: Node, tree: Tree) -> tuple[HopsDone, bool]:
     content = node.content or ""
     if node.action == "answer":
         return way, way.due is None and content in tree.question.golden_answers
@@ -73,7 +73,7 @@ def _judged(world: World, way: Way, node: Node, tree: Tree) -> tuple[Way, bool]:
     return way, good
 
 
-def oracle(world: World, tree: Tree) -> Rewards:
+def oracle(world: FactWorld, tree: Tree) -> Rewards:
     """1 for a right step and 0 for a wrong one; None for what the grammar refused."""
     right = right_steps(world, tree)
     return [

@@ -24,10 +24,8 @@ from steprag.console.progress import say
 from steprag.console.terminal import guarded
 from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError, quoted
-from steprag.experiments.tunnel.arms import ARMS, LABELS, Arm, Label
-from steprag.experiments.tunnel.cells import CELLS, Cell, Seed, start_of
-from steprag.experiments.tunnel.report import write
-from steprag.experiments.tunnel.world import World
+from steprag.experiments.tunnel.arms import ARMS, CELLS, LABELS, Cell, Label, LabelArm
+from steprag.experiments.tunnel.world import FactWorld
 from steprag.tree import Tree
 
 MINE = "mine"
@@ -37,10 +35,13 @@ MINE = "mine"
 def main(argv: list[str]) -> int:
     """Runs `steprag tunnel`; returns the exit code."""
     given = _arguments(argv)
+    from steprag.experiments.tunnel.cells import start_of
+    from steprag.experiments.tunnel.report import write
+
     cells, arms = _chosen(CELLS, given.cells, "cell"), list(_chosen(ARMS, given.arms, "arm"))
     if given.reward:
         reward_of(given.reward)  # named wrongly, it is refused before any work
-        arms.append(Arm(MINE, MINE))
+        arms.append(LabelArm(MINE, MINE))
     if given.quick:
         cells = [replace(cell, questions=12, calls=24, steps=4, tests=60) for cell in cells]
     out = Path(given.out)
@@ -67,7 +68,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--cells", nargs="+", default=[CELLS[0].name], metavar="CELL", help=f"of: {names} [the first]")
     parser.add_argument(
         "--arms", nargs="+", default=["outcomes", "rollouts", "marked facts"], metavar="ARM",
-        help=f"of: {'; '.join(arm.name for arm in ARMS)}; or all [outcomes, rollouts, marked facts]",
+        help=f"of: {'; '.join(arm.name for arm in ARMS)}; or all [outcomes, rollouts, marked facts]".replace("%", "%%"),
     )  # fmt: skip
     parser.add_argument("--seeds", type=int, default=8, metavar="N", help="seeds 1 to N [8]")
     parser.add_argument("--reward", metavar="MODULE:FUNCTION", help="a reward of your own: (Tree, Grammar) -> Rewards")
@@ -80,7 +81,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     return given
 
 
-def _chosen(known: Sequence[Cell] | Sequence[Arm], names: list[str], what: str) -> list:
+def _chosen(known: Sequence[Cell] | Sequence[LabelArm], names: list[str], what: str) -> list:
     """Those of that name, in their order; `all` names every one. Raises ConfigError."""
     by_name = {each.name: each for each in known}
     if names == ["all"]:
@@ -90,8 +91,10 @@ def _chosen(known: Sequence[Cell] | Sequence[Arm], names: list[str], what: str) 
     return [each for name, each in by_name.items() if name in names]
 
 
-def run_unit(cell: Cell, seed: int, arms: Sequence[Arm], reward: str | None, out: Path) -> None:
+def run_unit(cell: Cell, seed: int, arms: Sequence[LabelArm], reward: str | None, out: Path) -> None:
     """One seed of a cell, in any process."""
+    from steprag.experiments.tunnel.cells import Seed
+
     labels = dict(LABELS)
     if reward:
         labels[MINE] = _label(reward_of(reward))
@@ -109,7 +112,7 @@ def reward_of(place: str) -> Callable[[Tree, Grammar], Rewards]:
 
 
 def _label(reward: Callable[[Tree, Grammar], Rewards]) -> Label:
-    def label(world: World, tree: Tree) -> Rewards:
+    def label(world: FactWorld, tree: Tree) -> Rewards:
         del world
         return reward(tree, TRANSCRIPT)
 

@@ -57,7 +57,7 @@ RELATION_OF = {word: name for name, words in RELATIONS.items() for word in words
 
 
 @dataclass(frozen=True)
-class World:
+class FactWorld:
     """Facts of one seed. `dead`: the share of facts that the first word does not find."""
 
     seed: int
@@ -125,6 +125,7 @@ class World:
 
     def _question(self, name: str, hops: int, rng: random.Random, guessable: float) -> Question:
         met: list[str] = []
+        relations: list[str] = []
         while len(set(met)) <= hops:  # nobody twice on the way
             relations = [rng.choice(_NAMES) for _ in range(hops)]
             met = [rng.choice(PERSONS)]
@@ -174,7 +175,7 @@ class Line:
         return action.head + action.tail(self.content)
 
 
-def demonstrate(world: World, question: Question, habits: Habits, rng: random.Random) -> list[Line]:
+def demonstrate(world: FactWorld, question: Question, habits: Habits, rng: random.Random) -> list[Line]:
     """The demonstrator's episode. It knows the way and the words, and errs by habit."""
     person, *asked = question.question.split(" is ")[0].split()
     named = question.question.partition(" is ")[2]
