@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from steprag.agent.profiles import PROFILES, load_profile
 from steprag.engines.tokens import prompt_tokens, write_stops
 from steprag.engines.transformers_serve import stop_at_turns
 from steprag.errors import ConfigError
+from steprag.policy.scoring import EndpointScorer
 from steprag.records.jsonl import read_json
 from steprag.runs.run import read_manifest
 from steprag.types import State
@@ -165,3 +167,26 @@ def test_no_row_is_trained_as_unknown_tokens(vocabulary: str, refused: list[int]
     ((reason, numbers),) = left_out.items()
     assert "no tokens for some of its characters" in reason
     assert numbers == refused
+
+
+def test_scores_of_sglang_are_asked_with_what_the_template_is_told(tmp_path: Path) -> None:
+    """SGLang scores ids, so the prompt is rendered here."""
+    published = GALLERY["Qwen3"]
+    published.tokenizer(tmp_path)
+    make_weights(tmp_path, words=500)
+    sent: list[list[int]] = []
+
+    async def post(path: str, body: dict[str, Any]) -> object:
+        assert path == "/generate"
+        sent.append(body["input_ids"])
+        told = [[-0.5, token, None] for token in body["input_ids"]]
+        return {
+            "meta_info": {"input_token_logprobs": told, "prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0}
+        }
+
+    prompt = tuple(published.prompt(1))
+    for kwargs in ({}, {"enable_thinking": False}):
+        scorer = EndpointScorer("sglang", "m", str(tmp_path), post, kwargs)
+        asyncio.run(scorer.score(prompt, " a"))  # pyright: ignore[reportArgumentType]
+    assert len(sent[1]) > len(sent[0])
+    assert sent[0] != sent[1][: len(sent[0])]

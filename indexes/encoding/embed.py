@@ -46,10 +46,11 @@ class Encoder:
 
         if threads is not None:
             torch.set_num_threads(threads)
-        device = device_here(device, dtype)
+        device = device_here(device) if device == "auto" else device
         self._gpu = device.startswith("cuda")
-        self._tokens = GPU_TOKENS if self._gpu else CPU_TOKENS * torch.get_num_threads()
         _check_pair(backend, dtype, self._gpu)
+        device_here(device, dtype)
+        self._tokens = GPU_TOKENS if self._gpu else CPU_TOKENS * torch.get_num_threads()
         weights = "float32" if dtype == "int8" else dtype
         self.spec, self.device = spec, device
         with loading(folder):

@@ -165,7 +165,8 @@ class OpenAIPolicy:
         """As `Scorer.score`; asked for again as `sample` is."""
         if not self._scorers:  # sessions of this policy share it
             root = self.served.get("root")
-            self._scorers.append(EndpointScorer(self._config.engine, self._model, root, self._post))
+            told = self._config.chat_template_kwargs
+            self._scorers.append(EndpointScorer(self._config.engine, self._model, root, self._post, told))
         scorer = self._scorers[0].asking(self._post)
         return await self._until_sane(lambda: scorer.score(messages, text))
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -112,12 +112,16 @@ def refusal(engine: str) -> str | None:
 
 
 class EndpointScorer:
-    """Scores texts at one endpoint. `root`: the folder or hub id of the served weights, as the endpoint names it."""
+    """Scores texts at one endpoint. `root`: the folder or hub id of the served weights, as the endpoint names it.
+    `kwargs`: what the chat template is told, where prompts are rendered here (sglang).
+    """
 
-    def __init__(self, engine: str, model: str, root: str | None, post: Post) -> None:
+    def __init__(
+        self, engine: str, model: str, root: str | None, post: Post, kwargs: Mapping[str, Any] | None = None
+    ) -> None:
         if why := refusal(engine):
             raise ConfigError(why)
-        self._engine, self._model, self._root, self._post = engine, model, root, post
+        self._engine, self._model, self._root, self._post, self._kwargs = engine, model, root, post, kwargs
         self._encoded: dict[str, list[int]] = {}
         self._tokenizers: dict[str, Any] = {}
 
@@ -210,7 +214,7 @@ class EndpointScorer:
                 "known here; score with vllm or llamacpp, or label without a model (label.name=cover)"
             )
         if self._root not in self._tokenizers:
-            self._tokenizers[self._root] = load_tokenizer(resolve_model(self._root))
+            self._tokenizers[self._root] = load_tokenizer(resolve_model(self._root), self._kwargs)
         return self._tokenizers[self._root]
 
 
