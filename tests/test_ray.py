@@ -192,7 +192,7 @@ def test_what_ends_a_slot_ends_the_run_in_one_line(begin: Start, capsys: pytest.
         assert begin("generate", "run", "--ray", "1", at=endpoint) == 5
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("steprag: ")
-    assert said.endswith("the key in $OPENAI_API_KEY is refused")
+    assert said.endswith("the key in $OPENAI_API_KEY is refused (401: no such key)")
 
 
 def test_what_cannot_go_on_a_cluster_is_one_line(
