@@ -32,7 +32,7 @@ from steprag.policy.client import OpenAIPolicy
 from steprag.records.jsonl import read_records
 from steprag.runs.run import read_manifest
 from steprag.tree import Failure, Tree
-from steprag.types import Message, Question
+from steprag.types import Message, Passage, Question
 from tests.fakes import QUESTION, DictRetriever, Endpoint, beginner, chat_reply, listening
 from tests.levels import SEED, rounds
 from tests.test_journal import generate_with
@@ -180,7 +180,11 @@ def test_passages_that_nobody_asked_for_are_cut_and_scores_are_finite() -> None:
     with endpoint(reply("1.5", 500)) as address:
         retriever = RemoteRetriever(address, RetrieverConfig(retries=0))
         assert len(asyncio.run(retriever.search("q", 3))) == 3
-    for score in ("NaN", "1e999", "1" + "0" * 400, "9" * 5000, '"x"', "[" * 90_000):
+    for score in ("NaN", "1e999", "-1e999", "1" + "0" * 400, '"x"', "true", "null"):
+        with endpoint(reply(score, 1)) as address:
+            (found,) = asyncio.run(RemoteRetriever(address, RetrieverConfig(retries=0)).search("q", 3))
+        assert found == Passage("a", "t", "x", None)
+    for score in ("9" * 5000, "[" * 90_000):
         with endpoint(reply(score, 1)) as address, pytest.raises(RetrieverError, match="not Search-R1's"):
             searched(address)
 

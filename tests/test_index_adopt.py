@@ -285,7 +285,7 @@ def test_what_does_not_go_with_it(copied: Path, wordy: Path, tiny_encoder: Path,
 
 
 def test_a_corpus_without_words_leaves_nothing(tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "c.jsonl", [("one", "", "the of"), ("two", "", "and a")])
+    corpus = write_corpus(tmp_path / "c.jsonl", [("one", "", "… ?"), ("two", "", "—")])
     with pytest.raises(ConfigError, match="holds no word"):
         build_index(str(corpus), tmp_path / "new", small(NONE))
     assert not (tmp_path / "new").exists()

@@ -103,7 +103,7 @@ def test_a_score_is_the_models_own() -> None:
     environment = environment_of(world)
     prompt = environment.announced(environment.start(world.questions(1)[0].question))
     sample = asyncio.run(BatchedPolicy(model).score(prompt, " Bado </answer>"))
-    ids = torch.tensor([[1, *encode(prompt[0]["content"]), 3, *encode(prompt[1]["content"] + " Bado </answer>")]])
+    ids = torch.tensor([[1, *encode(prompt[0]["content"]), *encode(prompt[1]["content"] + " Bado </answer>")]])
     logps = model(input_ids=ids).logits.log_softmax(-1)[0, -3:-1]
     told = logps[range(2), ids[0, -2:]].tolist()
     assert sample.completions[0].logprobs == pytest.approx(told, abs=1e-5)

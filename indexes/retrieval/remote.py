@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import random
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -173,7 +173,7 @@ class RemoteRetriever:
         passage = passage_from_row(document, self._url, 1)
         if all(isinstance(document.get(key), str) for key in ("id", "text", "title")):
             passage = Passage(document["id"], document["title"], document["text"])  # as a service of ours has them
-        known = isinstance(score, int | float) and math.isfinite(score)
+        known = type(score) in (int, float) and abs(score) <= sys.float_info.max  # no yes or no, NaN or infinity
         return replace(passage, score=float(score) if known else None)
 
     def _refused(self) -> ConfigError:

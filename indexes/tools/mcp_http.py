@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import httpx2
-from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS
+from mcp.types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS
 
 from steprag.net.bounded_http import direct
 

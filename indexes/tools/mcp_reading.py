@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCResponse
+from mcp.types import JSONRPCResponse
 
 NOTHING_SAID = "the tool reports an error without a word"
 HINTS = ("readOnlyHint", "idempotentHint")

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import mcp_types as protocol
+import mcp.types as protocol
 from anyio.from_thread import start_blocking_portal
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client

@@ -14,7 +14,7 @@ import torch
 from cachetools import LRUCache
 from torch import Tensor
 
-from steprag.experiments.tunnel.words import ASKED, BEGIN, CLOSING, PAD, WORDS, decode, encode
+from steprag.experiments.tunnel.words import BEGIN, CLOSING, PAD, WORDS, decode, encode
 from steprag.types import Completion, Message, Sample, Usage
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def prompt_ids(messages: tuple[Message, ...]) -> list[int]:
     """The tokens of a prompt: the question, and what the assistant has written and read so far."""
     question, *begun = messages
     written = encode(begun[0]["content"]) if begun else []
-    return [BEGIN, *encode(question["content"]), ASKED, *written]
+    return [BEGIN, *encode(question["content"]), *written]
 
 
 @dataclass(eq=False)

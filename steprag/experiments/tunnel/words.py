@@ -29,7 +29,7 @@ WORDS = (
 """The vocabulary, by id."""
 IDS = {word: place for place, word in enumerate(WORDS)}
 CLOSING = frozenset(IDS[tag] for tag in TAGS)
-_SPLIT = re.compile("|".join(map(re.escape, HEADS)) + r"|\S+")
+_SPLIT = re.compile("|".join(map(re.escape, HEADS)) + r"|\?|[^\s?]+")
 
 
 def encode(text: str) -> list[int]:
