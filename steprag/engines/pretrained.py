@@ -19,7 +19,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 TOKENIZER_FILES = (
     "tokenizer*.json", "tekken.json", "special_tokens_map.json", "added_tokens.json", "normalizer.json", "vocab.*",
     "merges.txt", "bpe.codes", "dict.txt", "*.model", "*.model.v*", "*.spm", "*.tiktoken", "chat_template.*",
-    "additional_chat_templates/*.jinja",
+    "additional_chat_templates/*.jinja", "*processor_config.json",
 )  # fmt: skip
 """What tokenizers of any make are read from, as patterns in a model's folder."""
 MODEL_FILES = ("*.json", "*.safetensors", *TOKENIZER_FILES)

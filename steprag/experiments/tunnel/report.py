@@ -111,7 +111,10 @@ def _goals(cells: Mapping[str, CellResults]) -> list[str]:
     if not told:
         return []
     ps = holm({name: found.p for name, (found, _) in told.items()})
-    rows = [f"| {name} | {found.shown} {unit} | {ps[name]:.3g} |" for name, (found, unit) in sorted(told.items())]
+    rows = [
+        f"| {name} | {f'{found.shown} {unit}'.strip()} | {ps[name]:.3g} |"
+        for name, (found, unit) in sorted(told.items())
+    ]
     return ["| goal | points | p (Holm) |", "|---|---|---|", *rows, ""]
 
 
