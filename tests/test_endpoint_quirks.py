@@ -187,6 +187,9 @@ REFUSALS: list[tuple[int, object, type[StepragError], str]] = [
     (429, error_of("Your credit balance is too low to access the API."), PolicyRefused, QUOTA),
     (429, error_of("Quota exceeded for requests. Please retry in 31s."), PolicyError, "429: Quota exceeded"),
     (429, error_of("Rate limit reached for tokens per minute", code="rate_limit_exceeded"), PolicyError, "Rate limit"),
+    (429, error_of("Quota exceeded for generate_content_requests_per_minute_per_project"), PolicyError, "429: Quota"),
+    (400, error_of("Could not finish the message because max_tokens or model output limit was reached."), PolicyError,
+     "raise max_tokens (400: Could not finish"),
     (403, error_of("Your input was flagged by moderation"), ContentFiltered, FILTER),
     (400, error_of("The response was filtered", code="content_filter", param="prompt"), ContentFiltered, FILTER),
     (400, error_of("Input data may contain inappropriate content.", code="data_inspection_failed"), ContentFiltered,
@@ -211,6 +214,8 @@ REFUSALS: list[tuple[int, object, type[StepragError], str]] = [
     (400, b"x" * 9000, PolicyError, "xxx...xxx"),
     (200, said("", "content_filter"), ContentFiltered, "finish_reason 'content_filter'"),
     (200, said("So the", "SAFETY"), ContentFiltered, "filter took the reply"),
+    (200, said("", "content_filter: RECITATION"), ContentFiltered, "filter took the reply"),
+    (200, said("", "IMAGE_SAFETY"), ContentFiltered, "filter took the reply"),
 ]  # fmt: skip
 
 

@@ -281,6 +281,10 @@ def test_what_does_not_go_with_it(copied: Path, wordy: Path, tiny_encoder: Path,
         build_index(str(corpus), copied, small(tiny_encoder))
     with pytest.raises(ConfigError, match="say with --encoder"):
         indexes.commands.adopt.adopt_index(tmp_path / "x.faiss", str(corpus), tmp_path / "new", small(NONE))
+    (tmp_path / "pyserini").mkdir()
+    (tmp_path / "pyserini/index").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"is a folder of index \(name the index file in it\)"):
+        indexes.commands.adopt.adopt_index(tmp_path / "pyserini", str(corpus), tmp_path / "new", small(tiny_encoder))
     assert not (tmp_path / "new").exists()
 
 

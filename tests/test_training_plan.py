@@ -132,6 +132,14 @@ def test_what_cannot_fit_is_refused_with_the_nearest_recipe(
     assert f"nearest recipe that fits: configs/training/qwen2.5-{nearest}" in error
 
 
+@pytest.mark.parametrize("key", ["num_experts", "num_local_experts", "n_routed_experts"])
+def test_a_mixture_of_experts_is_not_planned_as_one_of_them(key: str, tmp_path: Path) -> None:
+    folder = make_qwen2(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, key: 8}))
+    assert shape_of(ModelFiles("tiny", hf=folder)) is None
+
+
 def test_parameters_are_the_models_own(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 

@@ -27,6 +27,8 @@ from training.rows import data_files, read_training
 
 RECIPES = Path(__file__).parents[1] / "configs" / "training"
 PUBLISHED_CONFIGS = RECIPES / "models.json"
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Keys of config.json that count the experts of a block (Qwen, Mixtral and gpt-oss, DeepSeek and GLM)."""
 """Name on the hub → what its config.json says of sizes: a plan for these models needs no download."""
 DEVICES = {"t4": 16, "l4": 24, "a10": 24, "3090": 24, "4090": 24, "a6000": 48, "l40s": 48}
 DEVICES |= {"a100": 80, "h100": 80, "h200": 141}
@@ -35,8 +37,8 @@ CHARACTERS_A_TOKEN = 4
 
 
 def shape_of(files: ModelFiles) -> Shape | None:
-    """The model's shape, or None where its config.json is not like a llama's. That of a hub's model is fetched unless
-    it is on this machine; raises ConfigError where it is not to be had.
+    """The model's shape, or None where its config.json is not like a llama's, or of a mixture of experts. That of a
+    hub's model is fetched unless it is on this machine; raises ConfigError where it is not to be had.
     """
     name = "HuggingFaceTB/SmolLM2-135M-Instruct" if files.embedded else files.hub
     if files.hf:
@@ -46,6 +48,8 @@ def shape_of(files: ModelFiles) -> Shape | None:
     else:
         published = read_json(PUBLISHED_CONFIGS).get(name)
         config = published or read_json(fetched(name, ("config.json",), "model") / "config.json")
+    if any(isinstance(count := config.get(key), int) and count > 1 for key in EXPERTS):
+        return None  # a mixture of experts: these sizes are not all of it
     if any(field.is_required() and config.get(key) is None for key, field in Shape.model_fields.items()):
         return None
     try:

@@ -160,6 +160,9 @@ def read_faiss(path: Path, dimension: int | None) -> Any:
     The map is ours: FAISS's own (`IO_FLAG_MMAP_IFC`, 1.15) crashes where a file ends within a number.
     """
     faiss: Any = importlib.import_module("faiss")  # its type stubs lack what is used here
+    if path.is_dir():
+        held = ", ".join(sorted(file.name for file in path.iterdir())[:5])
+        raise DataError(path, f"is a folder of {held}", remedy="name the index file in it")
     try:
         mapped = np.memmap(path, dtype=np.uint8, mode="r")
         index = faiss.read_index(faiss.ZeroCopyIOReader(faiss.swig_ptr(mapped), mapped.nbytes))

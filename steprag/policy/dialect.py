@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from steprag.config.sections import PolicyConfig
-from steprag.policy.refusals import TOO_LONG, ProviderProblem
+from steprag.policy.refusals import CUT_SHORT, TOO_LONG, ProviderProblem
 
 STATUSES = (0, 400, 404, 422, 501)
 """Of refusals that may name a field."""
@@ -54,7 +54,7 @@ class EndpointDialect:
 
     def named(self, problem: ProviderProblem, request: Mapping[str, Any]) -> list[str]:
         """The fields of a request that its refusal names, those first that are needed least."""
-        if problem.status not in STATUSES or re.search(TOO_LONG, problem.text, re.IGNORECASE):
+        if problem.status not in STATUSES or re.search(f"{TOO_LONG}|{CUT_SHORT}", problem.text, re.I):
             return []
         fields = [*NEEDLESS, *SPARED, *request.keys() - {*NEEDLESS, *SPARED, "model", "messages"}]
         sent = [(field, self._names.get(field, field)) for field in fields if field in request]

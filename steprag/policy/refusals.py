@@ -141,13 +141,16 @@ class Kind:
 
 
 _CLIENT = (0, 400, 401, 402, 403, 404, 413, 422, 429, 451)
-_LATER = r"(retry|try again) (in|after)|per (second|minute)|too many requests"
+_LATER = r"(retry|try again) (in|after)|per[ _-]?(second|minute)|too many requests|\b[RT]PM\b|throttl"
+CUT_SHORT = r"could not finish the message|output limit was reached"
+"""A model that thinks used up its tokens before it said anything (OpenAI's gpt-5 and o-series)."""
 TOO_LONG = (
     r"context[ _-]?(length|window|size|limit)|maximum context|too many (input )?tokens|"
     r"(prompt|input|request) (is )?too (long|large)|"
     r"reduce the (length|prompt)|max_?(model|seq|input|position)\w*[ _]?len|n_ctx|exceeds? .{0,40}tokens"
 )
 KINDS = (
+    Kind(PolicyError, "the reply needs more tokens: raise max_tokens", (0, 400, 422), CUT_SHORT),
     Kind(PolicyError, "the prompt is too long", (0, 400, 413, 422, 500), TOO_LONG),
     Kind(PolicyRefused, "the balance is used up", (402,)),
     Kind(PolicyRefused, "the quota is used up", _CLIENT, r"insufficient.{0,3}(quota|balance|credit|fund)"),

@@ -5,6 +5,7 @@ Only the text is needed. All else may be missing, or of another kind than OpenAI
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,13 +18,12 @@ LONGEST = 1 << 20
 """Characters of a completion: a longer one is no answer to a request that bounds its tokens."""
 STOP_REASONS = {"vllm": "stop_reason", "sglang": "matched_stop"}
 """Where engines name the stop string that ended a completion; null or a token's number where none did."""
-CUT = frozenset({"length", "max_tokens", "max_length", "model_length", "max_output_tokens", "token_limit"})
-"""`finish_reason` where the token limit cut the completion: OpenAI's word and those of others, in small letters."""
-FILTERED = frozenset({
-    "content_filter", "content_filtered", "safety", "recitation", "blocklist", "prohibited_content", "spii",
-    "guardrail_intervened", "sensitive", "refusal",
-})  # fmt: skip
-"""`finish_reason` where the provider's filter took the reply (OpenAI, Azure, Gemini, Bedrock, Zhipu, Anthropic)."""
+CUT = re.compile(r"length|max_?(new_|output_)?tokens?|max_?len|limit|window|exceeded|repetition")
+"""In a `finish_reason` (`_word`) where a limit cut the completion: OpenAI's word and those of others."""
+FILTERED = re.compile(r"content_?filter|safety|recitation|blocklist|prohibited|spii|guardrail|sensitive|refusal|toxic")
+"""In a `finish_reason` where the provider's filter took the reply."""
+STOPPED = re.compile(r"stop|eos|end|unknown|complete|finish|done|none|null")
+"""In a `finish_reason` of a completion that ended by itself or at a stop string."""
 BROKEN = frozenset({"error", "abort", "aborted", "cancelled", "network_error", "insufficient_system_resource"})
 """`finish_reason` where the provider failed; what it had written by then counts if it is whole."""
 
@@ -43,7 +43,7 @@ def sample_of(reply: object, stop: tuple[str, ...], begun: str, engine: str, *, 
     if not isinstance(choices, list) or not choices:
         raise ValueError(f"choices: expected a list with one or more, found {quoted(choices)} among {quoted([*body])}")
     read = [_completion(_object(one, "choices"), stop, begun, engine, thinks) for one in choices]
-    completions = tuple(one for one in read if one.finish.lower() not in FILTERED)
+    completions = tuple(one for one in read if not FILTERED.search(one.finish))
     if not completions:
         raise ContentFiltered(f"the provider's filter took the reply (finish_reason {quoted(read[0].finish)})")
     return Sample(
@@ -87,24 +87,29 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
 
 def _completion(choice: Mapping[str, Any], stop: tuple[str, ...], begun: str, engine: str, thinks: bool) -> Completion:
     """The completion, cut at the first closing tag, or with the tag that its engine stopped at and cut off."""
-    message, finish = message_of(choice), choice.get("finish_reason") or "unknown"
+    message, finish = message_of(choice), str(choice.get("finish_reason") or "unknown")
     text = as_utf8(text_of(message.get("content")) or text_of(message.get("refusal"))).removeprefix(begun)
     if len(text) > LONGEST:
         raise ValueError(f"message.content: {len(text):,} characters have no end")
     thought, text = ("", text) if thinks else split(text)
-    reasoning, word = as_utf8(reasoning_of(message)[:LONGEST]) or thought, str(finish).lower()
-    if word in FILTERED:
+    reasoning, word = as_utf8(reasoning_of(message)[:LONGEST]) or thought, _word(finish)
+    if FILTERED.search(word):
         return Completion(text, word, reasoning=reasoning)
     ends = [text.index(tag) + len(tag) for tag in stop if tag in text]
     if ends:
         return Completion(text[: min(ends)], "stop", reasoning=reasoning)
-    if word in CUT:
+    if CUT.search(word):
         return Completion(text, "length", reasoning=reasoning)
     if word in BROKEN and not text.rstrip().endswith(">"):
         raise ValueError(f"finish_reason: {quoted(finish)}, with a text that breaks off")
-    if stop and word not in BROKEN:
+    if stop and STOPPED.search(word):
         text = _closed(text, stop, choice, STOP_REASONS.get(engine))
-    return Completion(text, str(finish), reasoning=reasoning)
+    return Completion(text, finish, reasoning=reasoning)
+
+
+def _word(finish: str) -> str:
+    """A `finish_reason` in small letters, its parts joined: "content_filter: SAFETY" is content_filter_safety."""
+    return re.sub(r"\W+", "_", finish.lower())
 
 
 def _closed(text: str, stop: tuple[str, ...], said: Mapping[str, Any], named: str | None) -> str:
