@@ -188,6 +188,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--cells", "x"], "unknown cell 'x'"),
         (["--seeds", "0"], "--seeds is 1 or more"),
         (["--reward", "tests.test_tunnel:nothing"], "give module:function"),
+        (["--reward", "tests.test_tunnel"], "give module:function"),
+        (["--reward", ":nothing"], "give module:function"),
     ],
 )
 def test_wrong_options(option: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

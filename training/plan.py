@@ -27,13 +27,13 @@ from training.rows import data_files, read_training
 
 RECIPES = Path(__file__).parents[1] / "configs" / "training"
 PUBLISHED_CONFIGS = RECIPES / "models.json"
+"""Name on the hub → what its config.json says of sizes: a plan for these models needs no download."""
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Keys of config.json that count the experts of a block (Qwen, Mixtral and gpt-oss, DeepSeek and GLM)."""
-"""Name on the hub → what its config.json says of sizes: a plan for these models needs no download."""
+CHARACTERS_A_TOKEN = 4
 DEVICES = {"t4": 16, "l4": 24, "a10": 24, "3090": 24, "4090": 24, "a6000": 48, "l40s": 48}
 DEVICES |= {"a100": 80, "h100": 80, "h200": 141}
 """GiB of memory, from the makers' data sheets; the larger one where there are two."""
-CHARACTERS_A_TOKEN = 4
 
 
 def shape_of(files: ModelFiles) -> Shape | None:

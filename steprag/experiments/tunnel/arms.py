@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,8 +13,9 @@ from preference.rewards import Estimate, Rewards, rewards
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.experiments.tunnel.truth import oracle, right_steps
 from steprag.experiments.tunnel.world import HOPS, FactWorld
+from steprag.records.jsonl import line_hash
 from steprag.records.training_rows import Pair
-from steprag.tree import Tree
+from steprag.tree import Node, Tree
 
 Label = Callable[[FactWorld, Tree], Rewards]
 
@@ -113,7 +113,7 @@ def made_pairs(arm: LabelArm, label: Label, world: FactWorld, grown: Sequence[Tr
     pairs: list[Pair] = []
     truth: list[int] = []
     for tree in grown:
-        made = build_pairs(tree, hash_of(tree), label(world, tree), config)
+        made = build_pairs(tree, line_hash(tree.question.id), label(world, tree), config)
         right = right_steps(world, tree)
         pairs += made
         truth += [right[pair.chosen_node or 0] - right[pair.rejected_node or 0] for pair in made]
@@ -124,7 +124,7 @@ def narrowed(arm: LabelArm, made: Made, grown: Sequence[Tree], many: int, rng: n
     """The pairs that the arm keeps, some of them turned round."""
     kept = list(range(len(made.pairs)))
     if arm.keep == "mixed":
-        mixed = {tree.question.id for tree in grown if _mixed(tree)}
+        mixed = {tree.question.id for tree in grown if ends(tree, True) and ends(tree, False)}
         kept = [i for i in kept if made.pairs[i].question_id in mixed]
     if arm.keep == "many":
         kept = sorted(rng.permutation(kept)[:many].tolist())
@@ -139,19 +139,9 @@ def _turned(pair: Pair) -> Pair:
     )
 
 
-def _mixed(tree: Tree) -> bool:
-    scores = {node.prediction_f1 == 1.0 for node in tree.nodes if node.prediction_f1 is not None}
-    return len(scores) == 2
-
-
-def solved(tree: Tree) -> bool:
-    """Whether a right answer stands in the tree."""
-    return any(node.prediction_f1 == 1.0 for node in tree.nodes)
-
-
-def hash_of(tree: Tree) -> str:
-    """A name for a tree that stands in no file."""
-    return hashlib.sha256(tree.question.id.encode()).hexdigest()[:16]
+def ends(tree: Tree, right: bool) -> list[Node]:
+    """The answers of a tree that are right, or those that are wrong."""
+    return [node for node in tree.nodes if node.prediction_f1 is not None and (node.prediction_f1 == 1.0) == right]
 
 
 @dataclass(frozen=True)

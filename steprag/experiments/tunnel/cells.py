@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from steprag.console.progress import say
-from steprag.experiments.tunnel.arms import LABELS, OUTCOMES, Cell, Label, LabelArm, made_pairs, narrowed, solved
+from steprag.experiments.tunnel.arms import LABELS, OUTCOMES, Cell, Label, LabelArm, ends, made_pairs, narrowed
 from steprag.experiments.tunnel.grow import trees, with_beliefs
 from steprag.experiments.tunnel.learn import trained
 from steprag.experiments.tunnel.play import answers
@@ -108,7 +108,7 @@ class Seed:
 def _counted(truth: list[int], whose: list[str], grown: Sequence[Tree]) -> dict[str, Any]:
     """How many pairs are right, wrong and undecided: in all, by hops of the question, and of unsolved trees."""
     hops = {tree.question.id: str(tree.question.metadata["hops"]) for tree in grown}
-    unsolved = {tree.question.id for tree in grown if not solved(tree)}
+    unsolved = {tree.question.id for tree in grown if not ends(tree, True)}
     groups: dict[str, list[int]] = {"all": [0, 0, 0], "unsolved": [0, 0, 0]}
     for told, question in zip(truth, whose, strict=True):
         for name in ("all", hops[question], *(["unsolved"] if question in unsolved else [])):

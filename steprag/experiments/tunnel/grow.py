@@ -6,13 +6,12 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
+from data_generation.belief import states_of
 from data_generation.config import GenerateConfig
-from data_generation.expand import Searcher
-from data_generation.growth import Rule, root_only, uct
+from data_generation.expand import make_searcher
+from data_generation.growth import root_only
 from data_generation.search import grow as search
-from data_generation.values import spre_value
 from steprag.agent.belief import believe
 from steprag.agent.environment import Environment
 from steprag.experiments.tunnel.play import environment_of, play
@@ -21,7 +20,7 @@ from steprag.experiments.tunnel.world import DEPTH, FactWorld
 from steprag.scores.gold import holds_golden
 from steprag.scores.metrics import f1
 from steprag.tree import TREE_FORMAT, Node, Tree
-from steprag.types import Episode, Found, Question, State, Step, Usage
+from steprag.types import Episode, Found, Question, State, Usage
 
 MOST_TRIES = 1000
 Choice = Callable[["Sprout", random.Random], int]
@@ -133,9 +132,8 @@ def trees(
     calls: int,
     seed: int,
     how: str,
-    rule: Rule | None = None,
 ) -> list[Tree]:
-    """A tree a question, `calls` policy calls each on average. `how`: flat, branch, uct; `rule`: in place of UCT's."""
+    """A tree a question, `calls` policy calls each on average. `how`: flat, branch or uct."""
     environment = environment_of(world)
     if how in GROWTHS:
         grown = asyncio.run(sprouts(environment, policy, questions, calls, seed, GROWTHS[how]))
@@ -143,8 +141,7 @@ def trees(
     grown = {"rollouts": MOST_TRIES, "extra": 0, "children": 3, "siblings": 1, "wave": 1}
     given = {"search": {**grown, "contrast": None, "hopeless": None}, "tree": {"calls": calls}, "seed": seed}
     config = GenerateConfig.model_validate({**given, "episode": {"depth": DEPTH}})
-    chosen = rule or partial(uct, exploration=config.search.exploration)
-    searcher = Searcher(environment, policy, chosen, spre_value(config, None), config)
+    searcher = make_searcher(environment, policy, None, config)
 
     async def all_of_them() -> list[Tree]:
         return await asyncio.gather(*(search(root_only(question, environment), searcher) for question in questions))
@@ -157,25 +154,13 @@ def with_beliefs(world: FactWorld, policy: BatchedPolicy, grown: Sequence[Tree])
     environment = environment_of(world)
 
     async def one(tree: Tree) -> Tree:
-        states = await _states(environment, tree)
-        open_ = [node for node in tree.nodes if not node.terminal]
-        told = await asyncio.gather(*(believe(environment, policy, tree.question, states[node.id]) for node in open_))
-        beliefs = {node.id: belief for node, belief in zip(open_, told, strict=True)}
+        states = await states_of(tree, environment)
+        open_ = {node.id: state for node, state in zip(tree.nodes, states, strict=True) if state and not node.terminal}
+        told = await asyncio.gather(*(believe(environment, policy, tree.question, state) for state in open_.values()))
+        beliefs = dict(zip(open_, told, strict=True))
         return replace(tree, nodes=tuple(replace(node, belief=beliefs.get(node.id)) for node in tree.nodes))
 
     async def every() -> list[Tree]:
         return await asyncio.gather(*(one(tree) for tree in grown))
 
     return asyncio.run(every())
-
-
-async def _states(environment: Environment, tree: Tree) -> list[State]:
-    """The state of every node, played again."""
-    states = [environment.start(tree.question.question)]
-    for node in tree.nodes[1:]:
-        before = states[node.parent or 0]
-        if node.failure is not None:
-            states.append(before)
-            continue
-        states.append(await environment.apply(before, Step(node.action or "", node.text, node.content or "")))
-    return states

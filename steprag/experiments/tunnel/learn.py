@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from steprag.experiments.tunnel.arms import LabelArm
+from steprag.experiments.tunnel.arms import LabelArm, ends
 from steprag.experiments.tunnel.policy import prompt_ids
 from steprag.experiments.tunnel.train import LearntRow, Schedule, dpo, sft
 from steprag.experiments.tunnel.words import encode
@@ -42,11 +42,6 @@ def episode_row(tree: Tree, leaf: Node) -> LearntRow:
         start = len(prompt_ids(above.messages or ()))
         spans.append((start, start + len(encode(node.text))))
     return LearntRow([*ids, *encode(leaf.text)], tuple(spans))
-
-
-def ends(tree: Tree, right: bool) -> list[Node]:
-    """The answers of a tree that are right, or those that are wrong."""
-    return [node for node in tree.nodes if node.prediction_f1 is not None and (node.prediction_f1 == 1.0) == right]
 
 
 def whole_pairs(grown: Sequence[Tree], rng: np.random.Generator, each: int = 4) -> list[tuple[LearntRow, LearntRow]]:

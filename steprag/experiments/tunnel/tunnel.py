@@ -103,11 +103,11 @@ def run_unit(cell: Cell, seed: int, arms: Sequence[LabelArm], reward: str | None
 
 def reward_of(place: str) -> Callable[[Tree, Grammar], Rewards]:
     """The function named `module:function`. Raises ConfigError."""
-    module, colon, name = place.partition(":")
+    module, _, name = place.partition(":")
     sys.path.insert(0, "")  # as `python -m` would find it
     try:
-        return getattr(importlib.import_module(module), name) if colon else None  # pyright: ignore[reportReturnType]
-    except (ImportError, AttributeError) as error:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"--reward {quoted(place)}: {error}; give module:function, found from this folder") from None
 
 
