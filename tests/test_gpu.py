@@ -100,8 +100,9 @@ class Bench:
         self.device: Device = device
 
     def arm(self, name: str, command: str, on: Device, options: Mapping[str, Any]) -> GpuRun:
-        """Runs `steprag command` into the folder `name`. Skips the check where a package is missing. Raises StepragError
-        with the log's last line where the command fails otherwise.
+        """Runs `steprag command` into the folder `name`. Skips the check where a package is missing.
+
+        Raises StepragError with the log's last line where the command fails otherwise.
         """
         out, log = self.out / name, self.out / "logs" / f"{name}.log"
         words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
@@ -192,8 +193,10 @@ def ask_nvidia(field: str) -> str:
 
 @contextmanager
 def gpu_memory(on: Device) -> Iterator[Callable[[], int]]:
-    """What tells the peak of the GPU's used memory during the block, above what was used before it, in MiB."""
-    if on == "cpu":
+    """What tells the peak of the GPU's used memory during the block, above what was used before it, in MiB; 0 where
+    other checks use it too.
+    """
+    if on == "cpu" or BESIDE:
         yield lambda: 0
         return
     peak = [before := _used()]
