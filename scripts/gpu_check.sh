@@ -2,7 +2,7 @@
 # Checks every path that only an NVIDIA GPU takes against the processor (tests/test_gpu.py): training in bfloat16 and 4
 # bits, by LLaMA-Factory and ZeRO-3, prompts encoded once, GRPO, encoders, GPU index types, the service, engines. Some
 # twenty minutes; no hub is asked. The table stands in runs/gpu-check/gpu.md; --into docs/gpu.md puts it there too.
-#   bash scripts/gpu_check.sh [--checks NAME …] [--into docs/gpu.md] [--out DIR] [--jobs N] [--seconds N] [--python FILE]
+#   bash scripts/gpu_check.sh [--checks NAME …] [--into docs/gpu.md] [--out DIR] [--python FILE] [--jobs N] [--seconds N]
 #   DEVICE=cpu bash scripts/gpu_check.sh     tries the checks themselves, on tiny work
 # It makes .venv-gpu from the same pins, with FAISS for GPUs, bitsandbytes, Liger's kernels; and .venv-llamafactory.
 #   --python FILE   installs nothing: that Python runs the checks, and those whose packages it lacks are `not run`
@@ -17,7 +17,8 @@ while [ $# -gt 0 ]; do
         --into) into=(--into "${2:?--into wants a file}"); shift 2 ;;
         --jobs) side=(-n "${2:?--jobs wants a number}" --dist worksteal); shift 2 ;;
         --seconds) limit=(timeout --signal INT --kill-after 30 "${2:?--seconds wants a number}"); shift 2 ;;
-        --python) own=$(command -v -- "${2:?--python wants a file}") || { echo "no Python at $2" >&2; exit 2; }; shift 2 ;;
+        --python) own=$(command -v -- "${2:?--python wants a file}") || { echo "no Python at $2" >&2; exit 2; }
+                  shift 2 ;;
         --checks) shift; while [ $# -gt 0 ] && [[ $1 != --* ]]; do checks+=("tests/test_gpu.py::test_${1//-/_}"); shift; done ;;
         *) sed -n '2,9s/^# *//p' "$0" >&2; exit 2 ;;
     esac
@@ -60,8 +61,11 @@ sys.exit(None if torch.cuda.is_available() else f"torch {torch.__version__} find
 rm -rf -- "$out"
 mkdir -p "$out" && touch "$out/.gpu_check"
 ended=0
-GPU_CHECK_OUT=$out "${limit[@]}" "$python" -m pytest -v -p no:cacheprovider -p benchmarks.gpu_table -m gpu "${side[@]}" "${checks[@]:-tests/test_gpu.py}" || ended=$?
-# 1: a check failed; 124 and 137: time was up.
-[[ " 0 1 124 137 " = *" $ended "* ]] || { echo "the checks are those of: $python -m pytest --collect-only -q tests/test_gpu.py" >&2; exit 2; }
+GPU_CHECK_OUT=$out "${limit[@]}" "$python" -m pytest -v -p no:cacheprovider -p benchmarks.gpu_table -m gpu "${side[@]}" \
+    "${checks[@]:-tests/test_gpu.py}" || ended=$?
+case $ended in
+    0 | 1 | 124 | 137) ;;  # 1: a check failed; the others: time was up
+    *) echo "the checks are those of: $python -m pytest --collect-only -q tests/test_gpu.py" >&2; exit 2 ;;
+esac
 "$python" -m benchmarks.gpu_table "$out/checks.jsonl" --out "$out/gpu.md" "${into[@]}"
 [ $ended = 0 ]
