@@ -41,6 +41,7 @@ from steprag.view.listing import Listing
 from steprag.view.series import POINTS, Series
 from steprag.web.app import FREE
 from steprag.web.guard import Access
+from tests.fakes import BY_ROLLOUTS
 from tests.viewing import MARKUP, SHIPPED, TOKEN, answered_run, made_run, made_tree, shipped_lines, shipped_run
 
 Ask = Callable[[httpx2.AsyncClient], Coroutine[Any, Any, Any]]
@@ -88,7 +89,7 @@ def first_tree() -> Tree:
 
 def pairs_of(trees: Path, out: Path, *options: str) -> list[Pair]:
     """What `steprag pairs` makes of a run, all in one file."""
-    fixed = ("--validation", "0", "--card.plots", "false")
+    fixed = (*BY_ROLLOUTS, "--validation", "0", "--card.plots", "false")
     assert main(["pairs", "--trees", str(trees), "--out", str(out), *fixed, *options]) == 0
     return list(read_records(out / "pairs.train.jsonl", Pair))
 

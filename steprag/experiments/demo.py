@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
         stage(index, "index build", corpus=atlas.path("corpus")),
         stage(trees, "generate", config=RECIPES / "generation/demo.yaml", questions=atlas.path("train"), index=index,
               limit=given.train_questions),
-        stage(pairs, "pairs", trees=trees),
+        stage(pairs, "pairs", config=RECIPES / "preference/spre.yaml", trees=trees),
         stage(sft, "train", config=recipe("sft"), pairs=pairs, max_steps=given.sft_steps, adapter=WARM),
         stage(dpo, "train", config=recipe("dpo"), pairs=pairs, max_steps=given.dpo_steps, adapter=sft),
         *(
