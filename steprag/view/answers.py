@@ -106,6 +106,8 @@ class Answers:
         options = dict(self.run(like).manifest()[0].get("config") or {}) if like else {}
         made = options.pop("reward", None)  # folders of earlier versions have the section `label` under this name
         options["label"] = {**(options.get("label") or made or {}), **reward}
+        if "name" in reward:  # another rule's own key
+            options["label"].pop("chained", None)
         return view_rewards(tree, line, self.run(at.run).grammar(tree), options)
 
     def every_reward(self, at: Address) -> dict[str, Any]:
