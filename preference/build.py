@@ -136,15 +136,15 @@ def label_facts(config: PairsStageConfig, counts: Mapping[str, int], failed: int
     if config.label.name == "evidence":
         why = "; ".join(f"{LABELS[name]}: {of[name]} trees" for name in LABELS if name in of)
     else:
-        why = f"{config.label.name}, as label.name says"
+        why = f"{config.label.name}{', chained' if config.label.chained else ''}, as label.name says"
     return {"why": why, "trees": of, "unsolved": counts["unsolved"], "levels": steps, "failed_searches": failed}
 
 
 class Searches:
     """Trees with what a search for question and answer finds, where chained match labels them and an index is given."""
 
-    def __init__(self, config: PairsStageConfig, retriever: Retriever | None, runner: asyncio.Runner) -> None:
-        self._config, self._runner = config, runner
+    def __init__(self, config: PairsStageConfig, retriever: Retriever | None = None, run: Any = None) -> None:
+        self._config, self._run = config, run
         self._searches = AnswerSearches(retriever) if retriever else None
         self.fingerprint = retriever.fingerprint if retriever else None
 
@@ -160,7 +160,7 @@ class Searches:
             found: dict[str, tuple[Passage, ...]] = {}
             if self._searches:
                 asked = [(tree, key) for tree, key in some if settled(tree, self._config.label).chained]
-                told = self._runner.run(self._searches.found([tree for tree, _ in asked]))
+                told = self._run(self._searches.found([tree for tree, _ in asked]))
                 found = {key: passages for (_, key), passages in zip(asked, told, strict=True)}
             yield from ((tree, key, found.get(key, ())) for tree, key in some)
 
@@ -174,15 +174,16 @@ def answer_searches(index: str | None, config: PairsStageConfig) -> Iterator[Sea
             f"--index is for chained match, and label.name is {label.name}: give --label.name cover --label.chained "
             "true, or leave --index out"
         )
+    if index is None:
+        yield Searches(config)
+        return
     with asyncio.Runner() as runner:
-        retriever = open_retriever(index, config.retriever) if index is not None else None
+        retriever = open_retriever(index, config.retriever)
         try:
-            if retriever:
-                runner.run(retriever.ready())
-            yield Searches(config, retriever, runner)
+            runner.run(retriever.ready())
+            yield Searches(config, retriever, runner.run)
         finally:
-            if retriever:
-                runner.run(retriever.aclose())
+            runner.run(retriever.aclose())
 
 
 def one_prompt(trees: list[Path], sources: list[dict[str, Any]]) -> tuple[Any, Grammar]:

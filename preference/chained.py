@@ -73,8 +73,8 @@ def leading_names(tree: Tree, texts: Texts, found: Sequence[Passage] = ()) -> fr
     """The names, normalised, by which passages are titled that hold the golden answer, of `texts` and `found`.
 
     A name counts only where it leads there from the question: a passage of the tree that holds no answer says it. It
-    says nothing where it stands in the question, is a part of the answer, or is a common word: one that a passage
-    writes in lower case.
+    says nothing where it stands in the question, is a part of the answer, or is a common word (one that a passage
+    writes in lower case), a number or a letter.
     """
     golden = tree.question.golden_answers
     holders = {p.title for p in found if holds_golden(p.text, golden)}
@@ -84,7 +84,8 @@ def leading_names(tree: Tree, texts: Texts, found: Sequence[Passage] = ()) -> fr
     taken = f" {normalise(' '.join((tree.question.question, *golden)))} "
     lower = {word for text in (*texts.values(), *(p.text for p in found)) for word in _WORD.findall(text)
              if word.islower()}  # fmt: skip
-    new = [name for name in sorted(names) if f" {name} " not in taken and name not in lower and len(name) > 1]
+    common = lower | {name for name in names if name.isdigit() or len(name) == 1}
+    new = [name for name in sorted(names - common) if f" {name} " not in taken]
     return frozenset(name for name, told in zip(new, mentions(others, new), strict=True) if told)
 
 

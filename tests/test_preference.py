@@ -263,6 +263,7 @@ MET, NAMED, UNMET = [0.5, 1.0, 0.0, 1.0, 0.5, 0.0, 1.0], [0.5, 0.0, 0.0, 0.0, 0.
     (stepwise(COUNTIES, "58", OTHER_CITIES), (replace(HOLDER, title="Counties of Ohio"),), UNMET),  # nobody names Ohio
     (stepwise(COUNTIES, "58", OTHER_CITIES), (replace(HOLDER, title="California (state)"),), NAMED),
     (stepwise(COUNTIES, "58", OTHER_CITIES), (replace(HOLDER, title="city"),), UNMET),  # a common word
+    (stepwise("When?", "58", replace(OTHER_CITIES, text="Of 12.")), (replace(HOLDER, title="12"),), UNMET),  # a number
     (stepwise("Is it 58 or 12?", "58", HOLDER), (), [None] * 7),  # can be guessed
 ])  # fmt: skip
 def test_chained_match_follows_names_to_the_golden_answer(
