@@ -5,18 +5,22 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from preference.config import FilterConfig, LabelConfig, PairsConfig
 from preference.filters import checks, content_reader
-from preference.kept import kept_contents
+from preference.kept import kept_contents, solved
 from preference.pairs import build_pairs
 from preference.rewards import Estimate, Rewards, rewards
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.records.jsonl import line_hash
 from steprag.records.training_rows import Pair
 from steprag.scores.gold import facts_of
-from steprag.scores.metrics import exact_match, normalise
-from steprag.tree import Node, Tree
+from steprag.scores.metrics import normalise
+from steprag.tree import Tree
+from steprag.types import Passage
+
+Label = Callable[[Tree, Sequence[Passage]], Rewards]
 
 
 @dataclass(frozen=True)
@@ -45,26 +49,30 @@ def facts_met(tree: Tree) -> Rewards:
         value = held[node.id]
         if node.action == "query":
             value = sum(fact.passage in ids for fact in facts) / len(facts)
-        right = right_answer(tree, node)
+        right = node.prediction_f1 == 1.0
         silent = node.failure is not None or (right and held[before] < 1)
         values.append(None if silent else Estimate(2.0 if right else value, 0.0, "facts"))
     return values
 
 
-def _named(name: str) -> Callable[[Tree], Rewards]:
-    config = LabelConfig.model_validate({"name": name, "alpha": 1.0, "metric": "em"})
-    return lambda tree: rewards(tree, config, TRANSCRIPT)
+def _named(name: str, **more: Any) -> Label:
+    config = LabelConfig.model_validate({"name": name, "alpha": 1.0, "metric": "em", **more})
+    return lambda tree, found: rewards(tree, config, TRANSCRIPT, found)
 
 
-LABELS: dict[str, Callable[[Tree], Rewards]] = {
-    "marked facts": facts_met,
+LABELS: dict[str, Label] = {
+    "marked facts": lambda tree, _: facts_met(tree),
     "outcomes": _named("first_answer"),
+    "chained match": _named("cover", chained=True),
     "string match": _named("cover"),
+    "marked passages": _named("evidence"),
 }
-ARMS = tuple(AtlasArm(name, name) for name in LABELS)
-OUTCOMES = next(arm for arm in ARMS if arm.name == "outcomes")
+"""By name, those whose rate is chosen first. The last, the default of `steprag pairs`, goes by titles of passages."""
+OUTCOMES = AtlasArm("outcomes", "outcomes")
+ARMS = tuple(AtlasArm(name, name) for name in list(LABELS)[:4])
 OTHERS = (
     AtlasArm("marked facts, as many pairs", "marked facts", many=True, rated="marked facts"),
+    AtlasArm("marked passages", "marked passages", rated="marked facts"),
     AtlasArm("outcomes, any action", "outcomes", one_action=False, rated="outcomes"),
 )
 """Run last, where time is left."""
@@ -72,13 +80,15 @@ SOUND = FilterConfig(repeating=True, again=True, unread=True, made_up=True)
 """As in every arm of `steprag reproduce`: a small model rambles, asks again, makes evidence up, and guesses."""
 
 
-def pairs_of(arm: AtlasArm, trees: Sequence[Tree], seed: int) -> list[Pair]:
-    """The arm's pairs in an order of the seed's, those of unsolved trees first."""
+def pairs_of(arm: AtlasArm, trees: Sequence[Tree], seed: int, found: Sequence[Sequence[Passage]] = ()) -> list[Pair]:
+    """The arm's pairs in an order of the seed's, those of unsolved trees first. `found`: what a search for question and
+    golden answer finds of each tree, for chained match.
+    """
     config = PairsConfig(cross_action=not arm.one_action, errors=0.0)
     filters = checks(SOUND, TRANSCRIPT, content_reader(TRANSCRIPT))
     unsolved, made = unsolved_of(trees), list[Pair]()
-    for tree in trees:
-        pairs = build_pairs(tree, line_hash(tree.question.id), LABELS[arm.label](tree), config)
+    for tree, passages in zip(trees, found or [()] * len(trees), strict=True):
+        pairs = build_pairs(tree, line_hash(tree.question.id), LABELS[arm.label](tree, passages), config)
         made += [pair for pair in pairs if all(check.passes(pair) for check in filters)]
     random.Random(seed).shuffle(made)
     made.sort(key=lambda pair: pair.question_id not in unsolved)
@@ -87,9 +97,4 @@ def pairs_of(arm: AtlasArm, trees: Sequence[Tree], seed: int) -> list[Pair]:
 
 def unsolved_of(trees: Sequence[Tree]) -> set[str]:
     """The ids of the questions whose trees have no right answer."""
-    return {tree.question.id for tree in trees if not any(right_answer(tree, node) for node in tree.nodes)}
-
-
-def right_answer(tree: Tree, node: Node) -> bool:
-    """Whether a node is a right answer."""
-    return node.prediction_f1 is not None and exact_match(node.content, tree.question.golden_answers) == 1
+    return {tree.question.id for tree in trees if not solved(tree)}

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import copy
+import gc
 import math
 import os
 import sys
@@ -40,6 +41,7 @@ from data_generation.expand import make_searcher
 from data_generation.growth import root_only
 from data_generation.search import grow
 from indexes import open_retriever
+from preference.chained import AnswerSearches
 from steprag.agent.environment import Environment
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.agent.profiles import load_profile
@@ -70,7 +72,7 @@ RATES = (3e-6, 1e-5, 3e-5)
 USUAL = 1e-5
 """The rate of an arm whose choice was not done in time."""
 DEPTH, SHOWN = 7, 3
-SLOTS, LENGTH = 448, 640
+SLOTS, LENGTH = 320, 640
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ class AtlasBench:
         self.out, self.sizes = out, sizes
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         torch.set_num_threads(1)
+        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every length of prompts
         dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         folder = merged_folder(files := resolve_model(start_of(out)))
         self.tokenizer = load_tokenizer(files)
@@ -126,6 +129,7 @@ class AtlasBench:
 
         started, grown = time.monotonic(), asyncio.run(all_of_them())
         write_records(tree_file(self.out, seed), grown)
+        self._let_go()
         seconds = time.monotonic() - started
         say(f"atlas: seed {seed}: {len(grown)} trees, {len(unsolved_of(grown))} unsolved, {policy.requests} requests, "
             f"{policy.tokens} tokens in {seconds:.0f} s")  # fmt: skip
@@ -154,7 +158,8 @@ class AtlasBench:
     def trained(self, arm: AtlasArm, seed: int, rate: float) -> tuple[Any, dict[str, Any]]:
         """The policy that the arm makes of the start, and what it was made from."""
         sizes, trees = self.sizes, read_trees(self.out, seed)
-        pairs, unsolved = pairs_of(arm, trees, seed), unsolved_of(trees)
+        found = asyncio.run(AnswerSearches(self.environment.retriever).found(trees)) if "chained" in arm.label else ()
+        pairs, unsolved = pairs_of(arm, trees, seed, found), unsolved_of(trees)
         facts = {"pairs": len(pairs), "unsolved": len(unsolved), "rate": rate}
         facts |= {"from unsolved": sum(pair.question_id in unsolved for pair in pairs)}
         facts |= {"actions": dict(Counter(pair.action for pair in pairs))}
@@ -175,10 +180,15 @@ class AtlasBench:
         found = {**self.scored(model, name), **facts, "seconds": [round(trained), round(time.monotonic() - started)]}
         write_json(file, found)
         del model
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        self._let_go()
         em, count = 100 * np.mean(found["right"]), len(found["right"])
         say(f"atlas: {file.stem}: {em:.1f} of {count} {name}, {facts.get('pairs', 0)} pairs, {found['seconds']} s")
+
+    def _let_go(self) -> None:
+        """Gives memory of the card back to the processes beside this one."""
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
 def start_of(out: Path) -> Path:
@@ -304,7 +314,7 @@ def _head(*names: str) -> tuple[str, str]:
 def _row(name: str, told: list[dict[str, Any]]) -> str:
     right, hops = 100 * np.array([one["right"] for one in told], dtype=float), np.array(told[0]["hops"])
     seeds = ", ".join(f"{em:.1f}" for em in right.mean(1))
-    parts = [f"{right.mean():.1f}", *(f"{right[:, hops == count].mean():.1f}" for count in (1, 2))]
+    parts = [f"{right[:, asked].mean():.1f}" for asked in (hops > 0, hops == 1, hops == 2) if asked.any()]
     parts += [f"{np.mean([one.get(key, 0) for one in told]):.0f}" for key in ("pairs", "from unsolved")]
     return f"| {name} | {seeds} | {' | '.join(parts)} | {told[0].get('rate', 0):g} |"
 

@@ -96,6 +96,7 @@ def test_training_in_process_prefers_what_is_chosen(tiny: tuple[Path, Any, Any])
     assert how.rate_at(12) == pytest.approx(how.rate / 10)
 
 
+KINDS = ("bridge", "one-hop")
 FACTS = [{"passage": "7", "anyof": [["Peru"]]}, {"passage": "8", "anyof": [["Lima"]]}]
 
 
@@ -135,15 +136,16 @@ def test_marked_facts_are_found_then_kept_and_unsolved_trees_come_first() -> Non
     assert {(pair.chosen_node, pair.rejected_node) for pair in facts} == {(1, 2), (3, 5), (4, 5)}
     assert {(pair.chosen_node, pair.rejected_node) for pair in arms["outcomes"]} == {(6, 7)}
     assert len(arms["marked facts, as many pairs"]) == 1
+    assert {(pair.chosen_node, pair.rejected_node) for pair in arms["chained match"]} >= {(6, 7), (5, 3)}
 
 
 def test_a_run_at_its_smallest(tiny: tuple[Path, Any, Any], tmp_path: Path) -> None:
-    sizes = replace(QUICK, train=((2, 2),), calls=3)
+    sizes = replace(QUICK, train=((2, 1), (1, 1)), calls=3)
     (tmp_path / "questions").mkdir()
     (tmp_path / "start").symlink_to(tiny[0])
     for name, part in {"train-1": "train", "test": "test"}.items():
-        rows = atlas.path(part).read_text(encoding="utf-8").splitlines()
-        chosen = [row for row in rows if json.loads(row)["metadata"]["type"] == "bridge"][:3]
+        rows = [json.loads(row) for row in atlas.path(part).read_text(encoding="utf-8").splitlines()]
+        chosen = [json.dumps(next(row for row in rows if row["metadata"]["type"] == kind)) for kind in KINDS]
         (tmp_path / "questions" / f"{name}.jsonl").write_text("\n".join(chosen) + "\n", encoding="utf-8")
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(atlas.path("corpus").read_text(encoding="utf-8").splitlines(keepends=True)[:50]), "utf-8")
