@@ -88,7 +88,7 @@ class AtlasSizes:
     slots: int = SLOTS
 
 
-QUICK = AtlasSizes(((2, 1), (3, 1)), 6, 2, 2, 2, 2, 8)
+QUICK = AtlasSizes(((2, 6), (3, 2)), 8, 4, 4, 4, 100, 64)
 
 
 class AtlasBench:
@@ -182,7 +182,8 @@ class AtlasBench:
         del model
         self._let_go()
         em, count = 100 * np.mean(found["right"]), len(found["right"])
-        say(f"atlas: {file.stem}: {em:.1f} of {count} {name}, {facts.get('pairs', 0)} pairs, {found['seconds']} s")
+        say(f"atlas: {file.stem}: {em:.1f} of {count} {name}, {facts.get('pairs', 0)} pairs, loss {facts.get('loss')}, "
+            f"{found['seconds']} s, {found['ends']}")  # fmt: skip
 
     def _let_go(self) -> None:
         """Gives memory of the card back to the processes beside this one."""
