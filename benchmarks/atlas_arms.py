@@ -67,15 +67,16 @@ LABELS: dict[str, Label] = {
     "string match": _named("cover"),
     "marked passages": _named("evidence"),
 }
-"""By name, those whose rate is chosen first. The last, the default of `steprag pairs`, goes by titles of passages."""
+"""By name. The last, the default of `steprag pairs`, goes by titles of passages."""
 OUTCOMES = AtlasArm("outcomes", "outcomes")
-ARMS = tuple(AtlasArm(name, name) for name in list(LABELS)[:4])
+ARMS = (AtlasArm("marked facts", "marked facts"), OUTCOMES, AtlasArm("chained match", "chained match"))
 OTHERS = (
+    AtlasArm("string match", "string match", rated="chained match"),
     AtlasArm("marked facts, as many pairs", "marked facts", many=True, rated="marked facts"),
     AtlasArm("marked passages", "marked passages", rated="marked facts"),
     AtlasArm("outcomes, any action", "outcomes", one_action=False, rated="outcomes"),
 )
-"""Run last, where time is left."""
+"""Run last, where time is left, at the rate of another arm."""
 SOUND = FilterConfig(repeating=True, again=True, unread=True, made_up=True)
 """As in every arm of `steprag reproduce`: a small model rambles, asks again, makes evidence up, and guesses."""
 

@@ -66,11 +66,9 @@ from steprag.types import Message, Question
 from training.config import TrainConfig
 from training.model import load_policy
 
-TUNING = 0
-"""The seed that chooses rates; its trees are trained on nowhere else."""
+TUNING = 0  # the seed that chooses rates; its trees are trained on nowhere else
 RATES = (3e-6, 1e-5, 3e-5)
-USUAL = 1e-5
-"""The rate of an arm whose choice was not done in time."""
+USUAL = 1e-5  # where the choice was not done in time
 DEPTH, SHOWN = 7, 3
 SLOTS, LENGTH = 320, 640
 
@@ -81,7 +79,7 @@ class AtlasSizes:
 
     train: tuple[tuple[int, int], ...] = ((2, 200), (3, 100))
     calls: int = 32
-    steps: int = 80
+    steps: int = 64
     batch: int = 16
     dev: int = 300
     test: int = 1000
@@ -157,7 +155,7 @@ class AtlasBench:
 
     def trained(self, arm: AtlasArm, seed: int, rate: float) -> tuple[Any, dict[str, Any]]:
         """The policy that the arm makes of the start, and what it was made from."""
-        sizes, trees = self.sizes, read_trees(self.out, seed)
+        sizes, trees = self.sizes, list(read_records(tree_file(self.out, seed), Tree))
         found = asyncio.run(AnswerSearches(self.environment.retriever).found(trees)) if "chained" in arm.label else ()
         pairs, unsolved = pairs_of(arm, trees, seed, found), unsolved_of(trees)
         facts = {"pairs": len(pairs), "unsolved": len(unsolved), "rate": rate}
@@ -225,13 +223,7 @@ def tree_file(out: Path, seed: int) -> Path:
     return out / "trees" / f"{seed}.jsonl"
 
 
-def read_trees(out: Path, seed: int) -> list[Tree]:
-    """The trees of a seed. Raises ConfigError where they are not made yet."""
-    return list(read_records(tree_file(out, seed), Tree))
-
-
-_BENCH: list[AtlasBench] = []
-"""Of a process of the pool: made once."""
+_BENCH: list[AtlasBench] = []  # of a process of the pool, made once
 
 
 def begin(out: Path, sizes: AtlasSizes) -> None:
@@ -246,8 +238,10 @@ def work(deadline: float, file: Path, method: str, *given: Any) -> None:
         getattr(_BENCH[0], method)(*given)
 
 
-def run(out: Path, sizes: AtlasSizes, seeds: int, jobs: int, until: float) -> None:
-    """Trees of all seeds, the choice of rates, then every arm and seed: each a file that appears whole."""
+def run(out: Path, sizes: AtlasSizes, seeds: int, jobs: int, until: float) -> list[BaseException]:
+    """Trees of all seeds, the choice of rates, then every arm and seed: each a file that appears whole. Returns what
+    went wrong.
+    """
     deadline, results = time.time() + until, out / "results"
     make_start(out)
     merged_folder(resolve_model(start_of(out)))  # once, before processes side by side
@@ -262,16 +256,22 @@ def run(out: Path, sizes: AtlasSizes, seeds: int, jobs: int, until: float) -> No
 
         trees = [ask(tree_file(out, seed), "trees", seed) for seed in range(seeds + 1)]
         started = score("start", None, 0, 0.0, "test")
-        trees[TUNING].result()
+        trees[TUNING].exception()  # waits: rates are chosen on these, while the others grow
         tuned = [score(f"{arm.name}-{rate:g}", arm, TUNING, rate, "dev") for arm in ARMS for rate in RATES]
-        for each in (*trees, *tuned, started):
-            each.result()
+        failed = [*failures(trees), *failures(tuned), *failures([started])]
         rates = chosen_rates(out)
         say(f"atlas: rates {rates}")
         wanted = [(arm, seed) for arms in (ARMS, OTHERS) for seed in range(1, seeds + 1) for arm in arms]
         made = [score(f"{arm.name}-{seed}", arm, seed, rates[arm.rated or arm.name], "test") for arm, seed in wanted]
-        for each in made:
-            each.result()
+        return failed + failures(made)
+
+
+def failures(jobs: Sequence[Future[None]]) -> list[BaseException]:
+    """Waits for jobs, and says what went wrong in each as it is heard: the others go on."""
+    failed = [error for job in jobs if (error := job.exception()) is not None]
+    for error in failed:
+        say(f"atlas: a job failed: {error!r}")
+    return failed
 
 
 def chosen_rates(out: Path) -> dict[str, float]:
@@ -337,11 +337,12 @@ def main(argv: list[str]) -> int:
 
         prepare(given.out, given.seeds, dict(sizes.train), {"dev": sizes.dev, "test": sizes.test})
         return 0
-    if given.what == "run":
-        run(given.out, sizes, given.seeds, given.jobs, given.until)
+    failed = run(given.out, sizes, given.seeds, given.jobs, given.until) if given.what == "run" else []
     page = report(given.out)
     (given.out / "report.md").write_text(page, encoding="utf-8")
     sys.stdout.write(page)
+    if failed:
+        raise failed[0]
     return 0
 
 
