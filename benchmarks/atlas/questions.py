@@ -1,7 +1,7 @@
 """Every one-hop and bridge question that the world's passages answer."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from benchmarks.atlas.model import AtlasWorld, Entity, Value, pick, plain, sentence_case
@@ -109,12 +109,18 @@ def one_hop(world: AtlasWorld) -> Iterator[QuestionRow]:
 
 @dataclass(frozen=True)
 class _Lead:
-    """A way to describe the bridge entity without naming it."""
+    """A way to describe the bridge entity without naming it. `before`: what its own words lean on, the first first."""
 
     words: str
     hop: Hop
     relation: str
     group: str
+    before: tuple["_Lead", ...] = ()
+
+    @property
+    def way(self) -> tuple["_Lead", ...]:
+        """All leads up to this one."""
+        return (*self.before, self)
 
 
 def _leads(world: AtlasWorld) -> Iterator[tuple[Entity, _Lead]]:
@@ -165,27 +171,57 @@ def _base_leads(world: AtlasWorld) -> Iterator[tuple[Entity, _Lead]]:
             )
 
 
-def bridge(world: AtlasWorld) -> Iterator[QuestionRow]:
-    for entity, lead in (*_leads(world), *_base_leads(world)):
+def _longer(world: AtlasWorld, leads: Iterable[tuple[Entity, _Lead]]) -> Iterator[tuple[Entity, _Lead]]:
+    """A hop more: "the capital of the country where Bemba is spoken"."""
+    for entity, lead in leads:
         for (kind, relation), ask in ALL.items():
-            if kind != entity.kind or not ask.questions or not askable(world, entity, relation):
+            if kind != entity.kind or not ask.noun or not askable(world, entity, relation):
                 continue
-            value = entity.facts[relation]
-            if given_away(value.text, world.passages[lead.hop.row].text):
-                continue  # the first passage says it already
-            if world.rows[entity.key, relation] == lead.hop.row or lead.relation.endswith(f"{kind}.{relation}"):
-                continue
-            text = fill(pick(ask.questions, lead.words, relation), entity, lead.words)
-            if given_away(entity.title.split(" (")[0], text):
-                continue
-            if given_away(value.text, text) or shares_words(entity.label, text) or shares_words(value.text, lead.words):
-                continue
+            target = world.entities.get(str(entity.facts[relation].link))
+            words = fill(pick(ask.noun, lead.words, relation), entity, lead.words)
             hop = hop_for(world, entity, relation, ask, entity.label)
-            told = f"{sentence_case(hop.need)} is {said(value)}"
-            groups = frozenset({entity.group, lead.group})
-            relations = (lead.relation, f"{kind}.{relation}")
-            yield QuestionRow(text, answers_of(value), "bridge", relations, (lead.hop, hop), groups, told, entity.title)
-    yield from _other_elements(world)
+            met = {each.hop.row for each in lead.way}
+            if target is None or hop.row in met or shares_words(target.name, words):
+                continue
+            if given_away(target.name, world.passages[lead.hop.row].text):
+                continue
+            yield target, _Lead(words, hop, f"{kind}.{relation}", entity.group, lead.way)
+
+
+def bridge(world: AtlasWorld, hops: int = 2) -> Iterator[QuestionRow]:
+    """Questions of so many hops, two or more, that do not name what stands between."""
+    leads: Iterable[tuple[Entity, _Lead]] = (*_leads(world), *_base_leads(world))
+    for _ in range(hops - 2):
+        leads = _longer(world, leads)
+    for entity, lead in leads:
+        yield from _ends(world, entity, lead)
+    if hops == 2:
+        yield from _other_elements(world)
+
+
+def _ends(world: AtlasWorld, entity: Entity, lead: _Lead) -> Iterator[QuestionRow]:
+    """What may be asked of an entity that a lead describes."""
+    for (kind, relation), ask in ALL.items():
+        if kind != entity.kind or not ask.questions or not askable(world, entity, relation):
+            continue
+        value, way = entity.facts[relation], lead.way
+        if any(given_away(value.text, world.passages[each.hop.row].text) for each in way):
+            continue  # an earlier passage says it already
+        if world.rows[entity.key, relation] in {each.hop.row for each in way}:
+            continue
+        if lead.relation.endswith(f"{kind}.{relation}"):
+            continue
+        text = fill(pick(ask.questions, lead.words, relation), entity, lead.words)
+        if given_away(entity.title.split(" (")[0], text):
+            continue
+        if given_away(value.text, text) or shares_words(entity.label, text) or shares_words(value.text, lead.words):
+            continue
+        hop = hop_for(world, entity, relation, ask, entity.label)
+        told = f"{sentence_case(hop.need)} is {said(value)}"
+        groups = frozenset({entity.group, *(each.group for each in way)})
+        relations = (*(each.relation for each in way), f"{kind}.{relation}")
+        hops = (*(each.hop for each in way), hop)
+        yield QuestionRow(text, answers_of(value), "bridge", relations, hops, groups, told, entity.title)
 
 
 def _other_elements(world: AtlasWorld) -> Iterator[QuestionRow]:

@@ -61,7 +61,7 @@ def assign(world: AtlasWorld) -> dict[str, str]:
     return split_of
 
 
-def _home(question: QuestionRow, split_of: Mapping[str, str]) -> str | None:
+def home(question: QuestionRow, split_of: Mapping[str, str]) -> str | None:
     splits = {split_of[group] for group in question.groups}
     return splits.pop() if len(splits) == 1 else None
 
@@ -101,7 +101,7 @@ class _Limits:
             self.bridges[question.bridge] += 1
 
 
-def _rounds(candidates: Iterable[QuestionRow], rng: random.Random) -> list[QuestionRow]:
+def in_turns(candidates: Iterable[QuestionRow], rng: random.Random) -> list[QuestionRow]:
     """The candidates so ordered that the relations take turns; dull relations come once in three rounds."""
     by_pattern: dict[tuple[str, ...], list[QuestionRow]] = defaultdict(list)
     for question in candidates:
@@ -120,8 +120,8 @@ def choose(questions: Sequence[QuestionRow], split_of: Mapping[str, str]) -> dic
     """The kept questions of every split, in the order of `QUOTAS` and within the limits."""
     pool: dict[tuple[str, str], list[QuestionRow]] = defaultdict(list)
     for question in questions:
-        if home := _home(question, split_of):
-            pool[home, question.kind].append(question)
+        if split := home(question, split_of):
+            pool[split, question.kind].append(question)
     kept: dict[str, list[QuestionRow]] = {}
     for split, quotas in QUOTAS.items():
         limits = _Limits(sum(quotas.values()))
@@ -144,7 +144,7 @@ def _chosen(
     for kind, quota in quotas.items():
         halves: Counter[str] = Counter()
         count = 0
-        for question in _rounds(pool[split, kind], rng):
+        for question in in_turns(pool[split, kind], rng):
             if count == quota:
                 break
             if kind == "yes-no" and halves[question.answers[0]] >= quota / 2:
