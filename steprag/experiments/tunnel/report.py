@@ -21,7 +21,7 @@ UNMARKED = ("chained match", POOLED, "judge: a stronger policy", "gain, guarded"
 CURVES = ("rollouts", POOLED, "judge: a stronger policy", TURNED, FACTS, "oracle")
 BY_HOPS = ("1 or 2 hops", MAIN.name, "4 to 6 hops")
 """Cells by the length of what is trained on."""
-EACH_HOP = tuple(f"{hops} hops" for hops in HOPS)
+EACH_HOP = tuple(f"hops: {hops}" for hops in HOPS)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def goals_of(cells: Mapping[str, CellResults]) -> list[Goal]:
 
     if FACTS in there:
         add(
-            "a: marked facts beat outcomes by 10 points or more", main.over(FACTS), lambda d: d.mean >= 10 and d.low > 0
+            "a: marked facts beat outcomes by 10 points", main.over(FACTS), lambda d: d.mean >= 10 and d.low > 0
         )
     if all(name in cells and {BASE, FACTS} <= cells[name].told.keys() for name in BY_HOPS):
         gaps = [cells[name].gap(FACTS) for name in BY_HOPS]
@@ -190,7 +190,6 @@ def draw(cell: CellResults, path: Path) -> bool:
     axes.set_xlabel("hops of the test question")
     axes.set_ylabel("points of EM over outcomes (95 %)")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
-    figure.tight_layout()
     save_png(figure, path, 120)
     return True
 
