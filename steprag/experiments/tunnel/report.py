@@ -82,9 +82,7 @@ def goals_of(cells: Mapping[str, CellResults]) -> list[Goal]:
         found.append(Goal(name, one, reached, one.p))
 
     if FACTS in there:
-        add(
-            "a: marked facts beat outcomes by 10 points", main.over(FACTS), lambda d: d.mean >= 10 and d.low > 0
-        )
+        add("a: marked facts beat outcomes by 10 points", main.over(FACTS), lambda d: d.mean >= 10 and d.low > 0)
     if all(name in cells and {BASE, FACTS} <= cells[name].told.keys() for name in BY_HOPS):
         gaps = [cells[name].gap(FACTS) for name in BY_HOPS]
         add("b: (a) grows with the hops trained on; points a cell",
