@@ -54,10 +54,11 @@ class CellResults:
 def read_cell(folder: Path) -> CellResults | None:
     """What a cell's folder holds; None where nothing is there."""
     told: dict[str, dict[int, dict[str, Any]]] = {}
+    one: dict[str, Any] = {}
     for file in sorted(folder.glob("*/*.json")):
-        told.setdefault(file.stem, {})[int(file.parent.name)] = read_json(file)
-    hops = [one["hops"] for seeds in told.values() for one in seeds.values()]
-    return CellResults(folder.name.replace("-", " "), told, np.array(hops[0])) if told else None
+        one = read_json(file)
+        told.setdefault(one["arm"], {})[int(file.parent.name)] = one
+    return CellResults(one["cell"], told, np.array(one["hops"])) if told else None
 
 
 @dataclass(frozen=True)
