@@ -80,7 +80,7 @@ class GpuSizes:
     prompt_words: int
 
 
-FULL = GpuSizes(steps=12, rows=8, both_steps=8, both_rows=4, passages=1000, questions=16, prompt_words=1100)
+FULL = GpuSizes(steps=12, rows=8, both_steps=8, both_rows=2, passages=1000, questions=16, prompt_words=1100)
 SMALL = GpuSizes(steps=2, rows=2, both_steps=2, both_rows=2, passages=48, questions=2, prompt_words=120)
 """For the processor: shows that every command runs and every figure is read, not more."""
 
