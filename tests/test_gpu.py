@@ -134,7 +134,7 @@ class Bench:
     def long_pairs(self) -> Path:
         """The first pairs, with passages before the prompt as published recipes have them (some 1,500 tokens)."""
         out = self.out / "long-pairs"
-        out.mkdir(exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
         count = self.sizes.steps * self.sizes.rows
         rows = [row for _, row in read_rows(self.pairs / "pairs.train.jsonl")][:count]
         words = " ".join(row["contents"] for _, row in read_rows(atlas.path("corpus"))).split()

@@ -1,0 +1,81 @@
+"""Differences between arms, paired by seed and by question, and the goals that were set before the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+RESAMPLES = 2000
+Right = np.ndarray
+"""Whether an arm was right: (seeds, questions), 0 or 1."""
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Points of exact match between two arms. `low`, `high`: 95 %, t over the seeds; `drawn`: bootstrap over seeds and
+    questions; `p`: two-sided t-test over the seeds; all NaN with one seed. `seeds`: each seed's own.
+    """
+
+    mean: float
+    low: float
+    high: float
+    drawn: tuple[float, float]
+    p: float
+    seeds: tuple[float, ...]
+
+    @property
+    def shown(self) -> str:
+        """As a table has it."""
+        return f"{self.mean:+.1f} ({self.low:+.1f} to {self.high:+.1f})" if len(self.seeds) > 1 else f"{self.mean:+.1f}"
+
+
+def difference(one: Right, other: Right, asked: Right | None = None) -> PairedDifference:
+    """`one` minus `other` over the same seeds and questions; `asked`: the places of those questions that count."""
+    gaps = 100.0 * (one.astype(float) - other.astype(float))
+    return of_seeds(gaps if asked is None else gaps[:, asked])
+
+
+def of_seeds(gaps: np.ndarray) -> PairedDifference:
+    """The mean of (seeds, questions) and how sure it is."""
+    from scipy.stats import t, ttest_1samp
+
+    seeds = gaps.mean(1)
+    count, mean = len(seeds), float(seeds.mean())
+    if count < 2:
+        nan = float("nan")
+        return PairedDifference(mean, nan, nan, (nan, nan), nan, tuple(seeds.tolist()))
+    half = float(t.ppf(0.975, count - 1) * seeds.std(ddof=1) / count**0.5)
+    p = float(np.asarray(ttest_1samp(seeds, 0.0))[1]) if seeds.std() > 0 else float(mean == 0)
+    rng = np.random.default_rng(0)
+    means = []
+    for _ in range(RESAMPLES):
+        drawn = seeds_and_questions(gaps, rng)
+        means.append(drawn.mean())
+    low, high = np.percentile(means, [2.5, 97.5])
+    return PairedDifference(mean, mean - half, mean + half, (float(low), float(high)), p, tuple(seeds.tolist()))
+
+
+def seeds_and_questions(gaps: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Drawn with repetition: seeds, and for all of them the same questions."""
+    seeds = rng.integers(0, gaps.shape[0], gaps.shape[0])
+    questions = rng.integers(0, gaps.shape[1], gaps.shape[1])
+    return gaps[np.ix_(seeds, questions)]
+
+
+def holm(ps: Mapping[str, float]) -> dict[str, float]:
+    """p-values corrected for their number (Holm's step-down method)."""
+    corrected, worst = {}, 0.0
+    for rank, name in enumerate(sorted(ps, key=ps.__getitem__)):
+        worst = max(worst, min(1.0, ps[name] * (len(ps) - rank)))
+        corrected[name] = worst
+    return corrected
+
+
+def trend(by_step: Sequence[np.ndarray]) -> PairedDifference:
+    """The rise a step of what (seeds, questions) of several cells say, seed by seed: the least-squares slope."""
+    means = np.stack([gaps.mean(1) for gaps in by_step])
+    place = np.arange(len(means)) - (len(means) - 1) / 2
+    slopes = (place[:, None] * means).sum(0) / (place**2).sum()
+    return of_seeds(slopes[:, None])
