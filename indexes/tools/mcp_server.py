@@ -86,7 +86,7 @@ class _Link:
         # what a server writes to its standard error is not for ours; the relay bounds it
         file = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         log: Any = self._open.enter_context(file)
-        logging.getLogger("mcp.client").setLevel(logging.CRITICAL)  # else a traceback for each line that is no JSON
+        logging.getLogger("mcp").setLevel(logging.CRITICAL)  # else a traceback for each line that is no JSON
         try:
             self._portal = self._open.enter_context(start_blocking_portal())
             client = Client(self._heard.over(way.transport(log)), read_timeout_seconds=way.seconds)
