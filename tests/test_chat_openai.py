@@ -292,7 +292,6 @@ def test_what_the_agent_cannot_do_is_refused_by_name(
                 "/api/generate",
                 "/v1beta/models/agent:generateContent",
                 "/v1/engines/agent/completions",
-                "//v1/chat/completions",
                 "/v1/messages",
             )
         ),

@@ -395,6 +395,10 @@ BAD = {"jsonrpc": "2.0", "id": None, "error": {"code": -32602, "message": "text 
     [
         ((404, "gone"), {}, ["2"], 2, 3),
         ((400, FORGOTTEN), {}, ["2"], 2, 3),
+        ((200, {"content": [WORDS]}), {}, ["2 rows found"], 1, 2),
+        ((200, [{"jsonrpc": "2.0", "method": "x"}, {"result": {"content": [WORDS]}}]), {}, ["2 rows found"], 1, 2),
+        ((200, json.dumps({"jsonrpc": "2.0", "id": 99, "result": {"content": "lek"}})), {}, ["lek"], 1, 2),
+        ((200, []), {}, "Failed to parse JSON response (no message of the protocol)", 1, 2),
         (None, {}, LOST, 1, 2),
         (None, SAFE, ["2"], 2, 3),
         ((500, "oh"), SAFE, "HTTP 500 Internal Server Error", 1, 2),

@@ -119,9 +119,11 @@ def put_right(result: dict[str, Any], method: str = "") -> dict[str, Any]:
         cursor = result.get("nextCursor")
         more = {"nextCursor": str(cursor)} if isinstance(cursor, str | int) else {}
         return {**_without(result, "nextCursor"), **more, "tools": [*map(_tool, named)]}
+    if result.get("resultType") not in (None, "complete"):  # it asks for more, which the package refuses
+        return result
     if method == "tools/call" or {"content", "structuredContent", "isError"} & result.keys():
         texts = [{"type": "text", "text": text} for text in texts_of(result)]
-        return {"content": texts, "isError": _failed(result)}
+        return {**_without(result, "structuredContent"), "content": texts, "isError": _failed(result)}
     return result
 
 

@@ -272,4 +272,5 @@ def _reason(error: BaseException) -> str:
     """The innermost error: task groups wrap the errors of their tasks."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
-    return str(error) if isinstance(error, MCPError) else f"{type(error).__name__}: {error}"
+    told = re.sub(r": \d+ validation errors? for .*", " (no message of the protocol)", str(error), flags=re.DOTALL)
+    return told if isinstance(error, MCPError) else f"{type(error).__name__}: {told}"

@@ -17,6 +17,7 @@ import threading
 from typing import IO, Any
 
 INTERNAL_ERROR, PARSE_ERROR = -32603, -32700
+ENVELOPE = {"jsonrpc", "id", "method", "result", "error"}
 NO_ID = ""
 """Stands for the id of a reply that names none."""
 HALVES = re.compile("[\ud800-\udfff]")
@@ -101,6 +102,8 @@ def mended(line: bytes, id: object = None) -> bytes:
             "error": {"code": PARSE_ERROR, "message": f"its message is no JSON: {error}"},
         }
     messages = [_message(one, id) for one in (told if isinstance(told, list) else [told])]
+    if id is not None and isinstance(told, list):  # over HTTP one message answers
+        messages = [one for one in messages if isinstance(one, dict) and "method" not in one][:1] or messages
     texts = [json.dumps(one, ensure_ascii=False) for one in messages]
     if texts == [json.dumps(told, ensure_ascii=False)] and not _HALF.search(line):
         return line
@@ -111,6 +114,8 @@ def _message(told: Any, id: object) -> Any:
     """A message in the protocol's form; what is none as it is."""
     if not isinstance(told, dict) or not (told.keys() & {"jsonrpc", "id"} or id is not None):
         return told
+    if id is not None and not told.keys() & ENVELOPE:
+        told = {"result": told}
     message = {**told, "jsonrpc": "2.0"}
     if "method" in told or not {"result", "error"} & told.keys():
         return message if "jsonrpc" in told else told

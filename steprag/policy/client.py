@@ -31,7 +31,16 @@ from steprag.policy.dialect import EndpointDialect
 from steprag.policy.gate import Gate
 from steprag.policy.listing import compare, served_models
 from steprag.policy.protocols import Listener, Policy
-from steprag.policy.refusals import FirstRequests, ProviderProblem, problem_in, problem_of, reason, refusal, unreachable
+from steprag.policy.refusals import (
+    FirstRequests,
+    ProviderProblem,
+    causes_of,
+    problem_in,
+    problem_of,
+    reason,
+    refusal,
+    unreachable,
+)
 from steprag.policy.replies import sample_of
 from steprag.policy.requests import OutputFormat, begun, chat_options, request_body
 from steprag.policy.scoring import EndpointScorer
@@ -40,6 +49,8 @@ from steprag.types import Message, Sample
 
 LISTLESS = (404, 405, 501)
 """What endpoints without a list of models answer."""
+NOBODY = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, httpx2.ConnectTimeout)
+"""What a request ends in where nobody listens."""
 LIST_SECONDS = 30
 """Until a list of models counts as lost."""
 
@@ -128,7 +139,7 @@ class OpenAIPolicy:
             if problem.status not in LISTLESS:
                 say(f"warning: {url} gives no list of models ({problem}); the first request will tell")
         except (openai.APIError, aiohttp.ClientError, ValueError) as error:
-            if isinstance(unreachable(error, self._where), PolicyUnavailable):
+            if any(isinstance(cause, NOBODY) for cause in causes_of(error)):
                 raise PolicyUnavailable(f"no model answers at {url}: {reason(error)}") from None
             say(f"warning: {url} gives no list of models ({reason(error)}); the first request will tell")
         compare(self._model, served, url)

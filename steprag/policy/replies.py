@@ -54,9 +54,8 @@ def sample_of(reply: object, stop: tuple[str, ...], begun: str, engine: str, *, 
     completions = tuple(one for one in read if not FILTERED.search(one.finish))
     if not completions:
         raise ContentFiltered(f"the provider's filter took the reply (finish_reason {quoted(read[0].finish)})")
-    return Sample(
-        completions, _usage(body.get("usage"), 1.0 if engine != "llamacpp" else _times_the_first(completions))
-    )
+    used = body.get("usage") or choices[0].get("usage")
+    return Sample(completions, _usage(used, 1.0 if engine != "llamacpp" else _times_the_first(completions)))
 
 
 def _object(value: object, where: str) -> Mapping[str, Any]:
@@ -78,7 +77,8 @@ def text_of(content: object) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     if isinstance(content, Mapping):
-        return text_of(content.get("text")) if content.get("type", "text") in ("text", "output_text") else ""
+        said = content.get("text", content.get("value"))
+        return text_of(said) if content.get("type", "text") in ("text", "output_text") else ""
     if not isinstance(content, Sequence):
         raise ValueError(f"message.content: expected a text, found {quoted(content)}")
     return "".join(map(text_of, content))
@@ -163,9 +163,10 @@ def _usage(told: object, times: float) -> Usage:
     """What the reply says it used, its generated tokens `times` over; 0 of what it does not say. Raises ValueError."""
     used = told if isinstance(told, Mapping) else {}
     details = used.get("prompt_tokens_details")
-    cached = _count(details, "cached_tokens") if isinstance(details, Mapping) else 0
-    prompt = _count(used, "prompt_tokens")
-    return Usage(1, prompt, round(times * _count(used, "completion_tokens")), min(cached, prompt))
+    cached = _count(details if isinstance(details, Mapping) else {}, "cached_tokens")
+    prompt = _count(used, "prompt_tokens") or _count(used, "input_tokens")
+    written = _count(used, "completion_tokens") or _count(used, "output_tokens")
+    return Usage(1, prompt, round(times * written), min(cached or _count(used, "prompt_cache_hit_tokens"), prompt))
 
 
 def _count(used: Mapping[str, Any], key: str) -> int:

@@ -48,7 +48,7 @@ def reply_in(body: bytes) -> object:
     chunks, events = ChunkedReply(), Events()
     values = [*events.feed(body.removeprefix(b"\xef\xbb\xbf")), *events.end()]
     if len(values) == 1 and not events.told:
-        return values[0]
+        return _unwrapped(values[0])
     for value in values:
         chunks.add(value)
     return chunks.reply()
@@ -69,6 +69,14 @@ async def whole_reply(parts: AsyncIterator[bytes], begun: str, listener: Listene
     for event in events.end():
         chunks.add(event)
     return chunks.reply()
+
+
+def _unwrapped(reply: object) -> object:
+    """The reply that a gateway put into an envelope, such as {"code": 0, "data": {"choices": []}}; another as it is."""
+    if not isinstance(reply, Mapping) or "choices" in reply or reply.get("error"):
+        return reply
+    inner = next((one for one in reply.values() if isinstance(one, Mapping) and one.get("choices")), None)
+    return {"usage": reply.get("usage"), **inner} if inner else reply
 
 
 def _json(text: bytes) -> object:
@@ -161,6 +169,7 @@ class ChunkedReply:
         if isinstance(chunk, str):
             self._odd = chunk
             return
+        chunk = _unwrapped(chunk)
         if not isinstance(chunk, Mapping):
             raise ValueError("a chunk is no object")
         self._head |= {key: value for key, value in chunk.items() if key != "choices" and value}
