@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 from mcp.types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS
 
-from indexes.tools.stdio_relay import mended
+from indexes.tools.stdio_relay import HALVES, mended
 from steprag.net.bounded_http import direct
 
 MESSAGE_BYTES = 8 << 20
@@ -41,7 +41,9 @@ class BoundedHttp(httpx2.AsyncClient):
             if response.headers.get("Content-Type", "").startswith("text/event-stream"):
                 response.stream = _MendedEvents(body, _asked(request))
                 return response
-            whole = mended(b"".join([piece async for piece in _BoundedReply(body)]), _asked(request))
+            whole = b"".join([piece async for piece in _BoundedReply(body)])
+            if response.status_code < 400:
+                whole = mended(whole, _asked(request))
             response.stream = httpx2.ByteStream(whole)
             await body.aclose()
             if response.status_code >= 400:
@@ -133,7 +135,7 @@ def _refusal(request: httpx2.Request, response: httpx2.Response) -> httpx2.Respo
 
 
 def _error(request: httpx2.Request, status: int, code: int, message: str, data: Any = None) -> httpx2.Response:
-    error = {"code": code, "message": message[:300], "data": data}
+    error = {"code": code, "message": HALVES.sub("\ufffd", message[:300]), "data": data}
     return httpx2.Response(status, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
 
 

@@ -120,8 +120,9 @@ def _message(told: Any, id: object) -> Any:
     if "method" in told or not {"result", "error"} & told.keys():
         return message if "jsonrpc" in told else told
     number = message.get("id") if id is None else id
-    whole = isinstance(number, float) and number.is_integer()
-    message["id"] = int(number) if whole else number if isinstance(number, int | str) else NO_ID
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
+    message["id"] = number if isinstance(number, int | str) else NO_ID
     if told.get("error") is not None:
         return {"jsonrpc": "2.0", "id": message["id"], "error": _error(told["error"])}
     result = told.get("result")

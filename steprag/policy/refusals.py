@@ -74,7 +74,7 @@ def problem_of(status: int, body: bytes) -> ProviderProblem:
 
 def page_words(body: bytes) -> str:
     """The words of a page of HTML; empty where the body is none."""
-    text = body[:20_000].decode(errors="replace").lstrip("\ufeff \t\r\n")
+    text = body[:8_000].decode(errors="replace").lstrip("\ufeff \t\r\n")
     if not re.match(r"<(!doctype html|!--|html|head|body|title|h\d|center|p|div|pre|\?xml)\b", text, re.IGNORECASE):
         return ""
     seen = re.sub(r"(?is)<(script|style)\b.*?</\1>|<!--.*?-->|<[^>]*>", " ", text)
