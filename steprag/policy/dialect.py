@@ -58,14 +58,14 @@ class EndpointDialect:
 
     def spoken(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The request as the endpoint takes it."""
-        asked = {**request, **(STREAMED if self._streams else {})}
+        asked = {**request, **(STREAMED if self._streams and "messages" in request else {})}
         names = {field: self._names.get(field, field) for field in asked}
         return {name: asked[field] for field, name in names.items() if name is not None}
 
     def learn(self, problem: ProviderProblem, request: Mapping[str, Any]) -> str | None:
         """What is sent otherwise from now on, because the refusal of `request` names it; None where nothing is."""
-        asks = problem.status in STATUSES and re.search(_STREAM_ALONE, problem.text, re.IGNORECASE)
-        if asks and "stream" not in request and not self._streams:
+        whole = "messages" in request and "stream" not in request and not self._streams
+        if whole and problem.status in STATUSES and re.search(_STREAM_ALONE, problem.text, re.IGNORECASE):
             self._streams, self.learnt["stream"] = True, "true"
             return "stream: true"
         for field in self.named(problem, request):
