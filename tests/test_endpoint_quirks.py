@@ -225,6 +225,7 @@ REFUSALS: list[tuple[int, object, type[StepragError], str]] = [
     (400, error_of("double is not a valid model ID"), PolicyUnavailable, "not a valid model ID"),
     (404, {"error": "model 'double' not found, try pulling it first"}, PolicyUnavailable, "try pulling it"),
     (404, {"detail": "Not Found"}, PolicyUnavailable, "does base_url end"),
+    (501, b"<!DOCTYPE HTML><title>Error response</title> Unsupported method", PolicyUnavailable, "usually ends in /v1"),
     (503, error_of("The server is overloaded"), PolicyError, "overloaded (503"),
     (529, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, PolicyError, "overloaded"),
     (200, error_of("upstream is down", code=502), PolicyError, "502: upstream is down"),
