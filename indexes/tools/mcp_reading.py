@@ -22,11 +22,12 @@ NOTHING_SAID = "the tool reports an error without a word"
 HINTS = ("readOnlyHint", "idempotentHint")
 """Annotations of a tool whose calls may be made twice."""
 SCHEMAS = ("inputSchema", "input_schema", "parameters", "schema")
+"""Names of a tool's schema: the protocol's, and those of other APIs."""
 VERSION = "2025-03-26"
 """The protocol's version where a server names none: what the protocol has clients assume over HTTP."""
 KNOWN = ("content", "structuredContent", "isError", "_meta", "resultType")
 """Fields of a call's result."""
-WORDED = ("result", "text", "output", "toolResult", "message", "data")
+WORDED = ("result", "text", "output", "toolResult", "message", "error", "data")
 """Names that servers give to its text."""
 
 
@@ -160,6 +161,8 @@ def texts_of(result: Mapping[str, Any]) -> list[str]:
         content = told[alone] if alone in WORDED and isinstance(told[alone], str) else None
         rows = told if content is None and told else None
     given = content if isinstance(content, list) else [] if content is None else [content]
+    if not any(isinstance(one, Mapping) for one in given):  # bare values
+        given = [one if isinstance(one, str) else json.dumps(one) for one in given if one is not None]
     blocks = [one if isinstance(one, Mapping) else {"text": one} for one in given if isinstance(one, str | Mapping)]
     words = [_words(block) for block in blocks]
     texts = [text for text in words if text and text.strip()]
@@ -179,7 +182,7 @@ def _words(block: Mapping[str, Any]) -> str | None:
         return f"{': '.join(told)} (1 resource_link, not shown)"
     inner = block.get("resource")
     text = (inner if isinstance(inner, Mapping) else block).get("text")
-    if text is None and not isinstance(inner, Mapping) and block.keys() and "type" not in block:
+    if text is None and block and not {"resource", "type", "mimeType"} & block.keys():
         text = dict(block)  # a row in place of a block
     if text is None and block.get("type") == "text":
         text = next((block[key] for key in ("content", "value") if isinstance(block.get(key), str)), None)
