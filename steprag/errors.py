@@ -9,7 +9,7 @@
     │   ├── RetrieverError           a retriever
     │   └── NotJournalled            a replay asked for a call that was never made
     ├── PolicyUnavailable        2   nothing answers at the endpoint, or it does not serve the model
-    ├── PolicyRefused            5   wrong key, or quota or balance are used up
+    ├── PolicyRefused            5   wrong key, quota or balance are used up, or all requests are refused alike
     ├── TrainingError            1   a trainer failed
     ├── JournalError             1   the journal cannot be read or written (disk full, damaged)
     ├── BudgetReached            4   a limit that the user set was reached; the run can go on later
@@ -126,7 +126,7 @@ class PolicyUnavailable(StepragError):
 
 
 class PolicyRefused(StepragError):
-    """The endpoint refuses the key, or the quota is used up: no further request can succeed."""
+    """The endpoint refuses the key or every request, or the quota is used up: no further request can succeed."""
 
     exit_code = 5
 

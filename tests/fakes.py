@@ -211,9 +211,11 @@ def listening(
 
 
 @contextmanager
-def serve(reply: Callable[[dict[str, Any]], tuple[int, object]], **described: str) -> Iterator[Endpoint]:
-    """An HTTP server on a free loopback port: GET /v1/models names "double", as `described`, POST asks `reply`. Bytes
-    are sent as they are, as plain text.
+def serve(
+    reply: Callable[[dict[str, Any]], tuple[int, object]], listing: tuple[int, object] | None = None, **described: str
+) -> Iterator[Endpoint]:
+    """An HTTP server on a free loopback port: GET /v1/models names "double", as `described`, or answers `listing`; POST
+    asks `reply`. Bytes are sent as they are, as plain text.
     """
     seen: list[dict[str, Any]] = []
 
@@ -223,7 +225,8 @@ def serve(reply: Callable[[dict[str, Any]], tuple[int, object]], **described: st
                 self.reply({"detail": "Not Found"}, 404)
                 return
             model = {"id": "double", "object": "model", "created": 0, "owned_by": "x", **described}
-            self.reply({"object": "list", "data": [model]})
+            status, body = listing or (200, {"object": "list", "data": [model]})
+            self.reply(body, status)
 
         def do_POST(self) -> None:
             request = json.loads(self.given())

@@ -1,7 +1,8 @@
 """An MCP server by hand, which says what a script has it say: `python mcp_raw.py SCRIPT`, by stdio.
 
 SCRIPT is JSON: `tools` (listed two a page), `results` by tool's name, `noise` (lines of its log on standard output),
-`cursor` (the one of every page), `ends` (whether it ends after a call). Tool `die` ends it, `key` says a variable,
+`cursor` (the one of every page), `ends` (whether it ends after a call), `lines` (`scripted_line`, by method or tool's
+name). Tool `die` ends it, `key` says a variable,
 `starts` how often it was started.
 """
 
@@ -34,6 +35,17 @@ def reply(script: dict[str, Any], method: str, params: dict[str, Any]) -> dict[s
     return {"content": [{"type": "text", "text": text}]}
 
 
+def scripted_line(line: Any, id: Any) -> str:
+    """What is said in a reply's place: a text in which ID stands for the request's id and LINE for a usual message, or
+    what is otherwise in a message.
+    """
+    if not isinstance(line, str):
+        said = json.dumps({"jsonrpc": "2.0", "id": id, **line})
+        return said.replace('"id": 0.0', f'"id": {id}.0')
+    usual = {"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": "2 rows found"}]}}
+    return line.replace("LINE", json.dumps(usual)).replace("ID", str(id))
+
+
 def main(file: Path) -> None:
     """Answers until the end of standard input."""
     starts = file.with_suffix(".starts")
@@ -50,7 +62,10 @@ def main(file: Path) -> None:
         error = {"error": {"code": -32601, "message": "no such method"}}
         told = {"result": reply(script, request["method"], request.get("params", {}))} if known else error
         if "id" in request:
-            sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], **told}) + "\n")
+            name = request.get("params", {}).get("name", request["method"])
+            line = script.get("lines", {}).get(name)
+            usual = json.dumps({"jsonrpc": "2.0", "id": request["id"], **told})
+            sys.stdout.write((usual if line is None else scripted_line(line, request["id"])) + "\n")
             sys.stdout.flush()
         if request["method"] == "tools/call" and script.get("ends"):
             return

@@ -162,12 +162,35 @@ NULLS = (
             {"n": 1, "logprobs": False, "top_logprobs": 0, "response_format": {"type": "text"}, "modalities": ["text"]},
             None,
         ),
+        (
+            {
+                "grammar": "",
+                "response_format": {},
+                "tools": [],
+                "stop": [],
+                "logit_bias": {},
+                "tool_choice": "",
+                "guided_json": {},
+                "n": "",
+                "stream": "",
+                "stream_options": {},
+                "modalities": [],
+                "functions": [],
+            },
+            None,
+        ),
+        ({"response_format": {"type": ""}, "structured_outputs": {"json": None}, "audio": {}, "logprobs": None}, None),
         ({"max_completion_tokens": 5, "unknown": {"a": 1}, "stream_options": {"include_usage": None}}, None),
         (
             {"messages": [{"role": "user", "name": None, "content": [{"type": "text", "text": None}, {"text": "x"}]}]},
             "x",
         ),
         ({"messages": [{"role": "user", "content": ["x", {"type": "input_text", "text": "y"}]}]}, "x\ny"),
+        ({"messages": [{"role": "User", "content": {"type": "text", "text": "x"}}]}, "x"),
+        (
+            {"messages": [USER, REPLY, {"role": "tool", "content": {"rows": [1]}}, {"role": "tool", "content": 5}]},
+            "user",
+        ),
         ({"messages": [{"role": "system", "content": None}, USER, SYSTEM]}, "user"),
         ({"messages": [USER, {**REPLY, "content": None, "tool_calls": []}, {"role": "tool", "content": "x"}]}, "user"),
         (
@@ -232,7 +255,9 @@ FUNCTION = {"type": "function", "function": {"name": "f"}}
         ({"top_logprobs": 3}, 400, "top_logprobs"),
         ({"modalities": ["text", "audio"]}, 400, "modalities"),
         ({"audio": {"voice": "x"}}, 400, "audio"),
-        ({"guided_json": {}}, 400, "guided_json"),
+        ({"guided_json": {"type": "object"}}, 400, "guided_json"),
+        ({"response_format": {"type": "", "schema": {"type": "object"}}}, 400, "response_format"),
+        ({"grammar": "root ::= x"}, 400, "grammar"),
     ],
 )
 def test_what_the_agent_cannot_do_is_refused_by_name(
@@ -256,7 +281,21 @@ def test_what_the_agent_cannot_do_is_refused_by_name(
         ("POST", "/v1/responses", 404, "ask POST /v1/chat/completions"),
         ("GET", "/v1/chat/completions", 405, "ask POST /v1/chat/completions"),
         ("POST", "/v1/v1/chat/completions", 404, "ask POST /v1/chat/completions"),
-        ("POST", "/chat/completions", 404, "ask POST /v1/chat/completions"),
+        *(
+            ("POST", path, 404, f"POST '{path}' is not served; ask POST /v1/chat/completions")
+            for path in (
+                "/chat/completions",
+                "/api/v1/chat/completions",
+                "/openai/deployments/gpt-4o/chat/completions",
+                "/api/chat/completions",
+                "/api/chat",
+                "/api/generate",
+                "/v1beta/models/agent:generateContent",
+                "/v1/engines/agent/completions",
+                "/v1/messages",
+            )
+        ),
+        ("GET", "/api/tags", 404, "or GET /v1/models (a client's base URL ends in /v1)"),
         ("POST", "/v1/chat/completions/", 400, "model: field required"),
         ("GET", "/nowhere", 404, "Not Found"),
     ],
@@ -297,6 +336,7 @@ def test_a_fault_that_nobody_foresaw_is_json_too() -> None:
     ({}, 401),
     ({"Authorization": "Bearer wrong"}, 401),
     ({**BEARER, "Host": "evil.example"}, 403),
+    ({**BEARER, "Host": "host.docker.internal:8100"}, 403),
     ({**BEARER, "Origin": "http://evil.example"}, 403),
     ({**BEARER, "Origin": "null"}, 403),
     ({**BEARER, "Sec-Fetch-Site": "cross-site"}, 403),
@@ -307,6 +347,10 @@ def test_who_may_ask(headers: dict[str, str], status: int) -> None:
     with chat(working()) as served:
         reply = httpx2.get(f"{served.url}/api/info", headers=headers)
     assert reply.status_code == status
+    if "Host" in headers:
+        message = reply.json()["error"]["message"]
+        assert f"not to '{headers['Host']}'" in message
+        assert "--serve.host 0.0.0.0" in message
     assert "default-src 'none'" in reply.headers["content-security-policy"]
 
 
@@ -353,8 +397,8 @@ def test_a_streamed_reply_is_the_reply_and_is_heard_piece_by_piece() -> None:
 
 
 @pytest.mark.parametrize("chunks", [
-    [chunk("So the")],  # the engine dies in mid-sentence: no finish
-    [chunk("So the"), "not json"],
+    [chunk("So the"), "not json"],  # the engine dies in mid-sentence: no finish
+    [chunk("So the"), '{"choices": ['],
     [chunk("So"), {"error": {"message": "out of memory"}}],
     [chunk("So"), []],
     [{"choices": {}}, {"choices": ["x"]}],

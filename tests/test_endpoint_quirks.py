@@ -14,7 +14,7 @@ from steprag.agent.grammars import COT, DIRECT, SEARCH_R1, TRANSCRIPT
 from steprag.agent.judge import Judge, VerdictFormat
 from steprag.batch.database import KeptCalls
 from steprag.cli import main
-from steprag.config.sections import JudgeConfig, PolicyConfig
+from steprag.config.sections import DECIDED, SAMPLED, JudgeConfig, PolicyConfig
 from steprag.errors import (
     ConfigError,
     ContentFiltered,
@@ -23,13 +23,13 @@ from steprag.errors import (
     PolicyUnavailable,
     StepragError,
 )
-from steprag.policy.client import OpenAIPolicy
+from steprag.policy.client import OpenAIPolicy, model_identity
 from steprag.policy.listing import same_name, served_models
-from steprag.policy.requests import OutputFormat
+from steprag.policy.requests import OutputFormat, request_body
 from steprag.records.jsonl import read_records, write_records
 from steprag.runs.run import read_manifest
 from steprag.tree import Failure
-from steprag.types import Message, Question, Sample, State, Usage
+from steprag.types import Message, Prediction, Question, Sample, State, Usage
 from tests.fakes import QUESTION, WORLD, Endpoint, answer, options, serve
 from tests.indexing import words_index
 
@@ -120,9 +120,15 @@ READ = {
     "usage without a total": used(prompt_tokens=3, completion_tokens=2),
     "usage of nulls": used(prompt_tokens=None, completion_tokens=None, prompt_tokens_details=None),
     "usage of fractions": used(prompt_tokens=3.0, completion_tokens=1.7, total_tokens="x"),
+    "usage that was not counted": used(prompt_tokens=-1, completion_tokens=-1, total_tokens=None),
     "usage that is none": {**said(TEXT), "usage": []},
     "parts": said([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": TEXT[:5]}, TEXT[5:]]),
     "one part": said({"type": "text", "text": TEXT}),
+    "a part's value": said([{"type": "text", "text": {"value": TEXT, "annotations": []}}]),
+    "an envelope": {"code": 0, "message": "success", "data": said(TEXT)},
+    "usage in the choice": reply_with(usage={"prompt_tokens": 3, "completion_tokens": 2}),
+    "usage by other names": used(input_tokens=3, output_tokens=2),
+    "events in envelopes": events(*({"output": delta(half), "usage": {}} for half in HALVES)),
     "the old API": {"choices": [{"text": TEXT}]},
     "a delta": {"choices": [{"delta": {"content": TEXT}, "finish_reason": "stop"}]},
     "a refusal": said(None, refusal=TEXT),
@@ -134,6 +140,18 @@ READ = {
     "events without choices": events({"id": "x"}, {"choices": []}, delta(TEXT, "stop"), {"usage": {}}),
     "events of parts": events(delta([{"type": "text", "text": TEXT}], "stop")),
     "events of whole replies": events(said(TEXT, None), "data: [DONE]"),
+    "events without a reason for the end": events(*map(delta, HALVES), "data: [DONE]"),
+    "events that end with the connection": events(*map(delta, HALVES)),
+    "events that say nothing": events(
+        "data: ping", delta(HALVES[0]), "data: null", ": still here", "event: ping\ndata: {\"type\": \"ping\"}",
+        'event: note\ndata: "keep-alive"', "ping", "id: 7", delta(HALVES[1]), "retry: 5", "data: [DONE]"),
+    "events without empty lines": events(*map(delta, HALVES), delta(None, "stop"), "data: [DONE]", between="\n"),
+    "events with the lines of old Macs": STREAMED.replace(b"\n", b"\r"),
+    "events of a line each": b"".join(json.dumps(delta(half)).encode() + b"\n" for half in HALVES),
+    "events that repeat what came": events(*({"choices": [{
+        "index": 0, "message": {"role": "assistant", "content": "".join(HALVES[: n + 1])}, "finish_reason": None,
+        "delta": {"content": half}}]} for n, half in enumerate(HALVES)), delta("", "stop")),
+    "a whole reply with an empty delta": events({"choices": [{**said(TEXT)["choices"][0], "delta": {"content": ""}}]}),
 }  # fmt: skip
 
 
@@ -148,6 +166,7 @@ def test_a_reply_needs_its_text_alone(quirk: str, streamed: bool, replying: Repl
     assert sample.usage.calls == 1
     assert 0 <= sample.usage.prompt_tokens <= 3
     assert 0 <= sample.usage.completion_tokens <= 2
+    assert sample.usage.prompt_tokens == 3 or quirk not in ("usage in the choice", "usage by other names")
     if quirk.startswith("finish") and not quirk.endswith("None"):
         assert f"finish {completion.finish}" == quirk
 
@@ -162,6 +181,9 @@ def test_a_reply_needs_its_text_alone(quirk: str, streamed: bool, replying: Repl
     (said("", "error"), "finish_reason: 'error', with a text that breaks off"),
     (said("So the answer is <answer> le", "network_error"), "with a text that breaks off"),
     (b"<html>", "Expecting value"),
+    (b"<!DOCTYPE html><title>Log in</title><script>x</script> to go on", "it is a page: 'Log in to go on'"),
+    (events(delta("So"), "event: error\ndata: the engine died"), "the engine died"),
+    (events(delta("So"), "data: the engine died"), "without a finish_reason, and says 'the engine died'"),
     (used(prompt_tokens=-3), "usage.prompt_tokens: -3 is no count"),
 ])  # fmt: skip
 def test_a_reply_that_cannot_be_read_names_the_field(reply: object, words: str, replying: Replying) -> None:
@@ -175,6 +197,7 @@ def error_of(message: object, **more: object) -> dict[str, Any]:
 
 
 KEY, QUOTA, FILTER = "is refused", "used up", "filter refused this prompt"
+PLACE, PAGE = "does not serve this place", "a page answers in the endpoint's place"
 REFUSALS: list[tuple[int, object, type[StepragError], str]] = [
     (401, error_of("Incorrect API key"), PolicyRefused, "the key in $OPENAI_API_KEY is refused (401: Incorrect"),
     (400, [error_of("API key not valid. Please pass a valid API key.", status="INVALID_ARGUMENT")], PolicyRefused, KEY),
@@ -202,6 +225,7 @@ REFUSALS: list[tuple[int, object, type[StepragError], str]] = [
     (400, error_of("double is not a valid model ID"), PolicyUnavailable, "not a valid model ID"),
     (404, {"error": "model 'double' not found, try pulling it first"}, PolicyUnavailable, "try pulling it"),
     (404, {"detail": "Not Found"}, PolicyUnavailable, "does base_url end"),
+    (501, b"<!DOCTYPE HTML><title>Error response</title> Unsupported method", PolicyUnavailable, "usually ends in /v1"),
     (503, error_of("The server is overloaded"), PolicyError, "overloaded (503"),
     (529, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, PolicyError, "overloaded"),
     (200, error_of("upstream is down", code=502), PolicyError, "502: upstream is down"),
@@ -212,6 +236,23 @@ REFUSALS: list[tuple[int, object, type[StepragError], str]] = [
     (422, {"detail": [{"loc": ["body", "messages", 0], "msg": "field required"}]}, PolicyError,
      "422: body.messages.0: field required"),
     (400, b"x" * 9000, PolicyError, "xxx...xxx"),
+    (400, error_of("User location is not supported for the API use.", status="FAILED_PRECONDITION"), PolicyRefused,
+     PLACE),
+    (403, error_of("Access from your IP address is not allowed"), PolicyRefused, PLACE),
+    (400, error_of("You have reached your specified API usage limits. You will regain access on 2026-12-01."),
+     PolicyRefused, QUOTA),
+    (429, error_of("You hit your monthly spending limit"), PolicyRefused, QUOTA),
+    (400, error_of("This organization has been disabled."), PolicyRefused, KEY),
+    (400, error_of("Organization has been restricted.", code="organization_restricted"), PolicyRefused, KEY),
+    (200, {"base_resp": {"status_code": 1004, "status_msg": "login fail: Please carry the API secret key"}},
+     PolicyRefused, KEY),
+    (400, error_of("The access token has expired"), PolicyRefused, KEY),
+    (404, error_of("No models loaded. Please load a model in the developer page."), PolicyUnavailable, "is not found"),
+    (400, error_of("max_tokens must be at least 1, got -1200"), PolicyError, "the prompt is too long"),
+    (403, b"<!DOCTYPE html><html><head><style>p{}</style></head><body><h1>Blocked</h1> by policy &amp; rule 7</body>",
+     PolicyRefused, f"{PAGE}, as a proxy's that lets no request through (403: Blocked by policy & rule 7)"),
+    (407, b"<html><title>Proxy Authentication Required</title></html>", PolicyRefused, PAGE),
+    (403, error_of("Blocked by our content policy in this region"), ContentFiltered, FILTER),
     (200, said("", "content_filter"), ContentFiltered, "finish_reason 'content_filter'"),
     (200, said("So the", "SAFETY"), ContentFiltered, "filter took the reply"),
     (200, said("", "content_filter: RECITATION"), ContentFiltered, "filter took the reply"),
@@ -268,6 +309,13 @@ def forbidden(name: str) -> object:
     (("temperature",), lambda name: error_of(
         "Unsupported value: 'temperature' does not support 0.8. Only the default (1) value is supported."),
      {"temperature"}, {}),
+    (("stop",), lambda name: error_of("'stop' is not supported with this model"), {"stop"}, {}),
+    (("stop",), lambda name: error_of("Argument not supported on this model: stop"), {"stop"}, {}),
+    (("stop", "seed"), lambda name: error_of("Unsupported parameter(s) for this model: seed, stop"), {"stop", "seed"},
+     {}),
+    (("seed",), lambda name: error_of(f"create() got an unexpected keyword argument '{name}'", code=500), {"seed"}, {}),
+    (("stop",), lambda name: error_of("The presence of stop sequences is invalid for thinking models"), {"stop"}, {}),
+    (("stop",), lambda name: error_of("Stop sequences are not supported by this model."), {"stop"}, {}),
     (("seed", "top_p"), lambda name: error_of(f"UnsupportedParamsError: x does not support parameters: ['{name}']"),
      {"seed", "top_p"}, {}),
 ])  # fmt: skip
@@ -314,14 +362,65 @@ def test_a_judge_does_without_a_schema(replying: Replying) -> None:
     assert [one.text for one in sample.completions] == ["85"]
 
 
+@pytest.mark.parametrize("message", [
+    "This model only supports streaming.", "Stream must be set to true",
+    "parameter.enable_thinking must be set to false for non-streaming calls",
+    "This model only support stream mode, please enable the stream parameter to access the model.",
+])  # fmt: skip
+def test_an_endpoint_that_only_streams_is_asked_so(
+    message: str, replying: Replying, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = replying(lambda request: (200, STREAMED) if request.get("stream") else (400, error_of(message)))
+    for fresh in (True, False):
+        assert bench.ask(fresh=fresh).completions[0].text == TEXT
+    assert len(bench.endpoint.requests) == 3
+    assert capsys.readouterr().err.count("from now on stream: true is sent") == 1
+
+
+@pytest.mark.parametrize(("engine", "given", "why"), [
+    *(("vllm", {field: 1}, f"extra: '{field}' is decided by ") for field in (
+        "model", "messages", "n", "seed", "stream", "stream_options", "temperature", "top_p", "max_tokens", "stop",
+        "top_k", "structured_outputs", "chat_template_kwargs", "max_completion_tokens")),
+    ("openai", {"response_format": {}}, "extra: 'response_format' is decided by the stage; leave it out of extra"),
+])  # fmt: skip
+def test_a_field_that_is_decided_here_is_no_extra(
+    engine: Any, given: dict[str, Any], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for section in ("policy", "judge"):
+        assert main(["generate", "--questions", "q", "--index", "i", "--out", "o", f"--{section}.engine", engine,
+                     f"--{section}.extra", json.dumps(given)]) == 2  # fmt: skip
+        told = capsys.readouterr().err
+        assert f"{section}: {why}" in told
+        assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("engine", ["openai", "vllm", "sglang", "llamacpp"])
+def test_all_that_a_request_holds_is_decided_here(engine: Any) -> None:
+    config = PolicyConfig(engine=engine, base_url="http://x/v1", chat_template_kwargs={"a": 1})
+    for form, action in ((TRANSCRIPT, "answer"), (VerdictFormat(), "score")):
+        body = request_body(config, "m", form, (Message(role="assistant", content="So"),), (action,), n=1, seed=0)
+        assert body.keys() <= {*DECIDED, *SAMPLED}
+
+
+def test_an_extra_that_is_refused_ends_the_run_and_is_named(replying: Replying) -> None:
+    bench = replying(lambda request: (400, unsupported("reasoning_effort")))
+    error = bench.ask(fresh=True, extra={"reasoning_effort": "low"})
+    assert type(error) is ConfigError
+    assert "reasoning_effort = 'low' is refused" in str(error)
+    assert "change it in policy.extra" in str(error)
+
+
 def test_keys_say_what_is_sent(replying: Replying) -> None:
     bench = replying(said(TEXT))
     bench.ask(fresh=True, omit=("temperature", "seed"), rename={"max_tokens": "max_completion_tokens"},
-              chat_template_kwargs={"enable_thinking": False})  # fmt: skip
+              chat_template_kwargs={"enable_thinking": False}, extra={"thinking": {"a": 1}, "top_k": 5})  # fmt: skip
     (request,) = bench.endpoint.requests
     assert not {"temperature", "seed", "max_tokens"} & request.keys()
     assert request["max_completion_tokens"] == 128
     assert request["chat_template_kwargs"] == {"enable_thinking": False}
+    assert (request["thinking"], request["top_k"]) == ({"a": 1}, 5)
+    given = PolicyConfig(engine="openai", extra={"top_k": 5})
+    assert model_identity(given)["extra"] == {"top_k": 5}, "other fields make another run"
 
 
 @pytest.mark.parametrize(("content", "finish", "text", "end"), [
@@ -332,6 +431,10 @@ def test_keys_say_what_is_sent(replying: Replying) -> None:
     ("<answer> Tirana </answ", "length", "<answer> Tirana </answ", "length"),
     ("<answer> Tirana", "MAX_TOKENS", "<answer> Tirana", "length"),
     ("Tirana <", "stop", "Tirana <", "stop"),
+    *((f"<answer> Tirana{end}", "stop", "<answer> Tirana</answer>", "stop") for end in (
+        "<|im_end|>", "<|eot_id|>", "</s>", "<end_of_turn>", "<|return|>", "<turn|>", "<eos>", "<｜end▁of▁sentence｜>",
+        "<|im_end|>\n<|endoftext|>\n", "<|im_end|>\n<|im_start|>user\nWhich?<|im_end|>", "<|user|>\nWhich?")),
+    ("<answer> </s> Tirana", "stop", "<answer> </s> Tirana</answer>", "stop"),
 ])  # fmt: skip
 def test_completions_end_at_their_stop_string(
     content: str, finish: str | None, text: str, end: str, replying: Replying
@@ -365,6 +468,16 @@ THOUGHT = "I could <answer> now.\n<query>"
     ({"content": f"<seed:think>{THOUGHT}</seed:think>{TEXT}"}, TEXT, f"<seed:think>{THOUGHT}"),
     ({"content": f"[THINK]{THOUGHT}[/THINK]{TEXT}"}, TEXT, f"[THINK]{THOUGHT}"),
     ({"content": f"<think>{THOUGHT}"}, "", f"<think>{THOUGHT}"),
+    *(({"content": f"{opening}{THOUGHT}{closing}{TEXT}"}, TEXT, f"{opening}{THOUGHT}") for opening, closing in (
+        ("<mm:think>", "</mm:think>"), ("<longcat_think>", "</longcat_think>"), ("<think:fast>", "</think:fast>"),
+        ("<THINK>", "</THINK>"), ("<|channel>thought\n", "<channel|>"), ("analysis", "assistantfinal"),
+        ("<|channel|>analysis<|message|>", "<|channel|>final <|constrain|>json<|message|>"))),
+    ({"content": f"<think>{THOUGHT}</think>\n<think>More</think>\n\n{TEXT}"}, TEXT,
+     f"<think>{THOUGHT}\n<think>More"),
+    ({"content": f"{THOUGHT}</think>More</think>{TEXT}"}, TEXT, f"{THOUGHT}\nMore"),
+    ({"content": f"<think>{THOUGHT}</think>{TEXT[:9]}<think>More</think>{TEXT[9:]}"}, TEXT,
+     f"<think>{THOUGHT}\n<think>More"),
+    ({"content": "analysis of money: lek"}, "analysis of money: lek", ""),
     ({"content": TEXT, "reasoning_content": THOUGHT}, TEXT, THOUGHT),
     ({"content": None, "reasoning": THOUGHT}, "", THOUGHT),
     ({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": THOUGHT}]}, TEXT]}, TEXT, THOUGHT),
@@ -379,7 +492,7 @@ def test_reasoning_is_split_off(
 
 
 def test_reasoning_is_not_heard(replying: Replying) -> None:
-    pieces = ["<th", "ink>hm", " hm</th", "ink>\n\nSo the", " answer"]
+    pieces = ["<th", "ink>hm", " hm</th", "ink>\n<think:", "x>hm</think:x>", "\n\nSo the", " answer", "<|im_end|>"]
     bench = replying(events(*map(delta, pieces), delta(None, "stop")))
     assert isinstance(bench.ask(streamed=True), Sample)
     assert bench.heard == ["So the", " answer"]
@@ -491,6 +604,60 @@ def test_a_folder_is_not_bound_to_a_model_that_never_answered(run: Run) -> None:
     code, told = run("infer", reply, "--policy.model", "duoble")
     assert code == 2
     assert "choose another folder" in told
+
+
+@pytest.mark.parametrize(("listing", "warned"), [
+    ((403, error_of("no access to models")), "gives no list of models (403: no access to models)"),
+    ((401, b"<html><h1>Sign in</h1></html>"), "gives no list of models (401: Sign in)"),
+    ((405, {"detail": "Method Not Allowed"}), ""), ((404, b"no"), ""),
+    ((500, b"oh"), "gives no list of models (500: oh)"),
+    ((200, b"<!doctype html><title>Welcome</title>"), "an OpenAI-compatible endpoint does, whose URL usually ends in"),
+    ((200, {"status": "ok"}), "gives no list of models"),
+    ((200, {"data": [None, 7, {}, "double", {"id": None}]}), ""),
+])  # fmt: skip
+def test_a_list_of_models_is_advice(
+    listing: tuple[int, object], warned: str, questions: Path, word_index: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    with serve(lambda request: (200, said(TEXT)), listing) as endpoint:
+        given = options(endpoint, questions, word_index, tmp_path / "run", "--policy.retries", "0")
+        assert main(["infer", *given]) == 0
+    told = capsys.readouterr().err
+    assert warned in told
+    assert told.count("warning") == bool(warned)
+    assert not warned or "the first request will tell" in told
+
+
+def test_a_wrong_key_shows_at_the_first_request(questions: Path, word_index: Path, tmp_path: Path) -> None:
+    refused = 401, error_of("Incorrect API key")
+    with serve(lambda request: refused, refused) as endpoint:
+        assert main(["infer", *options(endpoint, questions, word_index, tmp_path / "run")]) == 5
+        assert len(endpoint.requests) <= 4
+
+
+@pytest.mark.parametrize(("reply", "why", "code", "asked"), [
+    (lambda n: (400, error_of(f"request {n}a7 lacks a header")), "request 20a7 lacks a header", 5, 20),
+    (lambda n: (500, b"the disk is full"), "the disk is full", 5, 20),
+    (lambda n: (200, b"<title>Welcome</title>"), "it is a page: 'Welcome'", 5, 20),
+    (lambda n: (200, said(TEXT)) if n == 3 else (400, error_of("no")), "", 3, 25),
+    (lambda n: (400, error_of("n" + "o" * n)), "", 3, 25),
+    (lambda n: (429, error_of("slow down")), "", 3, 25),
+    (lambda n: (400, error_of("the prompt is too long")), "", 3, 25),
+])  # fmt: skip
+def test_a_run_ends_where_all_requests_are_refused_alike(
+    reply: Callable[[int], tuple[int, object]], why: str, code: int, asked: int, replying: Replying, word_index: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    write_records(tmp_path / "q.jsonl", [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(25)])
+    endpoint = replying(lambda request: reply(len(endpoint.requests))).endpoint
+    given = options(endpoint, tmp_path / "q.jsonl", word_index, tmp_path / "run", "--policy.concurrency", "1",
+                    "--policy.retries", "0", "--prompt.profile", "direct")  # fmt: skip
+    assert main(["infer", *given]) == code
+    assert len(endpoint.requests) == asked
+    told = capsys.readouterr().err
+    assert why in told
+    assert ("the first 20 requests failed so and none was answered" in told) == (code == 5)
+    assert not list(read_records(tmp_path / "run/predictions.jsonl", Prediction)) or code == 3
 
 
 @pytest.mark.parametrize(("model", "listed", "same"), [

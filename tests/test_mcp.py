@@ -27,7 +27,7 @@ from steprag.engines.launch import free_port
 from steprag.errors import ConfigError, RetrieverError
 from steprag.types import Passage
 from tests.fakes import listening
-from tests.mcp_raw import reply
+from tests.mcp_raw import reply, scripted_line
 from tests.tool_parts import DESK, asked, texts, tools_file
 
 RAW = str(Path(__file__).with_name("mcp_raw.py"))
@@ -145,6 +145,17 @@ PDF = {"uri": "file:///a.pdf", "mimeType": "application/pdf", "blob": "eA=="}
           "structuredContent": {"result": ["lek", "sol"]}}, ["lek", "sol"]),
         ({"structuredContent": {"lek": 100}}, ['{"lek": 100}']),
         ({"content": [], "structuredContent": [1, 2]}, ["[1, 2]"]),
+        ({"content": "The lek."}, ["The lek."]),
+        ({"content": {"type": "text", "text": "The lek."}}, ["The lek."]),
+        ({"content": {"money": "lek"}}, ['{"money": "lek"}']),
+        ({"content": ["The lek.", "", WORDS]}, ["The lek.", "2 rows found"]),
+        ({"content": 100}, ["100"]),
+        ({"content": ["lek", 100, None]}, ["lek", "100"]),
+        ({"content": [{"data": "eA==", "mimeType": "image/png"}]}, ["1 image/png, not shown"]),
+        ({"isError": True, "error": "no such row"}, ["no such row"]),
+        ({"content": [{"money": "lek"}, {"text": "The lek."}]}, ['{"money": "lek"}', "The lek."]),
+        ({"content": [block("text", text={"money": "lek"}), block("json", json=[1])]}, ['{"money": "lek"}', "[1]"]),
+        ({"content": [block("text", content="The lek.")]}, ["The lek."]),
         ({"content": None, "isError": True}, ["the tool reports an error without a word"]),
         ({"content": []}, []),
     ],
@@ -152,6 +163,57 @@ PDF = {"uri": "file:///a.pdf", "mimeType": "application/pdf", "blob": "eA=="}
 def test_a_result_of_any_kind_is_shown_or_named(result: dict[str, Any], texts: list[str]) -> None:
     assert texts_of(result) == texts
     assert [one["text"] for one in put_right(result)["content"]] == texts
+
+
+NO_NAME = {"id": None, "error": {"code": -32603, "message": "boom"}}
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ({"result": {"content": [block("text", text="half \ud83d")]}}, ["half \ufffd"]),
+        ({"result": "The lek."}, ["The lek."]),
+        ({"result": ["The lek.", WORDS]}, ["The lek.", "2 rows found"]),
+        ({"result": None}, []),
+        ({"result": {"output": "The lek."}}, ["The lek."]),
+        ({"result": {"money": "lek", "_meta": {}}}, ['{"money": "lek"}']),
+        ({"result": {"content": [WORDS]}, "error": None, "jsonrpc": None}, ["2 rows found"]),
+        ({"result": {"content": [WORDS], "isError": "no"}}, ["2 rows found"]),
+        ({"result": {"content": [WORDS]}, "id": None}, ["2 rows found"]),
+        ({"result": {"content": [WORDS]}, "id": 0.0}, ["2 rows found"]),
+        ({"error": "boom"}, "boom"),
+        ({"error": {"code": "E_LIMIT", "message": "boom"}}, "E_LIMIT: boom"),
+        ({"error": {"code": "-32000", "message": ["boom"]}}, '["boom"]'),
+        ({"error": {}}, "{}"),
+        (NO_NAME, "boom"),
+        ("[LINE]", ["2 rows found"]),
+        ('{"jsonrpc": "2.0", "id": ID, "result": {"content": "The', "its message is no JSON: Unterminated string"),
+    ],
+)
+@pytest.mark.parametrize("way", ["stdio", "http"])
+def test_a_message_that_is_not_to_the_letter_is_read_or_fails_its_call_at_once(
+    tmp_path: Path, line: object, told: Any, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing waits for the time-out, and the connection lasts."""
+    began = time.monotonic()
+    if way == "stdio":
+        got, after = said(scripted(tmp_path, {"seconds": 60}, lines={"key": line}), "key", "starts")
+    else:
+        shop = Shop(lambda request: (200, Raw(scripted_line(line, request["id"]))), tools=TOOLS)
+        with remote(tmp_path, shop) as file:
+            got, after = said(file, "key", "starts")
+    assert time.monotonic() - began < 30
+    assert after == ["1"], "the connection lasts"
+    assert got == told if isinstance(told, list) else told in got and "\n" not in got
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("first", [
+    {}, None, "hello", {"serverInfo": {"name": "x", "version": 1}}, {"protocolVersion": 2, "capabilities": None},
+    {"protocolVersion": "2025-06-18", "capabilities": {"tools": True}, "serverInfo": None},
+])  # fmt: skip
+def test_a_server_that_says_little_of_itself_is_one(tmp_path: Path, first: object) -> None:
+    assert said(scripted(tmp_path, lines={"initialize": {"result": first}}), "starts") == [["1"]]
 
 
 def test_results_that_are_not_to_the_letter_are_read(tmp_path: Path) -> None:
@@ -173,7 +235,12 @@ ARRAY = {"type": "object", "properties": {"all": {"type": "array"}}, "required":
         ({"tools": [tool("deep", ARRAY), tool("a b"), tool("ok")]}, ["ok"], "`only` under tools.desk names the tools"),
         ({"tools": [{"name": "bare"}, {"name": "null", "inputSchema": None, "description": None}, 5, {}]},
          ["bare", "null"], ""),
+        ({"tools": [{"name": "a", "input_schema": ARRAY}, {"name": "b", "parameters": json.dumps(ARRAY)}, tool("ok")]},
+         ["ok"], "argument 'all' is of type 'array'"),
         ({"tools": [tool("ok", annotations=5, outputSchema={})]}, ["ok"], ""),
+        ({"lines": {"tools/list": {"result": [tool("one"), tool("two")]}}}, ["one", "two"], ""),
+        ({"lines": {"tools/list": {"result": {"tools": {"one": {"description": "x"}}, "nextCursor": None}}}}, ["one"],
+         ""),
         ({"tools": TOOLS, "noise": ["Server is up", '{"level": 30}', ""]}, ["starts", "die", "key"], "skipped 3 lines"),
     ],
 )  # fmt: skip
@@ -246,9 +313,10 @@ def remote(folder: Path, answer: Answer, port: int = 0, **more: Any) -> Iterator
             if told is None:
                 self.close_connection = True
                 return
+            plain = isinstance(told[1], str) and not isinstance(told[1], Raw)
             data = (told[1] if isinstance(told[1], str) else json.dumps(told[1])).encode()
             self.send_response(told[0])
-            self.send_header("Content-Type", "text/plain" if isinstance(told[1], str) else "application/json")
+            self.send_header("Content-Type", "text/plain" if plain else "application/json")
             self.send_header("mcp-session-id", "any")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
@@ -258,10 +326,23 @@ def remote(folder: Path, answer: Answer, port: int = 0, **more: Any) -> Iterator
         yield tools_file(folder, desk={"mcp": {"url": f"{address}/mcp?key=never-shown", **more}, "seconds": 10})
 
 
-class Shop:
-    """A server over HTTP that plays `faults` in place of its next calls' results, then works."""
+class Raw(str):
+    """A body as it is, said to be JSON."""
 
-    def __init__(self, *faults: tuple[int, object] | None, tools: list[dict[str, Any]] = TOOLS) -> None:
+
+Fault = tuple[int, object] | None | Callable[[Any], tuple[int, object]]
+
+
+class Shop:
+    """A server over HTTP that plays `faults` in place of its next calls' results, then works. A fault may be made of
+    the request.
+    """
+
+    def __init__(
+        self,
+        *faults: tuple[int, object] | None | Callable[[Any], tuple[int, object]],
+        tools: list[dict[str, Any]] = TOOLS,
+    ) -> None:
         self.faults, self.tools, self.starts, self.calls = [*faults], tools, 0, 0
 
     def __call__(self, headers: Mapping[str, str], request: dict[str, Any]) -> tuple[int, object] | None:
@@ -271,7 +352,8 @@ class Shop:
         self.starts += method == "initialize"
         self.calls += method == "tools/call"
         if method == "tools/call" and self.faults:
-            return self.faults.pop(0)
+            fault = self.faults.pop(0)
+            return fault(request) if callable(fault) else fault
         script = {"tools": self.tools, "starts": str(self.starts)}
         return 200, {"jsonrpc": "2.0", "id": request["id"], "result": reply(script, method, request.get("params", {}))}
 
@@ -317,6 +399,10 @@ BAD = {"jsonrpc": "2.0", "id": None, "error": {"code": -32602, "message": "text 
     [
         ((404, "gone"), {}, ["2"], 2, 3),
         ((400, FORGOTTEN), {}, ["2"], 2, 3),
+        ((200, {"content": [WORDS]}), {}, ["2 rows found"], 1, 2),
+        ((200, [{"jsonrpc": "2.0", "method": "x"}, {"result": {"content": [WORDS]}}]), {}, ["2 rows found"], 1, 2),
+        ((200, json.dumps({"jsonrpc": "2.0", "id": 99, "result": {"content": "lek"}})), {}, ["lek"], 1, 2),
+        ((200, []), {}, "Failed to parse JSON response (no message of the protocol)", 1, 2),
         (None, {}, LOST, 1, 2),
         (None, SAFE, ["2"], 2, 3),
         ((500, "oh"), SAFE, "HTTP 500 Internal Server Error", 1, 2),

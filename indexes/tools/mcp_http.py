@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 from mcp.types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS
 
+from indexes.tools.stdio_relay import HALVES, mended
 from steprag.net.bounded_http import direct
 
 MESSAGE_BYTES = 8 << 20
@@ -36,12 +37,20 @@ class BoundedHttp(httpx2.AsyncClient):
         """The reply; an error of the protocol in its place where HTTP fails or refuses."""
         try:
             response = await super().send(request, **options)
-            if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
-                body: Any = response.stream
-                response.stream = _BoundedReply(body)
+            body: Any = response.stream
+            if response.headers.get("Content-Type", "").startswith("text/event-stream"):
+                response.stream = _MendedEvents(body, _asked(request))
+                return response
+            whole = b"".join([piece async for piece in _BoundedReply(body)])
+            if response.status_code < 400:
+                whole = mended(whole, _asked(request))
+            response.stream = httpx2.ByteStream(whole)
+            await body.aclose()
             if response.status_code >= 400:
                 await response.aread()
                 return _refusal(request, response)
+            if b'"jsonrpc"' in whole and _is_json(whole):  # whatever it is said to be
+                response.headers["Content-Type"] = "application/json"
             return response
         except httpx2.TransportError as error:
             reached = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.UnsupportedProtocol)
@@ -72,6 +81,45 @@ class _BoundedReply(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
+class _MendedEvents(_BoundedReply):
+    """Events whose messages are put right; one that is longer than a message may be is handed on as it comes.
+
+    `asked`: the id of the request that they answer.
+    """
+
+    def __init__(self, inner: httpx2.AsyncByteStream, asked: object) -> None:
+        super().__init__(inner)
+        self._asked = asked
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = b""
+        async for piece in self._inner:
+            *lines, left = (left + piece).split(b"\n")
+            for line in lines:
+                yield self._put_right(line) + b"\n"
+            if len(left) > MESSAGE_BYTES:
+                yield left
+                left = b""
+        yield left
+
+    def _put_right(self, line: bytes) -> bytes:
+        if not line.startswith(b"data:"):
+            return line
+        return b"data: " + mended(line.removeprefix(b"data:").strip(), self._asked).replace(b"\n", b"\n\ndata: ")
+
+
+def _asked(request: httpx2.Request) -> object:
+    """The id of the request for which a reply is awaited; None where none is."""
+    return json.loads(request.content).get("id") if request.content else None
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        return isinstance(json.loads(body), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 def _refusal(request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
     """A refusal as an error with its status, the server's own words, and a remedy."""
     status = response.status_code
@@ -87,11 +135,12 @@ def _refusal(request: httpx2.Request, response: httpx2.Response) -> httpx2.Respo
 
 
 def _error(request: httpx2.Request, status: int, code: int, message: str, data: Any = None) -> httpx2.Response:
-    error = {"code": code, "message": message[:300], "data": data}
+    error = {"code": code, "message": HALVES.sub("\ufffd", message[:300]), "data": data}
     return httpx2.Response(status, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
 
 
 def client_of(url: str, headers: Mapping[str, str], seconds: float) -> BoundedHttp:
     """The client of a server's URL; one of this machine is never asked by way of a proxy."""
     # the protocol's package bounds each reply; one that HTTP itself gives up would end the connection
-    return BoundedHttp(headers=dict(headers), timeout=httpx2.Timeout(seconds, read=None), **direct(url))
+    sent = {"Accept-Encoding": "identity", **headers}
+    return BoundedHttp(headers=sent, timeout=httpx2.Timeout(seconds, read=None), **direct(url))

@@ -86,7 +86,7 @@ class _Link:
         # what a server writes to its standard error is not for ours; the relay bounds it
         file = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         log: Any = self._open.enter_context(file)
-        logging.getLogger("mcp.client").setLevel(logging.CRITICAL)  # else a traceback for each line that is no JSON
+        logging.getLogger("mcp").setLevel(logging.CRITICAL)  # else a traceback for each line that is no JSON
         try:
             self._portal = self._open.enter_context(start_blocking_portal())
             client = Client(self._heard.over(way.transport(log)), read_timeout_seconds=way.seconds)
@@ -272,4 +272,5 @@ def _reason(error: BaseException) -> str:
     """The innermost error: task groups wrap the errors of their tasks."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
-    return str(error) if isinstance(error, MCPError) else f"{type(error).__name__}: {error}"
+    told = re.sub(r": \d+ validation errors? for .*", " (no message of the protocol)", str(error), flags=re.DOTALL)
+    return told if isinstance(error, MCPError) else f"{type(error).__name__}: {told}"

@@ -19,6 +19,17 @@ VLLM_ARGS = frozenset({
 })  # fmt: skip
 """Flags of `vllm serve` that a recipe may set: none runs a model's code, opens a door or renames what is served."""
 
+DECIDED = {field: way for way, fields in {
+    "the keys of that name": ("model", "seed", "temperature", "top_p", "max_tokens", "chat_template_kwargs"),
+    "policy.rename": ("max_completion_tokens", "max_new_tokens", "max_output_tokens"),
+    "the prompt": ("messages", "prompt", "input", "continue_final_message", "add_generation_prompt"),
+    "the stage": ("n", "best_of", "stop", "stream", "stream_options", "response_format", "cache_prompt",
+                  "structured_outputs", "guided_json", "guided_regex", "guided_grammar", "guided_choice"),
+}.items() for field in fields}  # fmt: skip
+"""Request fields that `extra` may not hold, and what decides them."""
+SAMPLED = ("top_k", "min_p", "repeat_penalty", "repetition_penalty", "grammar", "regex")
+"""Such fields too, of engines whose dialect has them."""
+
 
 class Section(BaseModel):
     """A group of keys; unknown ones are refused, values never change after loading."""
@@ -109,6 +120,9 @@ class PolicyConfig(Section):
     chat_template_kwargs: dict[str, Any] = Field(
         default={}, description="options of the model's chat template, sent as they are: {enable_thinking: false}"
     )
+    extra: dict[str, Any] = Field(
+        default={}, description="further request fields, sent as they are: {reasoning_effort: low, top_k: 20}"
+    )
     rate: RateConfig = RateConfig()
     price: PriceConfig = PriceConfig()
 
@@ -133,6 +147,10 @@ class PolicyConfig(Section):
         if strangers := sorted(name for name in self.engine_args if name.replace("_", "-") not in VLLM_ARGS):
             known = ", ".join(sorted(VLLM_ARGS))
             raise ValueError(f"engine_args: {quoted(strangers[0])} is no flag that may be set here; known: {known}")
+        for field in self.extra:
+            own = "the engine's dialect" if field in SAMPLED and self.engine not in ("openai", "transformers") else None
+            if decided := DECIDED.get(field, own) or ("policy.rename" if field in self.rename.values() else None):
+                raise ValueError(f"extra: {quoted(field)} is decided by {decided}; leave it out of extra")
         if self.base_url is not None:
             checked_url(self.base_url, "base_url")
         if self.engine == "sglang" and self.base_url is None:  # its requests would go to OpenAI

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -62,7 +62,11 @@ def stranger(headers: Mapping[str, str], *, loopback: bool) -> tuple[str, str] |
     """
     host = headers.get("host", "")
     if loopback and _name(host) not in LOCAL_NAMES:
-        return "wrong_host", "this service answers to names of its own machine only"
+        return "wrong_host", (
+            f"this service answers to names of its own machine only, not to {quoted(host)}; for others, such as a "
+            "container's, start it with the option for its host (serve: --serve.host 0.0.0.0, view: --host 0.0.0.0) "
+            "and a token of your own in STEPRAG_TOKEN"
+        )
     origin = headers.get("origin")
     if origin is not None and _place(origin) != host.lower():
         return "wrong_origin", "this service answers to its own page only"

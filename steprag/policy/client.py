@@ -25,18 +25,34 @@ from steprag.console.progress import say
 from steprag.engines.launch import EngineSpec
 from steprag.engines.models import resolve_model, sha256_of, weights_hash
 from steprag.engines.server import serving_us
-from steprag.errors import ConfigError, PolicyError, PolicyRefused, PolicyUnavailable, quoted
+from steprag.errors import ConfigError, PolicyError, PolicyUnavailable, quoted
 from steprag.net.bounded_http import BoundedClient
 from steprag.policy.dialect import EndpointDialect
 from steprag.policy.gate import Gate
 from steprag.policy.listing import compare, served_models
 from steprag.policy.protocols import Listener, Policy
-from steprag.policy.refusals import ProviderProblem, problem_in, problem_of, reason, refusal, unreachable
+from steprag.policy.refusals import (
+    FirstRequests,
+    ProviderProblem,
+    causes_of,
+    problem_in,
+    problem_of,
+    reason,
+    refusal,
+    unreachable,
+)
 from steprag.policy.replies import sample_of
 from steprag.policy.requests import OutputFormat, begun, chat_options, request_body
 from steprag.policy.scoring import EndpointScorer
 from steprag.policy.streams import reply_in, whole_reply
 from steprag.types import Message, Sample
+
+LISTLESS = (404, 405, 501)
+"""What endpoints without a list of models answer."""
+NOBODY = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, httpx2.ConnectTimeout)
+"""What a request ends in where nobody listens."""
+LIST_SECONDS = 30
+"""Until a list of models counts as lost."""
 
 
 class _AioClient(BoundedClient, openai.DefaultAioHttpClient):
@@ -59,6 +75,7 @@ class OpenAIPolicy:
         self.served: dict[str, str] = {}
         """The endpoint's report of a model that this program did not start: vLLM names its files (`root`, `parent`)."""
         self._dialect, self._key_env = EndpointDialect(config), config.api_key_env
+        self._first = FirstRequests()
         self._key = key = key or api_key(config.api_key_env, base_url)
         asked = base_url or os.environ.get("OPENAI_BASE_URL", "")  # where the package asks, too
         self._client = openai.AsyncOpenAI(
@@ -106,23 +123,26 @@ class OpenAIPolicy:
         return self._config.temperature == 0
 
     async def check(self) -> None:
-        """Asks the endpoint which models it serves. Its list is advice: a name that it lacks is warned of.
+        """Asks the endpoint which models it serves. Its list is advice: a name that it lacks is warned of, and so is an
+        endpoint that gives none.
 
-        Raises PolicyUnavailable or PolicyRefused before any work is done.
+        Raises PolicyUnavailable before any work is done, where nothing answers or all is redirected.
         """
+        url, served = str(self._client.base_url), {}
         try:
-            served = served_models(
-                (await self._client.models.with_raw_response.list()).text, str(self._client.base_url)
-            )
+            asked = self._client.models.with_raw_response.list(timeout=min(self._config.timeout, LIST_SECONDS))
+            served = served_models((await asked).text, url)
         except openai.APIStatusError as error:
             problem = problem_of(error.status_code, error.response.content)
-            refused = refusal(problem, self._where, self._key_env)
-            if isinstance(refused, PolicyRefused) or 300 <= problem.status < 400:
-                raise refused from None
-            return  # an endpoint without a model list; the first request will tell
-        except (openai.APIError, aiohttp.ClientError) as error:
-            raise PolicyUnavailable(f"no model answers at {self._client.base_url}: {reason(error)}") from None
-        compare(self._model, served, str(self._client.base_url))
+            if 300 <= problem.status < 400:
+                raise refusal(problem, self._where, self._key_env) from None
+            if problem.status not in LISTLESS:
+                say(f"warning: {url} gives no list of models ({problem}); the first request will tell")
+        except (openai.APIError, aiohttp.ClientError, ValueError) as error:
+            if any(isinstance(cause, NOBODY) for cause in causes_of(error)):
+                raise PolicyUnavailable(f"no model answers at {url}: {reason(error)}") from None
+            say(f"warning: {url} gives no list of models ({reason(error)}); the first request will tell")
+        compare(self._model, served, url)
         if self._config.remote:
             self.served = served.get(self._model, {})
 
@@ -198,6 +218,7 @@ class OpenAIPolicy:
             except openai.APIStatusError as error:
                 reply, problem = None, problem_of(error.status_code, error.response.content)
             if problem is None:
+                self._first.answered = True
                 return reply
             if self._dialect.spoken(request) == body:  # else another request has learnt it meanwhile
                 self._heed(problem, request)
@@ -210,12 +231,12 @@ class OpenAIPolicy:
             section = "judge" if isinstance(self._config, JudgeConfig) else "policy"
             field, is_key = fields[0], fields[0] in type(self._config).model_fields
             change = f"set {section}.{field}, or leave" if is_key else "leave"
-            raise ConfigError(
-                f"{self._where}: {field} = {quoted(request[field])} is refused ({problem}); {change} the field out: "
-                f"{section}.omit '[{field}]'"
-            )
+            remedy = f"{change} the field out: {section}.omit '[{field}]'"
+            if field in self._config.extra:
+                remedy = f"change it in {section}.extra, or leave it out there"
+            raise ConfigError(f"{self._where}: {field} = {quoted(request[field])} is refused ({problem}); {remedy}")
         else:
-            raise refusal(problem, self._where, self._key_env)
+            raise self._first.weighed(refusal(problem, self._where, self._key_env), problem)
 
     def _sample(self, reply: object, messages: tuple[Message, ...]) -> Sample:
         """The reply as a sample. Raises ValueError where it makes no sense."""
@@ -242,7 +263,8 @@ class OpenAIPolicy:
                 raise unreachable(error, self._where) from None
             except (ValueError, RecursionError, aiohttp.ClientError) as error:
                 last = error  # no JSON, no UTF-8, no HTTP, no end of nesting: the package translates none of them
-        raise PolicyError(f"{self._where}: every reply was broken; the last: {reason(last)}")
+        error = PolicyError(f"{self._where}: every reply was broken; the last: {reason(last)}")
+        raise self._first.weighed(error, reason(last))
 
 
 @asynccontextmanager
@@ -281,10 +303,10 @@ async def open_model(config: PolicyConfig, grammar: OutputFormat) -> AsyncIterat
 
 def model_identity(config: PolicyConfig) -> dict[str, Any]:
     """What names the policy's weights in a run's identity: the model, the adapter, and hashes of local files. Beside
-    them, where they are set: the fields that it is not sent, and the options of its template.
+    them, where they are set: the fields that it is not sent, further ones, and the options of its template.
     """
-    set_: dict[str, Any] = {key: list(value) if key == "omit" else value
-                            for key in ("omit", "chat_template_kwargs") if (value := getattr(config, key))}  # fmt: skip
+    keys = ("omit", "chat_template_kwargs", "extra")
+    set_ = {key: list(value) if key == "omit" else value for key in keys if (value := getattr(config, key))}
     if config.remote:
         return {"model": config.model, **set_}
     files = resolve_model(config.model, config.adapter)

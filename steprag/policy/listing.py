@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 from steprag.console.progress import say
 from steprag.errors import PolicyUnavailable, quoted
+from steprag.policy.refusals import page_words
 from steprag.records.json_text import NotJson, decoded
 
 
 def served_models(text: str, url: str) -> dict[str, dict[str, str]]:
-    """The names in a list of models, and where their weights lie; the list may also stand alone, or be null.
-
-    Raises PolicyUnavailable where it is no such list.
+    """The names in a list of models, and where their weights lie; none, with a warning, where it is no list. The list
+    may also stand alone, be null, or hold bare names; what is no model is left out.
     """
     try:
         told = decoded(text.removeprefix("\ufeff"))
-        models = told if told and isinstance(told, list) else told["models" if "models" in told else "data"] or ()
-        return {
-            str(model.get("id") or model["name"]): {
-                key: str(model[key]) for key in ("root", "parent") if model.get(key)
-            }
-            for model in models
-        }
-    except (NotJson, TypeError, KeyError, AttributeError):
-        raise PolicyUnavailable(
-            f"{url} answers, but not as an OpenAI-compatible endpoint, whose URL usually ends in /v1"
-        ) from None
+    except NotJson:
+        told = text
+    lists = [told] if isinstance(told, list) else [*_lists(told)]
+    if not lists:
+        say(
+            f"warning: {url} answers, but gives no list of models, as an OpenAI-compatible endpoint does, whose URL "
+            f"usually ends in /v1 (it says {quoted(page_words(text.encode()) or text)}); the first request will tell"
+        )
+    models = [{"id": one} if isinstance(one, str) else one for one in next(filter(None, lists), ())]
+    return {
+        str(name): {key: str(model[key]) for key in ("root", "parent") if model.get(key)}
+        for model in models if isinstance(model, dict) and (name := model.get("id") or model.get("name"))
+    }  # fmt: skip
+
+
+def _lists(told: object) -> Iterator[list[Any]]:
+    """The list of an answer, by the keys that hold it."""
+    if isinstance(told, dict):
+        yield from (told[key] or [] for key in ("models", "data") if isinstance(told.get(key, 0), list | None))
 
 
 def same_name(model: str, listed: str) -> bool:

@@ -5,39 +5,76 @@ The marks are those of the models' chat templates; a template may have written t
 
 from __future__ import annotations
 
-MARKS = (
-    *((f"<{name}>", f"</{name}>") for name in ("think", "thinking", "thought", "seed:think")),
-    ("[THINK]", "[/THINK]"),  # Magistral
-    ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A
-    ("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
-    ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),  # gpt-oss
+import re
+
+_NAME = r"(?i:(?:\w{1,20}[:_])?(?:think|thinking|thought)(?:[:_][\w.-]{1,40})?)"
+_TAGS = (rf"<{_NAME}>", rf"</{_NAME}>")
+"""`<think>`, and what models make of it: `<seed:think>`, `<mm:think>`, `<longcat_think>`, `<think:NAME>`."""
+MARKS = tuple((re.compile(opening), re.compile(closing)) for opening, closing in (
+    _TAGS,
+    (r"\[THINK\]", r"\[/THINK\]"),  # Magistral
+    (r"<\|START_THINKING\|>", r"<\|END_THINKING\|>"),  # Command A
+    (r"<\|inner_prefix\|>", r"<\|inner_suffix\|>"),  # Apertus
+    (r"<\|channel>", r"<channel\|>"),  # Gemma 4
+    # gpt-oss, whose final channel may name a format; and where the endpoint has left its special tokens out
+    (r"(?:<\|start\|>assistant)?<\|channel\|>(?:analysis|commentary)", r"<\|channel\|>final.{0,40}?<\|message\|>"),
+    (r"analysis(?=[^\W_])", r"assistantfinal"),
     ("◁think▷", "◁/think▷"),  # Kimi-VL
-)
+))  # fmt: skip
 """What opens and closes reasoning. `<reasoning>` is none of them: it is an action of the stack grammar."""
+_ANY_MARK = re.compile(rf"(?P<opening>{_TAGS[0]})|{'|'.join(closing.pattern for _, closing in MARKS)}")
+_OPENINGS = ("[THINK]", "◁think▷", "analysis", "<|start|>assistant<|channel|>analysis", "<|channel|>commentary")
+_OPENING_TAG = re.compile(r"<[^<>\s]{0,64}\Z")
+_BLANKS = re.compile(r"\s*")
 
 
 def split(text: str) -> tuple[str, str]:
     """The reasoning that a text begins with, and the reply behind it.
 
     Reasoning that is opened and never closed has no reply. A closing mark that nothing opened ends reasoning that the
-    template had opened.
+    template had opened. Of several blocks all are reasoning, also one that stands between two parts of a reply.
     """
-    own = _opened(text)
-    ends = [own] if own else [closing for _, closing in MARKS]
-    places = [(text.find(closing), closing) for closing in ends if closing in text]
-    if not places:
-        return (text.strip(), "") if own else ("", text)
-    place, closing = min(places)
-    return text[:place].strip(), text[place + len(closing) :].lstrip()
+    thoughts, place = _leading(text)
+    if _opened(text, place):
+        return "\n".join([*thoughts, text[place:].strip()]), ""
+    parts, opened = list[str](), None
+    for mark in _ANY_MARK.finditer(text, place):
+        if mark["opening"]:
+            opened = mark.start() if opened is None else opened
+            continue
+        if opened is None:  # a lone closing mark: all before it was reasoning
+            thoughts.append("".join([*parts, text[place : mark.start()]]).strip())
+            parts = []
+        else:
+            parts.append(text[place:opened])
+            thoughts.append(text[opened : mark.start()].strip())
+        opened, place = None, _after_blanks(text, mark.end())
+    return "\n".join(thoughts), "".join([*parts, text[place:]])
 
 
 def goes_on(text: str) -> bool:
     """Whether what has come of a text is, or may become, reasoning that is not closed yet."""
-    own, begins = _opened(text), text.lstrip()
-    return own not in text if own else any(opening.startswith(begins) for opening, _ in MARKS)
+    _, place = _leading(text)
+    reply = text[place:].lstrip()
+    begun = any(opening.startswith(reply) for opening in _OPENINGS) or _OPENING_TAG.match(reply)
+    return bool(begun or _opened(text, place))
 
 
-def _opened(text: str) -> str | None:
-    """The mark that closes the reasoning with which a text begins."""
-    begins = text.lstrip()
-    return next((closing for opening, closing in MARKS if begins.startswith(opening)), None)
+def _leading(text: str) -> tuple[list[str], int]:
+    """The blocks of reasoning that a text begins with and closes, and where they end; 0 where there are none."""
+    thoughts, place = list[str](), 0
+    while (closing := _opened(text, place)) and (closed := closing.search(text, place)):
+        thoughts.append(text[place : closed.start()].strip())
+        place = _after_blanks(text, closed.end())
+    return thoughts, place
+
+
+def _opened(text: str, place: int) -> re.Pattern[str] | None:
+    """What closes the reasoning that begins at that place of a text."""
+    begins = _after_blanks(text, place)
+    return next((closing for opening, closing in MARKS if opening.match(text, begins)), None)
+
+
+def _after_blanks(text: str, place: int) -> int:
+    found = _BLANKS.match(text, place)
+    return found.end() if found else place

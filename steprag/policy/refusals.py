@@ -6,13 +6,14 @@ row of `KINDS` that fits counts.
 
 from __future__ import annotations
 
+import html
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import aiohttp
-import openai
 
 from steprag.errors import (
     ContentFiltered,
@@ -27,6 +28,8 @@ SHOWN = 300
 """Characters of a provider's words in a message."""
 PASSING = (408, 409, 425, 429)
 """Statuses, beside 500 and above, after which the same request may succeed."""
+FAILED_ALIKE = 20
+"""Requests that fail alike before any is answered, after which a run ends."""
 _SAID = ("message", "msg", "error_message", "error_msg", "error_description", "status_msg", "detail", "details",
          "error", "errors", "reason", "faultstring", "fault", "description", "title", "base_resp")  # fmt: skip
 _CODED = ("code", "type", "status", "error_code", "status_code", "param", "loc")
@@ -36,11 +39,13 @@ _CODED = ("code", "type", "status", "error_code", "status_code", "param", "loc")
 class ProviderProblem:
     """A refusal. `status`: the HTTP status, or the one that a body sent with 200 names; 0 where it names none.
     `words`: what the provider says, in one line. `codes`: its other short facts, such as the field it complains of.
+    `page`: it is a page for people, which no API sends: a proxy or a gateway says it.
     """
 
     status: int
     words: str
     codes: tuple[str, ...] = ()
+    page: bool = False
 
     @property
     def text(self) -> str:
@@ -58,11 +63,22 @@ class ProviderProblem:
 
 def problem_of(status: int, body: bytes) -> ProviderProblem:
     """The problem that a reply with an error's status tells."""
+    if page := page_words(body):
+        return ProviderProblem(status, _line(page), page=True)
     try:
-        told: object = json.loads(body)
+        told: object = json.loads(body.removeprefix(b"\xef\xbb\xbf"))
     except (ValueError, RecursionError):
-        told = re.sub(r"<[^>]*>", " ", body[:10_000].decode(errors="replace"))
+        told = body[:10_000].decode(errors="replace")
     return ProviderProblem(status, _line(_words(told)), tuple(map(_line, _codes(told))))
+
+
+def page_words(body: bytes) -> str:
+    """The words of a page of HTML; empty where the body is none."""
+    text = body[:8_000].decode(errors="replace").lstrip("\ufeff \t\r\n")
+    if not re.match(r"<(!doctype html|!--|html|head|body|title|h\d|center|p|div|pre|\?xml)\b", text, re.IGNORECASE):
+        return ""
+    seen = re.sub(r"(?is)<(script|style)\b.*?</\1>|<!--.*?-->|<[^>]*>", " ", text)
+    return " ".join(html.unescape(seen).split()) or "a page without words"
 
 
 def problem_in(reply: object) -> ProviderProblem | None:
@@ -122,7 +138,7 @@ def _line(text: str) -> str:
 @dataclass(frozen=True)
 class Kind:
     """A row of the table: which refusals it is, by status (none: any) and words, and what becomes of them. `words` may
-    not stand beside `unless`.
+    not stand beside `unless`. `pages`: it is of pages alone, else of what an API says; None: of both.
     """
 
     error: type[StepragError]
@@ -130,10 +146,11 @@ class Kind:
     statuses: tuple[int, ...] = ()
     words: str = ""
     unless: str = ""
+    pages: bool | None = None
 
     def fits(self, problem: ProviderProblem) -> bool:
         """Whether the problem is of this kind."""
-        if self.statuses and problem.status not in self.statuses:
+        if self.pages not in (None, problem.page) or (self.statuses and problem.status not in self.statuses):
             return False
         if self.unless and re.search(self.unless, problem.text, re.IGNORECASE):
             return False
@@ -146,24 +163,41 @@ CUT_SHORT = r"could not finish the message|output limit was reached"
 """A model that thinks used up its tokens before it said anything (OpenAI's gpt-5 and o-series)."""
 TOO_LONG = (
     r"context[ _-]?(length|window|size|limit)|maximum context|too many (input )?tokens|"
-    r"(prompt|input|request) (is )?too (long|large)|"
-    r"reduce the (length|prompt)|max_?(model|seq|input|position)\w*[ _]?len|n_ctx|exceeds? .{0,40}tokens"
+    r"(prompt|input|request|entity|payload|body) (is )?too (long|large)|"
+    r"reduce the (length|prompt)|max_?(model|seq|input|position)\w*[ _]?len|n_ctx|exceeds? .{0,40}tokens|"
+    # what the prompt leaves of the context is less than nothing
+    r"max_(new_|completion_|output_)?tokens\b.{0,60}(at least|greater|positive|>).{0,40}"
+    r"(got|is|was|:|=|\()\W{0,2}(-\d|0\b)"
 )
 KINDS = (
     Kind(PolicyError, "the reply needs more tokens: raise max_tokens", (0, 400, 422), CUT_SHORT),
     Kind(PolicyError, "the prompt is too long", (0, 400, 413, 422, 500), TOO_LONG),
+    Kind(PolicyRefused, "a page answers in the endpoint's place, as a proxy's that lets no request through",
+         (400, 401, 403, 407, 451, 511), pages=True),
     Kind(PolicyRefused, "the balance is used up", (402,)),
     Kind(PolicyRefused, "the quota is used up", _CLIENT, r"insufficient.{0,3}(quota|balance|credit|fund)"),
     Kind(
         PolicyRefused, "the quota is used up", _CLIENT,
-        r"(no|out of|not enough|negative) (credit|balance)|credit balance|"
+        r"(no|out of|not enough|negative) (credit|balance)|credit balance|usage limits?\b|"
         r"(quota|limit|credits?|balance) .{0,30}(used up|exhausted|exceeded|reached)|exceeded .{0,30}(quota|limit)|"
-        r"payment[ _]required|billing|arrear|余额|欠费",
+        r"(reached|hit) .{0,40}(usage|spend\w*|monthly|weekly|daily|free) .{0,20}(limit|cap|quota)|"
+        r"payment[ _]required|billing|arrear|subscription|free (tier|trial) .{0,30}(over|ended|expired)|余额|欠费",
         _LATER + "|rate.?limit|concurren",
     ),
     Kind(
+        PolicyRefused, "the endpoint does not serve this place", (0, 400, 401, 403, 451),
+        r"(country|region|territory|location|\bip\b).{0,60}"
+        r"((not|n't) (be |yet |currently )?(support|available|allow|permit|served|eligible)|"
+        r"unsupported|unavailable|blocked|restricted|forbidden)|"
+        r"(unsupported|unavailable in|blocked) .{0,20}(country|region|location)",
+    ),
+    Kind(
         PolicyRefused, "the key in ${key} is refused", (0, 400, 401, 403),
-        r"api[ _-]?key|unauthori[sz]ed|authenticat|account .{0,40}(suspend|deactivat|disabled)|(country|region) ",
+        r"(api|secret|access)[ _-]?key|unauthori[sz]ed|authenticat|credentials|log[ -]?in (fail|first|required|error)|"
+        r"invalid (bearer |access |auth\w* )?token\b|token (has |is |was )?(expired|invalid|revoked)|"
+        r"(account|organi[sz]ation|project|workspace|tenant|user|team)\b.{0,40}"
+        r"(suspend|deactivat|disabled|restrict|banned|locked|terminat|inactive|not active|not verified|is blocked)|"
+        r"has not been used in project|service[_ ]disabled",
     ),
     Kind(
         ContentFiltered, "the provider's filter refused this prompt", (0, 400, 403, 422, 451),
@@ -176,11 +210,12 @@ KINDS = (
         r"(model|deployment|engine)\b.{0,80}(not (be )?(found|exist|available|supported|served|loaded)|n[o']t exist|"
         r"no longer|unknown|decommission|no access|not have access)|"
         r"(no such|unknown|invalid|unsupported|not a valid|not found the) model|model_?not_?found|"
-        r"pull .{0,20}model|no endpoints found",
+        r"pull .{0,20}model|no endpoints found|no models? .{0,20}(loaded|running|available)|load a model",
         r"parameter|unsupported value",
     ),
     Kind(PolicyRefused, "the key in ${key} is refused", (401, 403)),
-    Kind(PolicyUnavailable, "not found; does base_url end as the endpoint's, mostly in /v1?", (404, 405, 410)),
+    Kind(PolicyUnavailable, "not found; does base_url end as the endpoint's, which usually ends in /v1?",
+         (404, 405, 410, 501)),
     Kind(PolicyUnavailable, "redirects, which is not followed; give the final URL as base_url", tuple(range(300, 400))),
     Kind(PolicyError, "overloaded", (503, 529)),
     Kind(PolicyError, ""),
@@ -190,12 +225,40 @@ KINDS = (
 
 def refusal(problem: ProviderProblem, where: str, api_key_env: str) -> StepragError:
     """Our error for a problem. `where`: the model and its endpoint."""
-    kind = next(kind for kind in KINDS if kind.fits(problem))
+    kind = _kind(problem)
     told = kind.told.replace("{key}", api_key_env)
     return kind.error(f"{where}: {told} ({problem})" if told else f"{where}: {problem}")
 
 
-def unreachable(error: openai.APIError, where: str) -> StepragError:
+def _kind(problem: ProviderProblem) -> Kind:
+    return next(kind for kind in KINDS if kind.fits(problem))
+
+
+class FirstRequests:
+    """What became of an endpoint's requests until it answered one. `answered`: it did."""
+
+    def __init__(self) -> None:
+        self.answered = False
+        self._alike = Counter[str]()
+
+    def weighed(self, error: StepragError, said: ProviderProblem | str) -> StepragError:
+        """The error of one request, or one that ends the run: where so many failed alike for a reason that no kind
+        knows, the next will too. `said`: what the endpoint says; its numbers and ids may differ.
+        """
+        known = isinstance(said, ProviderProblem) and (_kind(said) is not KINDS[-1] or said.status in PASSING)
+        if self.answered or known:
+            return error
+        alike = re.sub(r"\b(?=\w*\d)[\w-]+", "#", str(said))
+        self._alike[alike] += 1
+        if self._alike[alike] < FAILED_ALIKE:
+            return error
+        return PolicyRefused(
+            f"{error}; the first {FAILED_ALIKE} requests failed so and none was answered: mend what it complains of "
+            "(policy.omit, rename and extra change what is sent)"
+        )
+
+
+def unreachable(error: Exception, where: str) -> StepragError:
     """Our error where no reply came: this one request failed, or nothing answers at all."""
     if any(isinstance(cause, aiohttp.ClientConnectorError) for cause in causes_of(error)):
         # a lost connection is one request's bad luck; no listener is not

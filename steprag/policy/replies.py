@@ -24,6 +24,14 @@ FILTERED = re.compile(r"content_?filter|safety|recitation|blocklist|prohibited|s
 """In a `finish_reason` where the provider's filter took the reply."""
 STOPPED = re.compile(r"stop|eos|end|unknown|complete|finish|done|none|null")
 """In a `finish_reason` of a completion that ended by itself or at a stop string."""
+_END = r"<[|｜][\w▁.-]{1,40}[|｜]>|</?s>|<eos>|<EOS>|<end_of_turn>|<end_of_utterance>|<turn\|>|\[EOS\]|\[/?INST\]"
+END_OF_TURN = re.compile(rf"(?:{_END})\s{{0,9}}\Z")
+"""A special token of a chat template at the end of a text, which the engine should have left out."""
+NEXT_TURN = re.compile(
+    rf"(?:{_END})\s{{0,9}}(?:<\|im_start\|>|<\|start_header_id\|>|<start_of_turn>|<\|turn>|<\|start\|>|\[INST\])|"
+    r"<\|im_start\|>\s?user|<\|start_header_id\|>\s?user|<start_of_turn>\s?user|<[|｜][Uu]ser[|｜]>"
+)
+"""Where a model that nothing stopped writes the user's next turn itself."""
 BROKEN = frozenset({"error", "abort", "aborted", "cancelled", "network_error", "insufficient_system_resource"})
 """`finish_reason` where the provider failed; what it had written by then counts if it is whole."""
 
@@ -46,9 +54,8 @@ def sample_of(reply: object, stop: tuple[str, ...], begun: str, engine: str, *, 
     completions = tuple(one for one in read if not FILTERED.search(one.finish))
     if not completions:
         raise ContentFiltered(f"the provider's filter took the reply (finish_reason {quoted(read[0].finish)})")
-    return Sample(
-        completions, _usage(body.get("usage"), 1.0 if engine != "llamacpp" else _times_the_first(completions))
-    )
+    used = body.get("usage") or choices[0].get("usage")
+    return Sample(completions, _usage(used, 1.0 if engine != "llamacpp" else _times_the_first(completions)))
 
 
 def _object(value: object, where: str) -> Mapping[str, Any]:
@@ -70,7 +77,8 @@ def text_of(content: object) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     if isinstance(content, Mapping):
-        return text_of(content.get("text")) if content.get("type", "text") in ("text", "output_text") else ""
+        said = content.get("text", content.get("value"))
+        return text_of(said) if content.get("type", "text") in ("text", "output_text") else ""
     if not isinstance(content, Sequence):
         raise ValueError(f"message.content: expected a text, found {quoted(content)}")
     return "".join(map(text_of, content))
@@ -92,6 +100,7 @@ def _completion(choice: Mapping[str, Any], stop: tuple[str, ...], begun: str, en
     if len(text) > LONGEST:
         raise ValueError(f"message.content: {len(text):,} characters have no end")
     thought, text = ("", text) if thinks else split(text)
+    text = without_end(text)
     reasoning, word = as_utf8(reasoning_of(message)[:LONGEST]) or thought, _word(finish)
     if FILTERED.search(word):
         return Completion(text, word, reasoning=reasoning)
@@ -105,6 +114,15 @@ def _completion(choice: Mapping[str, Any], stop: tuple[str, ...], begun: str, en
     if stop and STOPPED.search(word):
         text = _closed(text, stop, choice, STOP_REASONS.get(engine))
     return Completion(text, finish, reasoning=reasoning)
+
+
+def without_end(text: str) -> str:
+    """The text without special tokens that end it, and without a turn of the user's behind them."""
+    beyond = NEXT_TURN.search(text)
+    end = beyond.start() if beyond else len(text)
+    while token := END_OF_TURN.search(text, max(0, end - 64), end):
+        end = token.start()
+    return text[:end]
 
 
 def _word(finish: str) -> str:
@@ -145,15 +163,18 @@ def _usage(told: object, times: float) -> Usage:
     """What the reply says it used, its generated tokens `times` over; 0 of what it does not say. Raises ValueError."""
     used = told if isinstance(told, Mapping) else {}
     details = used.get("prompt_tokens_details")
-    cached = _count(details, "cached_tokens") if isinstance(details, Mapping) else 0
-    prompt = _count(used, "prompt_tokens")
-    return Usage(1, prompt, round(times * _count(used, "completion_tokens")), min(cached, prompt))
+    cached = _count(details if isinstance(details, Mapping) else {}, "cached_tokens")
+    prompt = _count(used, "prompt_tokens") or _count(used, "input_tokens")
+    written = _count(used, "completion_tokens") or _count(used, "output_tokens")
+    return Usage(1, prompt, round(times * written), min(cached or _count(used, "prompt_cache_hit_tokens"), prompt))
 
 
 def _count(used: Mapping[str, Any], key: str) -> int:
-    """A number of tokens, 0 where there is no number. Raises ValueError where no count can be that number."""
+    """A number of tokens, 0 where there is none or nothing was counted (-1). Raises ValueError where no count can be
+    that number.
+    """
     value = used.get(key)
-    if not isinstance(value, int | float):
+    if not isinstance(value, int | float) or value == -1:
         return 0
     if not 0 <= value <= COUNTABLE:
         raise ValueError(f"usage.{key}: {quoted(value)} is no count")

@@ -59,6 +59,7 @@ def request_body(
         **_continuation(config, messages),
         **_truncation(config),
         **chat_options(config),
+        **config.extra,
     }
 
 

@@ -6,18 +6,24 @@ Endpoints may also answer with events where none were asked for, or with the who
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from steprag.errors import quoted
 from steprag.policy.protocols import Listener, Policy, Streaming
 from steprag.policy.reasoning import goes_on, split
-from steprag.policy.replies import LONGEST, message_of, reasoning_of, text_of
+from steprag.policy.refusals import page_words
+from steprag.policy.replies import LONGEST, message_of, reasoning_of, text_of, without_end
 from steprag.records.jsonl import as_utf8
 from steprag.types import Message, Sample
 
 _FIELDS = (b"data:", b":", b"event:", b"id:", b"retry:")
 """How the lines of server-sent events begin; one with a colon alone keeps the connection open."""
+ALIVE = re.compile(r"\W*(?:ping|pong|null|none|true|ok|keep.?alive|heart.?beat|open|connected|start\w*|\d*)\W*", re.I)
+"""Data that only keeps a connection open."""
+_ONE_VALUE = re.compile(rb"\{.*\}|\[DONE\]|\w*")
 
 
 @dataclass(frozen=True)
@@ -39,12 +45,12 @@ def reply_in(body: bytes) -> object:
 
     Raises ValueError or RecursionError where it is neither.
     """
-    body = body.removeprefix(b"\xef\xbb\xbf")
-    if not body.lstrip().startswith(_FIELDS):
-        return json.loads(body)
     chunks, events = ChunkedReply(), Events()
-    for event in (*events.feed(body), *events.end()):
-        chunks.add(event)
+    values = [*events.feed(body.removeprefix(b"\xef\xbb\xbf")), *events.end()]
+    if len(values) == 1 and not events.told:
+        return _unwrapped(values[0])
+    for value in values:
+        chunks.add(value)
     return chunks.reply()
 
 
@@ -65,40 +71,85 @@ async def whole_reply(parts: AsyncIterator[bytes], begun: str, listener: Listene
     return chunks.reply()
 
 
+def _unwrapped(reply: object) -> object:
+    """The reply that a gateway put into an envelope, such as {"code": 0, "data": {"choices": []}}; another as it is."""
+    if not isinstance(reply, Mapping) or "choices" in reply or reply.get("error"):
+        return reply
+    inner = next((one for one in reply.values() if isinstance(one, Mapping) and one.get("choices")), None)
+    return {"usage": reply.get("usage"), **inner} if inner else reply
+
+
+def _json(text: bytes) -> object:
+    """The text's value. Raises ValueError, which quotes a page that stands in its place, or RecursionError."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        if page := page_words(text):
+            raise ValueError(f"{error}; it is a page: {quoted(page)}") from None
+        raise
+
+
 class Events:
-    """Server-sent events as their bytes come in; lines that belong to none are one whole reply."""
+    """Server-sent events as their bytes come in; without any, the lines are one whole reply, or a chunk each. `told`:
+    there was an event.
+    """
 
     def __init__(self) -> None:
         self._line: list[bytes] = []
         self._data: list[bytes] = []
         self._plain: list[bytes] = []
-        self._done = False
+        self._name, self._done = b"", False
+        self.told = False
 
     def feed(self, part: bytes) -> list[object]:
-        """The values of the events that end in `part`. Raises ValueError where one is no JSON."""
+        """The values of the events that end in `part`. Raises ValueError where one is broken JSON."""
+        part = part.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if b"\n" not in part:
             self._line.append(part)
             return []
         *lines, rest = b"".join((*self._line, part)).split(b"\n")
         self._line = [rest]
-        return [value for line in lines for value in self._of(line.rstrip(b"\r"))]
+        return [value for line in lines for value in self._of(line)]
 
     def end(self) -> list[object]:
         """What is left once all bytes have come."""
-        left = [*self._of(b"".join(self._line).rstrip(b"\r")), *self._of(b"")]
-        plain = b"\n".join(self._plain).removeprefix(b"\xef\xbb\xbf").strip()
-        return [*left, json.loads(plain)] if plain else left
+        left = [*self._of(b"".join(self._line)), *self._of(b"")]
+        lines = [line for line in self._plain if line.strip()]
+        if self.told or not lines:
+            return left
+        if len(lines) > 1 and all(line.startswith(b"{") and line.endswith(b"}") for line in lines):
+            return [*left, *map(json.loads, lines)]
+        return [*left, _json(b"\n".join(lines).removeprefix(b"\xef\xbb\xbf"))]
 
     def _of(self, line: bytes) -> list[object]:
         if line.startswith(b"data:"):
             self._data.append(line.removeprefix(b"data:"))
+        elif line.startswith(b"event:"):
+            self._name = line.removeprefix(b"event:").strip()
         elif line and not line.startswith(_FIELDS):
             self._plain.append(line)
-        if line or not self._data:
+        if line:
             return []
-        data, self._data = b"\n".join(self._data).strip(), []
-        self._done = self._done or data.startswith(b"[DONE]")
-        return [] if self._done or not data else [json.loads(data)]
+        data, name = self._data, self._name
+        self._data, self._name, self.told = [], b"", self.told or bool(data)
+        return [value if name != b"error" or _is_error(value) else {"error": value} for value in self._values(data)]
+
+    def _values(self, data: list[bytes]) -> list[object]:
+        """The value of an event's lines, or of each where no empty line parts the events."""
+        whole = b"\n".join(data).strip()
+        if len(data) > 1 and all(_ONE_VALUE.fullmatch(line.strip()) for line in data):
+            return [value for line in data for value in self._values([line])]
+        self._done = self._done or whole.startswith(b"[DONE]")
+        text = whole.decode(errors="replace")
+        if self._done or not text:
+            return []
+        if text[0] in "{[":
+            return [json.loads(whole)]
+        return [] if ALIVE.fullmatch(text) else [text]
+
+
+def _is_error(value: object) -> bool:
+    return isinstance(value, Mapping) and "error" in value
 
 
 class ChunkedReply:
@@ -108,10 +159,17 @@ class ChunkedReply:
         self._heard, self._head = heard, dict[str, Any]()
         self._choices: dict[int, dict[str, Any]] = {}
         self._texts: dict[int, tuple[list[str], list[str]]] = {}
-        self._length = 0
+        self._whole: dict[int, Mapping[str, Any]] = {}
+        self._length, self._odd = 0, ""
 
     def add(self, chunk: object) -> None:
-        """Adds a chunk, which may also be a whole reply. Raises ValueError where it is none."""
+        """Adds a chunk, which may also be a whole reply; a text counts where the reply has no end. Raises ValueError
+        where it is none.
+        """
+        if isinstance(chunk, str):
+            self._odd = chunk
+            return
+        chunk = _unwrapped(chunk)
         if not isinstance(chunk, Mapping):
             raise ValueError("a chunk is no object")
         self._head |= {key: value for key, value in chunk.items() if key != "choices" and value}
@@ -123,7 +181,10 @@ class ChunkedReply:
             self._add(index if isinstance(index, int) else place, choice)
 
     def _add(self, index: int, choice: Mapping[str, Any]) -> None:
-        message = message_of(choice)
+        pieces = isinstance(choice.get("delta"), Mapping)  # some endpoints repeat all that came as `message`
+        message = message_of({"delta": choice["delta"]} if pieces else choice)
+        if pieces and choice.get("message"):
+            self._whole[index] = message_of(choice)
         text, reasoning = text_of(message.get("content")) or text_of(message.get("refusal")), reasoning_of(message)
         self._length += len(text) + len(reasoning)
         if self._length > 2 * LONGEST:
@@ -133,7 +194,7 @@ class ChunkedReply:
             key: value for key, value in choice.items() if key not in ("message", "delta", "text", "finish_reason")
         }
         known |= {key: value for key, value in facts.items() if value is not None or key not in known}
-        if finish := choice.get("finish_reason") or ("unknown" if choice.get("delta") is None else None):
+        if finish := choice.get("finish_reason"):
             known["finish_reason"] = finish
         texts, thoughts = self._texts.setdefault(index, ([], []))
         texts.append(text)
@@ -142,13 +203,15 @@ class ChunkedReply:
             self._heard.add(text)
 
     def reply(self) -> dict[str, Any]:
-        """The reply. Raises ValueError where a choice has no end."""
-        if "error" not in self._head and any("finish_reason" not in one for one in self._choices.values()):
-            raise ValueError("it stops without a finish_reason")
-        choices = [
-            {**choice, "message": {"content": "".join(texts), "reasoning_content": "".join(thoughts)}}
-            for choice, (texts, thoughts) in zip(self._choices.values(), self._texts.values(), strict=True)
-        ]
+        """The reply; a choice without a finish_reason ended with the stream. Raises ValueError where it broke off."""
+        endless = any("finish_reason" not in one for one in self._choices.values())
+        if self._odd and (endless or not self._choices) and "error" not in self._head:
+            raise ValueError(f"it stops without a finish_reason, and says {quoted(self._odd)}")
+        choices = []
+        for (index, choice), (texts, thoughts) in zip(self._choices.items(), self._texts.values(), strict=True):
+            message: Mapping[str, Any] = {"content": "".join(texts), "reasoning_content": "".join(thoughts)}
+            whole = message if any(message.values()) else self._whole.get(index, message)
+            choices.append({"finish_reason": "unknown", **choice, "message": whole})
         return {**self._head, "choices": choices}
 
 
@@ -169,5 +232,5 @@ class _Heard:
             if self.begun.startswith(self.held) or (not self.thinks and goes_on(fresh)):
                 return
             piece, self.held = fresh if self.thinks else split(fresh)[1], None
-        if piece:
+        if piece := without_end(piece):
             self.listener(as_utf8(piece))

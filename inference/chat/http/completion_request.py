@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from inference.chat.http.service import whole
 from steprag.web.app import ApiError
@@ -36,14 +36,16 @@ ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 class _LenientRequest(BaseModel):
-    """A part of a request. Null is as if a field were not given, and unknown fields are kept aside."""
+    """A part of a request. Null and what is empty are as if a field were not given: clients send so what nobody set.
+    Unknown fields are kept aside.
+    """
 
     model_config = ConfigDict(extra="allow")
 
     @model_validator(mode="before")
     @classmethod
-    def _without_null(cls, values: Any) -> Any:
-        return {key: one for key, one in values.items() if one is not None} if isinstance(values, dict) else values
+    def _as_given(cls, values: Any) -> Any:
+        return {key: one for key, one in values.items() if not _is_empty(one)} if isinstance(values, dict) else values
 
 
 class MessagePart(_LenientRequest):
@@ -53,11 +55,24 @@ class MessagePart(_LenientRequest):
     text: str = ""
 
 
+def _in_small_letters(role: Any) -> Any:
+    return role.lower() if isinstance(role, str) else role
+
+
+def _as_content(told: Any) -> Any:
+    """A lone part as a list of it; a tool's own value, which is neither text nor part, as JSON."""
+    if isinstance(told, dict) and {"type", "text"} & told.keys():
+        return [told]
+    return told if isinstance(told, str | list) else json.dumps(told)
+
+
 class ChatMessage(_LenientRequest):
     """A message; fields that the agent has no use for are ignored."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[str | MessagePart] = ""
+    role: Annotated[
+        Literal["system", "developer", "user", "assistant", "tool", "function"], BeforeValidator(_in_small_letters)
+    ]
+    content: Annotated[str | list[str | MessagePart], BeforeValidator(_as_content)] = ""
 
     @property
     def _parts(self) -> list[MessagePart]:
@@ -146,9 +161,16 @@ class CompletionBody(_LenientRequest):
     @property
     def ignored(self) -> list[str]:
         """Names of the fields that change nothing, and "system" where there are system messages."""
-        fields = [name for name, value in self._more.items() if value not in ([], {}, "")]
         told = {message.role for message in self.messages} & {"system", "developer"}
-        return sorted({*map(whole, fields), *(["system"] if told else [])} - {"user", *ALLOWED})
+        return sorted({*map(whole, self._more), *(["system"] if told else [])} - {"user", *ALLOWED})
+
+
+def _is_empty(value: Any, depth: int = 3) -> bool:
+    """Whether a value is null or holds nothing, as {"type": ""} does; what is nested deeper than `depth` holds some."""
+    if isinstance(value, dict | list):
+        parts = value.values() if isinstance(value, dict) else value
+        return not value or (depth > 0 and all(_is_empty(part, depth - 1) for part in parts))
+    return value is None or value == ""
 
 
 def _is_among(value: Any, values: tuple[Any, ...]) -> bool:

@@ -29,8 +29,11 @@ from steprag.web.guard import error_body
 NAME = "agent"
 """The model's name; `agent-MODE` fixes the mode."""
 SERVED = "/v1/chat/completions"
-WITHOUT_V1 = ("/chat/completions", "/completions", "/responses", "/embeddings", "/models")
-"""What clients ask whose base URL lacks /v1."""
+ROOTS = ("/v1", "/api/v1", "/v1beta", "/openai")
+ENDS = ("/chat/completions", "/completions", "/responses", "/embeddings", "/models", "/chat", "/generate", "/tags")
+"""How paths begin and end that clients ask whose base URL is another server's: Azure's /openai/deployments/NAME/…,
+Ollama's /api/chat, or one without /v1.
+"""
 SOURCES = "+sources"
 """Behind a model's name: the answer ends with links to its sources, for clients that show no annotations."""
 NOTHING = "{}"
@@ -41,16 +44,20 @@ _HTML = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 def openai_routes(service: ChatService) -> APIRouter:
-    """`/v1/models` and `/v1/chat/completions`; who asks below /v1 for more, or without /v1, is told of these."""
+    """`/v1/models` and `/v1/chat/completions`; who asks below /v1 for more, or elsewhere, is told of these."""
     router = APIRouter()
     _add_models(router, service)
     _add_completions(router, service)
 
     async def unknown(request: Request) -> Response:
-        told = f"{request.method} {quoted(request.url.path)} is not served; ask POST {SERVED}, or GET /v1/models"
+        told = (
+            f"{request.method} {quoted(request.url.path)} is not served; ask POST {SERVED}, or GET /v1/models (a "
+            "client's base URL ends in /v1)"
+        )
         raise ApiError(405 if request.url.path == SERVED else 404, "not_found", told)
 
-    for path in ("/v1/{path:path}", "/v1", *WITHOUT_V1):
+    below = [path for root in ROOTS for path in (root, f"{root}/{{path:path}}")]
+    for path in (*below, *ENDS, *(f"/{{before:path}}{end}" for end in ENDS)):
         router.add_api_route(path, unknown, methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
     return router
 
