@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from steprag.engines.reasoning import goes_on, split
 from steprag.policy.protocols import Listener, Policy, Streaming
-from steprag.policy.reasoning import goes_on, split
 from steprag.policy.replies import LONGEST, message_of, reasoning_of, text_of
 from steprag.records.jsonl import as_utf8
 from steprag.types import Message, Sample

@@ -31,6 +31,13 @@ def split(text: str) -> tuple[str, str]:
     return text[:place].strip(), text[place + len(closing) :].lstrip()
 
 
+def left_open(text: str) -> tuple[str, str] | None:
+    """The marks of the thought that a text, such as the end of a prompt, opens and does not close."""
+    places = [(text.rfind(opening), opening, closing) for opening, closing in MARKS]
+    place, opening, closing = max(places)
+    return (opening, closing) if place >= 0 and closing not in text[place:] else None
+
+
 def goes_on(text: str) -> bool:
     """Whether what has come of a text is, or may become, reasoning that is not closed yet."""
     own, begins = _opened(text), text.lstrip()
