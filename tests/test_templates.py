@@ -14,7 +14,7 @@ from fastapi import HTTPException
 from steprag.agent.profiles import PROFILES, load_profile
 from steprag.engines.reasoning import split
 from steprag.engines.templates import as_parts
-from steprag.engines.tokens import prompt_tokens, write_stops
+from steprag.engines.tokens import prompt_tokens, reply_tokens, write_stops
 from steprag.engines.transformers_serve import render_as_trained, stop_at_turns
 from steprag.errors import ConfigError
 from steprag.policy.scoring import EndpointScorer
@@ -61,6 +61,22 @@ def test_published_templates(name: str, tmp_path: Path) -> None:
             said_again = split(str(tokenizer.decode(ids[: len(ids) - len(closes)])))[1].strip()
             assert said_again.endswith(text.split("\n\n")[-1].strip())
             assert [place for place, token in enumerate(ids) if token in stops] == [len(ids) - 1]
+
+
+@pytest.mark.parametrize(("opens", "before"), [
+    ("<|im_start|>assistant\n<think>\n", "\n</think>\n\n"),
+    ("<|im_start|>assistant\n<think>", "</think>"),  # DeepSeek-V3.1, GLM-4.7
+    ("<|im_start|>assistant\n</think>", ""),  # DeepSeek-V3.1, not thinking
+    ("<|im_start|>assistant\n<think>\n\n</think>\n\n", ""),
+    ("<|im_start|>assistant\n<seed:think>\nSo, ", "</seed:think>"),
+    ("Think in <think> first.<|im_end|>\n<|im_start|>assistant\n", ""),  # the user's word
+])  # fmt: skip
+def test_a_thought_that_the_prompt_opens_is_closed_before_the_reply(opens: str, before: str, tmp_path: Path) -> None:
+    texts = [json.dumps(pair_row(n)) for n in range(20)]
+    tokenizer = make_tokenizer(tmp_path, texts, TEMPLATE.replace("<|im_start|>assistant\n", opens))
+    (said,) = reply("A step.")
+    ids = reply_tokens(GALLERY["Qwen3"].prompt(1), said, tokenizer)
+    assert tokenizer.decode(ids) == f"{before}A step.<|im_end|>"
 
 
 @pytest.mark.parametrize("name", ["Qwen2.5 base", "Gemma 3", "GLM-4", "DeepSeek-R1"])

@@ -123,15 +123,16 @@ def _as_written(tokenizer: Any) -> tuple[list[Any], Any]:
     from tokenizers import Tokenizer
 
     core = getattr(tokenizer, "backend_tokenizer", None)
-    if core is None:
-        return [], None
-    told = json.loads(core.to_str())
-    first = told["normalizer"] or {}
+    if core is None or core.normalizer is None:
+        return [], core
+    first = json.loads(core.normalizer.__getstate__())
     steps = first.get("normalizers", [first])
-    forms = [step["type"] for step in steps if step.get("type") in _UNICODE_FORMS]
-    left = [step for step in steps if step.get("type") not in _UNICODE_FORMS]
-    told |= {"normalizer": {"type": "Sequence", "normalizers": left}, "truncation": None, "padding": None}
-    return forms, Tokenizer.from_str(json.dumps(told)) if forms else core
+    forms = [step["type"] for step in steps if step["type"] in _UNICODE_FORMS]
+    if not forms:
+        return [], core
+    left = {"type": "Sequence", "normalizers": [step for step in steps if step["type"] not in _UNICODE_FORMS]}
+    told = json.loads(core.to_str()) | {"normalizer": left, "truncation": None, "padding": None}
+    return forms, Tokenizer.from_str(json.dumps(told))
 
 
 def check_reply(
@@ -205,9 +206,24 @@ def _frame(tokenizer: Any, _template: str, roles: tuple[str, ...], ends: tuple[i
     stops = {*ends, closing[-1], tokenizer.eos_token_id} - {None}
     prompt = prompt_text(asked, tokenizer)
     written = before[len(prompt) :] if before.startswith(prompt) else ""
-    thought, closes = left_open(prompt.rpartition(_ASKED)[2]) or ("", "")
+    thought, closes = _opened(tokenizer, prompt.rpartition(_ASKED)[2])
     opening = _thought_closed(tokenizer, prompt, written, closes) if closes else _opening(tokenizer, written)
     return ReplyFrame(opening, tuple(closing), frozenset(stops), thought)
+
+
+def _opened(tokenizer: Any, end: str) -> tuple[str, str]:
+    """The marks of the thought that the end of a prompt opens; empty where it opens none. A mark that control tokens
+    follow is the user's word: some templates ask for thoughts there.
+    """
+    thought, closes = left_open(end) or ("", "")
+    if thought and _control(tokenizer).intersection(_ids(tokenizer, end.rpartition(thought)[2])):
+        return "", ""
+    return thought, closes
+
+
+def _control(tokenizer: Any) -> set[int]:
+    """The tokens that engines do not show."""
+    return {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
 
 
 def _thought_closed(tokenizer: Any, prompt: str, written: str, closes: str) -> tuple[int, ...]:
@@ -222,8 +238,7 @@ def _thought_closed(tokenizer: Any, prompt: str, written: str, closes: str) -> t
 def _opening(tokenizer: Any, written: str) -> tuple[int, ...]:
     """The ids between a prompt and a reply's text where they have control tokens, which an engine does not show."""
     ids = _ids(tokenizer, _EMPTY_THOUGHT.sub("", written))
-    hidden = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    return tuple(ids) if hidden.intersection(ids) else ()
+    return tuple(ids) if _control(tokenizer).intersection(ids) else ()
 
 
 @lru_cache(maxsize=8)
