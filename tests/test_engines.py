@@ -192,8 +192,10 @@ def test_merged_weights_are_base_and_adapter_and_named_by_both(
 
     monkeypatch.setattr("torch.cpu.get_capabilities", dict)
     base = speaking(tiny / "base", tmp_path / "base")
+    (base / "generation_config.json").write_text('{"eos_token_id": 0}')  # as of a base that was not taught to chat
     files = resolve_model(base, tiny / "adapter")
     merged = Path(merged_folder(files))
+    assert json.loads((merged / "generation_config.json").read_text())["eos_token_id"] == [2, 0], "<|im_end|> first"
     adapted = PeftModel.from_pretrained(LlamaForCausalLM.from_pretrained(base), str(tiny / "adapter"))
     ids = torch.arange(8)[None]
     said = LlamaForCausalLM.from_pretrained(merged)(ids).logits

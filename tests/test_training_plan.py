@@ -248,6 +248,14 @@ def test_weights_are_counted_as_transformers_has_them(name: str, tmp_path: Path)
     assert counted.lora(8, None) == 8 * sum(part.in_features + part.out_features for part in linear)
 
 
+def test_a_type_that_is_not_known_is_counted_like_a_llama_and_said_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written({**SHAPES["Llama-3.1-8B"], "model_type": "minicpm"}, tmp_path)
+    assert guarded(main, ["--model", str(tmp_path), "--device", "a100"]) == 0
+    assert "parameters, counted like a llama's\n" in capsys.readouterr().out
+
+
 def test_a_nested_config_has_the_defaults_of_its_type_and_its_vision_tower_counts(tmp_path: Path) -> None:
     flat = shape_of(written(sizes("gemma3_text", 2560, 10240, 8, 4, 262208, head_dim=256), tmp_path))
     nested = shape_of(written(NESTED, tmp_path))

@@ -91,10 +91,11 @@ def load_tokenizer(files: ModelFiles, kwargs: Mapping[str, Any] | None = None) -
 
     ConfigError where it has no chat template.
     """
+    folder = tokenizer_folder(files)  # which may have to be made first, and that is a load of its own
     with one_load():
         from transformers import AutoTokenizer
 
-        tokenizer = from_pretrained(AutoTokenizer, str(tokenizer_folder(files)))
+        tokenizer = from_pretrained(AutoTokenizer, str(folder))
     if not tokenizer.chat_template:
         raise ConfigError(f"{files.name} has no chat template; train an instruct model")
     setattr(tokenizer, KWARGS, dict(kwargs or {}))
