@@ -1,9 +1,9 @@
 """`steprag plan`: calls, tokens, dollars and minutes of a generation run, before anything is spent.
 
 From the recipe alone it can only say what a tree costs at most: every call there can be, each with the longest prompt
-and reply. Given a run of the same recipe over a few questions
-(`--like`), it forecasts from that run's trees: their means times the questions, with the bootstrap's interval. Given
-the whole run too (`--took`), it says how far off the forecast was.
+and reply; and how long that takes at the pace that is given, or that the recipe bounds. Given a run of the same recipe
+over a few questions (`--like`), it forecasts from that run's trees: their means times the questions, with the
+bootstrap's interval. Given the whole run too (`--took`), it says how far off the forecast was.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from steprag.scores.stats import mean_interval
 from steprag.types import Question, Usage
 
 UNPRICED = "no price given (policy.price.*, judge.price.*)"
+UNPACED = "no pace given (--pace TOKENS_A_SECOND, or policy.rate.*)"
 JUDGED_TOKENS = 300
 """Of a judge's prompt: question, golden answers, answer."""
 
@@ -42,17 +43,24 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--questions", required=True, metavar="FILE", help="questions, JSON Lines")
     parser.add_argument("--like", metavar="RUN", help="a run of the same recipe over some questions, to forecast from")
     parser.add_argument("--took", metavar="RUN", help="the run that was forecast: says how far off the forecast was")
+    parser.add_argument("--pace", type=float, metavar="N", help="tokens a second that the engine was seen to work at")
     parser.add_argument("--json", action="store_true", help="the forecast as JSON")
     add_options(parser, GenerateConfig)
     given = parse_arguments(parser, argv)
     config = config_from(GenerateConfig, given)
     questions = read_questions(existing(given.questions, "question file"))[: config.limit]
     count = len(questions)
-    calls = most_calls(config)
+    if given.pace is not None and not given.pace > 0:
+        raise ConfigError(f"--pace {given.pace:g}: give tokens a second, more than 0")
+    used = most_usage(config, most_calls(config), questions)
+    whole = sum(used.values(), Usage())
     report: dict[str, Any] = {
         "questions": count,
-        "calls_at_most": count * sum(calls.values()),
-        "dollars_at_most": most_dollars(config, calls, questions),
+        "calls_at_most": whole.calls,
+        "prompt_tokens_at_most": whole.prompt_tokens,
+        "completion_tokens_at_most": whole.completion_tokens,
+        "dollars_at_most": most_dollars(config, used),
+        "hours_at_most": most_hours(config, used, given.pace),
     }
     if given.like:
         report["forecast"] = forecast(config, count, Path(given.like))
@@ -77,20 +85,40 @@ def most_calls(config: GenerateConfig) -> dict[str, int]:
     return {"policy": policy, "judge": both - policy, "score": MOST_ANSWERS * (1 + samples) if search.score else 0}
 
 
-def most_dollars(config: GenerateConfig, calls: dict[str, int], questions: list[Question]) -> float | None:
-    """What all these calls cost, each with the longest prompt of an episode and the longest reply; None where a role
-    that is asked has no price.
+def most_usage(config: GenerateConfig, calls: dict[str, int], questions: list[Question]) -> dict[str, Usage]:
+    """What all questions use by role, at so many calls a tree, each with the longest prompt of an episode and the
+    longest reply.
     """
-    policy, judge = config.policy, config.judge if config.reward.judged else None
+    policy = config.policy
     profile, episode = load_profile(config.prompt.profile, config.prompt.examples), config.episode
     longest = max((question.question for question in questions), key=len, default="")
     prompt = longest_prompt(profile, episode.depth, episode.top_k, policy.max_tokens, longest)
-    used = {"policy": Usage(1, prompt, policy.max_tokens), "score": Usage(1, prompt, policy.max_tokens)}
-    used["judge"] = Usage(1, JUDGED_TOKENS, config.judge.max_tokens)
-    prices = {role: price for role, price in prices_of(policy, judge).items() if calls[role]}
-    if not all(price.known for price in prices.values()):
+    step = (prompt, policy.max_tokens)
+    sizes = {"policy": step, "score": step, "judge": (JUDGED_TOKENS, config.judge.max_tokens)}
+    asked = {role: len(questions) * count for role, count in calls.items() if count}
+    return {role: Usage(count, *(count * tokens for tokens in sizes[role])) for role, count in asked.items()}
+
+
+def most_dollars(config: GenerateConfig, used: dict[str, Usage]) -> float | None:
+    """What so much use costs; None where a role that is asked has no price."""
+    prices = prices_of(config.policy, config.judge if config.reward.judged else None)
+    if not all(prices[role].known for role in used):
         return None
-    return len(questions) * sum(calls[role] * dollars(used[role], price) for role, price in prices.items())
+    return sum(dollars(each, prices[role]) for role, each in used.items())
+
+
+def most_hours(config: GenerateConfig, used: dict[str, Usage], pace: float | None) -> float | None:
+    """How long so much use takes at `pace` tokens a second, or at the limits that the recipe sets its endpoint; None
+    where neither is told.
+    """
+    if pace is not None:
+        return sum(each.prompt_tokens + each.completion_tokens for each in used.values()) / pace / 3600
+    minutes = []
+    for rate, roles in ((config.policy.rate, ("policy", "score")), (config.judge.rate, ("judge",))):
+        whole = sum((used[role] for role in roles if role in used), Usage())
+        minutes += [whole.calls / rate.requests] if rate.requests else []
+        minutes += [(whole.prompt_tokens + whole.completion_tokens) / rate.tokens] if rate.tokens else []
+    return max(minutes, default=0) / 60 or None
 
 
 def forecast(config: GenerateConfig, count: int, like: Path) -> list[dict[str, Any]]:
@@ -173,11 +201,14 @@ def _seconds(metrics: Path) -> float:
 
 
 def _table(report: dict[str, Any]) -> str:
-    most = report["dollars_at_most"]
+    most, hours = report["dollars_at_most"], report["hours_at_most"]
     lines = [
         f"questions          {report['questions']:,}",
         f"calls, at most     {report['calls_at_most']:,}",
+        f"tokens, at most    {report['prompt_tokens_at_most']:,} of prompts, "
+        f"{report['completion_tokens_at_most']:,} of replies",
         f"dollars, at most   {UNPRICED if most is None else f'{most:,.2f}'}",
+        f"hours, at most     {UNPACED if hours is None else f'{hours:,.1f}'}",
     ]
     for line in report.get("forecast", ()):
         given = [line[key] for key in ("amount", "low", "high", "took") if key in line]
@@ -186,9 +217,9 @@ def _table(report: dict[str, Any]) -> str:
         lines.append(f"{line['what']:<18}{amounts}{off}")
     if "forecast" in report:
         after = f"{'took':>14}{'off by':>10}" if "took" in report["forecast"][0] else ""
-        lines.insert(3, f"{'':<18}{'expected':>14}{'95 % from':>14}{'to':>14}{after}")
+        lines.insert(5, f"{'':<18}{'expected':>14}{'95 % from':>14}{'to':>14}{after}")
     else:
-        lines.append("For a forecast, search ten questions (--limit 10) and give that run as --like.")
+        lines.append("For a forecast, hours too, search ten questions (--limit 10) and give that run as --like.")
     return "\n".join(lines) + "\n"
 
 

@@ -64,7 +64,7 @@ def open_counter(config: FilterConfig) -> TokenCounter | None:
     if config.max_tokens is None:
         return None
     from steprag.engines.models import resolve_model
-    from steprag.engines.tokens import load_tokenizer
+    from steprag.engines.weights import load_tokenizer
 
     return TokenCounter(load_tokenizer(resolve_model(config.tokenizer, None)))
 

@@ -81,7 +81,7 @@ class Completion:
     """Text sampled by a policy. `finish` is the engine's word: "stop", or "length" where the token limit cut it.
 
     A text that was given and scored, not sampled, has `finish` "scored" and the log-probability of each of its tokens
-    (`Scorer.score`). `reasoning`: what a thinking model wrote before the text (`steprag.policy.reasoning`).
+    (`Scorer.score`). `reasoning`: what a thinking model wrote before the text (`steprag.engines.reasoning`).
     """
 
     text: str

@@ -66,6 +66,24 @@ def make_weights(folder: Path, words: int) -> Path:
     return folder
 
 
+def make_gemma3(folder: Path) -> Path:
+    """A random Gemma 3 with a vision tower of three blocks beside its text decoder of two."""
+    import torch
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    words = len(make_tokenizer(folder, ["who?"], TEMPLATE))
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    common: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+    text = {**common, "num_hidden_layers": 2, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": words}
+    vision = {**common, "num_hidden_layers": 3, "image_size": 28, "patch_size": 14}
+    tokens = {"image_token_index": 3, "boi_token_index": 4, "eoi_token_index": 5, "mm_tokens_per_image": 4}
+    Gemma3ForConditionalGeneration(Gemma3Config(text_config=text, vision_config=vision, **tokens)).save_pretrained(
+        folder
+    )
+    return folder
+
+
 def make_encoder(folder: Path, seed: int) -> Path:
     """A real sentence-transformers folder: one random BERT layer, CLS pooling, and a query prompt."""
     import torch

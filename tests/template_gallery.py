@@ -16,7 +16,8 @@ from tests.training_parts import QWEN2_5, messages, pair_row
 @dataclass(frozen=True)
 class Published:
     """`ends`: eos_token_id of generation_config.json. `closes`: what ends a turn; `opens`: what the model writes before
-    a reply's text and engines do not show. `system`: whether the template takes a system message.
+    a reply's text and engines do not show. `system`: whether the template takes a system message; `parts`: whether it
+    wants contents as lists of parts.
     """
 
     template: str
@@ -27,6 +28,7 @@ class Published:
     opens: str = ""
     kwargs: dict[str, Any] = field(default_factory=dict)
     system: bool = True
+    parts: bool = False
 
     def tokenizer(self, folder: Path) -> Any:
         """The tokenizer as `load_tokenizer` gives it, its folder with the generation config."""
@@ -120,6 +122,22 @@ DEEPSEEK = (
     "{{ '<｜Assistant｜>' + m.content.split('</think>')[-1] + '<｜end▁of▁sentence｜>' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<｜Assistant｜><think>\n' }}{% endif %}"
 )
+QWEN3_THINKING = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{{ "
+    "('<think>\n\n</think>\n\n' if m.role == 'assistant' and loop.last else '') + "
+    "(m.content.split('</think>')[-1].lstrip('\n') if m.role == 'assistant' else m.content) }}{{ '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"
+)
+SMOLVLM = (
+    "<|im_start|>{% for m in messages %}{{ m.role | capitalize + ': ' }}{% for part in m.content %}"
+    "{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+STARLING = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}{{ 'GPT4 Correct User: ' + m.content + eos_token }}"
+    "{% elif m.role == 'assistant' %}{{ 'GPT4 Correct Assistant: ' + m.content + eos_token }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'GPT4 Correct Assistant:' }}{% endif %}"
+)
 _LLAMA_TOKENS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|end_of_text|>",
                  "<|eot_id|>")  # fmt: skip
 _GEMMA_TOKENS = ("<pad>", "<bos>", "<start_of_turn>", "<end_of_turn>", "<eos>")
@@ -156,5 +174,11 @@ GALLERY = {
     "Command R7B": Published(COMMAND_R7B, _COHERE_TOKENS, "<|END_OF_TURN_TOKEN|>", ("<|END_OF_TURN_TOKEN|>",),
                              "<|END_RESPONSE|><|END_OF_TURN_TOKEN|>", "<|START_RESPONSE|>"),
     "DeepSeek-R1": Published(DEEPSEEK, ("<pad>", "<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"),
-                             "<｜end▁of▁sentence｜>", (), "<｜end▁of▁sentence｜>"),
+                             "<｜end▁of▁sentence｜>", (), "<｜end▁of▁sentence｜>", "\n</think>\n\n"),
+    "Qwen3 Thinking": Published(QWEN3_THINKING, ("<think>", "</think>", *CHATML), "<|im_end|>", _CHATML_ENDS,
+                                "<|im_end|>", "\n</think>\n\n"),
+    "SmolVLM": Published(SMOLVLM, (*CHATML, "<end_of_utterance>"), "<|im_end|>", ("<end_of_utterance>",),
+                         "<end_of_utterance>", parts=True),
+    "Starling": Published(STARLING, ("<s>", "<|end_of_turn|>"), "<|end_of_turn|>", ("<|end_of_turn|>",),
+                          "<|end_of_turn|>", system=False),
 }  # fmt: skip

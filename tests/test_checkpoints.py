@@ -17,15 +17,15 @@ from steprag.config.load import load_config
 from steprag.config.sections import PolicyConfig, PromptConfig
 from steprag.engines.models import hub_revision, resolve_model
 from steprag.engines.pretrained import from_pretrained
-from steprag.engines.tokens import load_tokenizer
-from steprag.engines.weights import transformers_folder
+from steprag.engines.weights import load_tokenizer, transformers_folder
 from steprag.errors import ConfigError
 from steprag.records.jsonl import write_records
 from steprag.runs.run import read_manifest
 from steprag.types import Question
 from tests.fakes import chat_reply, options, serve
 from tests.training_parts import train
-from training.model import check_tokenizer, save_policy
+from training.config import LoraSection, TrainConfig
+from training.model import check_adapter, check_tokenizer, save_policy
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -74,6 +74,17 @@ def test_the_chat_template_is_told_what_it_was_told_in_training(warm: Path, tmp_
     with pytest.raises(ConfigError, match=r'with chat_template_kwargs {"enable_thinking": false}, not {}; give --pol'):
         checked_profile(PromptConfig(), policy)
     assert checked_profile(PromptConfig(unchecked=True), policy)
+
+
+def test_no_step_is_forced_into_a_thought_that_training_closed(warm: Path, tmp_path: Path) -> None:
+    manifest = {**read_manifest(warm), "prompt": None, "thought": "<think>"}
+    shutil.copytree(warm, tmp_path / "thinks")
+    (tmp_path / "thinks" / "manifest.json").write_text(json.dumps(manifest))
+    policy = PolicyConfig(model=str(tmp_path / "thinks"), engine="vllm")
+    with pytest.raises(ConfigError, match="closes the <think> of its prompts .*--policy.constrained false"):
+        checked_profile(PromptConfig(), policy)
+    for free in ({"constrained": False}, {"engine": "transformers"}):
+        assert checked_profile(PromptConfig(), policy.model_copy(update=free))
 
 
 @pytest.mark.parametrize("prompt", [None, "transcript", {}])
@@ -222,6 +233,29 @@ def test_a_tokenizer_that_a_checkpoint_could_not_hold_is_refused(
     monkeypatch.setattr("steprag.engines.pretrained.TOKENIZER_FILES", ("tokenizer_config.json",))
     with pytest.raises(ConfigError, match="its tokenizer needs other files than|cannot be loaded"):
         check_tokenizer(tokenizer)
+
+
+@pytest.mark.parametrize("base", ["/home/them/models/qwen", "C:\\\\models\\\\qwen", "../models/a b/qwen", None])
+def test_an_adapter_that_names_a_base_of_another_machine_is_used_with_ours(
+    base: str | None, tiny: Path, warm: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = in_hub_cache(tiny, tmp_path / "hub", monkeypatch)
+    adapter = Path(shutil.copytree(warm, tmp_path / "my adapter", ignore=shutil.ignore_patterns("manifest.json")))
+    settings = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": base}))
+    told = "names no base model; give the base with --model" if base is None else "which is not on this machine; give "
+    with pytest.raises(ConfigError, match=told):
+        resolve_model(adapter)
+    for ours in (str(snapshot), "some/model"):
+        files = resolve_model(ours, adapter)
+        check_adapter(files, TrainConfig(lora=LoraSection(rank=settings["r"])))
+    theirs = f"/home/them/hub/models--some--model/snapshots/{COMMIT}"
+    (adapter / "adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": theirs}))
+    assert resolve_model(adapter).hub == "some/model"
+    assert train(snapshot, pairs, tmp_path / "o u t", "dpo", "--max_steps", "1", "--adapter", str(adapter)) == 0
+    assert json.loads((tmp_path / "o u t" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(
+        snapshot
+    )
 
 
 def test_an_adapter_finds_its_base_in_the_hubs_cache(

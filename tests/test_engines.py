@@ -193,8 +193,10 @@ def test_merged_weights_are_base_and_adapter_and_named_by_both(
 
     monkeypatch.setattr("torch.cpu.get_capabilities", dict)
     base = speaking(tiny / "base", tmp_path / "base")
+    (base / "generation_config.json").write_text('{"eos_token_id": 0}')  # as of a base that was not taught to chat
     files = resolve_model(base, tiny / "adapter")
     merged = Path(merged_folder(files))
+    assert json.loads((merged / "generation_config.json").read_text())["eos_token_id"] == [2, 0], "<|im_end|> first"
     adapted = PeftModel.from_pretrained(LlamaForCausalLM.from_pretrained(base), str(tiny / "adapter"))
     ids = torch.arange(8)[None]
     said = LlamaForCausalLM.from_pretrained(merged)(ids).logits
@@ -202,6 +204,10 @@ def test_merged_weights_are_base_and_adapter_and_named_by_both(
     assert not torch.allclose(said, LlamaForCausalLM.from_pretrained(base)(ids).logits, atol=1e-2)
     assert merged_folder(files) == str(merged)
     other = edited(tiny / "adapter", tmp_path / "adapter")
+    (other / "generation_config.json").write_text('{"eos_token_id": [7, 1]}')  # where training ended a turn
+    ends = Path(merged_folder(resolve_model(base, other))) / "generation_config.json"
+    assert json.loads(ends.read_text())["eos_token_id"] == [7, 1]
+    (other / "generation_config.json").unlink()
     tensors = {name: tensor * 2 for name, tensor in load_file(other / "adapter_model.safetensors").items()}
     save_file(tensors, other / "adapter_model.safetensors")
     assert merged_folder(resolve_model(base, other)) != str(merged)
@@ -288,18 +294,25 @@ def test_what_an_engine_cannot_take_is_refused(
         asked(tmp_path / "adapter.gguf")
 
 
-def test_vllm_command_names_base_and_adapter(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllm_command_names_base_and_adapter(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPRAG_VLLM", sys.executable)
     built = command(EngineSpec("vllm", model=str(tiny / "adapter"), port=9000))
     line = " ".join(built.argv)
     assert f"serve {tiny / 'base'} " in line
-    assert f"--max-lora-rank 8 --lora-modules base+adapter={tiny / 'adapter'}" in line
+    named = json.dumps({"name": "base+adapter", "path": str(tiny / "adapter")})
+    assert f"--max-lora-rank 8 --lora-modules {named}" in line
+    assert "--generation-config" not in line
     assert (built.model, built.url) == ("base+adapter", "http://127.0.0.1:9000")
     assert (built.env, "--dtype" in built.argv) == ({}, False)
     given = {"tensor_parallel_size": 2, "enforce-eager": True, "enable-expert-parallel": False}
     built = command(EngineSpec("vllm", model=str(tiny / "base"), args=given, devices="2,3"))
     assert built.argv[-3:] == ["--tensor-parallel-size", "2", "--enforce-eager"]
     assert built.env == {"CUDA_VISIBLE_DEVICES": "2,3"}
+    ends = Path(shutil.copytree(tiny / "adapter", tmp_path / "rate=1, late"))  # what a run may be called
+    (ends / "generation_config.json").write_text('{"eos_token_id": [2, 1]}')
+    built = command(EngineSpec("vllm", model=str(tiny / "base"), adapter=str(ends)))
+    assert built.argv[built.argv.index("--generation-config") + 1] == str(ends)
+    assert json.loads(built.argv[built.argv.index("--lora-modules") + 1]) == {"name": built.model, "path": str(ends)}
     (tiny.parent / "a.gguf").touch()
     with pytest.raises(ConfigError, match="vLLM loads no GGUF adapter; give the PEFT folder"):
         command(EngineSpec("vllm", model=str(tiny / "base"), adapter=str(tiny.parent / "a.gguf")))

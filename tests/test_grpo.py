@@ -25,7 +25,8 @@ from steprag.agent.profiles import load_profile
 from steprag.batch.journal import QuestionCalls
 from steprag.console.terminal import guarded
 from steprag.engines.models import resolve_model
-from steprag.engines.tokens import load_tokenizer, prompt_tokens
+from steprag.engines.tokens import prompt_tokens
+from steprag.engines.weights import load_tokenizer
 from steprag.errors import TrainingError
 from steprag.records.jsonl import write_records
 from steprag.runs.run import open_run

@@ -37,7 +37,7 @@ from steprag.cli import main
 from steprag.config.load import load_config
 from steprag.config.sections import PromptConfig, RetrieverConfig
 from steprag.engines.models import resolve_model
-from steprag.engines.tokens import load_tokenizer
+from steprag.engines.weights import load_tokenizer
 from steprag.errors import StepragError
 from steprag.records.jsonl import write_records
 from steprag.records.training_rows import MARKS, WrongPair

@@ -20,10 +20,11 @@ from fastapi import FastAPI
 from data_generation.config import GenerateConfig
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.config.load import load_config
-from steprag.engines import tokens
+from steprag.engines import templates
 from steprag.engines.launch import ENGINE_KEY, EngineSpec, command
-from steprag.engines.pretrained import from_pretrained
+from steprag.engines.pretrained import from_pretrained, loading
 from steprag.engines.server import serving_us
+from steprag.engines.threads import one_load
 from steprag.engines.tokens import prompt_tokens
 from steprag.engines.transformers_serve import with_scores
 from steprag.errors import ConfigError
@@ -57,7 +58,7 @@ def tokenizer(template: str) -> Any:
 def test_a_chat_template_is_bounded(
     template: str, problem: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tokens, "TEMPLATE_SECONDS", 0.3 if "seconds" in problem else 60)
+    monkeypatch.setattr(templates, "TEMPLATE_SECONDS", 0.3 if "seconds" in problem else 60)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=f"chat template of theirs cannot be used: .*({problem})"):
         prompt_tokens(CHAT, tokenizer(template))
@@ -91,6 +92,38 @@ def test_a_model_folder_that_is_damaged_is_named(name: str, content: bytes, tmp_
     (folder / name).write_bytes(content)
     with pytest.raises(ConfigError, match=f"{folder} cannot be loaded: "):
         from_pretrained(AutoModelForCausalLM, str(folder))
+
+
+@pytest.mark.parametrize("content", [b"{}", b'{"version": "1.0", "model": {"type": "BPE"}}', b"\xff", b"[1]"])
+def test_a_tokenizer_that_cannot_be_read_is_named(content: bytes, tmp_path: Path) -> None:
+    """Its library raises Exception itself."""
+    from transformers import AutoTokenizer
+
+    folder = make_llama(tmp_path / "model", ["who?"])
+    (folder / "tokenizer.json").write_bytes(content)
+    with pytest.raises(ConfigError, match=f"{folder} cannot be loaded: "):
+        from_pretrained(AutoTokenizer, str(folder))
+
+
+def test_an_error_of_ours_is_not_told_as_the_models() -> None:
+    for error, told in ((KeyError("a"), ConfigError), (Exception("data did not match"), ConfigError),
+                        (NameError("a"), NameError), (StopIteration(), StopIteration)):  # fmt: skip
+        with pytest.raises(told), loading("theirs"):
+            raise error
+
+
+def test_a_load_within_a_load_does_not_wait_for_itself() -> None:
+    """As of an embedded model whose folder is still to be made."""
+    done: list[bool] = []
+
+    def load() -> None:
+        with one_load(), one_load():
+            done.append(True)
+
+    thread = threading.Thread(target=load, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert done
 
 
 KEY = "sk-canary-0123456789"

@@ -28,7 +28,9 @@ if "NPROC_PER_NODE" in os.environ:
     import datasets
     rows = len(datasets.load_from_disk(recipe["tokenized_path"])["train"])
     told = {{name: os.environ[name] for name in ("NPROC_PER_NODE", "FORCE_TORCHRUN")}}
-    (pathlib.Path(sys.argv[2]).parent / "told.json").write_text(json.dumps({{"rows": rows, **told}}))
+    assert not sys.argv[2].count(" "), "its launcher splits there"
+    told_in = pathlib.Path(recipe["output_dir"]).parent / "llamafactory" / "told.json"
+    told_in.write_text(json.dumps({{"rows": rows, **told}}))
 out = pathlib.Path(recipe["output_dir"])
 out.mkdir(parents=True, exist_ok=True)
 if recipe["learning_rate"] > 0.5:
@@ -163,7 +165,7 @@ def test_a_step_has_the_rows_of_all_processes(
 ) -> None:
     """Its launcher is told to start those that the rows were laid out for, so `max_steps` repeats no row in vain."""
     monkeypatch.setenv("NPROC_PER_NODE", "2")
-    out, options = tmp_path / "out", ["--max_steps", "2", "--batch_size", "1", "--accumulation", "2"]
+    out, options = tmp_path / "an out", ["--max_steps", "2", "--batch_size", "1", "--accumulation", "2"]
     assert train(qwen2, pairs, out, "sft", *stand_in, *options) == 0
     told = json.loads((out / "llamafactory" / "told.json").read_text())
     assert told == {"rows": 2 * 2 * 2, "NPROC_PER_NODE": "2", "FORCE_TORCHRUN": "1"}
@@ -189,6 +191,19 @@ def test_what_the_machine_lacks_is_told_before_anything_is_read(
         monkeypatch.setenv(name, value)
     assert train(tmp_path, tmp_path, tmp_path / "out", "sft", *stand_in, *options) == 2
     assert complaint in capsys.readouterr().err
+
+
+def test_several_processes_are_not_started_from_a_path_with_blanks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a place").mkdir()
+    (tmp_path / "a place" / "cli").touch()
+    section = LlamaFactorySection(executable=str(tmp_path / "a place" / "cli"))
+    recipe = TrainConfig(trainer="llamafactory", llamafactory=section)
+    assert check_recipe(recipe)
+    monkeypatch.setenv("NPROC_PER_NODE", "2")
+    with pytest.raises(ConfigError, match="a place/cli: LLaMA-Factory cannot start several processes from a path with"):
+        check_recipe(recipe)
 
 
 def test_packages_are_looked_for_where_it_is_installed(tmp_path: Path) -> None:

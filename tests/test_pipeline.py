@@ -342,10 +342,22 @@ def test_a_plan_from_a_few_questions_foretells_the_run(
     assert main([*plan, "--episode.depth", "5"]) == 2
     assert "another episode.* configuration" in capsys.readouterr().err
     assert report["dollars_at_most"] > spent["usd"]
+    assert report["prompt_tokens_at_most"] > 10 * spent["calls"]
+    assert report["hours_at_most"] is None
+    paces = (["--pace", "2"], ["--policy.rate.requests", "1"], ["--pace", "2", "--policy.rate.requests", "1"])
+    hours = []
+    for pace in paces:
+        assert main(["plan", "--questions", str(questions), "--json", *pace]) == 0
+        hours.append(json.loads(capsys.readouterr().out)["hours_at_most"])
+    tokens = report["prompt_tokens_at_most"] + report["completion_tokens_at_most"]
+    assert hours == pytest.approx([tokens / 2 / 3600, report["calls_at_most"] / 60, tokens / 2 / 3600])
+    assert main(["plan", "--questions", str(questions), "--pace", "0"]) == 2
+    assert "--pace 0: give tokens a second" in capsys.readouterr().err
     served = ("--policy.base_url", endpoint.url)
     assert main(["plan", "--questions", str(questions), "--like", str(tmp_path / "some"), *served]) == 0
     said = capsys.readouterr().out
     assert "dollars, at most   no price given" in said
+    assert "hours, at most     no pace given (--pace" in said
     assert "dollars               no price given" in said
 
 

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import HTTPException
 
 from steprag.agent.profiles import PROFILES, load_profile
-from steprag.engines.tokens import prompt_tokens, write_stops
-from steprag.engines.transformers_serve import stop_at_turns
+from steprag.engines.reasoning import split
+from steprag.engines.templates import as_parts
+from steprag.engines.tokens import prompt_tokens, reply_tokens, write_stops
+from steprag.engines.transformers_serve import render_as_trained, stop_at_turns
 from steprag.errors import ConfigError
 from steprag.policy.scoring import EndpointScorer
 from steprag.records.jsonl import read_json
@@ -46,13 +49,34 @@ def test_published_templates(name: str, tmp_path: Path) -> None:
     opens, closes = (tokenizer.encode(text, add_special_tokens=False) for text in (model.opens, model.closes))
     stops = {*tokenizer.convert_tokens_to_ids([*model.ends, model.eos]), closes[-1]}
     for row, seen in zip(rows, tokens, strict=True):
-        chat: Any = list(row.prompt)
+        chat: Any = as_parts(row.prompt) if model.parts else list(row.prompt)
         sent = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **model.kwargs)
         assert seen.prompt == tokenizer.encode(sent, add_special_tokens=False)
         for said, ids in zip(row.completions, seen.completions, strict=True):
-            assert ids == [*opens, *tokenizer.encode(said["content"], add_special_tokens=False), *closes]
-            assert tokenizer.decode(ids[len(opens) : len(ids) - len(closes)]) == said["content"]
+            before, text = opens, said["content"]
+            if "</think>" in model.opens and "</think>" in text:  # a thought that the prompt has opened
+                before, text = [], text.removeprefix("<think>")
+            assert ids == [*before, *tokenizer.encode(text, add_special_tokens=False), *closes]
+            assert tokenizer.decode(ids[len(before) : len(ids) - len(closes)]) == text
+            said_again = split(str(tokenizer.decode(ids[: len(ids) - len(closes)])))[1].strip()
+            assert said_again.endswith(text.split("\n\n")[-1].strip())
             assert [place for place, token in enumerate(ids) if token in stops] == [len(ids) - 1]
+
+
+@pytest.mark.parametrize(("opens", "before"), [
+    ("<|im_start|>assistant\n<think>\n", "\n</think>\n\n"),
+    ("<|im_start|>assistant\n<think>", "</think>"),  # DeepSeek-V3.1, GLM-4.7
+    ("<|im_start|>assistant\n</think>", ""),  # DeepSeek-V3.1, not thinking
+    ("<|im_start|>assistant\n<think>\n\n</think>\n\n", ""),
+    ("<|im_start|>assistant\n<seed:think>\nSo, ", "</seed:think>"),
+    ("Think in <think> first.<|im_end|>\n<|im_start|>assistant\n", ""),  # the user's word
+])  # fmt: skip
+def test_a_thought_that_the_prompt_opens_is_closed_before_the_reply(opens: str, before: str, tmp_path: Path) -> None:
+    texts = [json.dumps(pair_row(n)) for n in range(20)]
+    tokenizer = make_tokenizer(tmp_path, texts, TEMPLATE.replace("<|im_start|>assistant\n", opens))
+    (said,) = reply("A step.")
+    ids = reply_tokens(GALLERY["Qwen3"].prompt(1), said, tokenizer)
+    assert tokenizer.decode(ids) == f"{before}A step.<|im_end|>"
 
 
 @pytest.mark.parametrize("name", ["Qwen2.5 base", "Gemma 3", "GLM-4", "DeepSeek-R1"])
@@ -76,13 +100,18 @@ def test_engines_and_checkpoints_stop_where_training_ends_a_turn(name: str, file
     assert end in served.generation_config.eos_token_id
 
 
-def test_a_profile_without_a_system_message_suits_templates_that_refuse_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "complaint"), [
+    ("Gemma 2", "System role not supported"), ("Starling", "the chat template of .* leaves out system messages"),
+])  # fmt: skip
+def test_a_profile_without_a_system_message_suits_templates_that_show_none(
+    name: str, complaint: str, tmp_path: Path
+) -> None:
     words = (PROFILES / "transcript.yaml").read_text(encoding="utf-8")
     (tmp_path / "p.yaml").write_text(words + "system_role: user\n", encoding="utf-8")
     with_system, without = load_profile("transcript"), load_profile(str(tmp_path / "p.yaml"))
-    tokenizer, state = GALLERY["Gemma 2"].tokenizer(tmp_path), State("Which town?")
+    tokenizer, state = GALLERY[name].tokenizer(tmp_path), State("Which town?")
     refused, taken = (profile.render(state, ("query", "answer")) for profile in (with_system, without))
-    with pytest.raises(ConfigError, match="System role not supported; give a prompt profile with system_role: user"):
+    with pytest.raises(ConfigError, match=f"{complaint}; give a prompt profile with system_role: user"):
         prompt_tokens(refused, tokenizer)
     ((message),) = taken
     assert message["content"] == "\n\n".join(part["content"] for part in refused)
@@ -90,8 +119,30 @@ def test_a_profile_without_a_system_message_suits_templates_that_refuse_one(tmp_
     assert with_system.hash != without.hash
 
 
+def test_the_role_of_system_messages_is_named_where_a_trial_shows_that_it_is_at_fault(tmp_path: Path) -> None:
+    """Not where an error speaks of a system."""
+    template = "{% if messages | length > 3 %}{{ raise_exception('the system is full') }}{% endif %}" + TEMPLATE
+    tokenizer = make_tokenizer(tmp_path, ["who?"], template)
+    with pytest.raises(ConfigError, match="the system is full$"):
+        prompt_tokens([*GALLERY["Qwen3"].prompt(1), *reply("a"), {"role": "user", "content": "b"}], tokenizer)
+
+
+def test_a_server_of_ours_renders_chats_as_training_does(tmp_path: Path) -> None:
+    """transformers' own server gives a language model's template strings, whatever that wants."""
+    for name in ("SmolVLM", "Starling", "Qwen3"):
+        tokenizer = GALLERY[name].tokenizer(tmp_path / name)
+        wanted = prompt_tokens(GALLERY[name].prompt(1), tokenizer)
+        render_as_trained(tokenizer)
+        for chat in (GALLERY[name].prompt(1), as_parts(GALLERY[name].prompt(1)))[: 1 + GALLERY[name].parts]:
+            assert tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False) == wanted
+    starling = GALLERY["Starling"].tokenizer(tmp_path)
+    render_as_trained(starling)
+    with pytest.raises(HTTPException, match="400.*system_role: user"):
+        starling.apply_chat_template(GALLERY["Qwen3"].prompt(1))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Qwen2.5 base", "Llama 3.2", "GLM-4", "gpt-oss"])
+@pytest.mark.parametrize("name", ["Qwen2.5 base", "Llama 3.2", "GLM-4", "gpt-oss", "Qwen3 Thinking"])
 def test_a_model_with_a_published_template_trains(
     name: str, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +162,7 @@ def test_a_model_with_a_published_template_trains(
         assert "1 of 17 rows are left out, not cut (1, first row 17: holds" in capsys.readouterr().err
         manifest = read_manifest(out)
         assert (manifest["rows"], sum(manifest["left_out"].values())) == (16, 1)
+        assert manifest.get("thought") == ("<think>" if name == "Qwen3 Thinking" else None)
         end = tokenizer.convert_tokens_to_ids(model.closes.partition(">")[0] + ">")
         assert end in read_json(out / "generation_config.json")["eos_token_id"]
 
@@ -126,7 +178,8 @@ def told_of(template: str, folder: Path, said: str = "A step.", **named: str) ->
 
 @pytest.mark.parametrize(("template", "complaint"), [
     (TEMPLATE.replace("<|im_end|>", ""), r"ends no turn with a token such as <\|im_end\|>: .*eos_token_id"),
-    (TEMPLATE.replace("m['content']", "m['content'] if m['role'] == 'user'"), "does not show what the assistant says"),
+    (TEMPLATE.replace("m['content']", "m['content'] if m['role'] != 'assistant'"),
+     "does not show what the assistant says"),
 ])  # fmt: skip
 def test_a_template_without_ends_or_replies_is_refused(template: str, complaint: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=complaint):
@@ -167,6 +220,28 @@ def test_no_row_is_trained_as_unknown_tokens(vocabulary: str, refused: list[int]
     ((reason, numbers),) = left_out.items()
     assert "no tokens for some of its characters" in reason
     assert numbers == refused
+
+
+@pytest.mark.parametrize(("forms", "reason"), [
+    (["NFC"], None), (["NFKC", "NFC"], None), ([], None), (["Lowercase"], "writes other characters than it was given"),
+])  # fmt: skip
+def test_a_reply_is_learnt_in_the_characters_that_were_sampled(
+    forms: list[str], reason: str | None, tmp_path: Path
+) -> None:
+    """Of é the letter and its mark, of ﬁ the ligature, whichever form the tokenizer brings prompts into."""
+    from tokenizers import normalizers
+
+    tokenizer = make_tokenizer(tmp_path, [json.dumps(pair_row(n)) for n in range(20)], TEMPLATE)
+    steps = [getattr(normalizers, form)() for form in forms]
+    tokenizer.backend_tokenizer.normalizer = steps[0] if len(steps) == 1 else normalizers.Sequence(steps)
+    rows = [{**pair_row(1), "chosen": reply("Cafe\u0301 of the \ufb01rst <answer> A\u030a </answer>")}, pair_row(2)]
+    left_out: dict[str, list[int]] = {}
+    made = checked_tokens(read_file(write(tmp_path / "rows.jsonl", rows), "dpo"), tokenizer, 1000, left_out)
+    if reason:
+        assert [reason in told for told in left_out] == [True]
+        return
+    assert not left_out
+    assert tokenizer.decode(made[0].completions[0]).startswith(rows[0]["chosen"][0]["content"])
 
 
 def test_scores_of_sglang_are_asked_with_what_the_template_is_told(tmp_path: Path) -> None:

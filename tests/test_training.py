@@ -17,16 +17,19 @@ import pytest
 import training.trl.sft
 from steprag.config.load import load_config
 from steprag.console.terminal import guarded
-from steprag.engines.models import adapter_hash, resolve_model
-from steprag.engines.tokens import load_tokenizer
+from steprag.engines.models import ModelFiles, adapter_hash, resolve_model
+from steprag.engines.weights import load_tokenizer
 from steprag.errors import ConfigError, DataError
 from steprag.runs.run import read_manifest
+from tests.models import make_gemma3
 from tests.training_parts import lines, messages, pair_row, reply, tensors, train, train_until_killed, write
 from training.checks import check_keys
-from training.config import TrainConfig
+from training.config import LoraSection, TrainConfig
 from training.job import Job, Outcome
 from training.machine import check_recipe
+from training.memory import Shape
 from training.model import save_merged, save_policy
+from training.plan import shape_of
 from training.rows import data_files, read_training
 from training.train import main
 
@@ -132,6 +135,33 @@ def test_names_of_layers_are_checked(
 ) -> None:
     assert train(tiny, pairs, tmp_path / "b", "dpo", "--lora.target", "qproj") == 2
     assert "no layer 'qproj'; it has down_proj, gate_proj," in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("layers", [None, 1])
+def test_of_a_vision_language_model_the_text_decoder_learns(layers: int | None, tmp_path: Path) -> None:
+    """Its vision tower has layers of the same names, which no text reaches; the plan counts both."""
+    from training.model import freeze_below, load_policy
+
+    files = resolve_model(make_gemma3(tmp_path))
+    lora = TrainConfig(lora=LoraSection(rank=4, layers=layers))
+    for config in (lora, TrainConfig(finetuning="full")):
+        policy = load_policy(files, config)
+        freeze_below(policy, config.lora.layers)
+        learns = [name for name, weight in policy.named_parameters() if weight.requires_grad]
+        assert learns
+        assert all("language_model" in name or "lm_head" in name for name in learns)
+        if config is lora:
+            assert {name.split(".layers.")[1][0] for name in learns} == ({"1"} if layers else {"0", "1"})
+            assert sum(w.numel() for w in policy.parameters() if w.requires_grad) == shape(files).lora(4, layers)
+    text = sum(weight.numel() for name, weight in policy.named_parameters() if "language_model" in name)
+    assert shape(files).parameters - shape(files).beside == text
+    assert shape(files).beside > 0
+
+
+def shape(files: ModelFiles) -> Shape:
+    found = shape_of(files)
+    assert found
+    return found
 
 
 def test_layers_are_of_adapters_alone(tiny: Path, pairs: Path, tmp_path: Path) -> None:

@@ -155,7 +155,8 @@ def test_llamacpp_sends_the_ids_that_are_trained() -> None:
     from steprag.engines.launch import EngineSpec
     from steprag.engines.models import resolve_model
     from steprag.engines.server import serving
-    from steprag.engines.tokens import load_tokenizer, prompt_tokens
+    from steprag.engines.tokens import prompt_tokens
+    from steprag.engines.weights import load_tokenizer
 
     tokenizer = load_tokenizer(resolve_model("smollm2-135m-instruct"))
     chats = [messages(n) for n in range(3)] + [messages(3)[1:]]

@@ -15,7 +15,7 @@ from steprag.engines.models import ModelFiles
 from tests.training_parts import make_qwen2, train
 from training.config import TrainConfig
 from training.hours import PEAK, PUBLISHED, hours
-from training.machine import Device, gpus
+from training.machine import Device, gpus, visible_gpus
 from training.memory import GIB, memory
 from training.plan import DEVICES, RECIPES, main, shape_of
 
@@ -87,7 +87,10 @@ def test_hours_follow_from_rows_devices_and_what_is_trained() -> None:
     assert taken(share_prefix=False) > 1.5 * taken()
     assert taken(finetuning="full") > taken() > taken(gradient_checkpointing=False)
     assert taken(device="NVIDIA H100 80GB HBM3") < taken()
-    assert taken(device="some new one") is None
+    for other in ("some new one", "NVIDIA A10G", "NVIDIA GeForce RTX 4090 Laptop GPU", "GRID A100-10C"):
+        assert taken(device=other) is None
+    half = Device("NVIDIA A100-SXM4-80GB MIG 3g.40gb", 40, 3 / 7)
+    assert hours(recipe(lora), weights, PUBLISHED, half, 1) == pytest.approx(taken() * 7 / 3)
 
 
 @pytest.mark.parametrize("stage", ["sft", "dpo"])
@@ -100,11 +103,42 @@ def test_eight_gpus_take_the_steps_of_one(stage: str) -> None:
 def test_a_gpu_without_its_driver_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    for said, found in (("NVIDIA-SMI has failed; exit 9", None), ("RTX 4090, [N/A]", None), ("RTX 4090, 24564", 24564)):
-        text, _, code = said.partition("; ")
-        tool.write_text(f"#!/bin/sh\necho '{text}'\n{code}\n")
+    listing = (
+        "GPU 0: NVIDIA A10G (UUID: GPU-1)\nGPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-2)\n  MIG 3g.40gb     Device  0: "
+    )
+    listing += "(UUID: MIG-1)\n  MIG 1c.2g.20gb  Device  1: (UUID: MIG-2)"
+    rows: list[tuple[str, str, list[Device]]] = [
+        ("NVIDIA-SMI has failed", "; exit 9", []),
+        ("No devices were found", "", []),
+        ("RTX 4090, 24564", "", [Device("RTX 4090", 24564 / 1024)]),
+        ("NVIDIA GB10, [N/A]\nRTX 4090, 24564", "", [Device("NVIDIA GB10", None), Device("RTX 4090", 24564 / 1024)]),
+        ("NVIDIA A10G, 23028\nNVIDIA A100-SXM4-80GB, 81920", listing, [
+            Device("NVIDIA A10G", 23028 / 1024), Device("NVIDIA A100-SXM4-80GB MIG 3g.40gb", 40e9 / GIB, 3 / 7),
+            Device("NVIDIA A100-SXM4-80GB MIG 1c.2g.20gb", 20e9 / GIB, 2 / 7),
+        ]),
+    ]  # fmt: skip
+    for said, more, found in rows:
+        listed, code = ("", more) if more.startswith(";") else (more, "")
+        tool.write_text(f"#!/bin/sh\n[ $1 = -L ] && echo '{listed}' || echo '{said}'\n{code.strip('; ')}\n")
         tool.chmod(0o755)
-        assert gpus() == ([] if found is None else [Device("RTX 4090", found / 1024)])
+        assert gpus() == found
+    assert visible_gpus() == 1, "CUDA shows a process one slice"
+
+
+def test_a_card_that_is_not_known_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'NVIDIA GB10, [N/A]'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    lora = str(RECIPES / "qwen2.5-7b-dpo-lora.yaml")
+    assert guarded(main, ["--config", lora]) == 0
+    said = capsys.readouterr().out
+    assert "of an amount that its driver does not tell on each of NVIDIA GB10" in said
+    assert "time     not known: unknown card; for that of one which is known give --device t4, l4, a10" in said
+    assert guarded(main, ["--config", str(RECIPES / "qwen2.5-7b-grpo.yaml"), "--device", "a100"]) == 0
+    assert "time     not known: episodes take most of it" in capsys.readouterr().out
 
 
 def test_fewer_devices_than_one_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,6 +186,94 @@ def test_parameters_are_the_models_own(tmp_path: Path) -> None:
     assert shape.parameters == sum(weight.numel() for weight in model.parameters())
     policy = load_policy(files, TrainConfig())
     assert shape.lora(8, None) == sum(w.numel() for w in policy.parameters() if w.requires_grad)
+
+
+def sizes(kind: str, *numbers: int | None, **more: Any) -> dict[str, Any]:
+    keys = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
+    told = {key: number for key, number in zip(keys, numbers, strict=True) if number is not None}
+    return {"model_type": kind, "num_hidden_layers": 2, **told, **more}
+
+
+TIED = {"tie_word_embeddings": True}
+SHAPES = {
+    "Qwen2.5-0.5B": sizes("qwen2", 896, 4864, 14, 2, 151936, **TIED),
+    "Qwen2.5-7B": sizes("qwen2", 3584, 18944, 28, 4, 152064),
+    "Qwen3-0.6B": sizes("qwen3", 1024, 3072, 16, 8, 151936, head_dim=128, **TIED),
+    "Qwen3-32B": sizes("qwen3", 5120, 25600, 64, 8, 151936, head_dim=128),
+    "Llama-3.1-8B": sizes("llama", 4096, 14336, 32, 8, 128256),
+    "Llama-3.2-1B": sizes("llama", 2048, 8192, 32, 8, 128256, head_dim=64, **TIED),
+    "Falcon3-7B": sizes("llama", 3072, 23040, 12, 4, 131072, head_dim=256),
+    "Gemma 2B": sizes("gemma", 2048, 16384, 8, 1, 256000),
+    "Gemma 2 9B": sizes("gemma2", 3584, 14336, 16, 8, 256000),
+    "Gemma 3 1B": sizes("gemma3_text", 1152, 6912, 4, 1, 262144, head_dim=256),
+    "Mistral-Nemo": sizes("mistral", 5120, 14336, 32, 8, 131072, head_dim=128),
+    "Phi-3-mini": sizes("phi3", 3072, 8192, 32, 32, 32064),
+    "Phi-4-mini": sizes("phi3", 3072, 8192, 24, 8, 200064, **TIED),
+    "GLM-4-9B": sizes("glm", 4096, 13696, 32, 2, 151552, head_dim=128, attention_bias=True),
+    "GLM-4-9B-0414": sizes("glm4", 4096, 13696, 32, 2, 151552, head_dim=128, attention_bias=False),
+    "SmolLM3-3B": sizes("smollm3", 2048, 11008, 16, 4, 128256),
+    "OLMo-7B": sizes("olmo", 4096, 11008, 32, 32, 50304),
+    "OLMo-2-7B": sizes("olmo2", 4096, 11008, 32, 32, 100352),
+    "Granite-3.3-8B": sizes("granite", 4096, 12800, 32, 8, 49159, **TIED),
+    "Command R7B": sizes("cohere2", 4096, 14336, 32, 8, 256000, head_dim=128),
+    "Nemotron-mini": sizes("nemotron", 3072, 9216, 24, 8, 256000, head_dim=128),
+    "StarCoder2-3B": sizes("starcoder2", 3072, 12288, 24, 2, 49152),
+    "Pythia-1B": sizes("gpt_neox", 2048, 8192, 8, None, 50304),
+    "Arcee 4.5B": sizes("arcee", 2560, 18432, 20, 4, 128004, head_dim=128),
+    "EXAONE-4-1.2B": sizes("exaone4", 2048, 4096, 32, 8, 102400, head_dim=64, **TIED),
+    "Hunyuan-4B": sizes("hunyuan_v1_dense", 3072, 8192, 32, 8, 120818, head_dim=128, **TIED),
+    "Seed-OSS-36B": sizes("seed_oss", 5120, 27648, 80, 8, 155136, head_dim=128, attention_bias=True),
+    "ERNIE-4.5-0.3B": sizes("ernie4_5", 1024, 3072, 16, 2, 103424, head_dim=128),
+}
+"""What published config.json files say of sizes, with two blocks."""
+NESTED = {"model_type": "gemma3", "text_config": sizes("gemma3_text", 2560, 10240, None, None, None)}
+
+
+def written(config: dict[str, Any], folder: Path) -> ModelFiles:
+    (folder / "config.json").write_text(json.dumps(config))
+    return ModelFiles("shape", hf=folder)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_weights_are_counted_as_transformers_has_them(name: str, tmp_path: Path) -> None:
+    import torch
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    counted, config = shape_of(written(SHAPES[name], tmp_path)), dict(SHAPES[name])
+    assert counted
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[config.pop("model_type")](**config))
+    assert counted.parameters == sum(weight.numel() for weight in model.parameters())
+    linear = [part for part in model.get_decoder().layers.modules() if isinstance(part, torch.nn.Linear)]
+    assert counted.lora(8, None) == 8 * sum(part.in_features + part.out_features for part in linear)
+
+
+def test_a_type_that_is_not_known_is_counted_like_a_llama_and_said_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written({**SHAPES["Llama-3.1-8B"], "model_type": "minicpm"}, tmp_path)
+    assert guarded(main, ["--model", str(tmp_path), "--device", "a100"]) == 0
+    assert "parameters, counted like a llama's\n" in capsys.readouterr().out
+
+
+def test_a_nested_config_has_the_defaults_of_its_type_and_its_vision_tower_counts(tmp_path: Path) -> None:
+    flat = shape_of(written(sizes("gemma3_text", 2560, 10240, 8, 4, 262208, head_dim=256), tmp_path))
+    nested = shape_of(written(NESTED, tmp_path))
+    vision = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27}
+    seeing = shape_of(written({**NESTED, "vision_config": vision}, tmp_path))
+    assert flat
+    assert nested
+    assert seeing
+    assert nested.parameters == flat.parameters
+    assert seeing.parameters - nested.parameters == pytest.approx(417e6, rel=0.03), "SigLIP's 417 million"
+
+
+@pytest.mark.parametrize("keys", [
+    {"kv_lora_rank": 512}, {"mamba_d_state": 128}, {"linear_conv_kernel_dim": 4}, {"hidden_size_per_layer_input": 256},
+    {"text_config": sizes("llama4_text", 64, 64, 4, 4, 100, num_local_experts=16)},
+])  # fmt: skip
+def test_blocks_of_another_kind_are_not_planned_as_a_llamas(keys: dict[str, Any], tmp_path: Path) -> None:
+    assert shape_of(written({**SHAPES["Llama-3.1-8B"], **keys}, tmp_path)) is None
 
 
 @pytest.mark.parametrize(

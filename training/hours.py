@@ -6,6 +6,7 @@ A trained weight costs 6 floating-point operations a token, a frozen one 4, a se
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from steprag.engines.threads import product_flops
@@ -17,6 +18,8 @@ PEAK = {
     "a100": 312, "h100": 989, "h200": 989,
 }  # fmt: skip
 """Teraflops of dense products in bfloat16 (T4: float16), from the makers' data sheets."""
+OTHER_CARDS = frozenset({"laptop", "mobile", "max", "d", "grid"})
+"""Words that make another card of a name in PEAK."""
 SHARE = 0.3
 """Of the peak: what trainers of models of this size reach, roughly, between 0.2 and 0.4."""
 
@@ -61,5 +64,6 @@ def _speed(device: Device) -> float | None:
     """Operations a second; a processor's are measured by a product of float32."""
     if device.name.endswith("cores"):
         return 2 * SHARE * product_flops()
-    known = [teraflops for name, teraflops in PEAK.items() if name in device.name.lower().replace("-", " ").split()]
-    return SHARE * known[0] * 1e12 if known else None
+    words = set(re.findall(r"[a-z0-9]+", device.name.lower()))
+    known = [teraflops for name, teraflops in PEAK.items() if name in words]
+    return SHARE * device.share * known[0] * 1e12 if known and not words & OTHER_CARDS else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -49,6 +50,11 @@ def check_recipe(config: TrainConfig) -> TrainConfig:
     return _as_launched(config, found.gpus) if config.trainer == "llamafactory" else config
 
 
+def has_blanks(path: object) -> bool:
+    """Whether a path has blanks, at which LLaMA-Factory's launcher of several processes splits its command."""
+    return len(str(path).split()) > 1
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """What the trainer's Python has: how many GPUs, and which of the wanted packages it lacks."""
@@ -87,7 +93,7 @@ def _other_environment(config: TrainConfig, packages: list[str]) -> tuple[Surrou
     """
     python = Path(executable(config)[0]).parent / "python"
     if not python.is_file():
-        return Surroundings(_visible_gpus(), frozenset()), None
+        return Surroundings(visible_gpus(), frozenset()), None
     asked = subprocess.run([str(python), "-c", _PROBE, *packages], capture_output=True, text=True, check=False)
     if asked.returncode:
         said = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
@@ -126,7 +132,11 @@ def _as_launched(config: TrainConfig, there: int) -> TrainConfig:
     processes, nodes = _whole("NPROC_PER_NODE", max(1, there)), _whole("NNODES", 1)
     if 0 < there < processes:
         raise ConfigError(f"NPROC_PER_NODE: {processes} are asked for and {there} GPUs are here; lower it")
-    return config.model_copy(update={"processes": processes, "nodes": nodes})
+    launched = config.model_copy(update={"processes": processes, "nodes": nodes})
+    if (config.deepspeed or launched.workers > 1) and has_blanks(found := executable(config)[0]):
+        raise ConfigError(f"{found}: LLaMA-Factory cannot start several processes from a path with blanks; install it "
+                          "elsewhere and give that as llamafactory.executable")  # fmt: skip
+    return launched
 
 
 def _whole(variable: str, default: int) -> int:
@@ -139,23 +149,52 @@ def _whole(variable: str, default: int) -> int:
 
 @dataclass(frozen=True)
 class Device:
-    """`gib` of memory."""
+    """`gib` of memory; None where the driver does not tell it. `share` of the card that MIG cut it from."""
 
     name: str
-    gib: float
+    gib: float | None
+    share: float = 1.0
+
+
+_CARD = re.compile(r"(?P<name>.+), *(?P<mebibytes>\d+|\[.+\])")
+"""A line of the query below. [N/A] stands for memory that is the machine's own (Grace, Jetson) or is not shown."""
+_SLICE = re.compile(r"\s+(?P<profile>MIG (?:\d+c\.)?(?P<sevenths>\d+)g\.(?P<gigabytes>\d+)gb)")
+"""A line of `nvidia-smi -L` below its card's."""
 
 
 def gpus() -> list[Device]:
-    """The NVIDIA GPUs of this machine; none without nvidia-smi, or without a driver."""
+    """The NVIDIA GPUs of this machine, a card that MIG has cut as its slices; none without nvidia-smi, or without a
+    driver.
+    """
     command = shutil.which("nvidia-smi")
     if command is None:
         return []
-    query = [command, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    found = subprocess.run(query, capture_output=True, text=True, check=False)
-    rows = [line.rpartition(",") for line in found.stdout.splitlines()]
-    if found.returncode or not all(size.strip().isdecimal() for *_, size in rows):  # it writes why on standard output
+    asked = (["--query-gpu=name,memory.total", "--format=csv,noheader,nounits"], ["-L"])
+    told, listed = (subprocess.run([command, *each], capture_output=True, text=True, check=False) for each in asked)
+    cards = [_CARD.fullmatch(line.strip()) for line in told.stdout.splitlines()]
+    if told.returncode or not all(cards):  # it writes why on standard output
         return []
-    return [Device(name, int(mebibytes) / 1024) for name, _, mebibytes in rows]
+    cut, devices = _slices(listed.stdout), []
+    for number, card in enumerate(filter(None, cards)):
+        size = card["mebibytes"]
+        whole = Device(card["name"], int(size) / 1024 if size.isdecimal() else None)
+        devices += [
+            Device(f"{whole.name} {each['profile']}", int(each["gigabytes"]) * 1e9 / 2**30, int(each["sevenths"]) / 7)
+            for each in (cut[number] if number < len(cut) else ())
+        ] or [whole]
+    return devices
+
+
+def _slices(listing: str) -> list[list[re.Match[str]]]:
+    """MIG's slices of each card, from `nvidia-smi -L`."""
+    cut: list[list[re.Match[str]]] = []
+    for line in listing.splitlines():
+        found = _SLICE.match(line)
+        if line.startswith("GPU "):
+            cut.append([])
+        elif cut and found:
+            cut[-1].append(found)
+    return cut
 
 
 def processor() -> Device:
@@ -163,9 +202,12 @@ def processor() -> Device:
     return Device(f"{usable_cores()} cores", usable_memory() / 2**30)
 
 
-def _visible_gpus() -> int:
-    """How many of the GPUs that nvidia-smi names a process sees. CUDA stops at a number below 0."""
-    there, visible = len(gpus()), os.environ.get(VISIBLE)
+def visible_gpus() -> int:
+    """How many of the GPUs that nvidia-smi names a process sees: of MIG's slices one at most. CUDA stops at a number
+    below 0.
+    """
+    found, visible = gpus(), os.environ.get(VISIBLE)
+    there = min(len(found), 1) if any(" MIG " in each.name for each in found) else len(found)
     if visible is None:
         return there
     named = takewhile(lambda name: name and not name.startswith("-"), map(str.strip, visible.split(",")))
@@ -190,7 +232,7 @@ def show_one_gpu(config: TrainConfig) -> None:
     if config.trainer != "trl" or config.workers > 1:
         return
     visible = os.environ.get(VISIBLE)
-    there = len(gpus()) if visible is None else len(visible.split(","))
+    there = visible_gpus() if visible is None else len(visible.split(","))
     chosen = one_visible(visible, there)
     if chosen is not None:
         os.environ[VISIBLE] = chosen

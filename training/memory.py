@@ -8,8 +8,9 @@ layer, norm and activation function keeps for its backward pass (arXiv 2205.0519
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, replace
-from typing import Annotated, Any
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field, replace
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -27,8 +28,57 @@ LIVE = 1e9
 Size = Annotated[int, Field(gt=0, lt=2**32)]
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """What the blocks of a model type have beside a llama's, by transformers' classes.
+
+    `norms`: of the width of the model, each with a bias where `layer_norm`; one more stands behind the last block.
+    `head_norms`: of queries and keys, each as wide as a "head" or as "all" of them. `biases`: of attention, where
+    config.json does not say; `out_bias`: whether its last layer then has one too. `gated`: the block has three matrices
+    and not two. `fused`: "qkv" and "gate" are one layer each. `told`: config.json's keys that may be missing there.
+    """
+
+    norms: int = 2
+    layer_norm: bool = False
+    head_norms: Literal["head", "all"] | None = None
+    biases: bool = False
+    out_bias: bool = True
+    gated: bool = True
+    fused: tuple[str, ...] = ()
+    told: Mapping[str, Any] = field(default_factory=dict)
+
+
+_TIED = {"tie_word_embeddings": True}
+_GEMMA3 = {"head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208, **_TIED}
+FAMILIES = {
+    **dict.fromkeys(("llama", "mistral", "ministral", "ministral3", "granite"), Blocks()),
+    "qwen2": Blocks(biases=True, out_bias=False),
+    "qwen3": Blocks(head_norms="head"),
+    "gemma": Blocks(told={"head_dim": 256, **_TIED}),
+    "gemma2": Blocks(norms=4, told={"head_dim": 256, **_TIED}),
+    "gemma3_text": Blocks(norms=4, head_norms="head", told=_GEMMA3),
+    "phi3": Blocks(fused=("qkv", "gate")),
+    "glm": Blocks(biases=True, out_bias=False, fused=("gate",)),
+    "glm4": Blocks(norms=4, biases=True, out_bias=False, fused=("gate",)),
+    "smollm3": Blocks(told=_TIED),
+    "olmo": Blocks(norms=0),
+    **dict.fromkeys(("olmo2", "olmo3"), Blocks(head_norms="all")),
+    **dict.fromkeys(("cohere", "cohere2"), Blocks(norms=1, told=_TIED)),
+    "nemotron": Blocks(layer_norm=True, gated=False),
+    "starcoder2": Blocks(layer_norm=True, biases=True, gated=False, told=_TIED),
+    "gpt_neox": Blocks(layer_norm=True, biases=True, gated=False, fused=("qkv",)),
+    "arcee": Blocks(gated=False),
+    "apertus": Blocks(head_norms="head", gated=False),
+    **dict.fromkeys(("exaone4", "hunyuan_v1_dense"), Blocks(head_norms="head")),
+    "seed_oss": Blocks(biases=True, out_bias=False),
+    "ernie4_5": Blocks(told=_TIED),
+}
+
+
 class Shape(BaseModel, frozen=True, strict=True):
-    """A llama-like decoder, as large as its config.json says: the fields are that file's."""
+    """A llama-like decoder, as large as its config.json says: the fields are that file's. `beside`: weights of a vision
+    tower, which are loaded with it.
+    """
 
     hidden_size: Size
     intermediate_size: Size
@@ -38,20 +88,57 @@ class Shape(BaseModel, frozen=True, strict=True):
     num_key_value_heads: Size | None = None
     head_dim: Size | None = None
     tie_word_embeddings: Any = False
+    attention_bias: Any = None
+    mlp_bias: Any = None
     model_type: Any = None
+    beside: int = 0
+
+    @property
+    def family(self) -> Blocks:
+        """What its blocks have; a llama's where the model type is not known here."""
+        return FAMILIES.get(str(self.model_type), FAMILIES["llama"])
+
+    @property
+    def head(self) -> int:
+        """Width of an attention head."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def queries(self) -> int:
+        """Width of the queries."""
+        return self.head * self.num_attention_heads
 
     @property
     def kv(self) -> int:
         """Width of keys and of values."""
-        head = self.head_dim or self.hidden_size // self.num_attention_heads
-        return head * (self.num_key_value_heads or self.num_attention_heads)
+        return self.head * (self.num_key_value_heads or self.num_attention_heads)
+
+    @property
+    def layers(self) -> list[tuple[int, int]]:
+        """The linear layers of a block: width in and width out."""
+        fused, hidden, inner = self.family.fused, self.hidden_size, self.intermediate_size
+        qkv = [self.queries + 2 * self.kv] if "qkv" in fused else [self.queries, self.kv, self.kv]
+        up = [inner] * (1 + self.family.gated)
+        up = [sum(up)] if "gate" in fused else up
+        return [*((hidden, out) for out in (*qkv, *up)), (self.queries, hidden), (inner, hidden)]
 
     @property
     def linear(self) -> int:
         """Weights of the linear layers within blocks: what LoRA adapts and nf4 shrinks."""
-        return (
-            self.num_hidden_layers * self.hidden_size * (2 * (self.hidden_size + self.kv) + 3 * self.intermediate_size)
-        )
+        return self.num_hidden_layers * sum(width * out for width, out in self.layers)
+
+    @property
+    def small(self) -> int:
+        """Weights of a block's biases and norms."""
+        family, hidden = self.family, self.hidden_size
+        told = self.attention_bias is None
+        qkv = self.queries + 2 * self.kv + (hidden if family.out_bias else 0)
+        everywhere = family.layer_norm and family.biases  # the older families: all layers, or none
+        inner = self.intermediate_size * (1 + family.gated) + hidden
+        biases = qkv * bool(family.biases if told else self.attention_bias)
+        biases += inner * bool(everywhere if self.mlp_bias is None else self.mlp_bias)
+        heads = {None: 0, "head": 2 * self.head, "all": self.queries + self.kv}[family.head_norms]
+        return biases + heads + family.norms * hidden * (1 + family.layer_norm)
 
     @property
     def multiplied(self) -> int:
@@ -62,13 +149,12 @@ class Shape(BaseModel, frozen=True, strict=True):
     def parameters(self) -> int:
         """All weights."""
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
-        biases = self.num_hidden_layers * (self.hidden_size + 2 * self.kv) if self.model_type == "qwen2" else 0
-        return self.linear + embeddings + biases + (2 * self.num_hidden_layers + 1) * self.hidden_size
+        last = 0 if self.family.norms == 0 else self.hidden_size * (1 + self.family.layer_norm)
+        return self.linear + embeddings + self.num_hidden_layers * self.small + last + self.beside
 
     def lora(self, rank: int, layers: int | None) -> int:
         """Weights that LoRA of all linear layers adds, in the top `layers` blocks where that is given."""
-        widths = 9 * self.hidden_size + 2 * self.kv + 3 * self.intermediate_size
-        return rank * widths * min(layers or self.num_hidden_layers, self.num_hidden_layers)
+        return rank * sum(map(sum, self.layers)) * min(layers or self.num_hidden_layers, self.num_hidden_layers)
 
 
 @dataclass(frozen=True)
@@ -154,7 +240,7 @@ def _gathered_bytes(config: TrainConfig, shape: Shape, width: int) -> float:
 def _activation_bytes(config: TrainConfig, shape: Shape, width: int) -> int:
     """A token's inputs kept for backward: all blocks, or with checkpointing every block's input and one block whole."""
     hidden, blocks = shape.hidden_size, shape.num_hidden_layers
-    block = width * (6 * hidden + 2 * shape.kv + 4 * shape.intermediate_size) + 4 * hidden
+    block = width * (5 * hidden + shape.queries + 2 * shape.kv + 4 * shape.intermediate_size) + 4 * hidden
     if config.finetuning == "lora":
         blocks = min(config.lora.layers or blocks, blocks)
     return blocks * width * hidden + block if config.gradient_checkpointing else blocks * block

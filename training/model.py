@@ -16,10 +16,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from steprag.console.progress import say
-from steprag.engines.models import ModelFiles, adapter_base
-from steprag.engines.pretrained import TOKENIZER_FILES, copy_tokenizer, from_pretrained, loading
+from steprag.engines.models import ModelFiles, adapter_config
+from steprag.engines.pretrained import HUB_ID, TOKENIZER_FILES, copy_tokenizer, from_pretrained, loading
+from steprag.engines.templates import KWARGS
 from steprag.engines.threads import one_load
-from steprag.engines.tokens import KWARGS, write_stops
+from steprag.engines.tokens import write_stops
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import read_json, write_json
@@ -44,8 +45,8 @@ def check_adapter(files: ModelFiles, config: TrainConfig) -> None:
         raise ConfigError("finetuning full goes on from full weights, not from an adapter; leave adapter out")
     if files.adapter.suffix == ".gguf":
         raise ConfigError(f"{files.adapter} is a GGUF adapter; training goes on from the PEFT folder it was made of")
-    named = adapter_base(files.adapter)
-    if files.hub and not Path(named).exists() and named.lower() != files.hub.lower():
+    named = str(adapter_config(files.adapter).get("base_model_name_or_path"))
+    if files.hub and HUB_ID.fullmatch(named) and not Path(named).exists() and named.lower() != files.hub.lower():
         raise ConfigError(f"{files.adapter} was made for {named}, not for {files.hub}; give that base with --model")
     settings = read_json(files.adapter / "adapter_config.json")
     if settings.get("task_type") == "SEQ_CLS" and config.stage != "critic":
@@ -80,6 +81,7 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
     if critic and "score.weight" in loaded["missing_keys"]:
         torch.nn.init.zeros_(model.score.weight)  # a random head's scores would first have to be unlearnt
     if config.finetuning == "full":
+        _freeze_beside(model)
         return model
     if config.quantization:
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=config.gradient_checkpointing)
@@ -121,7 +123,7 @@ def _lora(section: LoraSection, model: PreTrainedModel, task: str) -> Any:
 
     blocks = int(model.config.get_text_config().num_hidden_layers)
     layers = None if section.layers is None else list(range(max(0, blocks - section.layers), blocks))
-    known = _linear_names(model)
+    known, beside = _linear_names(model)
     names = known if section.target == "all-linear" else section.target.split(",")
     if strangers := sorted(set(names) - set(known)):
         raise ConfigError(f"lora.target: the model has no layer {quoted(strangers[0])}; it has {', '.join(known)}")
@@ -130,17 +132,34 @@ def _lora(section: LoraSection, model: PreTrainedModel, task: str) -> Any:
         lora_alpha=section.alpha,
         lora_dropout=section.dropout,
         target_modules=names,
+        exclude_modules=beside,
         layers_to_transform=layers,
         task_type=task,
     )
 
 
-def _linear_names(model: nn.Module) -> list[str]:
-    """Names of the linear layers within blocks, sorted; PEFT's own "all-linear" cannot be limited to some blocks."""
+def _linear_names(model: PreTrainedModel) -> tuple[list[str], str | None]:
+    """Names of the linear layers within blocks of the text decoder, sorted; and a pattern of all modules beside it,
+    where these have such layers too. PEFT's own "all-linear" cannot be limited to some blocks.
+    """
     from torch import nn
 
-    found = (name for name, module in model.named_modules() if isinstance(module, nn.Linear) and _BLOCK.search(name))
-    return sorted({name.rsplit(".", 1)[1] for name in found})
+    decoder = model.get_decoder()
+    inside = next(name for name, module in model.named_modules() if module is decoder)
+    found = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and _BLOCK.search(name)]
+    below = [name for name in found if name.startswith(f"{inside}.")]
+    beside = rf"(?!{re.escape(inside)}\.).*" if len(below) < len(found) else None
+    return sorted({name.rsplit(".", 1)[1] for name in below}), beside
+
+
+def _freeze_beside(model: PreTrainedModel) -> None:
+    """Freezes a vision tower and what joins it to the text decoder: no text reaches them, so they get no gradient, for
+    which several processes would wait.
+    """
+    decoder = model.get_decoder()
+    for part in model.base_model.children() if model.base_model is not decoder else ():
+        if decoder not in set(part.modules()):
+            part.requires_grad_(False)
 
 
 def freeze_below(policy: nn.Module, layers: int | None) -> None:
@@ -149,7 +168,8 @@ def freeze_below(policy: nn.Module, layers: int | None) -> None:
     """
     if layers is None or not hasattr(policy, "peft_config"):
         return
-    blocks = {name: int(found[1]) for name, _ in policy.named_parameters() if (found := _BLOCK.search(name))}
+    adapted = (name for name, _ in policy.named_parameters() if "lora_" in name)  # a vision tower has blocks too
+    blocks = {name: int(found[1]) for name in adapted if (found := _BLOCK.search(name))}
     first = max(blocks.values()) + 1 - layers
     for name, parameter in policy.named_parameters():
         if name in blocks and blocks[name] < first:

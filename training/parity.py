@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from steprag.engines.tokens import NotEncoded, check_reply, prompt_text
+from steprag.engines.templates import NotEncoded
+from steprag.engines.tokens import check_reply, prompt_text
 from steprag.errors import TrainingError
 from steprag.types import Message
 from training.rows import Row, TokenRow, tokenised

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import sys
 from dataclasses import asdict
@@ -14,22 +15,24 @@ from pydantic import ValidationError
 
 from steprag.config.load import add_options, config_from, load_config, parse_arguments
 from steprag.console.terminal import guarded
-from steprag.engines.models import ModelFiles, resolve_model
+from steprag.engines.models import ModelFiles, resolve_model, text_config
 from steprag.engines.pretrained import fetched
 from steprag.errors import ConfigError
 from steprag.records.jsonl import existing, read_json
 from training.checks import check_keys
 from training.config import TrainConfig
-from training.hours import PUBLISHED, SHARE, Data, hours
-from training.machine import Device, gpus, processor
-from training.memory import GIB, Shape, checkpoint_bytes, memory
+from training.hours import PEAK, PUBLISHED, SHARE, Data, hours
+from training.machine import Device, gpus, processor, visible_gpus
+from training.memory import FAMILIES, GIB, Shape, checkpoint_bytes, memory
 from training.rows import data_files, read_training
 
 RECIPES = Path(__file__).parents[1] / "configs" / "training"
 PUBLISHED_CONFIGS = RECIPES / "models.json"
 """Name on the hub → what its config.json says of sizes: a plan for these models needs no download."""
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-"""Keys of config.json that count the experts of a block (Qwen, Mixtral and gpt-oss, DeepSeek and GLM)."""
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Keys of config.json that count the experts of a block (Qwen, Mixtral and gpt-oss, DeepSeek and GLM, ERNIE)."""
+OTHER_BLOCKS = re.compile(r"mamba_|ssm_|linear_(?:conv|attn)|kv_lora_rank|hidden_size_per_layer_input|conv_L_cache")
+"""Keys of config.json with other blocks than attention over all widths: state spaces, convolutions, latent keys."""
 CHARACTERS_A_TOKEN = 4
 DEVICES = {"t4": 16, "l4": 24, "a10": 24, "3090": 24, "4090": 24, "a6000": 48, "l40s": 48}
 DEVICES |= {"a100": 80, "h100": 80, "h200": 141}
@@ -37,8 +40,8 @@ DEVICES |= {"a100": 80, "h100": 80, "h200": 141}
 
 
 def shape_of(files: ModelFiles) -> Shape | None:
-    """The model's shape, or None where its config.json is not like a llama's, or of a mixture of experts. That of a
-    hub's model is fetched unless it is on this machine; raises ConfigError where it is not to be had.
+    """The model's shape, or None where its config.json is not like a llama's: of a mixture of experts, or with other
+    blocks. That of a hub's model is fetched unless it is on this machine; raises ConfigError where it is not to be had.
     """
     name = "HuggingFaceTB/SmolLM2-135M-Instruct" if files.embedded else files.hub
     if files.hf:
@@ -48,14 +51,37 @@ def shape_of(files: ModelFiles) -> Shape | None:
     else:
         published = read_json(PUBLISHED_CONFIGS).get(name)
         config = published or read_json(fetched(name, ("config.json",), "model") / "config.json")
-    if any(isinstance(count := config.get(key), int) and count > 1 for key in EXPERTS):
+    return _decoder(config)
+
+
+def _decoder(config: dict[str, Any]) -> Shape | None:
+    """The shape of a config.json's language model, whose keys may stand in a part of their own (`text_config`)."""
+    text = text_config(config)
+    family = FAMILIES.get(str(text.get("model_type")), FAMILIES["llama"])
+    whole = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
+    told = {key: value for key, value in {**whole, **text}.items() if value is not None}
+    sizes = {**family.told, **told}
+    if any(isinstance(count := sizes.get(key), int) and count > 1 for key in EXPERTS):
         return None  # a mixture of experts: these sizes are not all of it
-    if any(field.is_required() and config.get(key) is None for key, field in Shape.model_fields.items()):
+    if any(OTHER_BLOCKS.match(key) for key in told):
+        return None
+    if any(field.is_required() and key not in sizes for key, field in Shape.model_fields.items()):
         return None
     try:
-        return Shape.model_validate(config)
+        return Shape.model_validate({**sizes, "beside": _vision_weights(config)})
     except ValidationError:
         raise ConfigError("config.json names sizes that no model has") from None
+
+
+def _vision_weights(config: dict[str, Any]) -> int:
+    """Weights of a vision tower, about: four matrices and a feed-forward layer of two a block."""
+    tower = config.get("vision_config")
+    keys = ("hidden_size", "intermediate_size", "num_hidden_layers")
+    told = [value for key in keys if isinstance(tower, dict) and isinstance(value := tower.get(key), int)]
+    if len(told) < len(keys):
+        return 0
+    hidden, inner, blocks = told
+    return blocks * hidden * (4 * hidden + 2 * inner)
 
 
 def check_room(out: Path, config: TrainConfig, files: ModelFiles) -> None:
@@ -87,7 +113,7 @@ def main(argv: list[str]) -> int:
     check_keys(config)
     if given.devices is not None and given.devices < 1:
         raise ConfigError(f"--devices {given.devices}: give 1 or more")
-    devices = given.devices or (config.processes if config.trainer == "trl" else max(1, len(gpus())))
+    devices = given.devices or (config.processes if config.trainer == "trl" else max(1, visible_gpus()))
     if config.trainer == "trl":
         config = config.model_copy(update={"processes": devices})
     folder = Path(config.model)  # one with a config.json is enough: nothing is loaded
@@ -99,8 +125,8 @@ def main(argv: list[str]) -> int:
     device = _device(given.device)
     report = plan(config, shape, data, device, devices)
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else _table(report))
-    if not report["fits"]:
-        raise ConfigError(refusal(config, data, device, devices, report))
+    if device.gib is not None and not report["fits"]:
+        raise ConfigError(refusal(config, data, devices, device.gib, report))
     return 0
 
 
@@ -131,25 +157,26 @@ def plan(config: TrainConfig, shape: Shape, data: Data, device: Device, devices:
     return {
         "model": config.model,
         "parameters": shape.parameters,
+        "counted_like": None if shape.model_type in FAMILIES else "llama",
         "device": f"{devices} x {device.name}" if devices > 1 else device.name,
         "rows": None if config.stage == "grpo" else data.rows,
         "memory": {name: round(value, 2) for name, value in asdict(parts).items()},
         "memory_total": round(parts.total, 1),
-        "memory_there": round(device.gib, 1),
-        "fits": parts.total <= device.gib,
+        "memory_there": None if device.gib is None else round(device.gib, 1),
+        "fits": None if device.gib is None else parts.total <= device.gib,
         "hours": hours(config, shape.multiplied, data, device, devices),
         "disk": round(checkpoint_bytes(config, shape) / GIB, 1),
     }
 
 
-def refusal(config: TrainConfig, data: Data, device: Device, devices: int, report: dict[str, Any]) -> str:
+def refusal(config: TrainConfig, data: Data, devices: int, gib: float, report: dict[str, Any]) -> str:
     """Why it does not fit, and the nearest recipe that does: of this model if there is one, else of the largest."""
-    wanted = f"{report['memory_total']} GiB are needed on each device and {report['device']} has {device.gib:.0f}"
+    wanted = f"{report['memory_total']} GiB are needed on each device and {report['device']} has {gib:.0f}"
     fitting = []
     for path in sorted(RECIPES.glob("*.yaml")):
         other = load_config(TrainConfig, str(path))
         shape = shape_of(resolve_model(other.model))
-        if shape and other.stage == config.stage and (takes := memory(other, shape, data, devices).total) <= device.gib:
+        if shape and other.stage == config.stage and (takes := memory(other, shape, data, devices).total) <= gib:
             fitting.append((other.model == config.model, shape.parameters, other.finetuning == "full", takes, path))
     if not fitting:
         return f"{wanted}; no recipe of stage {config.stage} fits"
@@ -160,16 +187,20 @@ def refusal(config: TrainConfig, data: Data, device: Device, devices: int, repor
 def _table(report: dict[str, Any]) -> str:
     parts = ", ".join(f"{name} {value:.1f}" for name, value in report["memory"].items() if value >= 0.05)
     rows = f"rows     {report['rows']:,}\n" if report["rows"] is not None else ""
-    taken = report["hours"]
-    told = "not known, for episodes take most of it or the device is unknown"
+    taken, there = report["hours"], report["memory_there"]
+    there = "an amount that its driver does not tell" if there is None else there
+    like = f", counted like a {report['counted_like']}'s" if report["counted_like"] else ""
+    told = "not known: episodes take most of it"
+    if taken is None and report["rows"] is not None:
+        told = f"not known: unknown card; for that of one which is known give --device {', '.join(PEAK)}"
     if taken is not None:
         told = (
             f"about {f'{taken * 60:.0f} min' if taken < 2 else f'{taken:.0f} h'}, at {SHARE:.0%} of the device's peak"
         )
     return (
-        f"model    {report['model']}, {report['parameters']:,} parameters\n"
+        f"model    {report['model']}, {report['parameters']:,} parameters{like}\n"
         f"{rows}"
-        f"memory   {report['memory_total']} GiB of {report['memory_there']} on each of {report['device']} ({parts})\n"
+        f"memory   {report['memory_total']} GiB of {there} on each of {report['device']} ({parts})\n"
         f"disk     {report['disk']} GiB for checkpoints\n"
         f"time     {told}\n"
     )

@@ -25,7 +25,8 @@ from steprag.console.progress import say
 from steprag.console.terminal import guarded
 from steprag.engines.models import ModelFiles, adapter_hash, hub_revision, resolve_model, weights_hash
 from steprag.engines.threads import spin_briefly, threads_for
-from steprag.engines.tokens import load_tokenizer
+from steprag.engines.tokens import opened_thought
+from steprag.engines.weights import load_tokenizer
 from steprag.errors import PART_DONE, ConfigError
 from steprag.records.jsonl import file_hash
 from steprag.runs.run import Run, open_run, run_of
@@ -172,6 +173,8 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
         counts = {"rows": len(rows), "rows_left_out": len(inputs.rows) - len(rows)}
         counts |= {"left_out": {why: len(numbers) for why, numbers in left_out.items()}}
         counts |= {"tokens_an_epoch": sum(row.tokens for row in rows)}
+    if thought := opened_thought(tokenizer):
+        run.set(thought=thought)
     adapter = inputs.files.adapter  # hashed now: it may be another run's checkpoint, and soon gone
     run.set(starting_adapter={"name": str(adapter), "sha256": adapter_hash(adapter)} if adapter else None)
     with memory_told():

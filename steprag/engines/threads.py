@@ -104,7 +104,8 @@ def one_load() -> Iterator[None]:
 
     transformers replaces `PreTrainedModel.tie_weights` for the length of a load, and two loads at once leave it so for
     good, with later models untied; and it imports its parts when they are first asked for, which fails in the second
-    of two threads ("cannot import name 'AutoModel'").
+    of two threads ("cannot import name 'AutoModel'"). A load within a load, of weights that a tokenizer needs first, is
+    the same thread's and does not wait.
     """
     with _LOADING:
         from transformers import logging

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
-import signal
-import threading
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import unicodedata
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steprag.engines.models import ModelFiles
-from steprag.engines.pretrained import from_pretrained
-from steprag.engines.threads import one_load
+from steprag.engines.reasoning import left_open, split
+from steprag.engines.templates import KWARGS, NotEncoded, applied, rendered
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_json, write_json
 from steprag.types import Message
@@ -23,50 +20,29 @@ from steprag.types import Message
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TEMPLATE_SECONDS = 10.0
-"""For one chat; good templates take milliseconds."""
-KWARGS = "chat_template_kwargs"
-"""The tokenizer's attribute that holds what every chat tells the template, such as `enable_thinking`."""
 _ASKED, _SAID = "What is asked?", "steprag-said-this"
 """The texts of a chat that is rendered to see where a reply begins and ends; the second stands there once."""
 _USER = (Message(role="user", content=_ASKED),)
+_UNICODE_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+"""Normalisers of a tokenizer that write other characters than they were given, such as é of one for é of two."""
 _EMPTY_THOUGHT = re.compile(r"<([\w:|]*think\w*)>\s*</\1>\s*")
 """What templates of thinking models write into turns that were not thought about: history, and no part of a reply."""
-
-
-class NotEncoded(ConfigError):
-    """A chat that the template refuses, or a text that the tokenizer cannot hold: no fault of other rows."""
 
 
 @dataclass(frozen=True)
 class ReplyFrame:
     """What stands around a reply's own ids. `stops`: the tokens at which inference stops.
 
-    `opening`: control tokens between the prompt and the text, which engines leave out of it (gpt-oss's channel).
-    `closing`: control tokens behind the text; the last one ends the turn.
+    `opening`: what stands between the prompt and the text and is no part of it: control tokens, which engines leave out
+    (gpt-oss's channel), or the end of a thought that the prompt has opened, which `steprag.engines.reasoning` splits
+    off. `closing`: control tokens behind the text; the last one ends the turn. `thought`: the mark with which the
+    prompt opens a thought; "" where it opens none.
     """
 
     opening: tuple[int, ...]
     closing: tuple[int, ...]
     stops: frozenset[int]
-
-
-def load_tokenizer(files: ModelFiles, kwargs: Mapping[str, Any] | None = None) -> PreTrainedTokenizerBase:
-    """The base's tokenizer, from a folder that `name_or_path` names; `kwargs`: what every chat tells its template.
-
-    ConfigError where it has no chat template.
-    """
-    from steprag.engines.weights import tokenizer_folder
-
-    folder = str(tokenizer_folder(files))
-    with one_load():
-        from transformers import AutoTokenizer
-
-        tokenizer = from_pretrained(AutoTokenizer, folder)
-    if not tokenizer.chat_template:
-        raise ConfigError(f"{files.name} has no chat template; train an instruct model")
-    setattr(tokenizer, KWARGS, dict(kwargs or {}))
-    return tokenizer
+    thought: str = ""
 
 
 def write_stops(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -89,12 +65,12 @@ def prompt_tokens(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBas
     """
     if messages[-1]["role"] == "assistant":
         prompt_text(messages, tokenizer, **kwargs)
-    return _applied(tokenizer, messages, return_dict=True, **writes_on(messages), **kwargs)["input_ids"]
+    return applied(tokenizer, messages, return_dict=True, **writes_on(messages), **kwargs)["input_ids"]
 
 
 def prompt_text(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase, **kwargs: Any) -> str:
     """A prompt as text, which engines encode; raises as `prompt_tokens`."""
-    text = str(_applied(tokenizer, messages, tokenize=False, **writes_on(messages), **kwargs))
+    text = str(applied(tokenizer, messages, tokenize=False, **writes_on(messages), **kwargs))
     last = messages[-1]
     if last["role"] == "assistant" and not text.rstrip().endswith(last["content"].rstrip()):
         raise NotEncoded("the chat template changes an assistant's message that is continued; use another template")
@@ -117,8 +93,46 @@ def reply_tokens(messages: Sequence[Message], reply: Message, tokenizer: PreTrai
     so no token reaches across. Raises NotEncoded and ConfigError as `frame_of`.
     """
     frame = frame_of(messages, tokenizer)
-    opening = () if messages[-1]["role"] == "assistant" else frame.opening
-    return [*opening, *_ids(tokenizer, reply["content"]), *frame.closing]
+    opening, text = _said(messages, reply, frame)
+    return [*opening, *_written_ids(tokenizer, text), *frame.closing]
+
+
+def _said(messages: Sequence[Message], reply: Message, frame: ReplyFrame) -> tuple[tuple[int, ...], str]:
+    """What comes before a reply's text, and the text: a reply with a thought of its own goes on in the one that the
+    prompt has opened.
+    """
+    text = reply["content"]
+    if messages[-1]["role"] == "assistant":
+        return (), text
+    if frame.thought and split(text)[0]:
+        return (), text.lstrip().removeprefix(frame.thought).lstrip()
+    return frame.opening, text
+
+
+def _written_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """The ids of a text as it was sampled: no normaliser of the tokenizer puts other characters in."""
+    forms, core = _as_written(tokenizer)
+    if all(unicodedata.is_normalized(form, text) for form in forms):
+        return _ids(tokenizer, text)
+    return core.encode(text, add_special_tokens=False).ids
+
+
+@lru_cache(maxsize=4)
+def _as_written(tokenizer: Any) -> tuple[list[Any], Any]:
+    """The Unicode forms that a tokenizer brings texts into, and its core without them; none of slow tokenizers."""
+    from tokenizers import Tokenizer
+
+    core = getattr(tokenizer, "backend_tokenizer", None)
+    if core is None or core.normalizer is None:
+        return [], core
+    first = json.loads(core.normalizer.__getstate__())
+    steps = first.get("normalizers", [first])
+    forms = [step["type"] for step in steps if step["type"] in _UNICODE_FORMS]
+    if not forms:
+        return [], core
+    left = {"type": "Sequence", "normalizers": [step for step in steps if step["type"] not in _UNICODE_FORMS]}
+    told = json.loads(core.to_str()) | {"normalizer": left, "truncation": None, "padding": None}
+    return forms, Tokenizer.from_str(json.dumps(told))
 
 
 def check_reply(
@@ -134,11 +148,15 @@ def check_reply(
         raise NotEncoded(f"ends with {last!r}, and inference ends a turn with {wanted!r}")
     if early := frame.stops.intersection(body):
         raise NotEncoded(f"holds {_names(tokenizer, [*early])} within its text, where inference would stop")
-    if messages[-1]["role"] != "assistant":
-        body = body[len(frame.opening) :]
-    decoded = str(tokenizer.decode(body, clean_up_tokenization_spaces=False))
-    if tokenizer.unk_token_id in body or "".join(decoded.split()) != "".join(reply["content"].split()):
-        raise NotEncoded("is not what was sampled: the tokenizer has no tokens for some of its characters")
+    opening, text = _said(messages, reply, frame)
+    body = body[len(opening) :]
+    decoded = "".join(str(tokenizer.decode(body, clean_up_tokenization_spaces=False)).split())
+    said, unknown = "".join(text.split()), tokenizer.unk_token_id in body
+    if unknown or decoded != said:
+        rest = iter(said)
+        lost = unknown or all(character in rest for character in decoded)
+        why = "has no tokens for some of its characters" if lost else "writes other characters than it was given"
+        raise NotEncoded(f"is not what was sampled: the tokenizer {why}")
 
 
 def frame_of(
@@ -154,6 +172,11 @@ def frame_of(
     roles = roles[: len(roles) - (roles[-1] == "assistant")] or ("user",)
     ends: Any = tuple(_told_ends(tokenizer) if told is None else told) or (tokenizer.eos_token_id,)
     return _frame(tokenizer, f"{tokenizer.chat_template} {getattr(tokenizer, KWARGS, None)}", roles, ends)
+
+
+def opened_thought(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The mark with which the template opens a thought in every prompt; "" where it opens none."""
+    return frame_of(_USER, tokenizer).thought
 
 
 def turn_stops(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
@@ -181,15 +204,41 @@ def _frame(tokenizer: Any, _template: str, roles: tuple[str, ...], ends: tuple[i
             "generation_config.json"
         )
     stops = {*ends, closing[-1], tokenizer.eos_token_id} - {None}
-    return ReplyFrame(_opening(tokenizer, prompt_text(asked, tokenizer), before), tuple(closing), frozenset(stops))
-
-
-def _opening(tokenizer: Any, prompt: str, before: str) -> tuple[int, ...]:
-    """The ids between a prompt and a reply's text where they have control tokens, which an engine does not show."""
+    prompt = prompt_text(asked, tokenizer)
     written = before[len(prompt) :] if before.startswith(prompt) else ""
+    thought, closes = _opened(tokenizer, prompt.rpartition(_ASKED)[2])
+    opening = _thought_closed(tokenizer, prompt, written, closes) if closes else _opening(tokenizer, written)
+    return ReplyFrame(opening, tuple(closing), frozenset(stops), thought)
+
+
+def _opened(tokenizer: Any, end: str) -> tuple[str, str]:
+    """The marks of the thought that the end of a prompt opens; empty where it opens none. A mark that control tokens
+    follow is the user's word: some templates ask for thoughts there.
+    """
+    thought, closes = left_open(end) or ("", "")
+    if thought and _control(tokenizer).intersection(_ids(tokenizer, end.rpartition(thought)[2])):
+        return "", ""
+    return thought, closes
+
+
+def _control(tokenizer: Any) -> set[int]:
+    """The tokens that engines do not show."""
+    return {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+
+
+def _thought_closed(tokenizer: Any, prompt: str, written: str, closes: str) -> tuple[int, ...]:
+    """The ids that close a thought which the prompt has opened: as the template does it in a turn that was not thought
+    about, or else on a line of their own where the thought has its own lines.
+    """
+    if not written.strip().startswith(closes):
+        written = f"\n{closes}\n\n" if prompt.endswith("\n") else closes
+    return tuple(_ids(tokenizer, written))
+
+
+def _opening(tokenizer: Any, written: str) -> tuple[int, ...]:
+    """The ids between a prompt and a reply's text where they have control tokens, which an engine does not show."""
     ids = _ids(tokenizer, _EMPTY_THOUGHT.sub("", written))
-    hidden = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    return tuple(ids) if hidden.intersection(ids) else ()
+    return tuple(ids) if _control(tokenizer).intersection(ids) else ()
 
 
 @lru_cache(maxsize=8)
@@ -217,53 +266,4 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
 
 
 def _text(tokenizer: Any, messages: Sequence[Message]) -> str:
-    return str(_applied(tokenizer, messages, tokenize=False))
-
-
-def _applied(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], **options: Any) -> Any:
-    """What the chat template makes of a chat. It is a program that came with the model, and runs in jinja2's sandbox.
-
-    Raises NotEncoded where it fails or asks for what the sandbox forbids, ConfigError where it takes more than
-    `TEMPLATE_SECONDS`.
-    """
-    import jinja2
-
-    chat: Any = list(messages)
-    cannot = f"the chat template of {tokenizer.name_or_path} cannot be used: "
-    try:
-        with _in_time(TEMPLATE_SECONDS):
-            return tokenizer.apply_chat_template(chat, **{**getattr(tokenizer, KWARGS, {}), **options})
-    except _OutOfTime as error:
-        raise ConfigError(f"{cannot}{error}") from None
-    except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
-        told = cannot + " ".join(str(error).split())[:200]
-        if chat[0]["role"] == "system" and "system" in str(error).lower():
-            told += "; give a prompt profile with system_role: user"
-        raise NotEncoded(told) from None
-
-
-class _OutOfTime(Exception):
-    """A template ran too long."""
-
-
-@contextmanager
-def _in_time(seconds: float) -> Iterator[None]:
-    """Raises _OutOfTime in the block once the time is over. Only the main thread can be interrupted so; others are
-    not bounded. A timer that runs already goes on afterwards.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def late(*_: object) -> None:
-        raise _OutOfTime(f"it takes more than {seconds:g} seconds for one chat")
-
-    handler, begun = signal.signal(signal.SIGALRM, late), time.monotonic()
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        again = max(left - (time.monotonic() - begun), 0.001) if left else 0.0
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, again, interval)
+    return str(rendered(tokenizer, messages, tokenize=False))

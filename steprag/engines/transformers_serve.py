@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from steprag.engines.launch import ENGINE_KEY
+from steprag.engines.templates import SYSTEM_ROLE, Takes, as_parts, trial
 from steprag.engines.tokens import frame_of, prompt_tokens
 from steprag.errors import ConfigError
 from steprag.types import Message
@@ -77,14 +78,34 @@ def with_scores(build: Callable[..., FastAPI]) -> Callable[..., FastAPI]:
 
 
 def ending_turns(load: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
-    """transformers' function that loads a model; the model it loads stops where training ends a turn, too."""
+    """transformers' function that loads a model; the model it loads stops where training ends a turn, too, and its
+    chats are rendered as in training.
+    """
 
     def loaded(*given: Any, **options: Any) -> tuple[Any, Any]:
         model, processor = load(*given, **options)
         stop_at_turns(model, getattr(processor, "tokenizer", processor))
+        if not hasattr(processor, "tokenizer"):  # a processor is given parts already
+            render_as_trained(processor)
         return model, processor
 
     return loaded
+
+
+def render_as_trained(tokenizer: Any) -> None:
+    """Has a tokenizer's chats rendered as parts where its template wants them so, and refuses with 400 a system message
+    that it would leave out.
+    """
+    takes, render = trial(tokenizer), tokenizer.apply_chat_template
+    if takes == Takes():
+        return
+
+    def rendered(chat: Any, *given: Any, **options: Any) -> Any:
+        if not takes.fits(chat):
+            raise HTTPException(400, f"the chat template leaves out system messages; {SYSTEM_ROLE}")
+        return render(as_parts(chat) if takes.parts else chat, *given, **options)
+
+    tokenizer.apply_chat_template = rendered
 
 
 def stop_at_turns(model: Any, tokenizer: Any) -> None:

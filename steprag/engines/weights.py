@@ -13,7 +13,7 @@ import io
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,15 +41,19 @@ from steprag.engines.pretrained import (
     from_pretrained,
     loading,
 )
+from steprag.engines.templates import KWARGS
 from steprag.engines.threads import fast_dtype, one_load
+from steprag.engines.tokens import write_stops
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_json
 
 if TYPE_CHECKING:
     from gguf import GGUFReader, GGUFWriter
+    from transformers import PreTrainedTokenizerBase
 
 _FORMAT = 2  # raise it when the folder's content changes
 _GGUF_FORMAT = 1  # part of the file's name; raise it when its content changes
+_MERGED_FORMAT = "2"  # as above, of merged folders
 _MANIFEST = "steprag.json"
 
 
@@ -82,20 +86,36 @@ def tokenizer_folder(files: ModelFiles) -> Path:
     return Path(base_weights(files))
 
 
+def load_tokenizer(files: ModelFiles, kwargs: Mapping[str, Any] | None = None) -> PreTrainedTokenizerBase:
+    """The base's tokenizer, from a folder that `name_or_path` names; `kwargs`: what every chat tells its template.
+
+    ConfigError where it has no chat template.
+    """
+    folder = tokenizer_folder(files)  # which may have to be made first, and that is a load of its own
+    with one_load():
+        from transformers import AutoTokenizer
+
+        tokenizer = from_pretrained(AutoTokenizer, str(folder))
+    if not tokenizer.chat_template:
+        raise ConfigError(f"{files.name} has no chat template; train an instruct model")
+    setattr(tokenizer, KWARGS, dict(kwargs or {}))
+    return tokenizer
+
+
 def transformers_folder(files: ModelFiles) -> str:
     """What `transformers serve` loads: the base, or a folder in the cache that joins base and adapter.
 
     An adapter folder alone has no `config.json`, which that server reads first; with one beside the adapter it wants
-    the base's weights there too.
+    the base's weights there too. What follows an @ in a path it takes for a revision, so such a folder is joined, too.
     """
-    if files.adapter is None:
-        return base_weights(files)
-    if files.adapter.suffix == ".gguf":
+    if files.adapter is None and "@" not in (given := base_weights(files)):
+        return given
+    if files.adapter and files.adapter.suffix == ".gguf":
         raise ConfigError(f"transformers needs a PEFT adapter; {files.adapter} is a GGUF one")
     base, adapter = _base_folder(files), files.adapter
     # Named by both paths: two runs may each hold a "checkpoint-100".
     key = hashlib.sha256(f"{base}\n{adapter}".encode()).hexdigest()[:16]
-    target = cache_dir() / "joined" / f"{files.label}-{key}"
+    target = cache_dir() / "joined" / f"{files.label}-{key}".replace("@", "-")
     links = _links(base, adapter)
     return str(_made_once(target, lambda folder: _join(links, folder), current=lambda folder: _joins(folder, links)))
 
@@ -111,7 +131,7 @@ def merged_folder(files: ModelFiles) -> str:
         raise ConfigError(f"{files.adapter} cannot be merged here; give the PEFT folder that it was made from")
     base, adapter, dtype = _base_folder(files), files.adapter, fast_dtype()
     # Named by what is in it: a later run may leave other weights in the same folder, and a hub id gets new commits.
-    which = [dtype, weights_hash(files), hub_revision(files), adapter_hash(adapter)]
+    which = [_MERGED_FORMAT, dtype, weights_hash(files), hub_revision(files), adapter_hash(adapter)]
     parts = [*which, *_small_files(base), *_small_files(adapter)]
     key = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
     target = cache_dir() / "merged" / f"{files.label}-{key}"
@@ -140,17 +160,31 @@ def _merge(base: Path, adapter: Path, dtype: str, folder: Path) -> None:
         with loading(adapter):
             merged: Any = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
         merged.to(getattr(torch, dtype)).save_pretrained(folder)
-        copy_tokenizer(base, folder)
+    copy_tokenizer(base, folder)
+    _write_ends(base, adapter, folder)
 
 
-def _links(base: Path, adapter: Path) -> dict[str, Path]:
+def _write_ends(base: Path, adapter: Path, folder: Path) -> None:
+    """Where the merged model's replies end: as the adapter says, which training wrote; without its word, as the base's
+    generation config and chat template say. A base without such a template is served as it is.
+    """
+    told = adapter / "generation_config.json"
+    if told.is_file():
+        shutil.copyfile(told, folder / told.name)
+        return
+    with contextlib.suppress(ConfigError):
+        write_stops(load_tokenizer(ModelFiles(base.name, hf=base)), folder)
+
+
+def _links(base: Path, adapter: Path | None) -> dict[str, Path]:
     """What a joined folder's names point to; links, not copies, for weights are large."""
     files = {
         source.name: source.resolve()
         for source in base.iterdir()
         if source.name == "additional_chat_templates" or (source.is_file() and source.name != _MANIFEST)
     }
-    return files | {name: adapter / name for name in ("adapter_config.json", "adapter_model.safetensors")}
+    own = ("adapter_config.json", "adapter_model.safetensors") if adapter else ()
+    return files | {name: (adapter or base) / name for name in own}
 
 
 def _join(links: dict[str, Path], folder: Path) -> None:

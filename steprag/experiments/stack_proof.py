@@ -107,7 +107,7 @@ def _profile(arm: Arm) -> tuple[str, ...]:
 def training_steps(proof: StackProof) -> dict[str, int]:
     """Batches of each arm: all see as many supervised tokens as the longest arm does in its passes."""
     from steprag.engines.models import EMBEDDED, resolve_model
-    from steprag.engines.tokens import load_tokenizer
+    from steprag.engines.weights import load_tokenizer
 
     tokenizer = load_tokenizer(resolve_model(EMBEDDED))
     batch = read_yaml(recipe("warmstart"))["batch_size"]

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from steprag.engines.reasoning import split
 from steprag.errors import ContentFiltered, quoted
-from steprag.policy.reasoning import split
 from steprag.records.jsonl import as_utf8
 from steprag.types import COUNTABLE, Completion, Sample, Usage
 

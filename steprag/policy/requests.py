@@ -25,7 +25,7 @@ class OutputFormat(Protocol):
 
     @property
     def thinks(self) -> bool:
-        """Whether reasoning (`steprag.policy.reasoning`) belongs to the format; else it is split off."""
+        """Whether reasoning (`steprag.engines.reasoning`) belongs to the format; else it is split off."""
         ...
 
     def gbnf(self, allowed: tuple[str, ...]) -> str:

@@ -23,7 +23,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from steprag.engines.models import resolve_model
-from steprag.engines.tokens import load_tokenizer, prompt_tokens, writes_on
+from steprag.engines.tokens import prompt_tokens, writes_on
+from steprag.engines.weights import load_tokenizer
 from steprag.errors import ConfigError
 from steprag.types import COUNTABLE, Completion, Message, Sample, Usage
 

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from steprag.engines.reasoning import goes_on, split
 from steprag.errors import quoted
 from steprag.policy.protocols import Listener, Policy, Streaming
-from steprag.policy.reasoning import goes_on, split
 from steprag.policy.refusals import page_words
 from steprag.policy.replies import LONGEST, message_of, reasoning_of, text_of, without_end
 from steprag.records.jsonl import as_utf8

@@ -13,8 +13,10 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -25,7 +27,7 @@ from steprag.engines.weights import base_weights
 from steprag.errors import TrainingError
 from steprag.records.jsonl import parse_line, read_json, written_whole
 from training.job import Job, Outcome, finite, last_checkpoint, reason, scores, trainer_arguments
-from training.machine import executable
+from training.machine import executable, has_blanks
 from training.model import adopt, load_policy, save_merged
 from training.rows import TokenRow, order_for
 
@@ -43,7 +45,8 @@ def train(job: Job) -> Outcome:
         job.run.note(resumed_from=checkpoint.name)
     write_tokens(job, work / "tokens")
     recipe = train_recipe(job, work, checkpoint)
-    seconds = run_command([*command, "train", str(write_yaml(work / "train.yaml", recipe))], job, work)
+    with _without_blanks(write_yaml(work / "train.yaml", recipe)) as path:
+        seconds = run_command([*command, "train", str(path)], job, work)
     outcome = _outcome(job, seconds)
     adopt(job.checkpoints, job.tokenizer, job.files, job.run.path)
     if job.config.merge and job.config.finetuning == "lora":
@@ -59,6 +62,16 @@ def write_yaml(path: Path, values: dict[str, Any]) -> Path:
     with written_whole(path) as stream:
         yaml.safe_dump({key: value for key, value in values.items() if value is not None}, stream, sort_keys=False)
     return path
+
+
+@contextmanager
+def _without_blanks(path: Path) -> Iterator[Path]:
+    """The file, or a copy where its path has blanks, at which LLaMA-Factory's launcher of several processes splits."""
+    if not has_blanks(path):
+        yield path
+        return
+    with TemporaryDirectory() as folder:
+        yield Path(shutil.copy(path, folder))
 
 
 def write_tokens(job: Job, folder: Path) -> None:

@@ -27,8 +27,7 @@ from steprag.console.progress import say
 from steprag.engines.models import resolve_model
 from steprag.engines.outlive_guard import running
 from steprag.engines.threads import threads_for
-from steprag.engines.tokens import load_tokenizer
-from steprag.engines.weights import base_weights
+from steprag.engines.weights import base_weights, load_tokenizer
 from steprag.errors import TrainingError
 from steprag.records.jsonl import LineJournal, read_json, read_records, write_json, write_records
 from steprag.runs.run import Run

@@ -20,9 +20,9 @@ from steprag.agent.rollout import episode_of, rollout
 from steprag.agent.stack import popped
 from steprag.batch.journal import QuestionCalls
 from steprag.batch.worklist import for_each
+from steprag.engines.reasoning import split
 from steprag.engines.tokens import prompt_tokens
 from steprag.errors import RequestError
-from steprag.policy.reasoning import split
 from steprag.types import Completion, Episode, Message, Question, Sample, Usage
 from training.config import GrpoSection
 from training.parity import check_prompt, sent_tokens

@@ -26,6 +26,8 @@ _ANY_MARK = re.compile(rf"(?P<opening>{_TAGS[0]})|{'|'.join(closing.pattern for 
 _OPENINGS = ("[THINK]", "◁think▷", "analysis", "<|start|>assistant<|channel|>analysis", "<|channel|>commentary")
 _OPENING_TAG = re.compile(r"<[^<>\s]{0,64}\Z")
 _BLANKS = re.compile(r"\s*")
+_PATTERN = re.compile(r"\\|\.\{0,40\}\?")
+"""What of a closing mark's pattern is no text."""
 
 
 def split(text: str) -> tuple[str, str]:
@@ -50,6 +52,20 @@ def split(text: str) -> tuple[str, str]:
             thoughts.append(text[opened : mark.start()].strip())
         opened, place = None, _after_blanks(text, mark.end())
     return "\n".join(thoughts), "".join([*parts, text[place:]])
+
+
+def left_open(text: str) -> tuple[str, str] | None:
+    """The marks of the thought that a text, such as the end of a prompt, opens and does not close.
+
+    Of gpt-oss without its special tokens, whose marks are words, nothing is said.
+    """
+    begun = [(found.start(), found.group(), mark) for opening, mark in MARKS if not opening.pattern[0].isalpha()
+             for found in opening.finditer(text)]  # fmt: skip
+    place, opening, mark = max(begun, key=lambda one: one[0], default=(0, "", None))
+    if mark is None or mark.search(text, place):
+        return None
+    tag = re.fullmatch(_TAGS[0], opening)
+    return opening, f"</{opening[1:]}" if tag else _PATTERN.sub("", mark.pattern)
 
 
 def goes_on(text: str) -> bool:
