@@ -201,7 +201,9 @@ def _foreign(row: dict[str, Any], line: int) -> dict[str, Any]:
 def _metadata(row: dict[str, Any]) -> dict[str, Any]:
     """A row's metadata; those that are a text are the object in it, or stay a text under their name (SimpleQA)."""
     given = row.get("metadata") or {}
-    found = literal(given) if isinstance(given, str) else given
+    if not isinstance(given, str):
+        return given
+    found = literal(given)
     return found if isinstance(found, dict) else {"metadata": given} if given.strip() else {}
 
 
