@@ -255,6 +255,23 @@ CHOICES = ["granite", "basalt"]
     ({"answer": "(b)", "options": CHOICES}, ("basalt",)),  # MMLU-Pro
     ({"answerKey": "2", "choices": {"text": CHOICES, "label": ["1", "2"]}}, ("basalt",)),  # ARC
     ({"answerKey": "B", "choices": [{"label": "A", "text": "granite"}, {"label": "B", "text": "basalt"}]}, ("basalt",)),
+    ({"answer": 1, "choices": {"text": CHOICES, "label": ["1", "2"]}}, ("granite",)),  # a label, no place
+    ({"answer": "1", "choices": CHOICES}, ("basalt",)), ({"answer": "1", "choices": ["1", "0"]}, ("1",)),  # MMLU
+    ({"answer": "1945", "choices": CHOICES}, ("1945",)), ({"answer": "B: basalt", "options": CHOICES}, ("basalt",)),
+    ({"correct": "B", "options": ["A)granite", "B)basalt"]}, ("basalt",)),  # AQuA
+    ({"opa": "granite", "opb": "basalt", "cop": 1}, ("basalt",)),  # MedMCQA
+    ({"option1": "granite", "option2": "basalt", "answer": "2"}, ("basalt",)),
+    ({"A": "granite", "B": "basalt", "answer": "B"}, ("basalt",)),  # MMLU as a table
+    ({"answer": "B", "options": [{"key": "A", "value": "granite"}, {"key": "B", "value": "basalt"}]}, ("basalt",)),
+    ({"answer": 1, "choices": "['granite' 'basalt']"}, ("basalt",)),  # as NumPy writes a list
+    ({"answer": "['a', \"b's\", 1]"}, ("a", "b's", "1")), ({"answer": "['a' 'b']"}, ("a", "b")),
+    ({"answer": "[1, 2]"}, ("[1, 2]",)), ({"answer": "['a'] + x"}, ("['a'] + x",)),
+    ({"ANSWER": "a"}, ("a",)), ({"Final answer": "a"}, ("a",)), ({"groundTruth": "a"}, ("a",)),
+    ({"response": "a"}, ("a",)), ({"response": "said", "reference": "a"}, ("a",)),
+    ({"answer": "said", "ground_truth": "a"}, ("a",)),  # RAGAS
+    ({"Answer": {"Value": "a", "Aliases": ["b"]}}, ("a", "b")), ({"final_decision": "maybe"}, ("maybe",)),  # PubMedQA
+    ({"answers_spans": {"spans": ["a", "b"]}}, ("a", "b")), ({"answer": "a", "alt_ans": ["b"]}, ("a", "b")),  # CRAG
+    ({"answer_0": "a", "answer_1": "b"}, ("a", "b")),  # FreshQA
 ])  # fmt: skip
 def test_golden_answers_in_every_spelling(row: dict[str, Any], golden: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "q.jsonl").write_text(json.dumps({"id": "q", "question": "Which?", **row}))
@@ -273,10 +290,67 @@ def test_golden_answers_in_every_spelling(row: dict[str, Any], golden: tuple[str
     '{"_id": 7, "query": "Q?", "answer": "a", "type": "bridge"}',
     '[{"id": 7,\n"input": "Q?", "answer": "a",\n"type": "bridge"}]',
     '{"7": {"problem": "Q?", "answer": "a", "type": "bridge"}}', "qid\tquestion\tanswer\ttype\n7\tQ?\ta\tbridge\n",
+    "type,Question,Final answer,task_id\nbridge,Q?,a,7\n",
+    '"qid","metadata","problem","answer"\n7,"{\'type\': ""bridge""}",Q?,a\n',
+    "qid;question;answer;type\n7;Q?;a;bridge\n", '{"_id": 7,\n"query": "Q?", "answer": "a",\n"type": "bridge"}',
+    "\tqid\tPrompt\tAnswer\ttype\n0\t7\tQ?\ta\tbridge\n",
+    '{"Data": [{"QuestionId": 7, "Question": "Q?", "Answer": {"Value": "a"}, "type": "bridge"}], "Domain": "Web"}',
+    '{"7": {"QUESTION": "Q?", "final_decision": "a", "type": "bridge"}}',
+    '{"version": 1, "data": [{"title": "T", "paragraphs": [{"context": "c", "qas": [{"id": 7, "question": "Q?",'
+    ' "answers": [{"text": "a"}], "type": "bridge"}]}]}]}',
+    '{"qid": 7, "question": {"stem": "Q?"}, "answer": "a", "metadata": "{\\"type\\": \\"bridge\\"}"}',
 ])  # fmt: skip
 def test_a_foreign_file_gives_ids_texts_and_metadata(content: str, tmp_path: Path) -> None:
     (tmp_path / "q.json").write_text(content)
     assert read_questions(tmp_path / "q.json", "set") == [Question("set/7", "Q?", ("a",), {"type": "bridge"}, "set")]
+
+
+@pytest.mark.parametrize(("content", "question"), [
+    ("Q?\t['a', \"b's\"]\n", Question("1", "Q?", ("a", "b's"))),  # DPR's qas files
+    ('Q?\t"[\'a\', ""b\'s""]"\n', Question("1", "Q?", ("a", "b's"))),
+    ('id\tprompt\tresponse\n7\t"Which\nof ""two""?"\ta\n8\t"\ta\n', Question("7", 'Which\nof "two"?', ("a",))),
+    ('problem,answer\n"Which,\nof ""two""?",a\n', Question("2", 'Which,\nof "two"?', ("a",))),
+    ('{"query": "Q?", "answers": ["a"], "positive_passages": [{"docid": 1, "text": "x"}]}',
+     Question("1", "Q?", ("a",), {"positive_passages": [{"docid": 1, "text": "x"}]})),
+    ('{"nfl": {"passage": "x", "qa_pairs": [{"question": "Q?", "answer": {"spans": ["a"]}}]}}',
+     Question("1", "Q?", ("a",))),  # DROP
+    ('{"Prompt": "Q?", "Answer": "a", "evidence": [{"id": 1, "text": "x"}]}',
+     Question("1", "Q?", ("a",), {"evidence": [{"id": 1, "text": "x"}]})),
+    ('{"id": "7", "question": "Q?", "golden_answers": ["a"], "metadata": "a note"}',
+     Question("7", "Q?", ("a",), {"metadata": "a note"})),
+    ('{"question": "Q?", "answer": "a", "metadata": "{\'when\': {1, 2}}"}',
+     Question("1", "Q?", ("a",), {"metadata": "{\'when\': {1, 2}}"})),
+])  # fmt: skip
+def test_tables_of_questions_and_rows_that_hold_rows(content: str, question: Question, tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text(content)
+    assert read_questions(tmp_path / "q.csv")[0] == question
+
+
+def test_questions_in_parquet_are_read(tmp_path: Path) -> None:
+    import datetime
+
+    import pyarrow
+    from pyarrow import parquet
+
+    row = {"question": "Q?", "answer": True, "on": datetime.date(2020, 1, 2), "x": float("nan"), "tags": ["a"]}
+    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "q.parquet")
+    metadata = {"on": "2020-01-02", "x": None, "tags": ["a"]}
+    assert read_questions(tmp_path / "q.parquet") == [Question("1", "Q?", ("yes", "true"), metadata)]
+    (tmp_path / "q.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DataError, match=r"q\.parquet:1: cannot be read as Parquet"):
+        read_questions(tmp_path / "q.parquet")
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    ('{"train": [{"question": "Q?"}],\n"dev": [{"question": "Q?"}]}', "several lists of rows: 'train', 'dev' .write"),
+    ('question,answer\n"Which?,a\n' + "x" * 140_000, r":2: no table with ',' between: field larger.*close its quot"),
+    ('{"question": "Q?", "choices": ["a", "b"], "answer": "2"}', "golden answer 2 is no choice.* there are 2, from 0"),
+    ('{"question": "Q?", "choices": {"1": "a", "2": "b"}, "answer": 0}', "answer 0 is no choice.*choices are 1, 2"),
+])  # fmt: skip
+def test_question_files_that_leave_a_doubt_are_refused(content: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text(content)
+    with pytest.raises(DataError, match=said):
+        read_questions(tmp_path / "q.csv")
 
 
 def test_golden_answers_that_no_choice_can_be_are_refused(tmp_path: Path) -> None:

@@ -117,6 +117,21 @@ def test_an_adopted_flat_index_gives_its_vectors_to_other_types(corpus: Path, en
     assert file.read_bytes() == adopted
 
 
+@pytest.mark.parametrize(("names", "given", "joined"), [
+    (["part_aa", "part_ab"], "part_aa", "part_* > {}/whole.index"), (["part_aa", "part_ab"], ".", "part_* > {}/whole"),
+    (["e5.index.part.00", "e5.index.part.01"], "e5.index.part.01", "e5.index.part.* > {}/e5.index"),
+    (["e5.index_part_aa", "e5.index_part_ab"], "e5.index", "e5.index_part_* > {}/e5.index"),
+])  # fmt: skip
+def test_a_file_in_parts_is_refused_with_what_joins_them(
+    names: list[str], given: str, joined: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(b"IxFI")
+    argv = ["--faiss", str(tmp_path / given), "--corpus", "c", "--out", str(tmp_path / "i")]
+    assert guarded(indexes.commands.adopt.main, argv) == 2
+    assert f"cat {tmp_path}/{joined.format(tmp_path)}" in capsys.readouterr().err
+
+
 def test_files_that_do_not_belong_together_are_refused(corpus: Path, encoder: Path, tmp_path: Path) -> None:
     def refused(message: str, file: Path, **values: object) -> None:
         with pytest.raises((ConfigError, DataError), match=message):

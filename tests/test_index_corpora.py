@@ -114,6 +114,10 @@ def test_compressed_corpora_are_read_and_torn_ones_refused(tmp_path: Path) -> No
     ({"docid": "7", "title": 1984, "segment": "The text."}, ("7", "1984", "The text.")),
     ({"psg_id": "7", "title": "A", "text": "The text."}, ("7", "A", "The text.")),
     ({"id": 7, "page_content": "The text."}, ("7", "", "The text.")),
+    ({"PMID": 7, "Title": "A", "abstract": "The text."}, ("7", "A", "The text.")),
+    ({"PassageID": 7, "Title": "A", "Text": "The text."}, ("7", "A", "The text.")),
+    ({"page_content": "The text.", "metadata": '{"id": 7, "Title": "A"}'}, ("7", "A", "The text.")),  # LangChain
+    ({"id": 7, "page_content": "The text.", "metadata": "a note"}, ("7", "", "The text.")),
     ({"id": None, "text": "x"}, 'needs an "id"; keys found: \'id\', \'text\''),
     ({"id": True, "text": "x"}, 'needs an "id"'),
     ({"id": " ", "text": "x"}, 'needs an "id"'),
@@ -154,6 +158,9 @@ def zipped(files: dict[str, str]) -> bytes:
     ("map.json", json.dumps(BY_ID)),
     ("map.json.xz", lzma.compress(json.dumps(BY_ID, indent=1).encode())),
     ("dpr.tsv", tabbed([["id", "text", "title"], *DPR])),
+    ("c.csv", "ID,Text,Title\n" + "".join(",".join(cells) + "\n" for cells in DPR)),
+    ("head.tsv", tabbed([["docid", "Passage Text", "Page Title"], *DPR])),
+    ("nested.json", json.dumps({"parts": [{"passages": ROWS[:2]}, {"passages": ROWS[2:]}]})),
     ("bare.tsv.gz", gzip.compress(tabbed([[one["id"], one["text"], one["title"]] for one in ROWS]).encode())),
     ("c.jsonl.bz2", bz2.compress(LINES.encode())),
     ("c.jsonl.xz", lzma.compress(LINES.encode())),
@@ -166,7 +173,15 @@ def test_every_form_of_a_corpus_gives_the_same_passages(name: str, content: str 
 
 
 @pytest.mark.parametrize(("name", "content", "message"), [
-    ("c.csv", b"id,text,title\n1,a,b\n", r":1: is a table with commas \(CSV\) \(write it as JSON Lines, or with tabs"),
+    ("c.csv", b'id,text,title\n1,"a,b\n' + b"x" * 140_000, ":2: no table with ',' between: .* .close its quotation"),
+    ("c.csv", b"id,text,title\n1,\"a\n", "keys found: none, it is .'1', 'a.n'."),
+    ("c.csv", b"id,text,title\n1,a\n", "keys found: none, it is .'1', 'a'."),
+    ("c.json", b'{"a": {"text": "", "links": [{"id": 1, "text": "y"}]}}', ":1: passage 'a' has no text"),
+    ("c.jsonl", b"a\rb, text\n", ":1: not JSON"),
+    ("c.jsonl", b'{"id": 7, "parts": [{"id": 1, "text": "y"}]}', "needs .contents.*keys found: 'id', 'parts'"),
+    ("c.json", b'{"id": 7,\n"parts": [{"id": 1, "text": "y"}]}', "needs .contents.*keys found: 'id', 'parts'"),
+    ("c.jsonl", b'{"url": "x", "links": [{"id": 1, "to": "y"}], "id": 7}', "keys found: 'url', 'links', 'id'"),
+    ("c.tsv", b"1\tThe text.\tChunk\n2\tMore\t7\t8\n", ":2: a passage needs"),
     ("docs.tsv", b"D1\thttp://x\tA\tThe text.\n", ":1: is a table of 4 columns without names .the first line names"),
     ("c.tsv", b"id\ttext\n1\ta\tb\n", "keys found: none, it is .'1', 'a', 'b'."),
     ("c.zip", zipped({"corpus.jsonl": LINES, "queries.jsonl": LINES}), "a zip archive of 2 files .'corpus.jsonl', "),
@@ -289,7 +304,8 @@ def test_a_wikipedia_dump_becomes_passages_of_100_words(tmp_path: Path, capsys: 
     assert first.text.startswith("Iron is a hard metal. w0 w1")
     assert [len(passage.text.split()) for passage in (first, *middle, last)] == [100, 100, 6]
     assert last.text.endswith("w199 Bridges.")
-    assert "index: templates left out: 0, and 1 of the page's frame (infoboxes" in capsys.readouterr().err
+    said = "index: templates and tags left out: 1 (<table> 1), and 2 of the page's frame (infoboxes"
+    assert said in capsys.readouterr().err
     dump.write_bytes(packed[:-20])
     with pytest.raises(DataError, match="not a whole Wikipedia dump"):
         taken(dump, tmp_path / "store")
@@ -306,6 +322,13 @@ def test_a_wikipedia_dump_becomes_passages_of_100_words(tmp_path: Path, capsys: 
     ("{{as of|2020|5|lc=y}}", "as of May 2020"), ("1900{{snd}}1910", "1900 – 1910"), ("{{frac|3|1|2}}", "3 1/2"),
     ("{{USS|Enterprise|CV-6}}", "USS Enterprise (CV-6)"), ("{{height|ft=6|in=2}}", "6 ft 2 in"),
     ("{{val|1.5|e=6|u=km}}", "1.5×10^6 km"), ("{{sortname|Ada|Lovelace}}", "Ada Lovelace"), ("{{hlist|a|b}}", "a, b"),
+    ("{{convert|1.5|e6acre|km2}}", "1.5 million acre"), ("{{convert|10|by(-)|20|m}}", "10 by 20 m"),
+    ("{{cvt|2|xx|3|ft}}", "2 × 3 ft"), ("{{convert|2|,|3|, and|4|e12m3}}", "2, 3, and 4 trillion m3"),
+    ("{{convert|7|e7USD|km}}", "7×10^7 USD"), ("{{circa}} 1911", "c. 1911"), ("{{c.|1911|1920}}", "c. 1911 – c. 1920"),
+    ("{{floruit|1200|1210}}", "fl. 1200–1210"), ("{{reign|1066|1087}}", "r. 1066–1087"),
+    ("{{linktext|水|星}}", "水星"), ("{{ill|Foo Bar|de|Foo (Bar)|lt=the Foo}}", "the Foo"), ("{{ill|Foo|de}}", "Foo"),
+    ("{{script/Hebrew|שלום}}", "שלום"), ("{{mya|5|10}}", "5–10 million years ago"), ("a <chem>H2O</chem> b", "a H2O b"),
+    ("a<br/>b", "a b"), ("<p>a</p>b", "a b"),
     ("{{ordinal|12}}", "12th"), ("''{{nowrap|1=a = b}}'' [[x|{{small|y}}]]", "a = b y"),
 ])  # fmt: skip
 def test_inline_templates_are_what_readers_see(markup: str, shown: str) -> None:
@@ -321,3 +344,13 @@ def test_templates_that_show_nothing_are_counted_by_name() -> None:
         == "a"
     )
     assert dropped == {FRAME: 2, "percentage": 1, "age": 1, "#if": 1}
+
+
+def test_tags_that_are_left_out_are_counted_by_name() -> None:
+    dropped = Counter[str]()
+    tags = ("math", "chem", "timeline", "score", "hiero", "syntaxhighlight", "math")
+    assert (
+        plain_text("".join(f"<{tag}>x_{{1}}</{tag}>" for tag in tags) + "a<ref>x</ref>\n{|\n|<ref/>\n|}", dropped)
+        == "a"
+    )
+    assert dropped == {FRAME: 1, "<table>": 1, "<math>": 2, **{f"<{tag}>": 1 for tag in tags[1:-1]}}

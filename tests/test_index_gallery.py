@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from indexes.commands.build import build_index
 from indexes.encoding.embed import Encoder
-from indexes.encoding.encoders import POOLINGS, Overrides, encoder_here, read_spec
+from indexes.encoding.encoders import POOLINGS, Overrides, encoder_here, find_encoder, read_spec
 from indexes.encoding.families import family_of
 from indexes.folder.manifest import read_index_manifest
 from indexes.web.retriever import EncoderRanker
@@ -196,6 +197,102 @@ def test_tokens_that_are_read(config: Json, tokens: int, encoder: Path, tmp_path
     assert read_spec(str(folder), folder, Overrides()).max_length == tokens
     (folder / "sentence_roberta_config.json").write_text('{"max_seq_length": 20}')
     assert read_spec(str(folder), folder, Overrides()).max_length == 20
+
+
+XLM: Json = {"model_type": "xlm-roberta", "max_position_embeddings": 66}
+
+
+@pytest.mark.parametrize(("own", "tokenizer", "config", "tokens"), [
+    (66, 64, XLM | {"pad_token_id": 1}, 64), (66, 10**30, XLM | {"pad_token_id": None}, 64), (10**30, 100, {}, 100),
+    (None, 10**30, {}, 128), (None, 1e30, {}, 128), (500, 10**30, {}, 128), (10**30, 10**30, {"n_positions": 90}, 90),
+    (10**30, 10**30, {}, None),
+])  # fmt: skip
+def test_a_length_that_is_no_limit_or_beyond_the_positions(
+    own: int | None, tokenizer: float, config: Json, tokens: int | None, encoder: Path, tmp_path: Path
+) -> None:
+    positions = {"max_position_embeddings": 128 if tokens == 128 or tokens == 100 else None}
+    folder = make_published(tmp_path / "e", encoder, pooling=old("cls"), **positions | config)
+    said = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(said | {"model_max_length": tokenizer}))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": own}))
+    if tokens is None:
+        with pytest.raises(ConfigError, match="does not say how many tokens the model reads; give --max_length"):
+            read_spec("e", folder, Overrides())
+    else:
+        assert read_spec("e", folder, Overrides()).max_length == tokens
+
+
+def test_texts_as_long_as_the_positions_are_encoded_and_longer_ones_refused(encoder: Path, tmp_path: Path) -> None:
+    from transformers import RobertaConfig, RobertaModel
+
+    shape: Json = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    folder = make_published(tmp_path / "e", encoder, pooling=old("cls"))
+    (folder / "sentence_bert_config.json").rename(folder / "sentence_roberta_config.json")
+    (folder / "sentence_roberta_config.json").write_text('{"max_seq_length": 42}')
+    RobertaModel(RobertaConfig(vocab_size=400, max_position_embeddings=42, **shape)).save_pretrained(folder)
+    for name, places in ((folder, 40), (encoder, 128)):
+        longest = read_spec("e", name, Overrides(max_length=places if name == encoder else None))
+        assert longest.max_length == places
+        assert Encoder(name, longest).encode_passages(["bread " * 200]).shape == (1, 16)
+        with pytest.raises(ConfigError, match=f"has places for {places} tokens, and is to read {places + 2}; give"):
+            Encoder(name, read_spec("e", name, Overrides(max_length=places + 2)))
+
+
+def test_layers_in_folders_of_any_name_are_fetched_loaded_and_hashed_alone(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub.utils import filter_repo_objects
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Dense
+    from sentence_transformers.sentence_transformer.modules import LayerNorm
+
+    whole = make_published(tmp_path / "stella", encoder, pooling=old("mean"), modules=("Dense_8", "LayerNorm", "Dense"))
+    listed = (whole / "modules.json").read_text().replace("models.Dense_8", "models.Dense")
+    (whole / "modules.json").write_text(listed)
+    for layer, place in ((Dense(16, 8), "2_Dense_8"), (LayerNorm(8), "3_LayerNorm"), (Dense(8, 4), "4_Dense"),
+                         (Dense(16, 12), "2_Dense"), (Dense(16, 4), "2_Dense_4")):  # fmt: skip
+        (whole / place).mkdir(exist_ok=True)
+        layer.save(str(whole / place))
+    spec = read_spec("e", whole, Overrides())
+    wanted = SentenceTransformer(str(whole), device="cpu").encode(["iron"], normalize_embeddings=True)
+    assert np.allclose(Encoder(whole, spec).encode_passages(["iron"]), wanted, atol=1e-5)
+    asked: list[str] = []
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda hub, allow_patterns: asked.extend(allow_patterns))
+    with pytest.raises(TypeError):  # this hub gives no folder
+        find_encoder("NovaSearch/stella")
+    files = [str(file.relative_to(whole)) for file in whole.rglob("*") if file.suffix in (".json", ".safetensors")]
+    assert {*filter_repo_objects(files, allow_patterns=asked)} == {*files}
+    copy = shutil.copytree(whole, tmp_path / "copy", ignore=shutil.ignore_patterns("2_Dense", "2_Dense_4"))
+    for before, after in (("4_Dense", "4_Dense_4"), ("", "0_Transformer")):  # as another program's copy names them
+        listed = json.loads((copy / "modules.json").read_text())
+        (copy / after).mkdir()
+        for file in (copy / (before or ".")).glob("*.*"):
+            if file.is_file() and "modules" not in file.name:
+                file.rename(copy / after / file.name)
+        listed = [entry | {"path": after} if entry["path"] == before else entry for entry in listed]
+        (copy / "modules.json").write_text(json.dumps(listed))
+        assert read_spec("e", copy, Overrides()).weight_hash == spec.weight_hash
+
+
+@pytest.mark.parametrize(("name", "config", "modules", "said", "reason"), [
+    ("colbertv2.0", {"architectures": ["HF_ColBERT"]}, None, {}, "a vector of every token"),
+    ("GTE-ModernColBERT-v1", {}, ["pylate.models.Dense.Dense"], {}, "a vector of every token"),
+    ("e", {}, ["sentence_transformers.models.Dense"], {"model_type": "MultiVectorEncoder"}, "a vector of every token"),
+    ("splade-v3", {"architectures": ["BertForMaskedLM"]}, None, {}, "weights of words .* --hybrid"),
+    ("e", {}, ["sentence_transformers.sparse_encoder.models.SpladePooling"], {}, "weights of words"),
+    ("bge-reranker-base", {"architectures": ["XLMRobertaForSequenceClassification"]}, None, {}, "is a reranker"),
+    ("MedCPT-Query-Encoder", {}, None, {}, "queries and passages by a model each"),
+    ("e", {"architectures": ["DPRContextEncoder"]}, None, {}, "queries and passages by a model each"),
+    ("e", {}, ["sentence_transformers.models.StaticEmbedding"], {}, "static embeddings"),
+])  # fmt: skip
+def test_a_model_of_another_kind_is_refused_with_the_reason(
+    name: str, config: Json, modules: list[str] | None, said: Json, reason: str, encoder: Path, tmp_path: Path
+) -> None:
+    folder = make_published(tmp_path / name, encoder, pooling=None, said=said, **config)
+    if modules:
+        (folder / "modules.json").write_text(json.dumps([{"type": kind, "path": ""} for kind in modules]))
+    with pytest.raises(ConfigError, match=reason):
+        read_spec(str(folder), folder, Overrides(pooling="cls"))
 
 
 @pytest.mark.parametrize("auto", [

@@ -27,6 +27,7 @@ def test_a_classification_head(encoder: Path, tmp_path: Path) -> None:
     BertForSequenceClassification(BertConfig.from_pretrained(folder, num_labels=1)).save_pretrained(folder)
     ours = CrossEncoder(str(folder))
     ours.load()
+    assert ours.score(QUERY, ["bread " * 400]).shape == (1,)  # more tokens than positions
     theirs = Theirs(str(folder), device="cpu", activation_fn=torch.nn.Identity())
     assert np.allclose(ours.score(QUERY, TEXTS), theirs.predict([(QUERY, text) for text in TEXTS]), atol=1e-6)
 
@@ -50,6 +51,39 @@ def test_a_language_model_of_a_known_family_says_yes_or_no(tmp_path: Path) -> No
     ours = CrossEncoder(str(folder))
     ours.load()
     assert np.allclose(ours.score(QUERY, TEXTS), wanted, atol=1e-5)
+
+
+def test_a_language_model_with_a_head_gets_its_familys_prompt(tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForSequenceClassification
+
+    folder = language_model(tmp_path / "Qwen3-Reranker-0.6B-seq-cls")
+    config = LlamaConfig.from_pretrained(folder, num_labels=1, pad_token_id=0)
+    LlamaForSequenceClassification(config).save_pretrained(folder)
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), LlamaForSequenceClassification.from_pretrained(folder)
+    (template,) = TEMPLATES.values()
+    pairs = [[{"role": "query", "content": QUERY}, {"role": "document", "content": text}] for text in TEXTS]
+    prompts = [tokenizer.apply_chat_template(pair, chat_template=template, tokenize=False) for pair in pairs]
+    ours = CrossEncoder(str(folder))
+    ours.load()
+    with torch.inference_mode():
+        wanted = [float(model.eval()(**tokenizer(prompt, add_special_tokens=False, return_tensors="pt")).logits)
+                  for prompt in prompts]  # fmt: skip
+    assert np.allclose(ours.score(QUERY, TEXTS), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(("labels", "right"), [(None, 1), (("no", "yes"), 1), (("relevant", "irrelevant"), 0)])
+def test_two_labels_are_one_score(labels: tuple[str, str] | None, right: int, encoder: Path, tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder as Theirs
+    from transformers import BertConfig, BertForSequenceClassification
+
+    folder = make_published(tmp_path / "monobert", encoder, pooling=None)
+    named = {"id2label": dict(enumerate(labels))} if labels else {"num_labels": 2}
+    BertForSequenceClassification(BertConfig.from_pretrained(folder, **named)).save_pretrained(folder)
+    ours = CrossEncoder(str(folder))
+    ours.load()
+    logits = np.asarray(Theirs(str(folder), device="cpu").predict([(QUERY, text) for text in TEXTS]))
+    assert np.allclose(ours.score(QUERY, TEXTS), logits[:, right] - logits[:, 1 - right], atol=1e-6)
 
 
 def test_a_language_model_whose_folder_says_how_it_ranks(tmp_path: Path) -> None:
@@ -79,8 +113,8 @@ def test_what_cannot_rank_is_refused(encoder: Path, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=said):
             CrossEncoder(str(folder))
     BertForSequenceClassification(BertConfig.from_pretrained(plain, num_labels=3)).save_pretrained(plain)
-    with pytest.raises(ConfigError, match="cannot be loaded"):
-        CrossEncoder(str(plain)).load()
+    with pytest.raises(ConfigError, match="has 3 labels .'label_0', .* which one ranks"):
+        CrossEncoder(str(plain))
     headless = make_published(tmp_path / "e", encoder, pooling=None, architectures=["BertForSequenceClassification"])
     with pytest.raises(ConfigError, match="lacks .* weights of its architecture .classifier.weight"):
         CrossEncoder(str(headless)).load()

@@ -8,6 +8,8 @@ lengths of their own, another can have the greater inner product.
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -48,6 +50,8 @@ SPELLINGS: dict[str, Callable[[Passage], str]] = {
     "left out": lambda passage: passage.text,
 }
 """How other programs write a passage's title; FlashRAG's corpora have it in quotation marks."""
+_PART = re.compile(r"(?P<whole>.*?)(?P<mark>[._-]?part[._-]?)(?P<number>[a-z]{2}|\d{1,4})", re.IGNORECASE)
+"""Name of a part of a file that was split, as the hub's large indexes are: `e5_Flat.index.part.00`, `part_aa`."""
 
 
 def adopt_index(faiss_file: Path, corpus: str, out: Path, config: IndexConfig) -> Built:
@@ -82,6 +86,21 @@ def adopt_index(faiss_file: Path, corpus: str, out: Path, config: IndexConfig) -
             folder, begun, wanted, spec, stood, facts, measured=checked, config=config.model_dump(), origin=origin
         )
     return Built(out, manifest, reused=False)
+
+
+def check_whole(file: Path) -> None:
+    """Raises ConfigError, with what joins them, for a part of a split file, a folder of parts, and a file that is there
+    in parts only.
+    """
+    folder = file if file.is_dir() else file.parent
+    beside = sorted(folder.iterdir()) if folder.is_dir() and not file.is_file() else []
+    for part in [file, *beside]:
+        found = _PART.fullmatch(part.name)
+        if found and (part == file or file.is_dir() or found["whole"] in ("", file.name)):
+            parts = shlex.quote(str(part.with_name(found["whole"] + found["mark"])))
+            whole = shlex.quote(str(part.with_name(found["whole"] or "whole.index")))
+            raise ConfigError(f"{part} is one part of a FAISS file that was split; join them and give the whole file:"
+                              f" cat {parts}* > {whole}")  # fmt: skip
 
 
 def _opened(file: Path, spec: EncoderSpec) -> Any:
@@ -208,6 +227,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_options(parser, IndexConfig)
     given = parse_arguments(parser, argv)
+    check_whole(Path(given.faiss).expanduser())
     built = adopt_index(existing(given.faiss, "FAISS file"), given.corpus, given.out, config_from(IndexConfig, given))
     sys.stdout.write(shown(built, as_json=given.json))
     return 0

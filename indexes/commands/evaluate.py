@@ -20,8 +20,8 @@ from steprag.config.load import StageConfig, add_options, config_from, parse_arg
 from steprag.config.sections import Positive, RetrieverConfig
 from steprag.console.terminal import guarded
 from steprag.errors import DataError
+from steprag.records.inputs import question_from_row
 from steprag.records.jsonl import existing
-from steprag.records.spellings import question_from_row
 from steprag.records.tables import rows_of
 from steprag.scores.stats import mean_interval
 

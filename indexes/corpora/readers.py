@@ -21,7 +21,7 @@ from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import existing, file_hash
 from steprag.records.packed import PACKED, NotWhole, lines, open_bytes, too_long, unpacked
 from steprag.records.spellings import passage_from_row
-from steprag.records.tables import other_rows
+from steprag.records.tables import other_rows, parquet_values
 from steprag.types import Passage
 
 ATLAS = "atlas"
@@ -148,18 +148,7 @@ def _passage(content: bytes, path: Path, number: int) -> Passage | Problem:
 
 def parquet_rows(path: Path) -> Iterator[tuple[int, Passage | Problem]]:
     """Every row of a Parquet file, from 1. Columns: id and contents, or id, title and text."""
-    import pyarrow
-    from pyarrow.parquet import ParquetFile
-
-    number = 0
-    try:
-        with ParquetFile(path) as file:
-            rows = (row for batch in file.iter_batches() for row in batch.to_pylist())
-            for number, row in enumerate(rows, 1):
-                yield number, passage_or_problem(row, path, number)
-    except (pyarrow.ArrowException, OSError) as error:  # OSError: a page or a footer that does not unpack
-        problem = f"cannot be read as Parquet: {str(error).splitlines()[0]}"
-        raise DataError(path, problem, line=number + 1, remedy="fetch it again") from None
+    yield from ((number, passage_or_problem(row, path, number)) for number, row in parquet_values(path))
 
 
 def hub_source(corpus: str) -> Source:

@@ -25,17 +25,16 @@ _FRAME = re.compile(
 _FORMS = {
     "{1|text|quote}": "nowrap|nobr|nobreak|nowraplinks|small|smaller|big|larger|smallcaps|sc|abbr|abbrlink|tooltip|em"
     "|strong|bold|italic|math|mvar|var|code|mono|samp|kbd|key press|sub|sup|visible anchor|vanchor|va|chem2|angbr"
-    "|not a typo|sic|typo|ill|interlanguage link|flag|flagcountry|flagu|flagg|nts|birth-date|death-date|start-date"
+    "|not a typo|sic|typo|overline|isbn|flag|flagcountry|flagu|flagg|nts|birth-date|death-date|start-date"
     "|quote|blockquote|cquote|quotation|quote box|poem|nfl year|nfly|mlb year|baseball year|nba year|gloss|plainlist"
     "|flatlist|spaces|ordinal to word|title case|center|noitalic|nobold|avoid wrap|raise|lower|wikt|in lang|dts format"
     "|formatnum|lc|uc|lcfirst|ucfirst",
     "{2}": "lang|langx|color|colour|font color|background color|wikt-lang|resize|sort|size",
-    "{2|1}": "url|linktext|wiktionary",
+    "{2|1}": "url|wiktionary|script|wt|oldstyledate|rquote",
+    "{lt|1}": "ill|interlanguage link|interlanguage link multi",
+    "√{1}": "sqrt|radic",
+    "π": "pi",
     "{1} {2}": "sortname|ship|bibleverse|currency|sclass",
-    "c. {1}": "circa|ca|c.|ca.",
-    "fl. {1}": "floruit|fl.|fl",
-    "b. {1}": "b.|born in",
-    "d. {1}": "d.|died in",
     "lit. '{1}'": "lit|literal translation|lit.",
     "×10^{1}": "e",
     "US${1}": "us$|usd|us dollar",
@@ -49,7 +48,7 @@ _FORMS = {
     "CN¥{1}": "cn¥|cny|rmb",
     "₹{1}": "₹|inr|indian rupee",
     "₩{1}": "₩|krw",
-    " – ": "snd|spnd|spaced ndash|sndash",
+    " – ": "snd|spnd|spaced ndash|sndash|spaced en dash",
     "–": "ndash|en dash|–",
     "—": "mdash|em dash|spaced mdash",
     " ": "nbsp|space|thin space|thinsp|br|·|•|dot|middot|bullet",
@@ -61,8 +60,21 @@ _FORMS = {
 }
 _SHOWN = {name: form for form, names in _FORMS.items() for name in names.split("|")}
 _PLACE = re.compile(r"\{([\w|]+)\}")
-_BETWEEN = {"to": "to", "and": "and", "or": "or", "-": "–", "–": "–", "by": "by", "x": "×", "+/-": "±"}
-"""Words between the numbers of a range in {{convert}}."""
+_BETWEEN = {"to": "to", "to about": "to about", "and": "and", "or": "or", "and/or": "and/or", "-": "–", "–": "–",
+            "by": "by", "x": "×", "×": "×", "xx": "×", "*": "×", "+/-": "±", "±": "±", "+": "+", "plus": "+",
+            "minus": "−", ",": ",", ", and": ", and", ", or": ", or"}  # fmt: skip
+"""Words between the numbers of a range in {{convert}}, some also with `(-)` behind."""
+_SCALES = {"e2": "hundred", "e3": "thousand", "e6": "million", "e9": "billion", "e12": "trillion"}
+_SCALED = re.compile(r"(e\d+)(\S.*)")
+"""A unit of {{convert}} with a power of ten before it: `e6acre`."""
+_PREFIXED = {
+    **dict.fromkeys(("circa", "ca", "c.", "ca."), "c."),
+    **dict.fromkeys(("floruit", "fl.", "fl"), "fl."),
+    **dict.fromkeys(("b.", "born in"), "b."),
+    **dict.fromkeys(("d.", "died in"), "d."),
+    **dict.fromkeys(("reign", "r."), "r."),
+}
+"""What stands before a date or a range of two, also without one: `{{circa}} 1911`."""
 _NUMBER = re.compile(r"[+\-−]?[\d.,]*\d[\d.,]*(?:[eE][+\-]?\d+)?(?:[+⁄/]\d+(?:[⁄/]\d+)?)?")
 _DATES = re.compile(
     r"(birth|death|start|end|film|release|launch|opening|completion|sort)? ?(date|year|dts|dob|bda|dda)\b"
@@ -115,11 +127,18 @@ def _filled(form: str, values: Values) -> str:
 
 
 def _maker(name: str) -> Callable[[Values], str] | None:
-    if name.startswith("lang-"):
+    if name.startswith(("lang-", "script/")):
         return lambda values: values.get("1", "")
+    if prefix := _PREFIXED.get(name):
+        return lambda values: f"{prefix} {_joint(prefix).join(_by_place(values)[:2])}".rstrip()
     if _DATES.match(name):
         return _date
     return _MAKERS.get(name)
+
+
+def _joint(prefix: str) -> str:
+    """Between two dates: both are uncertain in a circa, the other marks stand once."""
+    return " – c. " if prefix == "c." else "–"
 
 
 def _by_place(values: Values) -> list[str]:
@@ -131,10 +150,13 @@ def _measure(values: Values) -> str:
     parts: list[str] = []
     given = _by_place(values)
     for part, following in zip(given, [*given[1:], ""], strict=True):
-        parts.append(_BETWEEN.get(part, part))
-        if part not in _BETWEEN and not _NUMBER.fullmatch(part) and not _NUMBER.fullmatch(following):
+        between = _BETWEEN.get(part.removesuffix("(-)"))
+        scaled = _SCALED.fullmatch(part)
+        unit = f"{_SCALES.get(scaled[1], f'×10^{scaled[1][1:]}')} {scaled[2]}" if scaled else part
+        parts.append(between or unit)
+        if not between and not _NUMBER.fullmatch(part) and not _NUMBER.fullmatch(following):
             break
-    return " ".join(parts)
+    return " ".join(parts).replace(" ,", ",").replace(" ×10^", "×10^")
 
 
 def _value(values: Values) -> str:
@@ -176,8 +198,8 @@ def _age(values: Values) -> str:
     return str(given[3] - given[0] - (given[4:] < given[1:3]))
 
 
-def _range(values: Values) -> str:
-    return "r. " + "–".join(_by_place(values)[:2]) if "1" in values else ""
+def _years_ago(values: Values) -> str:
+    return f"{'–'.join(given[:2])} million years ago" if (given := _by_place(values)) else ""
 
 
 def _foreign_name(values: Values) -> str:
@@ -206,11 +228,11 @@ _MAKERS: dict[str, Callable[[Values], str]] = {
     **dict.fromkeys(("frac", "fraction", "sfrac"), _fraction),
     "as of": _year_date,
     "age": _age,
-    **dict.fromkeys(("reign", "r."), _range),
+    **dict.fromkeys(("mya", "million years ago"), _years_ago),
     **dict.fromkeys(("nihongo", "nihongo3", "nihongo krt"), _foreign_name),
     **dict.fromkeys(("transl", "transliteration"), lambda values: "".join(_by_place(values)[-1:])),
     "zh": lambda values: ", ".join(values[key] for key in ("c", "t", "s", "p", "w", "j") if key in values),
     **dict.fromkeys(("ordinal", "nth"), _ordinal),
-    **dict.fromkeys(("chem", "gaps"), lambda values: "".join(_by_place(values))),
+    **dict.fromkeys(("chem", "gaps", "linktext"), lambda values: "".join(_by_place(values))),
     **dict.fromkeys(("hlist", "ubl", "unbulleted list", "flat list"), lambda values: ", ".join(_by_place(values))),
 }

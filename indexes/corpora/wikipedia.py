@@ -26,8 +26,18 @@ WORDS = 100
 WINDOW = 256
 """Pages that a process parses at a time; a few windows are in memory at once."""
 NAMED = 8
-"""Templates that are named when the dump is read; the others are counted."""
-_DROPPED = ("ref", "table", "gallery", "timeline", "math", "score", "imagemap", "syntaxhighlight", "source")
+"""Templates and tags that are named when the dump is read; the others are counted."""
+_DROPPED = {
+    **dict.fromkeys(("ref", "references", "gallery", "imagemap", "templatestyles", "section", "templatedata"), FRAME),
+    **dict.fromkeys(("categorytree", "inputbox", "mapframe", "maplink"), FRAME),
+    **{tag: f"<{tag}>" for tag in ("table", "math", "chem", "ce", "timeline", "score", "hiero", "graph")},
+    **{tag: f"<{tag}>" for tag in ("syntaxhighlight", "source")},
+}
+"""Tags that are left out with all that is in them, and the name under which they are counted."""
+_PLAIN = re.compile(r"[^\\{}^_$]*")
+"""A chemical formula that reads as it stands: `H2O`."""
+_BREAK = re.compile(r"</?[bh]r\b[^<>]*>|(</(?:p|li|div|d[dt]|blockquote)\s*>)", re.IGNORECASE)
+"""Tags that part words for a reader: those without content are a blank, others end before one."""
 _MEDIA = re.compile(r"\s*(file|image|category|media)\s*:", re.IGNORECASE)
 _ENDING = re.compile(r"^\s*(see also|references|external links|further reading|notes|bibliography)\s*$", re.IGNORECASE)
 
@@ -48,13 +58,13 @@ def dump_passages(path: Path, *, processes: int | None = None) -> Iterator[tuple
 
 
 def _say_dropped(dropped: Counter[str]) -> None:
-    """Says which templates show no text in the passages."""
+    """Says which templates and tags show no text in the passages."""
     frame, total = dropped.pop(FRAME, 0), dropped.total()
     named = ", ".join(f"{name} {count:,}" for name, count in dropped.most_common(NAMED))
     more = f" and {len(dropped) - NAMED} other kinds" if len(dropped) > NAMED else ""
     if frame or total:
-        say(f"index: templates left out: {total:,}{f' ({named}{more})' if total else ''}, and {frame:,} of {FRAME}"
-            " (infoboxes, citations, notes)")  # fmt: skip
+        say(f"index: templates and tags left out: {total:,}{f' ({named}{more})' if total else ''}, and {frame:,} of"
+            f" {FRAME} (infoboxes, citations, notes)")  # fmt: skip
 
 
 def import_parsers() -> None:
@@ -90,14 +100,15 @@ def _cut(page: tuple[int, str, str, str]) -> tuple[int, list[Passage], Counter[s
 
 
 def plain_text(markup: str, dropped: Counter[str]) -> str:
-    """An article's prose: without tables, references, pictures, categories and the lists at its end. Templates are what
-    they show; `dropped` counts those that show nothing.
+    """An article's prose: without tables, formulas, references, pictures, categories and the lists at its end.
+    Templates are what they show; `dropped` counts those that show nothing, and the tags that are left out.
     """
     import mwparserfromhell  # pyright: ignore[reportMissingImports] - the extra "wikipedia"
 
-    wikicode: Any = mwparserfromhell.parse(markup)
-    for tag in wikicode.ifilter_tags(matches=lambda node: str(node.tag).lower() in _DROPPED):
-        _remove(wikicode, tag)
+    wikicode: Any = mwparserfromhell.parse(_BREAK.sub(r"\1 ", markup))
+    for tag in wikicode.ifilter_tags(matches=_is_dropped):
+        if _remove(wikicode, tag):
+            dropped[_DROPPED[_named(tag)]] += 1
     for link in wikicode.ifilter_wikilinks(matches=lambda node: _MEDIA.match(str(node.title))):
         _remove(wikicode, link)
     render(wikicode, dropped)
@@ -112,8 +123,19 @@ def plain_text(markup: str, dropped: Counter[str]) -> str:
     return "\n".join(kept)
 
 
-def _remove(wikicode: Any, node: Any) -> None:
+def _named(tag: Any) -> str:
+    return str(tag.tag).strip().lower()
+
+
+def _is_dropped(tag: Any) -> bool:
+    name = _named(tag)
+    return name in _DROPPED and not (name in ("chem", "ce") and _PLAIN.fullmatch(str(tag.contents)))
+
+
+def _remove(wikicode: Any, node: Any) -> bool:
+    """Whether it was there: not inside one that is gone already."""
     try:
         wikicode.remove(node)
-    except ValueError:  # it stood inside one that is gone already
-        return
+    except ValueError:
+        return False
+    return True

@@ -58,6 +58,7 @@ class Encoder:
                 kwargs = {"use_safetensors": True, "dtype": getattr(torch, weights)}
                 self._model = _loaded(folder, spec, device, kwargs)
             check_complete(self._model[0].model, folder, unread="pooler")
+            _check_length(self._model[0].model, spec)
             self._model.max_seq_length = spec.max_length
             _pad_behind(self._model.tokenizer)
             if dtype == "int8":
@@ -150,6 +151,23 @@ class Encoder:
                 f"encoder {self.spec.name} gives {vectors.shape[1]} dimensions, not {self.spec.dimension}"
             )
         return vectors
+
+
+_PLACES = ("position_embeddings", "embed_positions", "wpe")
+"""What architectures call the table of a text's places; others compute them, for texts of any length."""
+
+
+def _check_length(model: Any, spec: EncoderSpec) -> None:
+    """Raises ConfigError where a text of the spec's length has more tokens than the model's table has places. Those up
+    to the padding token's are never used.
+    """
+    for name, module in model.named_modules():
+        if name.rpartition(".")[2] in _PLACES and hasattr(module, "weight"):
+            unused = getattr(module, "padding_idx", None)
+            places = module.weight.shape[0] - (0 if unused is None else unused + 1)
+            if spec.max_length > places:
+                raise ConfigError(f"encoder {spec.name} has places for {places} tokens, and is to read"
+                                  f" {spec.max_length}; give --max_length {places}, or less")  # fmt: skip
 
 
 def _check_pair(backend: Backend, dtype: Dtype, gpu: bool) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from indexes.encoding.families import Family, family_of, model_names, prompts_taken
+from indexes.encoding.families import Family, family_of, model_names, prompts_taken, unread
 from steprag.console.progress import say
 from steprag.engines.models import embedded_encoder
 from steprag.engines.pretrained import HUB_ID, fetched
@@ -41,11 +41,13 @@ vectors are joined in this order.
 """
 _WIDTH = ("hidden_size", "d_model", "dim", "n_embd", "emb_dim")
 """What architectures call the dimension of a token's vector."""
-_FROM_PADDING = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer", "data2vec-text"}
+_FROM_PADDING = {"roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod", "camembert", "mpnet",
+                 "longformer", "data2vec-text", "ibert", "luke", "mluke", "lilt", "esm"}  # fmt: skip
 """Architectures that count positions from behind their padding token's id: so many of them are never used."""
-_HUB_FILES = [
-    "*.json", "*.txt", "*.model", "*.jinja", "model*.safetensors", "0_*/*.safetensors", "*_Dense/*.safetensors",
-]  # fmt: skip
+NO_LIMIT = 10**9
+"""A length from here on says that the tokenizer knows none: transformers writes 1e30."""
+_HUB_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "model*.safetensors", "[0-9]*_*/*.safetensors"]
+"""Patterns whose `*` goes through folders: also `1_Pooling/config.json` and `2_Dense_1024/model.safetensors`."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class EncoderSpec:
     """What decides a vector. Vectors of two encoders can be compared only where the specs are equal but for `name`.
 
     `max_length` in tokens; longer text is cut. `weight_hash`: SHA-256 of the safetensors file (of all their hashes
-    where there are several). `revision`: the hub's commit where it is known. `untaken`: names of the folder's prompts
+    where several are loaded). `revision`: the hub's commit where it is known. `untaken`: names of the folder's prompts
     that stand before neither queries nor passages, joined by commas.
     """
 
@@ -122,18 +124,22 @@ def read_spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:
 
 
 def _spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:
+    said = _json(folder / "config_sentence_transformers.json", {})
+    _check_kind(name, folder, said)
     modules = _modules(folder)
     root = modules[0][1] if modules else folder
     if not (root / "config.json").is_file():
         raise ConfigError(f"{folder} is no encoder: it has no config.json")
     config = model_config(root)
     family = family_of(NAMES.get(name, name), str(folder), str(config.get("_name_or_path", "")))
-    said = _json(folder / "config_sentence_transformers.json", {})
     taken, untaken = prompts_taken(said)
     prefixes = Family("", taken.get("query", ""), taken.get("passage", "")) if taken else family or Family("")
     given = overrides.pooling or ("" if modules or not family else family.pooling)
-    width = int(next((config[key] for key in _WIDTH if key in config), 0))
+    width = int(next((config[key] for key in _WIDTH if config.get(key)), 0))
     pooling, dimension = _pooling(folder, modules, given, width)
+    longest = overrides.max_length or longest_text(root, config)
+    if longest is None:
+        raise ConfigError(f"{root} does not say how many tokens the model reads; give --max_length")
     truncated = said.get("truncate_dim") if modules else None
     unit = said.get("similarity_fn_name") != "dot" or "Normalize" in dict(modules)
     return EncoderSpec(
@@ -143,11 +149,22 @@ def _spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:
         normalise=unit if overrides.normalise is None else overrides.normalise,
         query_prefix=prefixes.query if overrides.query_prefix is None else overrides.query_prefix,
         passage_prefix=prefixes.passage if overrides.passage_prefix is None else overrides.passage_prefix,
-        max_length=overrides.max_length or _longest(root, config),
+        max_length=longest,
         dimension=min(dimension, truncated or dimension),
         revision=folder.name if folder.parent.name == "snapshots" else None,
         untaken=", ".join(untaken),
     )
+
+
+def _check_kind(name: str, folder: Path, said: dict[str, Any]) -> None:
+    """Raises ConfigError for a model that makes no vector of a text, by what its files say; where they list no modules,
+    by its architecture and its name.
+    """
+    listed, config = _json(folder / "modules.json", []), _json(folder / "config.json", {})
+    plain = [*(config.get("architectures") or ()), *model_names(name, str(folder))]
+    words = [str(said.get("model_type", "")), *(str(entry["type"]) for entry in listed), *(() if listed else plain)]
+    if reason := unread(words):
+        raise ConfigError(f"{folder} {reason}")
 
 
 def model_config(folder: Path) -> dict[str, Any]:
@@ -166,19 +183,20 @@ def model_config(folder: Path) -> dict[str, Any]:
     return {**config, **(config.get("text_config") or {})}
 
 
-def _longest(folder: Path, config: dict[str, Any]) -> int:
-    """Tokens of a text that the model reads: old folders say it themselves, newer ones in the tokenizer's file."""
-    for own in sorted(folder.glob("sentence_*_config.json")):
-        if longest := _json(own).get("max_seq_length"):
-            return int(longest)
+def longest_text(folder: Path, config: dict[str, Any]) -> int | None:
+    """Tokens of a text that the model reads: old folders say it themselves, newer ones in the tokenizer's file; and no
+    more than the model has positions. None where nothing says it.
+    """
+    own = [_json(file).get("max_seq_length") for file in sorted(folder.glob("sentence_*_config.json"))]
     tokenizer = _json(folder / "tokenizer_config.json", {}).get("model_max_length")
+    given = next((longest for longest in own if longest and int(longest) < NO_LIMIT), tokenizer)
     positions = config.get("max_position_embeddings") or config.get("n_positions") or 0
-    if config.get("model_type") in _FROM_PADDING:
-        positions -= config.get("pad_token_id", 1) + 1
-    bounds = [int(bound) for bound in (tokenizer, positions) if bound and bound != -1]
-    if not bounds or min(bounds) < 1:
-        raise ConfigError(f"{folder} does not say how many tokens the model reads; give --max_length")
-    return min(bounds)
+    if config.get("model_type") in _FROM_PADDING and positions > 0:
+        padding = config.get("pad_token_id")
+        positions -= (1 if padding is None else padding) + 1
+    bounds = [int(bound) for bound in (given, positions) if bound and bound != -1]
+    longest = min((bound for bound in bounds if bound < NO_LIMIT), default=0)
+    return longest if longest > 0 else None
 
 
 def _modules(folder: Path) -> list[tuple[str, Path]]:
@@ -248,11 +266,24 @@ def describe(spec: EncoderSpec) -> None:
         say("index: it is an instruct model and gets no instruction; give --query_prefix as its card says")
 
 
-def _weight_hash(folder: Path) -> str:
-    files = sorted(folder.rglob("*.safetensors"))
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that are loaded: of the modules that the folder lists, the first of them last, else of the
+    folder itself. What else lies there, and what a module's folder is called, decides nothing. Raises ConfigError where
+    there are none.
+    """
+    listed = [entry for entry in _json(folder / "modules.json", []) if isinstance(entry, dict)]
+    places = [folder / str(entry.get("path", "")) for entry in listed] or [folder]
+    files: list[Path] = []
+    for place in dict.fromkeys([*places[1:], places[0]]):
+        whole = place / "model.safetensors"
+        files += [whole] if whole.is_file() else sorted(place.glob("model-*.safetensors"))
     if not files:
         raise ConfigError(f"{folder} holds no safetensors weights; pickled weights are never loaded")
-    hashes = [file_hash(file) for file in files]
+    return files
+
+
+def _weight_hash(folder: Path) -> str:
+    hashes = [file_hash(file) for file in weight_files(folder)]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 

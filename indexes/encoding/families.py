@@ -7,7 +7,7 @@ reads what it does say.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,32 @@ def family_of(*given: str) -> Family | None:
             if re.search(rf"(^|-){pattern}(-|$)", name):
                 return family
     return None
+
+
+_ANOTHER = "give an encoder of texts, such as BAAI/bge-base-en-v1.5"
+UNREAD = {
+    r"\w*colbert\w*|colpali|colqwen\d?|multivectorencoder|pylate": (
+        f"makes a vector of every token (late interaction, as ColBERT does), not of a text; {_ANOTHER}"
+    ),
+    r"splade\w*|sparseencoder|sparse-encoder": (
+        f"makes weights of words (sparse, as SPLADE does), no vectors; {_ANOTHER}, or rank by words with --hybrid"
+    ),
+    r"crossencoder|cross-encoder|\w*forsequenceclassification": (
+        f"is a reranker: it reads query and passage together; give it as --retriever.reranker, and {_ANOTHER}"
+    ),
+    r"dpr\w*|(query|question|ctx|context|article|passage|doc|document)-encoder|router|asym": (
+        f"encodes queries and passages by a model each; {_ANOTHER}, which reads both"
+    ),
+    r"staticembedding": f"looks its words up in a table (static embeddings), which is not read; {_ANOTHER}",
+}
+"""By a pattern of whole words of what a folder's files, or its name, call it: why it cannot encode."""
+
+
+def unread(said: Iterable[str]) -> str:
+    """Why a model that is called so makes no vectors of texts; "" where nothing speaks against it."""
+    named = [words(one) for one in said]
+    return next((reason for pattern, reason in UNREAD.items() for one in named
+                 if re.search(rf"(^|-)({pattern})(-|$)", one)), "")  # fmt: skip
 
 
 ROLES = {"query": {"query", "queries", "question"},

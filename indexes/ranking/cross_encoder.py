@@ -11,10 +11,11 @@ import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from indexes.encoding.encoders import find_encoder, model_config
+from indexes.encoding.encoders import find_encoder, longest_text, model_config, weight_files
 from indexes.encoding.families import model_names
 from steprag.engines.pretrained import check_complete, loading
 from steprag.engines.threads import one_load
@@ -32,20 +33,20 @@ TEMPLATES = {
     )
 }
 """Of language models that answer yes or no: the prompt of a pair, as the model's card has it, as a chat template. The
-score is the logit of "yes" less that of "no".
+score is the logit of "yes" less that of "no", which a classification head may give at once.
 """
+_RIGHT = {"relevant", "yes", "true", "positive"}
+"""What a label calls a passage that answers the query; without such a word it is the second of two."""
 
 
 class CrossEncoder:
-    """A sentence-transformers cross-encoder with one output."""
+    """A sentence-transformers cross-encoder with one output, or with two labels."""
 
     def __init__(self, name: str, *, device: str = "cpu") -> None:
         """Finds the model. Raises ConfigError where it is not there, holds no safetensors or is no reranker."""
         self._folder, self._device = find_encoder(name), device
-        files = sorted(self._folder.rglob("*.safetensors"))
-        if not files:
-            raise ConfigError(f"{self._folder} holds no safetensors weights; pickled weights are never loaded")
-        self._template = _template(name, self._folder)
+        files = weight_files(self._folder)
+        self._template, self._labels = _asked(name, self._folder)
         self.hash = hashlib.sha256("".join(file_hash(file) for file in files).encode()).hexdigest()
 
     def load(self) -> None:
@@ -56,7 +57,7 @@ class CrossEncoder:
 
             self._model = Model(
                 str(self._folder),
-                num_labels=1,
+                num_labels=len(self._labels) or 1,
                 device=None if self._device == "auto" else self._device,
                 activation_fn=torch.nn.Identity(),  # a sigmoid would make ties of good passages
                 trust_remote_code=False,
@@ -65,29 +66,53 @@ class CrossEncoder:
                 processor_kwargs={"chat_template": self._template} if self._template else None,
             )
             check_complete(self._model.model, self._folder)
+            longest, theirs = longest_text(self._folder, model_config(self._folder)), self._model.max_seq_length
+            if longest and (theirs is None or theirs > longest):
+                self._model.max_seq_length = longest
             self.score("?", ["?"])  # one whose prompt has no place for a pair falls over its first
 
     def score(self, query: str, texts: Sequence[str]) -> np.ndarray:
-        """(len(texts),) logits, not squeezed to 0…1; greater is better."""
+        """(len(texts),) logits, not squeezed to 0…1; greater is better. Of two labels it is the right one's less the
+        other's.
+        """
         pairs = [(query, text) for text in texts]
-        return np.asarray(self._model.predict(pairs, show_progress_bar=False, convert_to_numpy=True))
+        logits = np.asarray(self._model.predict(pairs, show_progress_bar=False, convert_to_numpy=True))
+        if len(self._labels) < 2:
+            return logits
+        right = 0 if self._labels[0] in _RIGHT else 1
+        return logits[:, right] - logits[:, 1 - right]
 
 
-def _template(name: str, folder: Path) -> str | None:
-    """The prompt of a language model that ranks; None where the folder says all. Raises ConfigError for any other model
-    without a classification head: its scores would be noise.
+def _asked(name: str, folder: Path) -> tuple[str | None, list[str]]:
+    """The prompt of a language model that ranks (None where the folder says all), and its classification head's labels
+    in lower case (none without a head). Raises ConfigError for a model whose scores would be noise: without a head and
+    of no known family, or with more labels than two.
     """
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is no reranker: it has no config.json")
-    kinds = model_config(folder).get("architectures") or ["no architecture"]
+    config = model_config(folder)
+    kind = str((config.get("architectures") or ["no architecture"])[0])
+    head = kind.endswith("ForSequenceClassification")
+    labels = _labels(config, folder) if head else []
     own = folder / "config_sentence_transformers.json"
     if own.is_file() and read_json(own).get("model_type") == "CrossEncoder":
-        return None
-    if str(kinds[0]).endswith("ForSequenceClassification"):
-        return None
-    for known_as in model_names(name, str(folder)) if str(kinds[0]).endswith("ForCausalLM") else ():
+        return None, labels
+    for known_as in model_names(name, str(folder)) if head or kind.endswith("ForCausalLM") else ():
         for pattern, template in TEMPLATES.items():
             if re.search(rf"(^|-){pattern}(-|$)", known_as):
-                return template
-    raise ConfigError(f"{folder} ({quoted(kinds[0])}) is no reranker: it has no classification head, and does not say"
+                return template, labels
+    if head:
+        return None, labels
+    raise ConfigError(f"{folder} ({quoted(kind)}) is no reranker: it has no classification head, and does not say"
                       " how it scores a pair; give a cross-encoder, such as BAAI/bge-reranker-v2-m3")  # fmt: skip
+
+
+def _labels(config: dict[str, Any], folder: Path) -> list[str]:
+    """Names of the labels by place, in lower case; transformers leaves out of a file that there are two."""
+    given, count = config.get("id2label"), config.get("num_labels")
+    given = given if isinstance(given, dict) and given else dict.fromkeys(range(count if isinstance(count, int) else 2))
+    names = [str(label).lower() for _, label in sorted(given.items(), key=lambda one: str(one[0]).zfill(9))]
+    if len(names) > 2:
+        raise ConfigError(f"{folder} has {len(names)} labels ({', '.join(map(quoted, names[:3]))}, …), and does not say"
+                          " which one ranks; give a reranker of one label or two")  # fmt: skip
+    return names

@@ -10,8 +10,25 @@ from typing import Any, Protocol
 
 from steprag.console.progress import say
 from steprag.errors import DataError, quoted
-from steprag.records.jsonl import existing
-from steprag.records.spellings import keys_of, passage_from_row, question_from_row
+from steprag.records.choices import choice_columns, golden_texts, lettered, with_choices
+from steprag.records.jsonl import existing, from_dict
+from steprag.records.spellings import (
+    ALIASES,
+    ANSWERS,
+    ASKED,
+    CHOICES,
+    PLACES,
+    QUESTION_IDS,
+    QUESTION_NAMES,
+    QUESTIONS,
+    first,
+    folded,
+    keys_of,
+    literal,
+    passage_from_row,
+    plain,
+    spelt,
+)
 from steprag.records.tables import rows_of
 from steprag.scores.metrics import normalise
 from steprag.types import Passage, Question
@@ -20,6 +37,10 @@ SPLITS = ("train", "dev", "test", "validation", "val")
 _PER_FILE = re.compile(rf"(?:(?:{'|'.join(SPLITS)})[-_])?\d+")
 """Ids that FlashRAG gives within one file: `train_12`, `dev_3`, or the number alone."""
 _FIRST_WORD = re.compile(r"[A-Za-z]\w*?(?=[-_])")
+_WITHIN = ("text", "value", "aliases", "answer", "spans")
+"""Where an answer that is an object holds its texts (SQuAD, TriviaQA, KILT, DROP)."""
+_NUMBERED = re.compile(r"answers?\d+")
+"""Golden answers in columns of their own, folded (FreshQA)."""
 
 
 class WithId(Protocol):
@@ -126,3 +147,80 @@ def read_passages(path: Path) -> Iterator[Passage]:
     """Every passage of a corpus file, streamed."""
     for number, row in rows_of(path):
         yield passage_from_row(row, path, number)
+
+
+def question_from_row(row: object, path: Path, line: int) -> Question:
+    """A question from any spelling, with its choices below it and its golden answers as texts; blank ones are left out.
+
+    Numbers are texts, true and false also yes and no. Raises DataError.
+    """
+    if not isinstance(row, dict) or not isinstance(row.get("metadata") or {}, dict | str):
+        return from_dict(Question, row, path, line)
+    named = spelt(row, QUESTION_NAMES)
+    fields = _own(named) if "golden_answers" in named and "question" in named else _foreign(named, line)
+    if fields.get("question") is None:
+        raise DataError(
+            path, f'a question needs "question" and "golden_answers"; keys found: {keys_of(row)}', line=line
+        )
+    choices = fields["metadata"].get("choices")
+    letters = lettered(choices)
+    if letters is None:
+        problem = f"question {quoted(fields.get('id'))}: metadata.choices cannot be read"
+        raise DataError(path, problem, line=line, remedy="give a list of texts, or letters with texts")
+    answers = _answers(fields["golden_answers"])
+    golden = [text for answer in answers for text in golden_texts(answer, letters, path, line) if text.strip()]
+    question = from_dict(Question, {**fields, "golden_answers": golden}, path, line)
+    return with_choices(question, list(letters.values()))
+
+
+def _own(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of our form; choices beside the metadata go into them."""
+    given = [name for name in CHOICES if row.get(name)]
+    fields = {name: value for name, value in row.items() if name not in given[:1]}
+    metadata = {**_metadata(row), **({"choices": row[given[0]]} if given else {})}
+    return {**fields, "id": plain(row.get("id")), "metadata": metadata}
+
+
+def _foreign(row: dict[str, Any], line: int) -> dict[str, Any]:
+    """A row of another data set: its line is the id of one without; what is no field of a question is metadata."""
+    rest = {name: value for name, value in row.items() if name not in ("metadata", "dataset")}
+    if isinstance(asked := _taken(rest, QUESTIONS), dict):
+        rest |= {name: value for name, value in asked.items() if name not in ASKED}
+        asked = first(asked, ASKED)
+    choices = _taken(rest, CHOICES) or choice_columns(rest)
+    numbered = [name for name in rest if _NUMBERED.fullmatch(folded(name))]
+    answers = [_taken(rest, ANSWERS), *(rest.pop(name, None) for name in (*ALIASES, *numbered))]
+    if choices and answers[0] is None:
+        answers[0] = _taken(rest, PLACES)
+    name = _taken(rest, QUESTION_IDS) if rest.keys() & set(QUESTION_IDS) else line
+    own = {"id": plain(name), "question": asked, "golden_answers": answers}
+    metadata = {**_metadata(row), **({"choices": choices} if choices else {}), **rest}
+    return {**own, "metadata": metadata, **({"dataset": row["dataset"]} if "dataset" in row else {})}
+
+
+def _metadata(row: dict[str, Any]) -> dict[str, Any]:
+    """A row's metadata; those that are a text are the object in it, or stay a text under their name (SimpleQA)."""
+    given = row.get("metadata") or {}
+    if not isinstance(given, str):
+        return given
+    found = literal(given)
+    return found if isinstance(found, dict) else {"metadata": given} if given.strip() else {}
+
+
+def _taken(fields: dict[str, Any], names: Sequence[str]) -> Any:
+    """The value of the first of the names that is there and not null, taken out of the fields."""
+    found = next((name for name in names if fields.get(name) is not None), None)
+    return None if found is None else fields.pop(found)
+
+
+def _answers(value: Any, depth: int = 4) -> list[Any]:
+    """The answers in lists and objects of lists, in order; null is none. A list may be written as a text (PopQA)."""
+    if isinstance(value, str) and re.match(r"\s*\[\s*['\"]", value):
+        found = literal(value)
+        value = found if isinstance(found, list) else value
+    if isinstance(value, dict) and depth:
+        named = spelt(value, _WITHIN)
+        value = [named[name] for name in _WITHIN if name in named]
+    if isinstance(value, list) and depth:
+        return [answer for one in value for answer in _answers(one, depth - 1)]
+    return [] if value is None else [value]

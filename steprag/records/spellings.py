@@ -2,36 +2,93 @@
 
 from __future__ import annotations
 
-import dataclasses
+import ast
+import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
-from string import ascii_uppercase
 from typing import Any
 
 from steprag.errors import DataError, quoted, shortened
 from steprag.records.json_text import NotJson, decoded
-from steprag.records.jsonl import from_dict
-from steprag.types import Passage, Question
+from steprag.types import Passage
 
-PASSAGE_IDS = ("id", "_id", "pid", "passage_id", "psg_id", "chunk_id", "docid", "doc_id", "document_id", "docno")
-"""Of several names of one field the first that is not null counts. A chunk's own id stands before its document's."""
+PASSAGE_IDS = ("id", "_id", "pid", "passage_id", "psg_id", "chunk_id", "docid", "doc_id", "document_id", "docno",
+               "pmid", "cord_uid", "uid", "uuid", "idx")  # fmt: skip
+"""Of several names of one field the first that is not null counts. A chunk's own id stands before its document's. Case
+and joints do not count: `Final answer`, `FINAL_ANSWER` and `finalAnswer` are one name (`folded`).
+"""
 TEXTS = ("contents", "text", "passage", "segment", "content", "page_content", "body", "passage_text", "paragraph",
          "paragraph_text", "sentences", "chunk", "document", "abstract")  # fmt: skip
-TITLES = ("title", "wikipedia_title", "page_title", "doc_title", "article_title")
-QUESTION_IDS = ("id", "_id", "qid", "question_id", "query_id")
-QUESTIONS = ("question", "query", "input", "problem", "question_stem")
-ANSWERS = ("golden_answers", "answers", "answer", "possible_answers", "reference_answer", "reference_answers",
-           "gold_answers", "gold_answer", "ground_truth", "answerKey", "output", "target")  # fmt: skip
-ALIASES = ("answer_aliases", "aliases")
-"""More golden answers beside those of ANSWERS (MuSiQue)."""
-CHOICES = ("choices", "options")
-_WITHIN = ("text", "value", "aliases", "answer")
-"""Where an answer that is an object holds its texts (SQuAD, TriviaQA, KILT)."""
+TITLES = ("title", "wikipedia_title", "page_title", "doc_title", "article_title", "headline")
+QUESTION_IDS = ("id", "_id", "qid", "question_id", "query_id", "pubid", "task_id", "interaction_id", "record_id")
+QUESTIONS = ("question", "query", "input", "problem", "question_stem", "question_text", "stem", "prompt", "user_input",
+             "claim")  # fmt: skip
+ANSWERS = ("golden_answers", "gold_answers", "gold_answer", "ground_truths", "ground_truth", "reference_answers",
+           "reference_answer", "answers", "answer", "possible_answers", "correct_answer", "best_answer",
+           "correct_answers", "answers_spans", "answerKey", "final_answer", "final_decision", "expected_answer",
+           "references", "reference", "output", "target", "response")  # fmt: skip
+"""Names of golden answers alone stand first: beside `ground_truth` an `answer` is a model's (RAGAS)."""
+ALIASES = ("answer_aliases", "aliases", "alt_ans", "correct_answers")
+"""More golden answers beside those of ANSWERS (MuSiQue, CRAG, TruthfulQA)."""
+CHOICES = ("choices", "options", "endings")
+PLACES = ("answer_idx", "answer_index", "correct", "correct_option", "label", "cop")
+"""Which of the choices is right, where no name of ANSWERS is there."""
+ASKED = ("stem", "text", "question")
+"""Where a question that is an object holds its text (ARC's and CommonsenseQA's own files, NarrativeQA)."""
 _KILT = re.compile(r"(?:Section|BULLET)::::-?\s*")
 """Marks of headings and lists in KILT's texts."""
+_ITEM = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None|-?\d+(?:\.\d+)?)"""
+_PYTHON_LIST = re.compile(rf"\[\s*(?=['\"]){_ITEM}(?:[\s,]+{_ITEM})*[\s,]*\]", re.DOTALL)
+"""A list of texts as Python writes it, or as NumPy does, without commas."""
+_ITEMS = re.compile(_ITEM, re.DOTALL)
+LONGEST_LITERAL = 2**16
+"""Characters of a text that is read as a list or an object of Python's."""
+
+
+def folded(name: str) -> str:
+    """A field's name in lower case, without what joins its words."""
+    return "".join(filter(str.isalnum, name.casefold()))
+
+
+_PASSAGE = (*PASSAGE_IDS, *TEXTS, *TITLES)
+QUESTION_NAMES = (*QUESTION_IDS, *QUESTIONS, *ANSWERS, *ALIASES, *CHOICES, *PLACES)
+HEADS = frozenset(map(folded, (*_PASSAGE, *QUESTION_NAMES)))
+"""Every name that a column of a table may have (`folded`)."""
+
+
+@lru_cache(maxsize=256)
+def _respelt(keys: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
+    """Keys of a row that are a name in another case or with other joints, and that name; of two keys the first."""
+    free = {folded(name): name for name in reversed(names) if name not in keys}
+    found = {key: free.pop(folded(key), "") for key in keys if key not in names}
+    return {key: name for key, name in found.items() if name}
+
+
+def spelt(row: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """The row with the names of a table as the table spells them."""
+    known = _respelt(tuple(row), names)
+    return {known.get(key, key): value for key, value in row.items()} if known else row
+
+
+def has_id(value: dict[str, Any]) -> bool:
+    """Whether an object has an id of its own, as no envelope around rows has."""
+    names = (*PASSAGE_IDS, *QUESTION_IDS)
+    return plain(first(spelt(value, names), names)) is not None
+
+
+def is_question(value: object) -> bool:
+    """Whether a JSON value is a row with a question."""
+    asked = first(spelt(value, QUESTION_NAMES), QUESTIONS) if isinstance(value, dict) else None
+    return isinstance(asked, str) or (isinstance(asked, dict) and bool(asked.keys() & {*ASKED}))
+
+
+def is_passage(value: object) -> bool:
+    """Whether a JSON value is a row with a text, be it without an id."""
+    return isinstance(value, dict) and _joined(first(spelt(value, _PASSAGE), TEXTS)) is not None
 
 
 def plain(value: object) -> str | None:
@@ -52,13 +109,16 @@ def passage_from_row(row: object, path: Path | str, line: int) -> Passage:
     Without a title of its own, the first line of `contents` is the title (FlashRAG) and a single line is a text without
     a title. Titles lose the quotation marks that FlashRAG's corpora wrap them in. Raises DataError.
     """
-    fields = row if isinstance(row, dict) else {}
-    name, given = plain(_first(fields, PASSAGE_IDS)), _first(fields, TEXTS)
+    fields = spelt(row, _PASSAGE) if isinstance(row, dict) else {}
+    if beside := fields.get("metadata"):  # LangChain keeps a title, and sometimes the id, there
+        inner = literal(beside) if isinstance(beside, str) else beside
+        fields = {**spelt(inner, (*PASSAGE_IDS, *TITLES)), **fields} if isinstance(inner, dict) else fields
+    name, given = plain(first(fields, PASSAGE_IDS)), first(fields, TEXTS)
     text = _joined(given)
     if not (name or "").strip() or text is None:
         needs = '"contents", or "title" and "text"' if text is None and (name or "").strip() else 'an "id"'
         raise DataError(path, f"a passage needs {needs}; keys found: {keys_of(row)}", line=line)
-    title = _bare(plain(_first(fields, TITLES)) or "")
+    title = _bare(plain(first(fields, TITLES)) or "")
     if given is fields.get("contents") or isinstance(given, list):
         title, text = _split(title, text)
     if not text.strip():
@@ -75,7 +135,7 @@ def _split(title: str, text: str) -> tuple[str, str]:
     return (bare, rest) if title in ("", bare) else (title, text)
 
 
-def _first(fields: dict[str, Any], names: Sequence[str]) -> Any:
+def first(fields: dict[str, Any], names: Sequence[str]) -> Any:
     return next((fields[name] for name in names if fields.get(name) is not None), None)
 
 
@@ -94,117 +154,18 @@ def _bare(title: str) -> str:
     return title[1:-1] if len(title) > 1 and title[0] == title[-1] == '"' else title
 
 
-def question_from_row(row: object, path: Path, line: int) -> Question:
-    """A question from any spelling, with its choices below it and its golden answers as texts; blank ones are left out.
-
-    Numbers are texts, true and false also yes and no. Raises DataError.
-    """
-    if not isinstance(row, dict) or not isinstance(row.get("metadata") or {}, dict):
-        return from_dict(Question, row, path, line)
-    fields = _own(row) if "golden_answers" in row else _foreign(row, line)
-    if fields.get("question") is None:
-        raise DataError(
-            path, f'a question needs "question" and "golden_answers"; keys found: {keys_of(row)}', line=line
-        )
-    choices = fields["metadata"].get("choices")
-    letters = _lettered(choices)
-    if letters is None:
-        problem = f"question {quoted(fields.get('id'))}: metadata.choices cannot be read"
-        raise DataError(path, problem, line=line, remedy="give a list of texts, or letters with texts")
-    answers = _answers(fields["golden_answers"])
-    golden = [text for answer in answers for text in _golden(answer, letters, path, line) if text.strip()]
-    question = from_dict(Question, {**fields, "golden_answers": golden}, path, line)
-    return _with_choices(question, list(letters.values()))
-
-
-def _own(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of our form; choices beside the metadata go into them."""
-    given = [name for name in CHOICES if row.get(name)]
-    fields = {name: value for name, value in row.items() if name not in given[:1]}
-    metadata = {**(row.get("metadata") or {}), **({"choices": row[given[0]]} if given else {})}
-    return {**fields, "id": plain(row.get("id")), "metadata": metadata}
-
-
-def _foreign(row: dict[str, Any], line: int) -> dict[str, Any]:
-    """A row of another data set: its line is the id of one without; what is no field of a question is metadata."""
-    rest = {name: value for name, value in row.items() if name not in ("metadata", "dataset")}
-    answers = [_taken(rest, ANSWERS), *(rest.pop(name, None) for name in ALIASES)]
-    name = _taken(rest, QUESTION_IDS) if rest.keys() & set(QUESTION_IDS) else line
-    own = {"id": plain(name), "question": _taken(rest, QUESTIONS), "golden_answers": answers}
-    choices = _taken(rest, CHOICES)
-    metadata = {**(row.get("metadata") or {}), **({"choices": choices} if choices else {}), **rest}
-    return {**own, "metadata": metadata, **({"dataset": row["dataset"]} if "dataset" in row else {})}
-
-
-def _taken(fields: dict[str, Any], names: Sequence[str]) -> Any:
-    """The value of the first of the names that is there and not null, taken out of the fields."""
-    found = next((name for name in names if fields.get(name) is not None), None)
-    return None if found is None else fields.pop(found)
-
-
-def _answers(value: Any, depth: int = 4) -> list[Any]:
-    """The answers in lists and objects of lists, in order; null is none. PopQA writes its list as a text."""
-    if isinstance(value, str) and value.startswith('["'):
-        with suppress(NotJson):
-            value = decoded(value)
-    if isinstance(value, dict) and depth:
-        value = [value[name] for name in _WITHIN if name in value]
-    if isinstance(value, list) and depth:
-        return [answer for one in value for answer in _answers(one, depth - 1)]
-    return [] if value is None else [value]
-
-
-def _golden(answer: Any, letters: dict[str, str], path: Path, line: int) -> tuple[str, ...]:
-    """An answer as texts. Beside choices a number is the place of one, from 0 (FlashRAG), and a letter its text."""
-    if isinstance(answer, bool):
-        return ("yes", "true") if answer else ("no", "false")
-    text, texts = plain(answer), list(letters.values())
-    if text is None:
-        problem = f"golden_answers: should be a list of texts or numbers, found {quoted(answer)}"
-        raise DataError(path, f"Question: {problem}", line=line)
-    if letters and not isinstance(answer, str):
-        if text.isdecimal() and int(text) < len(texts):
-            return (texts[int(text)],)
-        if text not in texts:
-            problem = f"golden answer {text} is no choice and no place of one: there are {len(texts)}, from 0"
-            raise DataError(path, problem, line=line)
-    return (text if text in texts else letters.get(text.strip(" ().:").upper(), text),)
-
-
-def _lettered(given: Any) -> dict[str, str] | None:
-    """Letters and texts of choices: a list of texts, letters with texts, or labels beside texts (ARC, CommonsenseQA).
-
-    Empty without choices; None for another shape.
-    """
-    pairs = list(_choice_pairs(given)) if isinstance(given, dict | list) else [] if not given else [("", None)]
-    texts = [plain(text) for _, text in pairs]
-    if None in texts:
+def literal(text: str) -> Any:
+    """The list or object that a text holds as JSON, Python or NumPy write it; None for any other text."""
+    text = text.strip()
+    if len(text) > LONGEST_LITERAL or text[:1] not in ("[", "{"):
         return None
-    return {
-        str(letter).strip().upper(): text for (letter, _), text in zip(pairs, texts, strict=True) if text is not None
-    }
-
-
-def _choice_pairs(given: dict[str, Any] | list[Any]) -> Iterator[tuple[Any, Any]]:
-    if isinstance(given, dict):
-        labels, texts = given.get("label"), given.get("text")
-        if isinstance(labels, list) and isinstance(texts, list) and len(labels) == len(texts):
-            yield from zip(labels, texts, strict=True)
-        else:
-            yield from given.items()
-        return
-    for place, one in enumerate(given):
-        labelled = isinstance(one, dict) and {"label", "text"} <= one.keys()
-        letter = ascii_uppercase[place] if place < len(ascii_uppercase) else place
-        yield (one["label"], one["text"]) if labelled else (letter, one)
-
-
-def _with_choices(question: Question, texts: Sequence[str]) -> Question:
-    """The question with its choices below it, one a line; as it is where it lists them already, or has none.
-
-    Letters are left out, because normalising would take "A" for an article: an answer is the words of a choice.
-    """
-    if not texts:
-        return question
-    below = "".join(f"\n- {' '.join(text.split())}" for text in texts)
-    return dataclasses.replace(question, question=question.question.removesuffix(below).rstrip() + below)
+    with suppress(NotJson):
+        return decoded(text)
+    try:
+        if text[0] == "{":
+            value = ast.literal_eval(text)
+        else:  # item by item: Python would join texts without a comma between
+            value = [ast.literal_eval(item) for item in _ITEMS.findall(text)] if _PYTHON_LIST.fullmatch(text) else None
+        return decoded(json.dumps(value))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None

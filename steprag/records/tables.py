@@ -1,18 +1,21 @@
-"""Rows of files that others wrote: JSON Lines, one JSON array or object of rows, a table with tabs. The first line
-tells which; a format that is not read is refused by its name.
+"""Rows of files that others wrote: JSON Lines, one JSON array or object of rows, a table with tabs or commas, Parquet.
+The first line tells which; a format that is not read is refused by its name.
 """
 
 from __future__ import annotations
 
+import csv
+import math
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from steprag.errors import DataError
+from steprag.errors import DataError, quoted
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import read_lines, read_rows, read_value
 from steprag.records.packed import NotWhole, line_bytes, lines, open_bytes
+from steprag.records.spellings import HEADS, folded, has_id, is_passage, is_question
 
 BOM = b"\xef\xbb\xbf"
 TABLE_FORM = "the first line names the columns, such as id, text and title, with tabs between"
@@ -33,14 +36,46 @@ _OTHERS = {
 """First bytes of formats that are not read under this name, with the format and the remedy."""
 _TAR = slice(257, 262)
 """Where a tar archive says that it is one."""
-_HEADS = frozenset({"id", "_id", "qid", "pid", "docid", "doc_id", "query_id", "question", "query", "text", "contents"})
-"""Names of columns; a first line with one of them is a header."""
+_LONGEST_HEAD = 80
+"""Characters of a column's name."""
+_GOES_ON = 200
+"""Lines over which a cell in quotation marks may go."""
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, Any]]:
     """Number (of the line, or of the row) and value of every row of a file. Raises DataError."""
+    if path.name.endswith(".parquet"):
+        yield from ((number, _as_json(row)) for number, row in parquet_values(path))
+        return
     found = other_rows(path)
     yield from read_rows(path) if found is None else found
+
+
+def parquet_values(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number (from 1) and values by column of every row of a Parquet file. Raises DataError."""
+    import pyarrow
+    from pyarrow.parquet import ParquetFile
+
+    number = 0
+    try:
+        with ParquetFile(path) as file:
+            rows = (row for batch in file.iter_batches() for row in batch.to_pylist())
+            for number, row in enumerate(rows, 1):
+                yield number, row
+    except (pyarrow.ArrowException, OSError) as error:  # OSError: a page or a footer that does not unpack
+        problem = f"cannot be read as Parquet: {str(error).splitlines()[0]}"
+        raise DataError(path, problem, line=number + 1, remedy="fetch it again") from None
+
+
+def _as_json(value: Any) -> Any:
+    """A value of Parquet as JSON has it: what is no number is null, dates and bytes are text."""
+    if isinstance(value, dict):
+        return {name: _as_json(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, str | bool | int | float) else str(value)
 
 
 def other_rows(path: Path) -> Iterator[tuple[int, Any]] | None:
@@ -56,9 +91,16 @@ def other_rows(path: Path) -> Iterator[tuple[int, Any]] | None:
         return None if rows is None else iter(enumerate(rows, 1))
     if b"\t" in first:
         return _table(path)
-    if _names(first.decode(errors="replace").split(",")):
-        raise DataError(path, "is a table with commas (CSV)", line=1, remedy="write it as JSON Lines, or with tabs")
-    return None
+    between = next((mark for mark in ",;|" if _names(_cells(first.decode(errors="replace"), mark))), None)
+    return _separated(path, between) if between else None
+
+
+def _cells(line: str, between: str) -> list[str]:
+    """A line as cells; none where it is no line of a table."""
+    try:
+        return next(csv.reader([line], delimiter=between), [])
+    except csv.Error:
+        return []
 
 
 def _first_line(path: Path) -> tuple[bytes, bool]:
@@ -82,10 +124,12 @@ def _rows_of_value(path: Path, first: bytes, alone: bool) -> list[Any] | None:
         if alone or first.endswith(b"}"):  # a line that is damaged
             return None
         value = _whole(path, first)
+        if isinstance(value, dict) and value:
+            return _rows_in(value, path) or [value]
     else:
         if not alone:
             return None
-    return value if isinstance(value, list) else _rows_in(value)
+    return value if isinstance(value, list) else _rows_in(value, path)
 
 
 def _whole(path: Path, first: bytes) -> Any:
@@ -98,39 +142,121 @@ def _whole(path: Path, first: bytes) -> Any:
         return {}
 
 
-def _rows_in(value: dict[str, Any]) -> list[Any] | None:
-    """The rows of an object that is no row itself: of its one list of objects, or of {ID: row} with the ID in it."""
-    inner = list(value.values())
-    lists = [one for one in inner if isinstance(one, list) and one and isinstance(one[0], dict)]
-    if not value or _HEADS & value.keys():
+def _rows_in(value: dict[str, Any], path: Path) -> list[Any] | None:
+    """The rows of an object that is no row itself: of the one list of rows in it, or of {ID: row} with the ID in it.
+    Raises DataError where it has several such lists.
+    """
+    if not value or is_question(value) or has_id(value):
         return None
-    if all(isinstance(one, dict) for one in inner):
-        return [{"id": name, **row} for name, row in value.items()]
-    return lists[0] if len(lists) == 1 else None
+    if all(isinstance(one, dict) for one in value.values()):
+        return [row for name, one in value.items() for row in (_below(one, path) or [{"id": name, **one}])]
+    if found := _below(value, path):
+        return found
+    lists = [one for one in value.values() if isinstance(one, list) and one and isinstance(one[0], dict)]
+    return lists[0] if len(lists) == 1 and not HEADS & set(map(folded, value)) else None
+
+
+def _below(value: dict[str, Any], path: Path, depth: int = 3) -> list[Any]:
+    """The rows in the lists of an object that is no row, or of the objects in them (SQuAD: data, paragraphs, qas). In
+    one with a text of its own only questions about it are looked for (DROP).
+    """
+    found: dict[str, list[Any]] = {}
+    for name, inner in value.items() if depth and not is_question(value) else ():
+        if not isinstance(inner, list) or not inner or not isinstance(inner[0], dict):
+            continue
+        if is_question(inner[0]) or (is_passage(inner[0]) and not is_passage(value)):
+            found[name] = inner
+        elif not is_passage(value):
+            found[name] = [row for one in inner if isinstance(one, dict) for row in _below(one, path, depth - 1)]
+    named = [name for name, rows in found.items() if rows]
+    if len(named) > 1:
+        problem = f"holds several lists of rows: {', '.join(map(quoted, named[:4]))}"
+        raise DataError(path, problem, remedy="write the one that is meant to a file of its own")
+    return found[named[0]] if named else []
 
 
 def _names(cells: list[str]) -> list[str] | None:
-    """The cells as names of columns where they are a header."""
-    names = [cell.strip().strip('"').lower() for cell in cells]
-    return names if len(names) > 1 and _HEADS & set(names) else None
+    """The cells as names of columns where they are a header: short, none a number, one known (`HEADS`)."""
+    names = [cell.strip().strip('"') for cell in cells]
+    if len(names) < 2 or any(len(name) > _LONGEST_HEAD or name.isdecimal() for name in names):
+        return None
+    return names if HEADS & set(map(folded, names)) else None
 
 
 def _table(path: Path) -> Iterator[tuple[int, Any]]:
     """Rows of a table with tabs. Without a header two columns are id and text, three id, text and title, as in the
-    passages of MS MARCO and of DPR (psgs_w100.tsv). Raises DataError where the columns have no names.
+    passages of MS MARCO and of DPR (psgs_w100.tsv); a question and a list of answers where the second is one (DPR's
+    qas files). Raises DataError where the columns have no names.
     """
     names: list[str] | None = None
-    for number, line in read_lines(path):
+    rest = read_lines(path)
+    while (given := next(rest, None)) is not None:
+        number, line = given
         cells = line.split("\t")
         if names is None:
             header = _names(cells)
-            names = header or ["id", "text", "title"][: len(cells)]
+            listed = len(cells) == 2 and _unquoted(cells[1]).startswith(("['", '["'))
+            names = header or (["question", "answers"] if listed else ["id", "text", "title"][: len(cells)])
             if header:
                 continue
             if len(cells) > len(names):
                 problem = f"is a table of {len(cells)} columns without names"
                 raise DataError(path, problem, line=number, remedy=TABLE_FORM)
-        yield number, dict(zip(names, map(_unquoted, cells), strict=True)) if len(cells) == len(names) else cells
+        if len(cells) < len(names) and _open(cells[-1]):
+            cells, rest = _continued(line, len(names), rest)
+        yield number, _row(names, list(map(_unquoted, cells))) if len(cells) == len(names) else cells
+
+
+def _open(cell: str) -> bool:
+    """Whether a cell opens a quotation mark of CSV and does not close it."""
+    return cell.startswith('"') and cell.count('"') % 2 == 1
+
+
+def _continued(line: str, width: int, rest: Iterator[tuple[int, str]]) -> tuple[list[str], Iterator[tuple[int, str]]]:
+    """The cells of a row whose last cell goes on over further lines, and the lines behind them; the cells of its one
+    line where the further ones do not make a row.
+    """
+    taken: list[tuple[int, str]] = []
+    whole = line
+    for number, more in islice(rest, _GOES_ON):
+        taken.append((number, more))
+        whole = f"{whole}\n{more}"
+        cells = whole.split("\t")
+        if len(cells) == width and not any(map(_open, cells)):
+            return cells, rest
+        if len(cells) > width:
+            break
+    return line.split("\t"), chain(taken, rest)
+
+
+def _separated(path: Path, between: str) -> Iterator[tuple[int, Any]]:
+    """Rows of a table with commas or the like (CSV), by the line that they begin in; its first row names the columns.
+    Raises DataError for a cell whose quotation marks do not close.
+    """
+    begun = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal begun
+        for number, line in read_lines(path):
+            begun = begun or number
+            yield line + "\n"
+
+    names: list[str] | None = None
+    try:
+        for cells in csv.reader(texts(), delimiter=between):
+            number, begun = begun, 0
+            if names is None:
+                names = _names(cells) or cells
+            else:
+                yield number, _row(names, cells) if len(cells) == len(names) else cells
+    except csv.Error as error:
+        problem = f"no table with {between!r} between: {error}"
+        raise DataError(path, problem, line=begun or 1, remedy="close its quotation marks") from None
+
+
+def _row(names: list[str], cells: list[str]) -> dict[str, str]:
+    """A row by the names of its columns; the number that pandas writes before it has none."""
+    return {name: cell for name, cell in zip(names, cells, strict=True) if name}
 
 
 def _unquoted(cell: str) -> str:
