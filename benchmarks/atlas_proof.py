@@ -55,7 +55,7 @@ from steprag.engines.tokens import load_tokenizer, prompt_tokens, reply_tokens
 from steprag.engines.weights import merged_folder
 from steprag.experiments.options import recipe
 from steprag.experiments.reproduce import DEMO_PASSES
-from benchmarks.paired import PairedDifference, difference, holm
+from steprag.experiments.tunnel.statistics import PairedDifference, difference, holm
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import PARTIAL, read_json, read_records, read_rows, write_json, write_records
 from steprag.records.training_rows import Pair
