@@ -55,7 +55,7 @@ from steprag.engines.tokens import load_tokenizer, prompt_tokens, reply_tokens
 from steprag.engines.weights import merged_folder
 from steprag.experiments.options import recipe
 from steprag.experiments.reproduce import DEMO_PASSES
-from steprag.experiments.tunnel.statistics import PairedDifference, difference, holm
+from steprag.experiments.tunnel.statistics import PairedDifference, holm, of_seeds
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import PARTIAL, read_json, read_records, read_rows, write_json, write_records
 from steprag.records.training_rows import Pair
@@ -299,8 +299,8 @@ def report(out: Path) -> str:
         others = {"outcomes": found.get("outcomes", {})} if name != "outcomes" else {}
         for other, theirs in {**others, "start": dict.fromkeys(mine, start)}.items():
             if both := sorted(mine.keys() & theirs.keys()):
-                pair = (np.array([arm[seed]["right"] for seed in both]) for arm in (mine, theirs))
-                told[f"{name} over {other}"] = difference(*pair)
+                one, two = (np.array([arm[seed]["right"] for seed in both], dtype=float) for arm in (mine, theirs))
+                told[f"{name} over {other}"] = of_seeds(100 * (one - two))
     ps = holm({name: each.p for name, each in told.items()})
     lines += ["", *_head("comparison", "points (95 %, t over seeds)", "bootstrap", "p (Holm)", "by seed")]
     for name, each in told.items():
