@@ -134,7 +134,7 @@ def label_facts(config: PairsStageConfig, counts: Mapping[str, int], failed: int
     of = {name.removeprefix("label."): count for name, count in counts.items() if name.startswith("label.")}
     steps = {name: counts[f"level.{name}"] for name in LEVELS if f"level.{name}" in counts}
     if config.label.name == "evidence":
-        why = "; ".join(f"{LABELS[name]}: {of[name]} trees" for name in LABELS if name in of)
+        why = "; ".join(f"in {of[name]} of {counts['trees']} trees {LABELS[name]}" for name in LABELS if name in of)
     else:
         why = f"{config.label.name}{', chained' if config.label.chained else ''}, as label.name says"
     return {"why": why, "trees": of, "unsolved": counts["unsolved"], "levels": steps, "failed_searches": failed}

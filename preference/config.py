@@ -212,12 +212,17 @@ class FolderConfig(StageConfig):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the folder's rows: of the marked pairs their file's hash, nothing where none are given, as in
-        folders of before there were any. Raises ConfigError where that file, or one of `leakage.against`, is missing.
+        """What decides the folder's rows: of the marked pairs their file's hash, nothing where none are given. Keys
+        that came later stand here only where they say something, so that older folders go on.
+
+        Raises ConfigError where that file, or one of `leakage.against`, is missing.
         """
         for file in self.leakage.against:
             existing(file, "evaluation file")
         decides = self.model_dump(exclude={"card": True, "leakage": True, "retriever": True, "filters": {"marked"}})
+        for section, key in (("label", "chained"), ("balance", "unsolved_first")):
+            if "label" not in decides or not decides[section][key]:  # nobody labels what was imported
+                decides.get(section, {}).pop(key, None)
         if self.filters.marked is not None:
             decides["filters"]["marked"] = file_hash(existing(self.filters.marked, "file of pairs marked as wrong"))
         return decides

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from preference.chained import chained_match
-from preference.config import LabelConfig, Part
+from preference.config import LabelConfig
 from preference.kept import gold_recall, gold_seen, golden_kept, golden_met, golden_seen, grounded, keeping, supported
 from steprag.agent.belief import CONVINCED, FLOOR, floored, probability
 from steprag.agent.grammar import Grammar
@@ -69,7 +69,7 @@ def settled(tree: Tree, config: LabelConfig) -> LabelConfig:
     return config.model_copy(update=chosen)
 
 
-def _named(name: Part, tree: Tree, config: LabelConfig, grammar: Grammar, found: Sequence[Passage]) -> Rewards:
+def _named(name: str, tree: Tree, config: LabelConfig, grammar: Grammar, found: Sequence[Passage]) -> Rewards:
     if name == "gold":
         return gold(tree, grammar)
     if name == "gain":

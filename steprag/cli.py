@@ -63,24 +63,6 @@ COMMANDS = (
     Command("judge", "inference.scoring.answer_judge", "have a model say which answers are right"),
 )
 
-CONFIGS = (
-    "indexes.config:IndexConfig",
-    "indexes.commands.evaluate:EvaluateConfig",
-    "indexes.commands.search:SearchStageConfig",
-    "indexes.config:ServeConfig",
-    "indexes.web.config:WebFileConfig",
-    "data_generation.config:GenerateConfig",
-    "data_generation.worked:WorkedConfig",
-    "preference.config:PairsStageConfig",
-    "preference.config:LeakageStageConfig",
-    "training.config:TrainConfig",
-    "inference.config:InferConfig",
-    "inference.scoring.answer_judge:AnswerJudgeConfig",
-    "inference.chat.config:ChatConfig",
-    "inference.readings:ReadingsConfig",
-)
-"""The configurations of all commands: what may be set in the environment (`steprag.config.load.environment`)."""
-
 
 def main(argv: list[str] | None = None) -> int:
     """Runs `argv` (default: the process's arguments) and returns the exit code."""

@@ -1,8 +1,12 @@
-"""Which optional extra of pyproject.toml brings a package, for the one line that a missing package becomes."""
+"""Code that may be missing: packages of pyproject.toml's extras, and functions of the user's own, by name."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+from steprag.errors import ConfigError, quoted
 
 EXTRAS = {
     "service": ("fastapi", "uvicorn", "starlette", "prometheus_client"),
@@ -52,3 +56,20 @@ def missing_extra(error: ModuleNotFoundError, command: str) -> str | None:
         return None
     what = f"steprag {command}" if command else "this"
     return f"{what} needs the extra `{extra}` ({package} is not installed): {remedy(extra)}"
+
+
+def function_at(place: str, key: str) -> Callable[..., Any]:
+    """The function named `module:function`, whose module's code is run. Raises ConfigError, which names `key`."""
+    module, colon, name = place.partition(":")
+    if not colon:
+        raise ConfigError(f"{key}: {quoted(place)} should be module:function")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{key}: {place} cannot be imported: {error}") from None
+    except (Exception, SystemExit) as error:  # whatever a stranger's module raises
+        told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise ConfigError(f"{key}: {place} cannot be imported: {told}") from error
+    if not callable(function):
+        raise ConfigError(f"{key}: {place} is no function")
+    return function

@@ -22,8 +22,8 @@ from inference.config import InferConfig
 from preference.config import PairsStageConfig
 from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import PLACES
-from steprag.cli import COMMANDS, CONFIGS, main
-from steprag.config.load import StageConfig, index_of, leaves, load_config
+from steprag.cli import COMMANDS, main
+from steprag.config.load import CONFIGS, StageConfig, index_of, leaves, load_config
 from steprag.config.sections import PromptConfig
 from steprag.console.progress import Progress
 from steprag.errors import ConfigError

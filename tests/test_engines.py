@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -32,7 +33,7 @@ from steprag.engines.launch import EngineSpec, command, vllm_program
 from steprag.engines.models import EMBEDDED, cache_dir, embedded_encoder, embedded_gguf, resolve_model, verify
 from steprag.engines.policy_command import main
 from steprag.engines.server import Endpoint, check_reachable, serving
-from steprag.engines.threads import usable_cores
+from steprag.engines.threads import one_load, usable_cores
 from steprag.engines.weights import hf_weights, merged_folder, transformers_folder
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable
 from steprag.policy.client import OpenAIPolicy, open_policy
@@ -626,6 +627,19 @@ def test_vllm_constrains_every_grammar_and_says_what_it_had_cached(vllm: Endpoin
     for grammar in GRAMMARS.values():
         for allowed in {grammar.transitions[START], tuple(action.name for action in grammar.actions)}:
             assert sampled(opened(grammar, 1), messages, allowed).completions
+
+
+def test_a_load_makes_the_folder_that_it_reads_first() -> None:
+    """As on a machine where the embedded model was never written out: its tokenizer's load writes it, by a load."""
+
+    def nested() -> None:
+        with one_load(), one_load():
+            pass
+
+    loading = threading.Thread(target=nested, daemon=True)
+    loading.start()
+    loading.join(60)
+    assert not loading.is_alive()
 
 
 def test_convert_command_prints_the_path(tiny: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,8 @@
 
 An arm of a check is a command that a user could type, in a process of its own. On the processor's arm no GPU is
 visible.
-With DEVICE=cpu both arms are the processor's, on tiny work: that tries the checks themselves.
+With DEVICE=cpu both arms are the processor's, on tiny work: that tries the checks themselves. Checks that run side by
+side (pytest -n) work each in a folder of its process, and tell neither speed nor memory.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ import pytest
 
 from steprag import atlas
 from steprag.engines.outlive_guard import running
-from steprag.errors import PART_DONE, StepragError
+from steprag.errors import PART_DONE, ConfigError, StepragError
 from steprag.records.jsonl import read_json, read_rows, write_records
 from tests.fakes import BY_ROLLOUTS
 
 Device = Literal["cpu", "cuda"]
 ON_CPU = os.environ.get("DEVICE") == "cpu"
+BESIDE = os.environ.get("PYTEST_XDIST_WORKER", "")
+"""This process's name where several run checks side by side."""
 HIDDEN = "CUDA_VISIBLE_DEVICES"
 pytestmark = [
     pytest.mark.gpu,
@@ -44,7 +47,7 @@ pytestmark = [
 CLOSE = 0.01
 """Losses of float32 on two devices; the sums of a GPU have another order."""
 HALF = 0.04
-"""Losses of bfloat16 beside float32, over a dozen steps."""
+"""Losses of bfloat16 beside float32, over a dozen steps at most."""
 COARSE = 0.15
 """Losses on a base in 4 bits beside those on the same base in bfloat16."""
 SAME_EPISODES = 0.8
@@ -64,17 +67,21 @@ POLL = 0.25
 
 @dataclass(frozen=True)
 class GpuSizes:
-    """How much work the checks make: training steps, rows a step, passages, questions, words of long prompts."""
+    """How much work the checks make: training steps and rows a step on GPUs alone; both where the processor takes the
+    same steps; passages, questions, words of long prompts.
+    """
 
     steps: int
     rows: int
+    both_steps: int
+    both_rows: int
     passages: int
     questions: int
     prompt_words: int
 
 
-FULL = GpuSizes(steps=12, rows=8, passages=2000, questions=24, prompt_words=1100)
-SMALL = GpuSizes(steps=2, rows=2, passages=48, questions=2, prompt_words=120)
+FULL = GpuSizes(steps=12, rows=8, both_steps=8, both_rows=2, passages=1000, questions=16, prompt_words=1100)
+SMALL = GpuSizes(steps=2, rows=2, both_steps=2, both_rows=2, passages=48, questions=2, prompt_words=120)
 """For the processor: shows that every command runs and every figure is read, not more."""
 
 
@@ -94,11 +101,16 @@ class Bench:
         self.device: Device = device
 
     def arm(self, name: str, command: str, on: Device, options: Mapping[str, Any]) -> GpuRun:
-        """Runs `steprag command` into the folder `name`. Raises StepragError with the log's last line."""
+        """Runs `steprag command` into the folder `name`. Skips the check where a package is missing.
+
+        Raises StepragError with the log's last line where the command fails otherwise.
+        """
         out, log = self.out / name, self.out / "logs" / f"{name}.log"
         words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
         with self.started([*command.split(), *words, "--out", str(out)], log, on) as process, gpu_memory(on) as peak:
             code = process.wait()
+        if code == ConfigError.exit_code and "is not installed" in last_line(log):
+            pytest.skip(last_line(log))
         if code not in (0, PART_DONE):
             raise StepragError(f"{name} ended with exit code {code}: {last_line(log)} ({log})")
         return GpuRun(out, peak())
@@ -150,7 +162,7 @@ class Bench:
 
     def grpo(self, name: str, on: Device, temperature: float, options: Mapping[str, object]) -> GpuRun:
         own = {"stage": "grpo", "questions": atlas.path("train"), "index": self.index, "learning_rate": 1e-6,
-               "grpo.questions": max(2, self.sizes.rows // 2), "grpo.episodes": 4, "grpo.max_tokens": 48,
+               "grpo.questions": 2, "grpo.episodes": 4, "grpo.max_tokens": 48,
                "grpo.temperature": temperature}  # fmt: skip
         return self.train(name, on, {**own, **options})
 
@@ -183,8 +195,10 @@ def ask_nvidia(field: str) -> str:
 
 @contextmanager
 def gpu_memory(on: Device) -> Iterator[Callable[[], int]]:
-    """What tells the peak of the GPU's used memory during the block, above what was used before it, in MiB."""
-    if on == "cpu":
+    """What tells the peak of the GPU's used memory during the block, above what was used before it, in MiB; 0 where
+    other checks use it too.
+    """
+    if on == "cpu" or BESIDE:
         yield lambda: 0
         return
     peak = [before := _used()]
@@ -239,17 +253,15 @@ def mebibytes(**arms: GpuRun) -> str:
 
 
 @pytest.fixture(scope="session")
-def bench(tmp_path_factory: pytest.TempPathFactory, record_testsuite_property: Callable[[str, object], None]) -> Bench:
-    """Where the checks work: the folder GPU_CHECK_OUT, or a temporary one."""
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """Where the checks work: below the folder GPU_CHECK_OUT, or a temporary one."""
     if not ON_CPU:
         import torch
 
         if not torch.cuda.is_available():
             pytest.skip(f"torch {torch.__version__} finds no GPU: install the build for its driver (TORCH_INDEX)")
-    device = "no GPU: DEVICE=cpu" if ON_CPU else ask_nvidia("name,driver_version,memory.total") + " MiB"
-    record_testsuite_property("device", device)
     out = os.environ.get("GPU_CHECK_OUT")
-    return Bench(Path(out) if out else tmp_path_factory.mktemp("gpu"), "cpu" if ON_CPU else "cuda")
+    return Bench(Path(out, BESIDE) if out else tmp_path_factory.mktemp("gpu"), "cpu" if ON_CPU else "cuda")
 
 
 @pytest.fixture
@@ -258,10 +270,13 @@ def found(request: pytest.FixtureRequest, record_property: Callable[[str, object
 
     `figures` stand beside their bound; `speed`: how many times as fast, in words; `memory`: MiB of the GPU, in words.
     """
+    device = "no GPU: DEVICE=cpu" if ON_CPU else ask_nvidia("name,driver_version,memory.total") + " MiB"
+    record_property("device", f"{device}; checks side by side, without speeds" if BESIDE else device)
     record_property("compares", request.function.__doc__)
 
     def said(holds: bool, figures: str, speed: str = "", memory: str = "") -> None:
-        for name, text in {"figures": figures, "speed": speed, "memory": memory}.items():
+        told = {"figures": figures} if BESIDE else {"figures": figures, "speed": speed, "memory": memory}
+        for name, text in told.items():
             record_property(name, text)
         assert holds, figures
 
@@ -279,7 +294,8 @@ def needs(package: str, what: str) -> None:
 
 def _losses(bench: Bench, found: Found, kind: str) -> None:
     """float32 on the processor; float32 and bfloat16 on the GPU."""
-    own = {"stage": kind, "pairs": bench.pairs}
+    own = {"stage": kind, "pairs": bench.pairs, "max_steps": bench.sizes.both_steps,
+           "batch_size": bench.sizes.both_rows}  # fmt: skip
     cpu = bench.train(f"{kind}-cpu", "cpu", own)
     same = bench.train(f"{kind}-float32", bench.device, own)
     half = bench.train(f"{kind}-bfloat16", bench.device, {**own, "bf16": "true"})

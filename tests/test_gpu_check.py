@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,39 +14,63 @@ from steprag.errors import ConfigError, StepragError
 from tests.test_gpu import GpuRun, apart, numbers
 
 ROOT = Path(__file__).parents[1]
-REPORT = """<testsuites><testsuite><properties><property name="device" value="H100, 570.1 MiB"/></properties>
-<testcase name="test_grpo_loss" time="61.6"><properties><property name="compares" value="what it compares"/>
-<property name="figures" value="0.0 (≤ 0.1)"/><property name="speed" value="2.0 × the processor"/>
-<property name="memory" value="GPU 300"/></properties></testcase>
-<testcase name="test_low" time="2"><properties><property name="figures" value="recall 0.2 (≥ 0.9)"/></properties>
-<failure message="AssertionError: recall 0.2 (≥ 0.9)&#10;assert False">…</failure></testcase>
-<testcase name="test_broken" time="2"><properties><property name="compares" value="this"/></properties>
-<failure message="steprag.errors.StepragError: it ended&#10;more">…</failure></testcase>
-<testcase name="test_unready" time="0"><error message="failed on setup">…</error></testcase>
-<testcase name="test_absent" time="0"><skipped type="pytest.skip" message="no such package">…</skipped></testcase>
-</testsuite></testsuites>"""
+CHECKS = """
+def test_grpo_loss(record_property):
+    for name in ("device", "compares", "figures", "speed", "memory"):
+        record_property(name, f"the {name}")
+
+def test_low(record_property):
+    record_property("figures", "recall 0.2 (≥ 0.9)")
+    assert False, "recall 0.2 (≥ 0.9)"
+
+def test_broken(record_property):
+    record_property("compares", "this")
+    raise ValueError("it ended\\nmore")
+
+def test_absent():
+    import pytest
+    pytest.skip("no such package")
+
+def test_long():
+    import os, signal
+    os.kill(os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid(), signal.SIGINT)
+    import time
+    time.sleep(60)
+
+def test_last():
+    pass
+"""
 
 
-@pytest.fixture
-def report(tmp_path: Path) -> Path:
-    file = tmp_path / "junit.xml"
-    file.write_text(REPORT, encoding="utf-8")
-    return file
+@pytest.fixture(scope="session", params=["one after the other", "side by side"])
+def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What pytest wrote of checks of which the fifth interrupts it, as `timeout` does."""
+    folder = tmp_path_factory.mktemp("checks")
+    (folder / "test_checks.py").write_text(CHECKS, encoding="utf-8")
+    side = ["-n", "1"] if request.param == "side by side" else []
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "benchmarks.gpu_table", *side, str(folder)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=50,
+                           env={**os.environ, "GPU_CHECK_OUT": str(folder), "PYTHONPATH": str(ROOT)})  # fmt: skip
+    assert ended.returncode == pytest.ExitCode.INTERRUPTED, ended.stdout + ended.stderr
+    return folder / "checks.jsonl"
 
 
 def test_the_table_tells_what_held_what_failed_and_what_was_not_run(report: Path) -> None:
     table = table_of(report)
-    assert table.startswith("On H100, 570.1 MiB; torch ")
+    assert table.startswith("On the device; torch ")
     for line in (
-        "| `grpo-loss` | ok | 62 |",
-        "| `low` | **FAILED** | 2 |",
-        "| `broken` | **FAILED** | 2 |",
-        "| `unready` | **FAILED** | 0 |",
+        "| `grpo-loss` | ok | 0 |",
+        "| `low` | **FAILED** | 0 |",
+        "| `broken` | **FAILED** | 0 |",
         "| `absent` | not run | 0 |",
-        "- `grpo-loss`: what it compares. 0.0 (≤ 0.1). 2.0 × the processor. MiB of the GPU: GPU 300.",
+        "| `long` | not run | 0 |",
+        "| `last` | not run | 0 |",
+        "- `grpo-loss`: the compares. the figures. the speed. MiB of the GPU: the memory.",
         "- `low`: recall 0.2 (≥ 0.9).",
-        "- `broken`: this. steprag.errors.StepragError: it ended.",
+        "- `broken`: this. ValueError: it ended.",
         "- `absent`: no such package.",
+        "- `long`: time was up while it ran.",
+        "- `last`: time was up before it began.",
     ):
         assert line in table
     assert max(map(len, table.splitlines())) <= 120
@@ -85,6 +111,7 @@ def test_the_script_refuses_what_it_does_not_know(tmp_path: Path) -> None:
     code, words = said("cuda", "--fast")
     assert code == 2
     assert "bash scripts/gpu_check.sh [--checks NAME …]" in words
+    assert said("cpu", "--python", "/no/python") == (2, "no Python at /no/python\n")
     (tmp_path / "mine.txt").touch()
     code, words = said("cpu", "--out", str(tmp_path))
     assert (code, words) == (2, f"{tmp_path} holds something else; give another --out\n")

@@ -165,7 +165,7 @@ def test_what_reads_a_damaged_run_refuses_it(run: Path, tmp_path: Path, capsys: 
     (run / "trees.jsonl").write_bytes(trees.replace(b'"visits":1,', b'"visits":3,', 1))
     readers = (
         ["run", "check", str(run)],
-        ["pairs", "--trees", str(run), "--out", str(tmp_path / "pairs"), *BY_ROLLOUTS],
+        ["pairs", "--trees", str(run), *BY_ROLLOUTS, "--out", str(tmp_path / "pairs")],
         ["replay", "--trees", str(run), "--out", str(tmp_path / "again")],
         ["weave", "--trees", str(run), "--out", str(tmp_path / "woven.jsonl")],
     )

@@ -278,11 +278,11 @@ def test_chained_match_follows_names_to_the_golden_answer(
 
 @pytest.mark.parametrize(("grown", "label", "worth", "told"), [
     (stepwise(COUNTIES, "58", HOLDER, supporting_titles=[SACRAMENTO.title, HOLDER.title]), "evidence",
-     [0.5, 0.5, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, None], "marked passages (gold): 1 trees"),  # 9 is luck: 58 was not kept
+     [0.5, 0.5, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, None], "in 1 of 1 trees marked passages (gold)"),  # 9 is luck
     (stepwise(COUNTIES, "58", HOLDER), "evidence",
-     [0.45, 0.9, 0.0, 0.9, 0.405, 0.0, 0.81, 0.0, None], "chained match (cover), as nothing is marked: 1 trees"),
+     [0.45, 0.9, 0.0, 0.9, 0.405, 0.0, 0.81, 0.0, None], "in 1 of 1 trees chained match (cover), as nothing is marked"),
     (stepwise("Is it 58 or 12?", "58", HOLDER), "evidence",
-     [None] * 7 + [0.0, 0.9**3], "answers alone, as nothing is marked and the answer can be guessed: 1 trees"),
+     [None] * 7 + [0.0, 0.9**3], "in 1 of 1 trees answers alone, as nothing is marked and the answer can be guessed"),
     (stepwise(COUNTIES, "58", HOLDER), "cover",
      [0.0, 0.9, 0.0, None, 0.0, 0.0, 0.81, 0.0, 0.9**3], "cover, as label.name says"),
 ])  # fmt: skip
@@ -474,6 +474,8 @@ def test_the_command_writes_pairs_split_by_question_that_name_their_line(tmp_pat
         assert not {row.question_id for row in train} & {row.question_id for row in held_out}
         counts = read_manifest(trees / "pairs")["counts"]
         assert (counts[f"{kind}.train"], counts["trees"]) == (len(train), 40)
+        identity = read_manifest(trees / "pairs")["identity"]
+        assert not {"chained", "unsolved_first"} & {*identity["label"], *identity["balance"]}, "older folders go on"
         lines = (trees / "trees.jsonl").read_text(encoding="utf-8").splitlines()
         assert {row.tree for row in [*train, *held_out]} == {sha256(line.encode()).hexdigest()[:16] for line in lines}
 

@@ -172,7 +172,9 @@ def test_the_fates_follow_the_configuration_of_a_pairs_folder(run: Path, tmp_pat
     kept = {(one["chosen"], one["rejected"]) for one in told["pairs"] if one["rule"] is None}
     made = {(pair.chosen_node, pair.rejected_node) for pair in strict if pair.question_id == "atlas-train-0001"}
     assert made <= kept  # what is missing fell to filters across trees
-    assert kept < {(one["chosen"], one["rejected"]) for one in got("/api/rewards?run=run&line=1", run)["pairs"]}
+    assert kept < {
+        (one["chosen"], one["rejected"]) for one in got("/api/rewards?run=run&line=1&rule=spre", run)["pairs"]
+    }
     chained = pairs_of(run, tmp_path / "chained", "--label.name", "cover", "--label.chained", "true")
     told_as = "/api/rewards?run=run&line=1&like=chained"
     assert chained[0].chosen_reward in got(told_as, run, tmp_path / "chained")["values"]

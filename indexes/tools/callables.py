@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import importlib
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from steprag.agent.schemas import NAMES
 from steprag.agent.tools import ToolSpec, spec_of
-from steprag.errors import ConfigError, RetrieverError, quoted
+from steprag.errors import ConfigError, RetrieverError
+from steprag.extras import function_at
 from steprag.records.jsonl import as_utf8
 from steprag.types import Passage
 
@@ -30,7 +30,7 @@ class CallableTool:
 
     def __init__(self, name: str, place: str, description: str) -> None:
         """Imports the function, which runs its module's code. Raises ConfigError where that cannot be."""
-        self._function = _imported(place)
+        self._function = function_at(place, "python")
         self.spec: ToolSpec = _spec(name, self._function, description)
         self.fingerprint = place
 
@@ -94,22 +94,6 @@ async def _aside(work: Callable[[], list[str]]) -> list[str]:
 
     threading.Thread(target=run, daemon=True).start()
     return await done
-
-
-def _imported(place: str) -> Callable[..., Any]:
-    module, colon, name = place.partition(":")
-    if not colon:
-        raise ConfigError(f"python: {quoted(place)} should be module:function")
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"python: {place} cannot be imported: {error}") from None
-    except (Exception, SystemExit) as error:  # whatever a stranger's module raises
-        told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise ConfigError(f"python: {place} cannot be imported: {told}") from error
-    if not callable(function):
-        raise ConfigError(f"python: {place} is no function")
-    return function
 
 
 def _spec(name: str, function: Callable[..., Any], description: str) -> ToolSpec:

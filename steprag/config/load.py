@@ -29,6 +29,23 @@ INDEX = "index"
 """The key of a recipe, and the option, that name what is searched."""
 OPTION = "config:"
 """Before the dotted key, where argparse keeps the value of an option that sets one."""
+CONFIGS = (
+    "indexes.config:IndexConfig",
+    "indexes.commands.evaluate:EvaluateConfig",
+    "indexes.commands.search:SearchStageConfig",
+    "indexes.config:ServeConfig",
+    "indexes.web.config:WebFileConfig",
+    "data_generation.config:GenerateConfig",
+    "data_generation.worked:WorkedConfig",
+    "preference.config:PairsStageConfig",
+    "preference.config:LeakageStageConfig",
+    "training.config:TrainConfig",
+    "inference.config:InferConfig",
+    "inference.scoring.answer_judge:AnswerJudgeConfig",
+    "inference.chat.config:ChatConfig",
+    "inference.readings:ReadingsConfig",
+)
+"""The configurations of all commands: what may be set in the environment (`environment`)."""
 
 
 class StageConfig(Section):
@@ -100,8 +117,6 @@ def environment(cls: type[StageConfig]) -> dict[str, str]:
 
 def _every_key() -> set[str]:
     """The dotted keys of all commands. Loads their configurations, which need no extra."""
-    from steprag.cli import CONFIGS
-
     places = [each.split(":") for each in CONFIGS]
     return {key for module, name in places for key, _ in leaves(getattr(importlib.import_module(module), name))}
 

@@ -94,12 +94,13 @@ def product_flops() -> float:
     return 4 * 2 * 768**3 / (time.perf_counter() - start)
 
 
-_LOADING = threading.Lock()
+_LOADING = threading.RLock()
 
 
 @contextmanager
 def one_load() -> Iterator[None]:
-    """The block in which a model is loaded and its package imported, one at a time and without its bars.
+    """The block in which a model is loaded and its package imported, by one thread at a time and without its bars. A
+    load may make another first, such as the folder that it reads.
 
     transformers replaces `PreTrainedModel.tie_weights` for the length of a load, and two loads at once leave it so for
     good, with later models untied; and it imports its parts when they are first asked for, which fails in the second

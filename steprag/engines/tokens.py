@@ -58,10 +58,11 @@ def load_tokenizer(files: ModelFiles, kwargs: Mapping[str, Any] | None = None) -
     """
     from steprag.engines.weights import tokenizer_folder
 
+    folder = str(tokenizer_folder(files))
     with one_load():
         from transformers import AutoTokenizer
 
-        tokenizer = from_pretrained(AutoTokenizer, str(tokenizer_folder(files)))
+        tokenizer = from_pretrained(AutoTokenizer, folder)
     if not tokenizer.chat_template:
         raise ConfigError(f"{files.name} has no chat template; train an instruct model")
     setattr(tokenizer, KWARGS, dict(kwargs or {}))

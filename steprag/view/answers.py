@@ -100,7 +100,8 @@ class Answers:
 
     def rewards(self, at: Address, reward: dict[str, Any], like: str | None) -> dict[str, Any]:
         """The rewards of a tree's nodes, and what became of every two siblings. `reward` are keys of the
-        section `label` of pairs; `like` names a pairs run whose own configuration is taken, under those keys.
+        section `label` of pairs; `like` names a pairs run whose own configuration is taken, under those keys. Where
+        neither names a rule it is the default of pairs.
         """
         _, _, tree, line = self._tree(at)
         options = dict(self.run(like).manifest()[0].get("config") or {}) if like else {}
