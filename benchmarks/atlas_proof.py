@@ -24,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
@@ -55,7 +55,7 @@ from steprag.engines.tokens import load_tokenizer, prompt_tokens, reply_tokens
 from steprag.engines.weights import merged_folder
 from steprag.experiments.options import recipe
 from steprag.experiments.reproduce import DEMO_PASSES
-from steprag.experiments.tunnel.statistics import PairedDifference, difference, holm
+from steprag.experiments.tunnel.statistics import PairedDifference, holm, of_seeds
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import PARTIAL, read_json, read_records, read_rows, write_json, write_records
 from steprag.records.training_rows import Pair
@@ -84,6 +84,7 @@ class AtlasSizes:
     dev: int = 300
     test: int = 1000
     slots: int = SLOTS
+    graphs: bool = True
 
 
 QUICK = AtlasSizes(((2, 6), (3, 2)), 8, 4, 4, 4, 100, 64)
@@ -112,7 +113,9 @@ class AtlasBench:
     def policy(self, model: Any, **sampling: Any) -> SlotPolicy:
         """The model as a policy of this process."""
         closing = [action.closing for action in TRANSCRIPT.actions]
-        return SlotPolicy(SlotModel(model, self.sizes.slots, LENGTH), self.tokenizer, closing, **sampling)
+        return SlotPolicy(
+            SlotModel(model, self.sizes.slots, LENGTH, self.sizes.graphs), self.tokenizer, closing, **sampling
+        )
 
     def trees(self, seed: int) -> None:
         """The search trees of a seed's own questions, by the start, as configs/generation/atlas.yaml samples."""
@@ -239,9 +242,7 @@ def work(deadline: float, file: Path, method: str, *given: Any) -> None:
 
 
 def run(out: Path, sizes: AtlasSizes, seeds: int, jobs: int, until: float) -> list[BaseException]:
-    """Trees of all seeds, the choice of rates, then every arm and seed: each a file that appears whole. Returns what
-    went wrong.
-    """
+    """Trees of all seeds, the choice of rates, every arm and seed: files that appear whole. Returns what went wrong."""
     deadline, results = time.time() + until, out / "results"
     make_start(out)
     merged_folder(resolve_model(start_of(out)))  # once, before processes side by side
@@ -298,8 +299,8 @@ def report(out: Path) -> str:
         others = {"outcomes": found.get("outcomes", {})} if name != "outcomes" else {}
         for other, theirs in {**others, "start": dict.fromkeys(mine, start)}.items():
             if both := sorted(mine.keys() & theirs.keys()):
-                pair = (np.array([arm[seed]["right"] for seed in both]) for arm in (mine, theirs))
-                told[f"{name} over {other}"] = difference(*pair)
+                one, two = (np.array([arm[seed]["right"] for seed in both], dtype=float) for arm in (mine, theirs))
+                told[f"{name} over {other}"] = of_seeds(100 * (one - two))
     ps = holm({name: each.p for name, each in told.items()})
     lines += ["", *_head("comparison", "points (95 %, t over seeds)", "bootstrap", "p (Holm)", "by seed")]
     for name, each in told.items():
@@ -321,17 +322,16 @@ def _row(name: str, told: list[dict[str, Any]]) -> str:
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks/atlas_proof.py", description="Labels of steps on Atlas, on a GPU."
-    )
+    parser = argparse.ArgumentParser(prog="benchmarks/atlas_proof.py", description="Labels of steps on Atlas.")
     parser.add_argument("what", choices=("prepare", "run", "report"))
     parser.add_argument("--out", type=Path, default=Path("runs/atlas"), metavar="DIR", help="run folder [runs/atlas]")
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds 1 to N [5]")
     parser.add_argument("--jobs", type=int, default=6, metavar="N", help="processes that share the GPU [6]")
     parser.add_argument("--until", type=float, default=1e9, metavar="SECONDS", help="no job is begun after that [none]")
     parser.add_argument("--quick", action="store_true", help="sizes that show that it runs, and nothing else")
+    parser.add_argument("--eager", action="store_true", help="no CUDA graphs: slower, should they fail on a card")
     given = parse_arguments(parser, argv)
-    sizes = QUICK if given.quick else AtlasSizes()
+    sizes = replace(QUICK if given.quick else AtlasSizes(), graphs=not given.eager)
     if given.what == "prepare":
         from benchmarks.atlas.proof import prepare
 

@@ -52,10 +52,10 @@ def _layer_of(layer: Any) -> _Layer:
 
 
 class SlotModel:
-    """The model with its slots. `length`: tokens that a slot holds, a multiple of `STRIDE`."""
+    """The model with its slots. `length`: tokens that a slot holds, a multiple of `STRIDE`. `graphs`: on CUDA alone."""
 
     @torch.no_grad()
-    def __init__(self, model: Any, slots: int, length: int) -> None:
+    def __init__(self, model: Any, slots: int, length: int, graphs: bool = True) -> None:
         config, body = model.config, model.model
         self.slots, self.length, self.device = slots, length, model.device
         self._heads, self._groups, self._eps = (
@@ -70,6 +70,7 @@ class SlotModel:
         room = (len(self._layers), 2, slots, self._groups, length, self._width)
         self._kept = torch.zeros(room, dtype=model.dtype, device=self.device)
         self._tokens, self._places = (torch.zeros(slots, dtype=torch.long, device=self.device) for _ in range(2))
+        self._replays = graphs and self.device.type == "cuda"
         self._graphs: dict[int, tuple[Any, Tensor]] = {}
 
     def _passed(self, ids: Tensor, places: Tensor, attend: Callable[..., Tensor]) -> Tensor:
@@ -113,7 +114,7 @@ class SlotModel:
         self._tokens.copy_(torch.tensor(tokens))
         self._places.copy_(torch.tensor(places))
         width = min(self.length, -(-(max(places) + 1) // STRIDE) * STRIDE)
-        if self.device.type != "cuda":
+        if not self._replays:
             return self._stepped(width)
         if width not in self._graphs:
             self._graphs[width] = self._recorded(width)

@@ -108,7 +108,9 @@ def _descend(
         with torch.no_grad():
             for master, weight in zip(masters, weights, strict=True):
                 weight.copy_(master)
-    return [round(float(np.mean(part)), 3) for part in np.array_split([loss.item() for loss in losses], 4)]
+    return [
+        round(float(np.mean(part)), 3) for part in np.array_split([loss.item() for loss in losses], min(4, how.steps))
+    ]
 
 
 def _margins(model: Any, pairs: Sequence[LearntPair]) -> tuple[Tensor, Tensor]:

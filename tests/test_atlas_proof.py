@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ def test_a_completion_ends_behind_its_closing_tag_and_sampling_follows_min_p(tin
 
 
 def test_training_in_process_prefers_what_is_chosen(tiny: tuple[Path, Any, Any]) -> None:
-    from copy import deepcopy
+    from peft import LoraConfig, get_peft_model
 
     from benchmarks.gpu_training import _logps
 
@@ -90,7 +91,8 @@ def test_training_in_process_prefers_what_is_chosen(tiny: tuple[Path, Any, Any])
     before, after = (_logps(each, rows)[0] for each in (model, learnt))
     assert losses[-1] < losses[0]
     assert ((after[:3] - after[3:]) > (before[:3] - before[3:])).all()
-    told = sft(learnt, rows, replace(how, cosine=True), np.random.default_rng(0))
+    adapted: Any = get_peft_model(learnt, LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
+    told = sft(adapted, rows, replace(how, rate=1e-2, cosine=True), np.random.default_rng(0))
     assert told[-1] < told[0]
     assert how.rate_at(0) == how.rate / 2
     assert how.rate_at(12) == pytest.approx(how.rate / 10)
