@@ -1,10 +1,10 @@
-"""Whether a policy of `steprag tunnel` answers through llama.cpp's server as it does in this process.
+"""Whether a policy of `steprag tunnel` is the same behind the commands of the product as in this process.
 
-    python -m benchmarks.tunnel_engines                           # marked facts, seed 1: trained here, then served
-    python -m benchmarks.tunnel_engines --arm start --questions 60
+    python -m benchmarks.tunnel_engines --questions 300
 
-The weights are written as a GGUF file of whole numbers' precision (float32) and served by
-`steprag.engines.llamacpp`, as `steprag generate` starts it. The same agent asks both, greedily, the same questions.
+Pairs of marked facts (label `gold`, one action) train the start twice: here, and by `steprag pairs` and `steprag train`
+(TRL) from the same trees. Each policy is then asked by the same agent, greedily, here and as a GGUF file (float32)
+behind llama.cpp's server, as `steprag generate` starts it.
 """
 
 from __future__ import annotations
@@ -13,23 +13,31 @@ import argparse
 import asyncio
 import http.client
 import json
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
 from steprag.agent.rollout import episode_of, rollout
 from steprag.experiments.tunnel import model
-from steprag.experiments.tunnel.arms import ARMS, MAIN
-from steprag.experiments.tunnel.grow import SEARCHES, environment_of
-from steprag.experiments.tunnel.labels import LABELS
+from steprag.experiments.tunnel.arms import MAIN, LabelArm
+from steprag.experiments.tunnel.grow import Forest, environment_of, flat, grown
+from steprag.experiments.tunnel.labels import by_tree, named
 from steprag.experiments.tunnel.policy import MOST_TOKENS, BatchedPolicy
-from steprag.experiments.tunnel.unit import Seed
+from steprag.experiments.tunnel.train import LearntPair, LearntRow, Schedule, dpo
+from steprag.experiments.tunnel.unit import made_pairs, pair_rows
 from steprag.experiments.tunnel.world import FactWorld
+from steprag.policy.protocols import Policy
+from steprag.records.jsonl import write_records
 from steprag.scores.metrics import exact_match
 from steprag.types import Completion, Episode, Message, Sample, Usage
 
@@ -108,39 +116,105 @@ class ServedTunnelPolicy:
         return told
 
 
+def write_folder(folder: Path) -> None:
+    """The start with its tokenizer and template, as `steprag train` reads a model."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    shutil.copytree(model.START, folder)
+    tokenizer = Tokenizer(models.WordLevel(model.IDS, unk_token=model.WORDS[model.PAD]))
+    words = "|".join(map(re.escape, model.HEADS)) + r"|\?|[^\s?]+"
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(words), "removed", invert=True)
+    template = (
+        "{% for m in messages %}{% if m['role'] == 'user' %}<s> {{ m['content'] }}"
+        "{% else %} {{ m['content'] }} </s>{% endif %}{% endfor %}"
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, chat_template=template, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+    ).save_pretrained(folder)
+
+
+def ended(*rows: LearntRow) -> LearntPair:
+    """A pair whose steps are followed by the token that ends a turn, as `steprag train` writes them."""
+    one, other = (LearntRow([*row.ids, model.END], ((row.spans[0][0], len(row.ids) + 1),)) for row in rows)
+    return one, other
+
+
+def trained_by_commands(forest: Forest, schedule: Schedule, folder: Path) -> model.Weights:
+    """What `steprag pairs` and `steprag train` make of the trees."""
+    write_folder(folder / "start")
+    write_records(folder / "trees.jsonl", forest.trees)
+    pairs = (
+        "pairs --label.name gold --pairs.cross_action false --validation 0 --leakage.encoder none --card.plots false"
+    )
+    train = "train --stage dpo --finetuning full --dpo.sft_weight 1 --warmup 10 --prompt.profile tunnel"
+    steps = [f"--learning_rate={schedule.rate}", f"--batch_size={schedule.batch}", f"--max_steps={schedule.steps}"]
+    for command in (
+        [*pairs.split(), f"--trees={folder / 'trees.jsonl'}", f"--out={folder / 'pairs'}"],
+        [
+            *train.split(),
+            f"--pairs={folder / 'pairs'}",
+            f"--model={folder / 'start'}",
+            f"--out={folder / 'policy'}",
+            *steps,
+        ],
+    ):
+        subprocess.run([sys.executable, "-m", "steprag.cli", *command], check=True, stdout=subprocess.DEVNULL)
+    weights = load_file(folder / "policy" / "model.safetensors")
+    return {name: weights[name].float() for name in model.start_of("middle")}
+
+
+def served(weights: model.Weights, play: Callable[[Policy], list[Episode]], folder: Path) -> list[Episode]:
+    """The episodes of these weights behind llama.cpp's server."""
+    write_gguf(weights, folder / "tunnel.gguf")
+    command = [sys.executable, "-m", "steprag.engines.llamacpp", "--model", str(folder / "tunnel.gguf"),
+               "--parallel", str(SLOTS), "--context", str(model.LONGEST), "--threads", "1"]  # fmt: skip
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin
+        assert server.stdout
+        try:
+            return play(ServedTunnelPolicy(json.loads(server.stdout.readline())["url"].removeprefix("http://")))
+        finally:
+            server.stdin.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--arm", default="marked facts")
-    parser.add_argument("--questions", type=int, default=120)
+    parser.add_argument("--questions", type=int, default=300)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    arm = next(arm for arm in ARMS if arm.name == given.arm)
-    weights = Seed(MAIN, 1, LABELS, SEARCHES).policy_of(arm)
-    world = FactWorld(MAIN.test_world)
-    asked = world.questions(given.questions, name="test")
-    environment = environment_of(world)
+    start, world, test = model.start_of("middle"), FactWorld(5001), FactWorld(MAIN.test_world)
+    asked, environment, schedule = test.questions(given.questions, name="test"), environment_of(test), Schedule()
 
-    async def played(policy: Any) -> list[Episode]:
-        states = [environment.start(question.question) for question in asked]
-        return list(await asyncio.gather(*(episode_of(rollout(environment, policy, one, seed=0)) for one in states)))
+    def play(policy: Policy) -> list[Episode]:
+        async def every() -> list[Episode]:
+            states = [environment.start(question.question) for question in asked]
+            played = (episode_of(rollout(environment, policy, state, seed=0)) for state in states)
+            return list(await asyncio.gather(*played))
 
-    here = asyncio.run(played(BatchedPolicy(weights, 0.0)))
-    with tempfile.TemporaryDirectory() as folder:
-        write_gguf(weights, file := Path(folder) / "tunnel.gguf")
-        command = [sys.executable, "-m", "steprag.engines.llamacpp", "--model", str(file), "--parallel", str(SLOTS),
-                   "--context", str(model.LONGEST), "--threads", "1"]  # fmt: skip
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-            assert server.stdin
-            assert server.stdout
-            address = json.loads(server.stdout.readline())["url"].removeprefix("http://")
-            there = asyncio.run(played(ServedTunnelPolicy(address)))
-            server.stdin.close()
-    for name, some in (("in this process", here), ("llama.cpp", there)):
-        right = [exact_match(one.prediction, q.golden_answers) for one, q in zip(some, asked, strict=True)]
-        print(f"{name}: {100 * np.mean(right):.1f} % of {len(asked)} questions right")  # noqa: T201
-    same = [one.state.steps == other.state.steps for one, other in zip(here, there, strict=True)]
-    steps = sum(len(one.state.steps) for one in here)
-    print(f"the same episode, step by step: {sum(same)} of {len(same)} ({steps} steps)")  # noqa: T201
+        return asyncio.run(every())
+
+    forest = Forest(world, grown(world, start, world.questions(MAIN.questions), MAIN.calls, 1, flat), start)
+    pairs = made_pairs(LabelArm("marked facts", "gold"), by_tree(partial(named, name="gold")), forest)
+    print(f"{len(pairs)} pairs")  # noqa: T201
+    with tempfile.TemporaryDirectory() as kept:
+        folder = Path(kept)
+        rng = np.random.default_rng
+        policies = {
+            "the start": start,
+            "trained here": dpo(start, pair_rows(pairs), schedule, rng(1)),
+            "trained here, with an end of turn": dpo(
+                start, [ended(*rows) for rows in pair_rows(pairs)], schedule, rng(1)
+            ),
+            "trained by the commands": trained_by_commands(forest, schedule, folder),
+        }
+        for name, weights in policies.items():
+            here, there = play(BatchedPolicy(weights, 0.0)), served(weights, play, folder)
+            right = [100 * np.mean([exact_match(one.prediction, q.golden_answers) for one, q in
+                                    zip(some, asked, strict=True)]) for some in (here, there)]  # fmt: skip
+            same = sum(one.state.steps == other.state.steps for one, other in zip(here, there, strict=True))
+            told = f"{name}: EM {right[0]:.1f} here, {right[1]:.1f} behind llama.cpp"
+            print(f"{told}; {same} of {len(asked)} episodes are the same")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -174,10 +174,6 @@ class Seed:
             em = 100 * sum(result["right"]) / len(result["right"])
             say(f"tunnel: {self._cell.name}, seed {self._seed}: {arm.name} {em:.1f}, {seconds:.0f} s")
 
-    def policy_of(self, arm: LabelArm) -> Weights:
-        """What the arm makes of the start."""
-        return self._learnt(arm)[0]
-
     def _result(self, arm: LabelArm) -> dict[str, Any]:
         weights, facts = self._learnt(arm)
         said = answers(self._test, weights, self._tests)
