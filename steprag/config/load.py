@@ -29,6 +29,9 @@ INDEX = "index"
 """The key of a recipe, and the option, that name what is searched."""
 OPTION = "config:"
 """Before the dotted key, where argparse keeps the value of an option that sets one."""
+SHORT = ("policy", "serve")
+"""Sections whose keys may be typed without their name: who answers (`--model`), where it listens (`--port`)."""
+RECIPES = Path(__file__).parents[2] / "configs"
 
 
 class StageConfig(Section):
@@ -192,7 +195,9 @@ def index_of(arguments: argparse.Namespace) -> str:
     if named is not None:
         where = arguments.config if arguments.index is None else "--index"
         raise ConfigError(f"{where}: index names a folder, a URL or a file, not {quoted(named)}")
-    raise ConfigError("give --index, or a recipe (--config FILE) with the key index")
+    raise ConfigError(
+        "give --index, or a recipe (--config FILE) with the key index; scripts/quickstart.sh builds runs/demo/index"
+    )
 
 
 def options_from(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -201,13 +206,55 @@ def options_from(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """Like `parser.parse_args`, but an unknown option is a ConfigError that names the nearest known one."""
+    """Like `parser.parse_args`, but an unknown option is a ConfigError that names the nearest known one.
+
+    An option may be typed with dashes for underlines, and a key of `SHORT` without its section; `--config` takes a
+    recipe's name for its file.
+    """
     parser.allow_abbrev = False  # a shortened option would hide a misspelt one
-    arguments, rest = parser.parse_known_args(argv)
+    parser.usage, known = _usage(parser), [*_options(parser)]
+    arguments, rest = parser.parse_known_args([_meant(word, known) for word in argv])
     if rest:
         name = rest[0].split("=")[0]
-        raise ConfigError(f"{parser.prog}: unknown option {quoted(name)}{nearest(name, [*_options(parser)])}")
+        raise ConfigError(f"{parser.prog}: unknown option {quoted(name)}{nearest(name, known)}")
+    if getattr(arguments, "config", None):
+        arguments.config = _recipe(arguments.config)
     return arguments
+
+
+def _usage(parser: argparse.ArgumentParser) -> str | None:
+    """The command's own options by name, and the many that set keys in two words: the help explains them below."""
+    own = [action for action in parser._actions if not action.dest.startswith(OPTION)]
+    if len(own) == len(parser._actions):
+        return parser.usage
+    formatter = parser._get_formatter()
+    formatter.add_usage(None, own, parser._mutually_exclusive_groups, "")
+    return f"{formatter.format_help().strip()} [--KEY X …]".replace("%", "%%")
+
+
+def _meant(word: str, known: Sequence[str]) -> str:
+    """A word of the command line, its option spelt as the parser knows it."""
+    name, equals, value = word.partition("=")
+    if not name.startswith("--") or name in known:
+        return word
+    key = name[2:].replace("-", "_")
+    meant = (f"--{key}", *(f"--{section}.{key}" for section in SHORT))
+    return next((f"{option}{equals}{value}" for option in meant if option in known), word)
+
+
+def _recipe(named: str) -> str:
+    """The file that `--config` names, or the recipe of ours of that name. Raises ConfigError where there is neither."""
+    if Path(named).exists() or "/" in named:
+        return named
+    kinds = ("generation", "index", "inference", "training")
+    recipes = [file for kind in kinds for file in RECIPES.glob(f"{kind}/*.yaml")]
+    found = [str(file) for file in recipes if named in (file.stem, file.name)]
+    if len(found) > 1:
+        raise ConfigError(f"--config {quoted(named)}: several recipes have that name: {', '.join(found)}")
+    if not found:
+        told = nearest(named, [file.stem for file in recipes])
+        raise ConfigError(f"--config {quoted(named)}: no such file, and no recipe of that name{told}")
+    return found[0]
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
