@@ -59,6 +59,14 @@ def test_the_demo_leaves_runs_that_every_command_reads(tmp_path: Path, capsys: p
     assert main(["demo", "--out", str(out), *SMALL, "--seed", "2"]) == 2
     assert "choose another folder" in capsys.readouterr().err
     assert main(["demo", "--out", str(out), "--tests", "0"]) == 2
+    pages = f"from steprag.experiments.demo import show; show([['view', {str(out)!r}, '--port', '0']] * 2)"
+    with subprocess.Popen([sys.executable, "-c", pages], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        links = {process.stdout.readline() for _ in range(2)}
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    assert len(links) == 2
+    assert all(link.startswith("http://127.0.0.1:") for link in links)
 
 
 def test_the_question_of_the_readme_is_one_of_the_world() -> None:

@@ -13,7 +13,7 @@ import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -170,7 +170,10 @@ def add_options(parser: argparse.ArgumentParser, cls: type[StageConfig]) -> None
     for key, field in leaves(cls):
         default = field.get_default(call_default_factory=True)
         text = f"{field.description or ''} [{'none' if default is None else default}]".replace("%", "%%")
-        group.add_argument(f"--{key}", dest=f"{OPTION}{key}", default=argparse.SUPPRESS, metavar="X", help=text)
+        kind = field.annotation
+        choices = ("true", "false") if kind is bool else get_args(kind) if get_origin(kind) is Literal else ("X",)
+        shape = "|".join(map(str, choices))
+        group.add_argument(f"--{key}", dest=f"{OPTION}{key}", default=argparse.SUPPRESS, metavar=shape, help=text)
 
 
 def config_from(cls: type[Config], arguments: argparse.Namespace, **shortcuts: Any) -> Config:

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,12 +82,13 @@ def main(argv: list[str]) -> int:
 def show(commands: Sequence[Sequence[str]]) -> int:
     """Runs services side by side, each of which prints its link, until one ends or Ctrl-C comes."""
     sys.stdout.flush()
-    with ExitStack() as stack:
+    with suppress(KeyboardInterrupt), ExitStack() as stack:
         each = [[sys.executable, "-m", "steprag.cli", *words] for words in commands]
         begun = [stack.enter_context(running(one, sys.stderr, os.environ, sys.stdout)) for one in each]
         while (ended := next((one for one in begun if one.poll() is not None), None)) is None:
             time.sleep(0.2)
-    return ended.returncode
+        return ended.returncode
+    return 0
 
 
 @dataclass(frozen=True)
