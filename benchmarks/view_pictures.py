@@ -50,7 +50,8 @@ def main() -> None:
     before, after = (path.resolve() for path in given.runs)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         pairs = Path(folder) / "pairs"
-        steprag(["pairs", "--trees", str(SHIPPED), "--out", str(pairs), "--card.plots", "false"])
+        steprag(["pairs", "--trees", str(SHIPPED), "--out", str(pairs), "--card.plots", "false", "--label.name", "spre",
+                 "--pairs.cross_action", "true", "--balance.unsolved_first", "false"])  # fmt: skip
         shots = {
             "tree": ("light", "#/trees/trees/1/28", ".node-pane .raw"),
             "pair": ("dark", "#/pairs/pairs/0.3", ".two-sides ins"),

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from indexes import open_retriever
+from preference.chained import LEVELS, AnswerSearches, levels
 from preference.config import NO_REWARD, PairsStageConfig
-from preference.kept import grounded
+from preference.kept import grounded, solved
 from preference.pairs import build_pairs
 from preference.pairs_folder import SPLITS, PairsFolder, add_push_option, made_folder, push_if_asked
 from preference.report.card import generation_facts
 from preference.report.reward_diagnostics import Calibration, RewardDiagnostics
-from preference.rewards import outcomes, rewards, spre
+from preference.rewards import outcomes, rewards, settled, spre
 from preference.supervised import build_labels, build_rankings, build_trajectories, ends
 from steprag.agent.compliance import Refusals, refusals_told
 from steprag.agent.grammar import Grammar
 from steprag.agent.profiles import check_follows, grammar_of
+from steprag.agent.retriever import PLACES, Retriever
 from steprag.batch.tree_results import said_by, trees_file
 from steprag.config.load import PREFIX, add_options, config_from, parse_arguments
 from steprag.console.progress import say
@@ -31,7 +37,16 @@ from steprag.records.jsonl import file_hash, from_dict, line_hash, parse_line, r
 from steprag.runs.run import open_run, run_of
 from steprag.scores.metrics import guessable
 from steprag.tree import Tree
-from steprag.types import Usage
+from steprag.types import Passage, Usage
+
+SEARCHED = 64
+"""Trees whose answers are searched at the same time."""
+LABELS = {
+    "gold": "marked passages (gold)",
+    "cover": "chained match (cover), as nothing is marked",
+    "answers": "answers alone, as nothing is marked and the answer can be guessed",
+}
+"""What label `evidence` says of a tree, by the label that it settles on."""
 
 
 def main(argv: list[str]) -> int:
@@ -44,6 +59,10 @@ def main(argv: list[str]) -> int:
         help="run folders of steprag generate, or files like trees.jsonl: all rounds or parts that make one data set",
     )  # fmt: skip
     parser.add_argument("--out", metavar="DIR", help="where the pairs go [RUN/pairs, of the first]")
+    parser.add_argument(
+        "--index", metavar="INDEX",
+        help=f"{PLACES}: chained match also asks it for question and golden answer, once a question",
+    )  # fmt: skip
     add_push_option(parser)
     add_options(parser, PairsStageConfig)
     _tell_of_reward(argv)
@@ -51,7 +70,7 @@ def main(argv: list[str]) -> int:
     config = config_from(PairsStageConfig, arguments)
     trees = [trees_file(given) for given in arguments.trees]
     out = Path(arguments.out) if arguments.out else trees[0].parent / "pairs"
-    made = build(config, trees, out)
+    made = build(config, trees, out, arguments.index)
     push_if_asked(arguments, out)
     return 0 if made else PART_DONE
 
@@ -64,30 +83,32 @@ def _tell_of_reward(argv: list[str]) -> None:
         say(f"pairs: ${named[0]} is not read: {NO_REWARD}")
 
 
-def build(config: PairsStageConfig, trees: list[Path], out: Path) -> bool:
+def build(config: PairsStageConfig, trees: list[Path], out: Path, index: str | None = None) -> bool:
     """Writes the pairs folder `out`: the products, questions.jsonl, report.json, README.md, plots and the manifest.
-    Returns whether a product holds anything.
+    Returns whether a product holds anything. `index`: what chained match may search.
 
-    Raises ConfigError where the trees were made by different prompts, or where there are none.
+    Raises ConfigError where the trees were made by different prompts, where there are none, or where the label searches
+    no index.
     """
     sources = [run_of(file) for file in trees]
     prompt, grammar = one_prompt(trees, sources)
-    identity = {"trees": [file_hash(file) for file in trees], **config.identity}
     with (
-        open_run(out, "pairs", identity=identity, config=config.model_dump()) as run,
+        answer_searches(index, config) as searches,
+        open_run(out, "pairs", identity=_identity(config, trees, searches), config=config.model_dump()) as run,
         made_folder("pairs", run, config, config.products, grammar, prompt) as folder,
     ):
         diagnostics, calibration, usage = RewardDiagnostics(config.label, grammar), Calibration(), Usage()
         refusals = Refusals()
-        for tree, tree_hash in read_trees(*trees):
+        for tree, tree_hash, found in searches.beside(read_trees(*trees)):
             check_follows(tree, grammar)
             usage += tree.usage
             calibration.add(tree)
             refusals.add(said_by(tree), sum(node.reasoning or 0 for node in tree.nodes))
-            _add(folder, tree, tree_hash, config, grammar, diagnostics)
+            _add(folder, tree, tree_hash, config, grammar, diagnostics, found)
         if not folder.counts["trees"]:
             raise ConfigError(f"{', '.join(map(str, trees))} holds no trees; run steprag generate first")
         folder.facts |= {
+            "label": label_facts(config, folder.counts, searches.failed),
             "source": {
                 "runs": [generation_facts(source) for source in sources],
                 "usage": asdict(usage),
@@ -101,6 +122,68 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path) -> bool:
     elif "pairs" in config.products and not folder.counts["pairs.train"]:
         say("pairs: no pair to train on; the rules and filters above say why: search more, hotter, or ask for less")
     return any(folder.counts[f"{product}.{split}"] for product in config.products for split in SPLITS)
+
+
+def _identity(config: PairsStageConfig, trees: list[Path], searches: Searches) -> dict[str, Any]:
+    told = {"trees": [file_hash(file) for file in trees], **config.identity}
+    return told | ({"index": searches.fingerprint} if searches.fingerprint else {})
+
+
+def label_facts(config: PairsStageConfig, counts: Mapping[str, int], failed: int) -> dict[str, Any]:
+    """What the report says of the labels: which, why, and by chained match how many steps met what."""
+    of = {name.removeprefix("label."): count for name, count in counts.items() if name.startswith("label.")}
+    steps = {name: counts[f"level.{name}"] for name in LEVELS if f"level.{name}" in counts}
+    if config.label.name == "evidence":
+        why = "; ".join(f"in {of[name]} of {counts['trees']} trees {LABELS[name]}" for name in LABELS if name in of)
+    else:
+        why = f"{config.label.name}{', chained' if config.label.chained else ''}, as label.name says"
+    return {"why": why, "trees": of, "unsolved": counts["unsolved"], "levels": steps, "failed_searches": failed}
+
+
+class Searches:
+    """Trees with what a search for question and answer finds, where chained match labels them and an index is given."""
+
+    def __init__(self, config: PairsStageConfig, retriever: Retriever | None = None, run: Any = None) -> None:
+        self._config, self._run = config, run
+        self._searches = AnswerSearches(retriever) if retriever else None
+        self.fingerprint = retriever.fingerprint if retriever else None
+
+    @property
+    def failed(self) -> int:
+        """Searches that the retriever could not answer."""
+        return self._searches.failed if self._searches else 0
+
+    def beside(self, trees: Iterable[tuple[Tree, str]]) -> Iterator[tuple[Tree, str, tuple[Passage, ...]]]:
+        """Each tree and its hash, in order, with the passages found for it, `SEARCHED` trees at a time."""
+        trees = iter(trees)
+        while some := list(islice(trees, SEARCHED if self._searches else 1)):
+            found: dict[str, tuple[Passage, ...]] = {}
+            if self._searches:
+                asked = [(tree, key) for tree, key in some if settled(tree, self._config.label).chained]
+                told = self._run(self._searches.found([tree for tree, _ in asked]))
+                found = {key: passages for (_, key), passages in zip(asked, told, strict=True)}
+            yield from ((tree, key, found.get(key, ())) for tree, key in some)
+
+
+@contextmanager
+def answer_searches(index: str | None, config: PairsStageConfig) -> Iterator[Searches]:
+    """Opens the index, if one is named. Raises ConfigError where the label has nothing to search."""
+    label = config.label
+    if index is not None and not (label.chained or label.name == "evidence"):
+        raise ConfigError(
+            f"--index is for chained match, and label.name is {label.name}: give --label.name cover --label.chained "
+            "true, or leave --index out"
+        )
+    if index is None:
+        yield Searches(config)
+        return
+    with asyncio.Runner() as runner:
+        retriever = open_retriever(index, config.retriever)
+        try:
+            runner.run(retriever.ready())
+            yield Searches(config, retriever, runner.run)
+        finally:
+            runner.run(retriever.aclose())
 
 
 def one_prompt(trees: list[Path], sources: list[dict[str, Any]]) -> tuple[Any, Grammar]:
@@ -141,14 +224,20 @@ def _add(
     config: PairsStageConfig,
     grammar: Grammar,
     diagnostics: RewardDiagnostics,
+    found: Sequence[Passage],
 ) -> None:
     """Every product that is asked for."""
     if config.label.grounded:
         tree = grounded(tree, grammar)
-    estimates = rewards(tree, config.label, grammar)
+    estimates = rewards(tree, config.label, grammar, found)
     diagnostics.add(tree, estimates if config.label.name == "spre" else spre(tree, config.label))
     lucky = guessable(tree.question.question, tree.question.golden_answers)
-    folder.counts.update(trees=1, nodes=len(tree.nodes), guessable=int(lucky))
+    right = solved(tree)
+    folder.counts.update(trees=1, nodes=len(tree.nodes), guessable=int(lucky), unsolved=int(not right))
+    label = settled(tree, config.label)
+    folder.counts[f"label.{'answers' if lucky and label is not config.label and label.chained else label.name}"] += 1
+    if label.chained:
+        folder.counts.update({f"level.{name}": count for name, count in levels(tree, grammar, found).items()})
     if lucky and config.guessable == "drop":
         return
     made: dict[str, Any] = {
@@ -167,7 +256,7 @@ def _add(
         "rankings": lambda: build_rankings(tree, tree_hash, estimates),
     }
     for product in config.products:
-        folder.add(tree.question, made[product]())
+        folder.add(tree.question, made[product](), 0 if right else folder.counts["unsolved"])
 
 
 if __name__ == "__main__":

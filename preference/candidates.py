@@ -1,7 +1,7 @@
 """Candidates: pairs that passed every rule of their own, waiting for the filters that must see all of them; and what a
 report says of those that were kept: counts by action, depth, margin and length.
 
-Their lines go to a temporary file; what the filters and the report need of each stays in memory, 41 bytes a pair.
+Their lines go to a temporary file; what the filters and the report need of each stays in memory, 45 bytes a pair.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from steprag.records.training_rows import Pair
 from steprag.types import Message
 
 COLUMNS = {"chosen": "Q", "rejected": "Q", "cell": "I", "split": "B", "margin": "d", "tokens": "I",
-           "chosen_length": "I", "rejected_length": "I"}  # fmt: skip
-"""What is kept of a pair and its type code in `array`; `chosen` and `rejected` are hashes, `cell` a row of `cells`."""
+           "chosen_length": "I", "rejected_length": "I", "unsolved": "I"}  # fmt: skip
+"""What is kept of a pair and its type code in `array`; `chosen` and `rejected` are hashes, `cell` a row of `cells`,
+`unsolved` the number of the tree among those without a right answer, from 1, else 0.
+"""
 MARGIN_EDGES = [round(0.05 * i, 2) for i in range(21)]
 LENGTH_BINS = 24
 
@@ -52,8 +54,10 @@ class Candidates:
         self._stream.close()
         self._path.unlink()
 
-    def add(self, pair: Pair, split: int, tokens: int) -> None:
-        """`split` as the caller counts them; `tokens` of the longer sequence, 0 where nobody counted."""
+    def add(self, pair: Pair, split: int, tokens: int, unsolved: int = 0) -> None:
+        """`split` as the caller counts them; `tokens` of the longer sequence, 0 where nobody counted; `unsolved`: the
+        number of its tree among the unsolved ones (`COLUMNS`).
+        """
         if pair.prompt is not self._prompt:
             self._prompt = pair.prompt
             self._state = _digest("\0".join(text for m in pair.prompt for text in (m["role"], m["content"])).encode())
@@ -67,6 +71,7 @@ class Candidates:
             "tokens": tokens,
             "chosen_length": len(chosen),
             "rejected_length": len(rejected),
+            "unsolved": unsolved,
         }
         for name, column in self._columns.items():
             column.append(values[name])
@@ -92,7 +97,7 @@ class Candidates:
             stays[kept] = ~in_circles(chosen[kept], rejected[kept])
             kept = self._narrow("no contradiction or circle", kept, stays)
         if balance.search_or_answer is not None:
-            kept = self._narrow("search or answer", kept, self._search_or_answer(kept, balance.search_or_answer))
+            kept = self._narrow("search or answer", kept, self._search_or_answer(kept, balance))
         if balance.length:
             kept = self._narrow("as many shorter as longer", kept, self._by_length(kept, balance))
         if balance.by or balance.most:
@@ -122,18 +127,18 @@ class Candidates:
             sides = [np.flatnonzero(kept & (groups == group) & (sign == side)) for side in (-1, 1)]
             fewest = min(map(len, sides))
             for side in sides:
-                stays[self._drawn(side)[fewest:]] = False
+                stays[self._first(self._drawn(side), balance)[fewest:]] = False
         return stays
 
-    def _search_or_answer(self, kept: np.ndarray, most: float) -> np.ndarray:
-        """Of the pairs that prefer a search over an answer, the widest margins: at most `most` times the others."""
+    def _search_or_answer(self, kept: np.ndarray, balance: BalanceConfig) -> np.ndarray:
+        """Of the pairs that prefer a search over an answer, the widest margins: at most so many times the others."""
         retrieves = retrieving(self._grammar)
         ends = {action.name for action in self._grammar.actions if action.terminal}
         on = np.array([a in retrieves and b in ends for a, b, _ in self.cells], dtype=bool)[self.column("cell")] & kept
         end = np.array([a in ends and b in retrieves for a, b, _ in self.cells], dtype=bool)[self.column("cell")] & kept
         stays, rows = kept.copy(), self._drawn(np.flatnonzero(on))
-        widest = rows[np.argsort(-self.column("margin")[rows], kind="stable")]
-        stays[widest[int(most * end.sum()) :]] = False
+        widest = self._first(rows[np.argsort(-self.column("margin")[rows], kind="stable")], balance)
+        stays[widest[int((balance.search_or_answer or 0) * end.sum()) :]] = False
         return stays
 
     def _capped(self, kept: np.ndarray, balance: BalanceConfig) -> np.ndarray:
@@ -142,7 +147,8 @@ class Candidates:
         there, counts = np.unique(groups[kept], return_counts=True)
         most = balance.most or (int(np.ceil(np.median(counts))) if len(counts) else 0)
         for group in there:
-            stays[self._drawn(np.flatnonzero(kept & (groups == group)))[most:]] = False
+            rows = self._first(self._drawn(np.flatnonzero(kept & (groups == group))), balance)
+            stays[rows[most:]] = False
         return stays
 
     def _drawn(self, rows: np.ndarray) -> np.ndarray:
@@ -150,12 +156,20 @@ class Candidates:
         mixed = (self.column("chosen") ^ self.column("rejected")) * np.uint64((2 * self._seed + 1) % 2**64)
         return rows[np.argsort(mixed[rows], kind="stable")]
 
-    def lines(self, kept: np.ndarray) -> Iterator[tuple[str, int]]:
-        """The lines of the pairs that stay, with their splits, in order of arrival."""
-        self._stream.seek(0)
-        for stays, split, line in zip(kept, self._columns["split"], self._stream, strict=True):
-            if stays:
-                yield line.decode(), split
+    def _first(self, rows: np.ndarray, balance: BalanceConfig) -> np.ndarray:
+        """The rows in their order, those of unsolved trees first where `balance` says so."""
+        return rows[np.argsort(self.column("unsolved")[rows] == 0, kind="stable")] if balance.unsolved_first else rows
+
+    def lines(self, kept: np.ndarray, balance: BalanceConfig) -> Iterator[tuple[str, int]]:
+        """The lines of the pairs that stay, with their splits, in order of arrival; those of unsolved trees first where
+        `balance` says so.
+        """
+        unsolved = self.column("unsolved") > 0
+        for wanted in (kept & unsolved, kept & ~unsolved) if balance.unsolved_first else (kept,):
+            self._stream.seek(0)
+            for stays, split, line in zip(wanted, self._columns["split"], self._stream, strict=True):
+                if stays:
+                    yield line.decode(), split
 
 
 def pair_stats(candidates: Candidates, kept: np.ndarray, cutoff: int | None) -> dict[str, Any]:
@@ -173,8 +187,10 @@ def pair_stats(candidates: Candidates, kept: np.ndarray, cutoff: int | None) -> 
     margins = margins[~np.isnan(margins)]
     chosen, rejected_ = (candidates.column(f"{side}_length")[kept].astype(int) for side in ("chosen", "rejected"))
     tokens = candidates.column("tokens")[kept]
+    unsolved = candidates.column("unsolved")[kept]
     return {
         "pairs": int(kept.sum()),
+        "unsolved": {"pairs": int((unsolved > 0).sum()), "trees": len(np.unique(unsolved[unsolved > 0]))},
         "actions": dict(sorted(actions.items())),
         "depths": {depth: dict(sorted(row.items())) for depth, row in sorted(depths.items(), key=lambda d: int(d[0]))},
         "margins": {**_summary(margins), "edges": MARGIN_EDGES,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from steprag.config.load import StageConfig, with_preset
-from steprag.config.sections import Positive, Section
+from steprag.config.sections import Positive, RetrieverConfig, Section
 from steprag.records.jsonl import existing, file_hash
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -19,6 +19,7 @@ PRESETS: dict[str, dict[str, Any]] = {
             "margin": 0.01, "errors": 0.0, "match": "all", "cross_action": True, "different": "exact",
             "unbroken": True, "per_node": None,
         },
+        "balance": {"unsolved_first": False},
         "filters": {"malformed": False, "leaked": False, "duplicates": False, "contradictions": False},
         "validation": 0.0,
     },
@@ -36,12 +37,15 @@ Product = Literal["pairs", "sft", "steps", "rankings"]
 class LabelConfig(Section):
     """What a step of a finished tree is worth (`preference.rewards`)."""
 
-    name: Literal[Part, "mixed"] = Field(
-        default="spre",
-        description="spre: mean over the answers below of metric × alpha^steps; best_leaf: the best of them; "
-        "first_answer: the first; judge: its scores; gold: gold-evidence recall; cover: the golden answer was met; "
-        "gain: the policy's belief in it (needs search.score or steprag belief); "
-        "reasonrag: the published recursion; mixed: see mix",
+    name: Literal[Part, "evidence", "mixed"] = Field(
+        default="evidence",
+        description="evidence: gold where the question marks passages, else cover, chained; gold: marked passages "
+        "found and kept; cover: the golden answer was met; spre: mean over the answers below of metric × alpha^steps; "
+        "best_leaf: the best of them; first_answer: the first; judge: its scores; gain: the policy's belief in the "
+        "golden answer (needs search.score or steprag belief); reasonrag: the published recursion; mixed: see mix",
+    )
+    chained: bool = Field(
+        default=False, description="cover: a name that leads to the golden answer counts too, half as much"
     )
     metric: Literal["f1", "em", "f1_with_articles"] = Field(default="f1", description="what an answer is worth")
     alpha: float = Field(default=0.9, gt=0, le=1, description="discount a step")
@@ -54,6 +58,13 @@ class LabelConfig(Section):
         default={"spre": 0.5, "judge": 0.5}, min_length=1, description="weights of the rewards that mixed adds up"
     )
 
+    @model_validator(mode="after")
+    def _chains_what_it_covers(self) -> LabelConfig:
+        parts = self.mix if self.name == "mixed" else {self.name}
+        if self.chained and not {"cover", "evidence"} & set(parts):
+            raise ValueError(f"chained is a key of cover, and name is {self.name}; give --label.name cover beside it")
+        return self
+
 
 class PairsConfig(Section):
     """Which siblings make a pair (`preference.pairs`)."""
@@ -62,7 +73,7 @@ class PairsConfig(Section):
         default="all", description="all: every two siblings; best: the best against each of the others"
     )
     cross_action: bool = Field(
-        default=True, description="pair siblings of different actions too (query against answer)"
+        default=False, description="pair siblings of different actions too (query against answer)"
     )
     different: Literal["normalised", "exact"] = Field(
         default="normalised", description="how contents must differ: after normalisation, or in any character"
@@ -135,6 +146,9 @@ class BalanceConfig(Section):
         description="pairs that prefer to search over an answer, at most so many times those that prefer an answer; "
         "widest margins first; none: all",
     )
+    unsolved_first: bool = Field(
+        default=True, description="pairs of trees without a right answer stand first, and are the last that a cap drops"
+    )
     length: bool = Field(
         default=False, description="as many pairs whose chosen step is the shorter as pairs where it is the longer"
     )
@@ -198,12 +212,17 @@ class FolderConfig(StageConfig):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the folder's rows: of the marked pairs their file's hash, nothing where none are given, as in
-        folders of before there were any. Raises ConfigError where that file, or one of `leakage.against`, is missing.
+        """What decides the folder's rows: of the marked pairs their file's hash, nothing where none are given. Keys
+        that came later stand here only where they say something, so that older folders go on.
+
+        Raises ConfigError where that file, or one of `leakage.against`, is missing.
         """
         for file in self.leakage.against:
             existing(file, "evaluation file")
-        decides = self.model_dump(exclude={"card": True, "leakage": True, "filters": {"marked"}})
+        decides = self.model_dump(exclude={"card": True, "leakage": True, "retriever": True, "filters": {"marked"}})
+        for section, key in (("label", "chained"), ("balance", "unsolved_first")):
+            if "label" not in decides or not decides[section][key]:  # nobody labels what was imported
+                decides.get(section, {}).pop(key, None)
         if self.filters.marked is not None:
             decides["filters"]["marked"] = file_hash(existing(self.filters.marked, "file of pairs marked as wrong"))
         return decides
@@ -221,6 +240,7 @@ class PairsStageConfig(FolderConfig):
     label: LabelConfig = LabelConfig()
     pairs: PairsConfig = PairsConfig()
     sft: SftConfig = SftConfig()
+    retriever: RetrieverConfig = RetrieverConfig()
     guessable: Literal["keep", "drop"] = Field(
         default="keep",
         description="questions whose golden answer is yes, no or words of the question, where luck makes wrong steps "

@@ -71,7 +71,7 @@ def golden_seen(tree: Tree, grammar: Grammar) -> list[bool | None]:
     def seen(node: Node) -> bool | None:
         if node.action not in searches or node.golden_found is not None:
             return node.golden_found
-        return None if node.messages is None else holds_golden(_passages(tree, node), golden)
+        return None if node.messages is None else holds_golden(shown_below(tree, node), golden)
 
     return [seen(node) for node in tree.nodes]
 
@@ -82,7 +82,7 @@ def golden_kept(tree: Tree, grammar: Grammar) -> list[bool]:
     return [any(holds_golden(text, golden) for text in contents) for contents in kept_contents(tree, grammar)]
 
 
-def _passages(tree: Tree, node: Node) -> str:
+def shown_below(tree: Tree, node: Node) -> str:
     """The prompt that the node's children saw, without the steps that the policy wrote."""
     text = "\n".join(message["content"] for message in node.messages or ())
     for step in path_to(tree, node)[1:]:
@@ -179,3 +179,8 @@ def grounded(tree: Tree, grammar: Grammar) -> Tree:
         for node in tree.nodes
     )
     return replace(tree, nodes=nodes)
+
+
+def solved(tree: Tree) -> bool:
+    """Whether an answer of the tree is right."""
+    return any(node.prediction_f1 == 1.0 for node in tree.nodes)

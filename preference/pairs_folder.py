@@ -72,8 +72,15 @@ class PairsFolder:
         """A stream to a further file of the folder."""
         return self._stack.enter_context(written_whole(self.out / name, mode))
 
-    def add(self, question: Question, records: list[Pair] | list[Trajectory] | list[StepLabel] | list[Ranking]) -> None:
-        """Takes the records of one kind that a question gave. Questions that gave none are not listed."""
+    def add(
+        self,
+        question: Question,
+        records: list[Pair] | list[Trajectory] | list[StepLabel] | list[Ranking],
+        unsolved: int = 0,
+    ) -> None:
+        """Takes the records of one kind that a question gave. Questions that gave none are not listed. `unsolved`: as
+        `Candidates.add` takes it.
+        """
         if self._questions.get(question.id, question.question) != question.question:
             raise ConfigError(
                 f"two questions are called {quoted(question.id)}: give each data set a pairs folder of its own, or "
@@ -86,7 +93,7 @@ class PairsFolder:
         split = split_of(question.id, self._config)
         for record in records:
             if isinstance(record, Pair):
-                self._offer(record, split)
+                self._offer(record, split, unsolved)
             else:
                 self._write(f"{KINDS[type(record)]}.{SPLITS[split]}", record)
 
@@ -103,13 +110,13 @@ class PairsFolder:
             for check in self._step_checks
         )
 
-    def _offer(self, pair: Pair, split: int) -> None:
+    def _offer(self, pair: Pair, split: int, unsolved: int) -> None:
         if not all(self.rules.count(check.name, check.passes(pair)) for check in self._checks):
             return
         tokens = self._counter(pair) if self._counter else 0
         most = self._config.filters.max_tokens
         if most is None or self.rules.count("within the cut-off", tokens <= most):
-            self._candidates.add(pair, split, tokens)
+            self._candidates.add(pair, split, tokens, unsolved)
 
     def _write(self, name: str, record: object) -> None:
         self._streams[name].write(dump_line(record) + "\n")
@@ -118,7 +125,7 @@ class PairsFolder:
     def finish(self) -> dict[str, Any]:
         """Writes the pairs that stay; returns what the report says of them."""
         kept = self._candidates.select(self._config.filters, self._config.balance)
-        for line, split in self._candidates.lines(kept):
+        for line, split in self._candidates.lines(kept, self._config.balance):
             self._streams[f"pairs.{SPLITS[split]}"].write(line)
             self.counts[f"pairs.{SPLITS[split]}"] += 1
         return pair_stats(self._candidates, kept, self._config.filters.max_tokens)

@@ -1,8 +1,8 @@
 """Rewards of a finished tree: for every node, how good it was to go there. Nothing is written into the tree.
 
-A reward is a function of a tree and a `LabelConfig`, listed by name in `REWARDS`; `gold`, `cover`, `gain` and
-`mixed` also take the grammar. It gives an `Estimate` for every node by id, None where it says nothing (a refused
-completion is not a wrong answer).
+A reward is a function of a tree and a `LabelConfig`, listed by name in `REWARDS`; those that read what was met or kept
+also take the grammar. It gives an `Estimate` for every node by id, None where it says nothing (a refused completion is
+not a wrong answer).
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from preference.chained import chained_match
 from preference.config import LabelConfig
-from preference.kept import gold_recall, gold_seen, golden_kept, golden_met, golden_seen, keeping, supported
+from preference.kept import gold_recall, gold_seen, golden_kept, golden_met, golden_seen, grounded, keeping, supported
 from steprag.agent.belief import CONVINCED, FLOOR, floored, probability
 from steprag.agent.grammar import Grammar
 from steprag.errors import ConfigError, quoted
 from steprag.scores.gold import gold_of
 from steprag.scores.metrics import exact_match, f1_with_articles, guessable
 from steprag.tree import Belief, Node, Tree, children_of, discounted
+from steprag.types import Passage
 
 NATS = 20.0
 """Nats that count as 1: a margin of 0.1 is 2 nats, which is seven times as likely."""
@@ -44,17 +46,41 @@ class Estimate:
 Rewards = list[Estimate | None]
 
 
-def rewards(tree: Tree, config: LabelConfig, grammar: Grammar) -> Rewards:
-    """The reward that `config` names, for every node by id. `grammar` is the one that the tree was made with."""
-    return mixed(tree, config, grammar) if config.name == "mixed" else _named(config.name, tree, config, grammar)
+def rewards(tree: Tree, config: LabelConfig, grammar: Grammar, found: Sequence[Passage] = ()) -> Rewards:
+    """The reward that `config` names, for every node by id. `grammar` is the one that the tree was made with.
+
+    `found`: passages of a search for question and golden answer, which chained match may read.
+    """
+    chosen = settled(tree, config)
+    if chosen.name == "mixed":
+        return mixed(tree, config, grammar, found)
+    if {"evidence", "gold"} & {config.name, chosen.name}:
+        tree = grounded(tree, grammar)
+    worth = _named(chosen.name, tree, chosen, grammar, found)
+    silent = config.name == "evidence" and not any(worth)  # nothing is marked, and the answer can be guessed
+    return _with_answers(worth, outcomes(tree, config)) if silent or chosen.name == "gold" else worth
 
 
-def _named(name: str, tree: Tree, config: LabelConfig, grammar: Grammar) -> Rewards:
+def settled(tree: Tree, config: LabelConfig) -> LabelConfig:
+    """The label of a tree: for `evidence`, `gold` where the question marks passages, else `cover`, chained."""
+    if config.name != "evidence":
+        return config
+    chosen = {"name": "cover", "chained": True} if gold_of(tree.question) is None else {"name": "gold"}
+    return config.model_copy(update=chosen)
+
+
+def _named(name: str, tree: Tree, config: LabelConfig, grammar: Grammar, found: Sequence[Passage]) -> Rewards:
     if name == "gold":
         return gold(tree, grammar)
     if name == "gain":
         return gain(tree, grammar)
-    return cover(tree, config, grammar) if name == "cover" else REWARDS[name](tree, config)
+    return cover(tree, config, grammar, found) if name == "cover" else REWARDS[name](tree, config)
+
+
+def _with_answers(worth: Rewards, answers: list[float | None]) -> Rewards:
+    """`worth` with the outcomes of answers in their places, which are compared with each other alone."""
+    told = _estimates(answers, 0.0, "answer")
+    return [answer or one for one, answer in zip(worth, told, strict=True)]
 
 
 def _estimates(values: list[float | None], error: float | None, basis: str) -> Rewards:
@@ -198,13 +224,15 @@ def gold(tree: Tree, grammar: Grammar) -> Rewards:
     return _estimates(gold_recall(tree, gold_of(tree.question), grammar), 0.0, "gold")
 
 
-def cover(tree: Tree, config: LabelConfig, grammar: Grammar) -> Rewards:
-    """Whether the golden answer was met (`golden_met`), 1 or 0, and for answers the outcome; × alpha^steps.
+def cover(tree: Tree, config: LabelConfig, grammar: Grammar, found: Sequence[Passage] = ()) -> Rewards:
+    """Whether the golden answer was met (`golden_met`), 1 or 0, and for answers the outcome; × alpha^steps. Where
+    `config.chained`, names that lead to it count too (`chained_match`).
 
     None everywhere on questions that can be guessed from their own words.
     """
-    values = [None if met is None else discounted(float(met), node.depth, config.alpha)
-              for node, met in zip(tree.nodes, golden_met(tree, grammar), strict=True)]  # fmt: skip
+    met = chained_match(tree, grammar, found) if config.chained else golden_met(tree, grammar)
+    values = [None if one is None else discounted(float(one), node.depth, config.alpha)
+              for node, one in zip(tree.nodes, met, strict=True)]  # fmt: skip
     if any(value is not None for value in values):
         answers = outcomes(tree, config)
         values = [answer if value is None else value for value, answer in zip(values, answers, strict=True)]
@@ -285,12 +313,12 @@ def _by_gold(tree: Tree, grammar: Grammar) -> list[float | None]:
     return values
 
 
-def mixed(tree: Tree, config: LabelConfig, grammar: Grammar) -> Rewards:
+def mixed(tree: Tree, config: LabelConfig, grammar: Grammar, found: Sequence[Passage] = ()) -> Rewards:
     """The weighted mean (`config.mix`) of those rewards that a node has; `basis` names them.
 
     The parts are taken as independent for the standard error; a part without one adds none.
     """
-    parts = {name: _named(name, tree, config, grammar) for name in sorted(config.mix)}
+    parts = {name: _named(name, tree, config, grammar, found) for name in sorted(config.mix)}
     return [_mean({name: part[node.id] for name, part in parts.items()}, config.mix) for node in tree.nodes]
 
 

@@ -19,8 +19,8 @@ from steprag.tree import Tree
 
 
 def rule_names() -> list[str]:
-    """The names of the reward rules that need no weights."""
-    return list(get_args(Part))
+    """The names of the reward rules that need no weights, the default first."""
+    return ["evidence", *get_args(Part)]
 
 
 def view_rewards(tree: Tree, line: str, grammar: Grammar, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from steprag.runs.run import read_manifest
 from steprag.scores.gold import facts_of
 from steprag.scores.metrics import guessable, normalise
 from steprag.types import Passage
-from tests.fakes import DictRetriever, answer, evidence, query
+from tests.fakes import BY_ROLLOUTS, DictRetriever, answer, evidence, query
 
 Row = dict[str, Any]
 QUESTIONS = ("train", "dev", "test", "warmstart")
@@ -269,7 +269,7 @@ def test_the_searched_trees_are_of_train_questions_and_give_pairs(tmp_path: Path
     trees = [tree for tree, _ in read_trees(atlas.DATA / "trees.jsonl.gz")]
     train = read_questions(atlas.path("train"))
     assert {tree.question.id for tree in trees} == {question.id for question in train[: len(trees)]}
-    assert main(["pairs", "--trees", str(atlas.DATA / "trees.jsonl.gz"), "--out", str(tmp_path)]) == 0
+    assert main(["pairs", "--trees", str(atlas.DATA / "trees.jsonl.gz"), "--out", str(tmp_path), *BY_ROLLOUTS]) == 0
     counts = read_manifest(tmp_path)["counts"]
     assert counts["trees"] == 100
     assert counts["pairs.train"] > 400

@@ -220,7 +220,7 @@ def test_the_recipes_of_a_model_show_it_the_prompts_of_its_trees() -> None:
     assert prompt("training", "qwen2.5-7b-grpo") == prompt("training", "qwen2.5-1.5b-grpo") == trees
 
 
-@pytest.mark.parametrize("command", ["generate", "infer", "ask", "serve", "train", "index search"])
+@pytest.mark.parametrize("command", ["generate", "infer", "ask", "serve", "train", "pairs", "index search"])
 def test_help_says_all_that_may_stand_for_an_index(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([*command.split(), "--help"])

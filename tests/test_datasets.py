@@ -25,7 +25,19 @@ from steprag.runs.run import read_manifest
 from steprag.scores.metrics import normalise
 from steprag.tree import Tree
 from steprag.types import Prediction, Question, State
-from tests.fakes import QUESTION, WORLD, Endpoint, answer, chat_reply, evidence, listening, options, query, serve
+from tests.fakes import (
+    BY_ROLLOUTS,
+    QUESTION,
+    WORLD,
+    Endpoint,
+    answer,
+    chat_reply,
+    evidence,
+    listening,
+    options,
+    query,
+    serve,
+)
 from tests.indexing import words_index
 
 DRUGS = {"A": "Citalopram", "B": "Lithium", "C": "Propranolol"}
@@ -310,7 +322,7 @@ def test_search_and_pairs_ask_with_choices_and_leakage_finds_them(index: Path, t
     with serve(chat_reply()) as endpoint:
         run = options(endpoint, tmp_path / "q.jsonl", index, trees, "--search.rollouts", "5")
         assert main(["generate", *run]) == 0
-    assert main(["pairs", "--trees", str(trees), "--pairs.margin", "0.01"]) == 0
+    assert main(["pairs", "--trees", str(trees), "--pairs.margin", "0.01", *BY_ROLLOUTS]) == 0
     pairs = list(read_records(trees / "pairs/pairs.train.jsonl", Pair))
     assert pairs
     for pair in pairs:
@@ -341,7 +353,7 @@ def searched(file: Path, index: Path, out: Path, *more: str) -> Path:
 
 def paired(folder: Path, *trees: Path) -> dict[str, Any]:
     runs = ["--trees", *map(str, trees), "--out", str(folder), "--pairs.margin", "0.01", "--products", "[pairs,steps]",
-            "--card.plots", "false"]  # fmt: skip
+            "--card.plots", "false", *BY_ROLLOUTS]  # fmt: skip
     assert main(["pairs", *runs]) == 0
     return json.loads((folder / "report.json").read_text())
 

@@ -22,7 +22,7 @@ from steprag.cli import main
 from steprag.extras import EXTRAS, extra_of
 from steprag.records.jsonl import write_records
 from steprag.types import Question
-from tests.fakes import QUESTION, DictRetriever, chat_reply, serve
+from tests.fakes import BY_ROLLOUTS, QUESTION, DictRetriever, chat_reply, serve
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -73,9 +73,10 @@ def check_the_stages(steprag: Steprag, out: Path) -> None:
     with serve(chat_reply()) as endpoint, serve(retrieve) as retriever:
         asked = ["--questions", str(out / "q.jsonl"), "--index", retriever.url, "--policy.base_url", endpoint.url,
                  "--policy.model", "double", "--policy.engine", "openai"]  # fmt: skip
+        margin = ["--pairs.margin", "0.01"]
         for command in (
             ["generate", *asked, "--out", str(out / "trees"), "--search.rollouts", "4"],
-            ["pairs", "--trees", str(out / "trees"), "--out", str(out / "pairs"), "--pairs.margin", "0.01"],
+            ["pairs", "--trees", str(out / "trees"), "--out", str(out / "pairs"), *BY_ROLLOUTS, *margin],
             ["infer", *asked, "--out", str(out / "a")],
             ["infer", *asked, "--out", str(out / "b"), "--policy.temperature", "0.7"],
             ["evaluate", "--predictions", str(out / "a")],

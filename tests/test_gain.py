@@ -52,7 +52,8 @@ def gain(tree: Tree) -> Rewards:
 
 
 def preferred(tree: Tree) -> set[tuple[int, int]]:
-    return {(pair.chosen_node, pair.rejected_node) for pair in build_pairs(tree, "h", gain(tree), PairsConfig())}
+    pairs = build_pairs(tree, "h", gain(tree), PairsConfig(cross_action=True))
+    return {(pair.chosen_node, pair.rejected_node) for pair in pairs}
 
 
 def test_two_nats_make_a_pair_and_less_makes_none() -> None:
@@ -189,7 +190,8 @@ def test_what_a_step_back_took_is_not_kept() -> None:
 def pairs_of(tmp_path: Path, trees: list[Tree], **keys: object) -> list[Pair]:
     file = tmp_path / "trees.jsonl"
     write_records(file, trees)
-    config = load_config(PairsStageConfig, None, {"validation": 0, "card.plots": False, "label.name": "gain", **keys})
+    fixed = {"validation": 0, "card.plots": False, "pairs.cross_action": True, "label.name": "gain"}
+    config = load_config(PairsStageConfig, None, {**fixed, **keys})
     build(config, [file], tmp_path / "pairs")
     return list(read_records(tmp_path / "pairs/pairs.train.jsonl", Pair))
 

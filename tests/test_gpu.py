@@ -30,6 +30,7 @@ from steprag import atlas
 from steprag.engines.outlive_guard import running
 from steprag.errors import PART_DONE, StepragError
 from steprag.records.jsonl import read_json, read_rows, write_records
+from tests.fakes import BY_ROLLOUTS
 
 Device = Literal["cpu", "cuda"]
 ON_CPU = os.environ.get("DEVICE") == "cpu"
@@ -114,7 +115,8 @@ class Bench:
     @cached_property
     def pairs(self) -> Path:
         """Preference pairs and supervised steps from the trees of Atlas."""
-        return self.arm("pairs", "pairs", "cpu", {"trees": atlas.DATA / "trees.jsonl.gz"}).out
+        _, recipe = BY_ROLLOUTS
+        return self.arm("pairs", "pairs", "cpu", {"config": recipe, "trees": atlas.DATA / "trees.jsonl.gz"}).out
 
     @cached_property
     def long_pairs(self) -> Path:

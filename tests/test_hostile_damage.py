@@ -32,7 +32,7 @@ from steprag.records.jsonl import LineJournal, write_json, write_records
 from steprag.records.sealed import FILES, check_outputs, outputs
 from steprag.records.training_rows import MARKS, WrongPair
 from steprag.runs.run import checked_manifest, open_run, read_manifest
-from tests.fakes import Start
+from tests.fakes import BY_ROLLOUTS, Start
 from tests.indexing import edit_manifest
 from tests.levels import SEED, rounds
 from tests.training_parts import train
@@ -165,7 +165,7 @@ def test_what_reads_a_damaged_run_refuses_it(run: Path, tmp_path: Path, capsys: 
     (run / "trees.jsonl").write_bytes(trees.replace(b'"visits":1,', b'"visits":3,', 1))
     readers = (
         ["run", "check", str(run)],
-        ["pairs", "--trees", str(run), "--out", str(tmp_path / "pairs")],
+        ["pairs", "--trees", str(run), *BY_ROLLOUTS, "--out", str(tmp_path / "pairs")],
         ["replay", "--trees", str(run), "--out", str(tmp_path / "again")],
         ["weave", "--trees", str(run), "--out", str(tmp_path / "woven.jsonl")],
     )
@@ -210,7 +210,7 @@ def test_what_a_run_lists(tmp_path: Path) -> None:
 def test_what_others_put_into_a_run_folder_never_locks_it(run: Path, tmp_path: Path) -> None:
     """The marks of the viewer, a file of the user, and a list of version 0.1.0 that names the marks."""
     folder = tmp_path / "pairs"
-    build = ["pairs", "--trees", str(run), "--out", str(folder), "--validation", "0"]
+    build = ["pairs", "--trees", str(run), "--out", str(folder), "--validation", "0", *BY_ROLLOUTS]
     mark = WrongPair("p", "q", "a", "b", "now")
     assert main(build) == 0
     for count in (1, 2):

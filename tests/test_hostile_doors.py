@@ -43,7 +43,7 @@ from steprag.records.jsonl import write_records
 from steprag.records.training_rows import MARKS, WrongPair
 from steprag.runs.run import read_manifest
 from steprag.types import Question
-from tests.fakes import QUESTION, Endpoint, chat_reply, serve
+from tests.fakes import BY_ROLLOUTS, QUESTION, Endpoint, chat_reply, serve
 from tests.hostile_files import mutate, reseal
 from tests.levels import SEED, rounds
 from tests.models import make_gguf
@@ -109,7 +109,8 @@ def place(
         good = Place(folder, endpoint)
         for stage in ("generate", "infer"):
             assert command(f"{stage} {AGAIN}")(folder / stage, good) == 0
-        assert command("pairs --trees GOOD/generate --out PATH --pairs.margin 0.01")(folder / "pairs", good) == 0
+        paired = f"pairs --trees GOOD/generate --out PATH --pairs.margin 0.01 {' '.join(BY_ROLLOUTS)}"
+        assert command(paired)(folder / "pairs", good) == 0
         assert command("pairs export --pairs PATH --format proguide --out GOOD/out")(folder / "pairs", good) == 0
         marks = [WrongPair(f"{n}", "q1", "good", "bad", "2026-01-01") for n in (1, 2)]
         write_records(folder / "pairs" / MARKS, marks)

@@ -29,7 +29,7 @@ from steprag.records.training_rows import Pair, Ranking, StepLabel, Trajectory
 from steprag.runs.run import read_manifest
 from steprag.tree import Tree
 from steprag.types import Message, Question
-from tests.fakes import QUESTION, ScriptedPolicy, answer, by_turn, evidence, query
+from tests.fakes import BY_ROLLOUTS, QUESTION, ScriptedPolicy, answer, by_turn, evidence, query
 from tests.models import make_llama
 from tests.test_search import search
 
@@ -156,7 +156,7 @@ def trees_file(folder: Path, trees: list[Tree]) -> Path:
 
 def build(trees: Path, out: Path, *options: str) -> tuple[list[Pair], dict[str, Any]]:
     """The training pairs of a build and its report."""
-    fixed = ("--validation", "0", "--card.plots", "false")
+    fixed = ("--validation", "0", "--card.plots", "false", *(() if "--preset" in options else BY_ROLLOUTS))
     assert main(["--trees", str(trees), "--out", str(out), *fixed, *options]) == 0
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
     pairs = out / "pairs.train.jsonl"
@@ -325,7 +325,7 @@ def test_an_interrupted_build_leaves_the_old_files(
 
     monkeypatch.setattr("preference.pairs_folder.report_files", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        main(["--trees", str(trees), "--out", str(tmp_path / "out"), "--validation", "0"])
+        main(["--trees", str(trees), "--out", str(tmp_path / "out"), "--validation", "0", *BY_ROLLOUTS])
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.jsonl")} == before
     assert not list((tmp_path / "out").glob(".*partial"))
     assert read_manifest(tmp_path / "out")["status"] == "interrupted"

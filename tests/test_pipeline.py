@@ -36,6 +36,7 @@ from steprag.scores.metrics import normalise
 from steprag.tree import Failure, Node, Tree
 from steprag.types import Message, Prediction, Question, Usage
 from tests.fakes import (
+    BY_ROLLOUTS,
     QUESTION,
     WORLD,
     Endpoint,
@@ -71,7 +72,7 @@ def test_questions_become_trees_pairs_and_scores(start: Start, endpoint: Endpoin
     assert manifest["usage"]["calls"] == len(endpoint.requests) == sum(tree.usage.calls for tree in grown)
     assert manifest["identity"]["prompt"]["profile"] == "transcript"
 
-    assert main(["pairs", "--trees", str(trees), "--pairs.margin", "0.01"]) == 0
+    assert main(["pairs", "--trees", str(trees), "--pairs.margin", "0.01", *BY_ROLLOUTS]) == 0
     sent = {json.dumps(request["messages"]) for request in endpoint.requests}
     rows: list[tuple[Message, ...]] = [pair.prompt for pair in read_records(trees / "pairs/pairs.train.jsonl", Pair)]
     rows += [row.prompt for row in read_records(trees / "pairs/sft.train.jsonl", Trajectory)]

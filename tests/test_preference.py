@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 
 from data_generation.config import GenerateConfig
 from preference.build import main, one_prompt
+from preference.chained import AnswerSearches
 from preference.config import LabelConfig, PairsConfig, SftConfig
 from preference.pairs import RuleCounts, build_pairs
 from preference.pairs_folder import SPLITS
@@ -25,17 +27,19 @@ from steprag.agent.profiles import grammar_of
 from steprag.agent.stack import Action
 from steprag.cli import main as steprag
 from steprag.config.load import load_config
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, RetrieverError
 from steprag.records.jsonl import dump_line, from_dict, read_records, to_dict, write_records
 from steprag.records.training_rows import Pair, Trajectory
 from steprag.runs.run import read_manifest
 from steprag.tree import Node, Tree
-from steprag.types import Found, Message, Question, Usage
+from steprag.types import Found, Message, Passage, Question, Usage
+from tests.fakes import BY_ROLLOUTS, DictRetriever
+from tests.indexing import words_index
 
 PROMPT = (Message(role="system", content="s"), Message(role="user", content="u"))
 HERE = Path(__file__).parent
-PLAIN = ("--filters.duplicates", "false", "--card.plots", "false")
-"""The same tree under many ids is meant here, and nobody looks at plots."""
+PLAIN = (*BY_ROLLOUTS, "--filters.duplicates", "false", "--card.plots", "false")
+"""The same tree under many ids is meant here, labelled by rollouts, and nobody looks at plots."""
 
 
 def node(identity: int, parent: int | None, action: str | None, f1: float | None = None, **more: object) -> Node:
@@ -65,7 +69,7 @@ def changed(grown: Tree, changes: dict[int, dict[str, Any]]) -> Tree:
 
 
 def spre(grown: Tree, alpha: float) -> Rewards:
-    return rewards(grown, LabelConfig(alpha=alpha), TRANSCRIPT)
+    return rewards(grown, LabelConfig(name="spre", alpha=alpha), TRANSCRIPT)
 
 
 def values(found: Rewards) -> list[float | None]:
@@ -79,7 +83,7 @@ def given(*numbers: float | None) -> Rewards:
 
 def steps_of(grown: Tree, config: SftConfig) -> list[Trajectory]:
     return build_trajectories(
-        grown, "h", outcomes(grown, LabelConfig()), rewards(grown, LabelConfig(), TRANSCRIPT), config
+        grown, "h", outcomes(grown, LabelConfig()), rewards(grown, LabelConfig(name="spre"), TRANSCRIPT), config
     )
 
 
@@ -91,7 +95,7 @@ def test_a_step_that_its_own_episode_took_back_is_not_imitated_and_the_step_back
         nodes.append(Node(place, place - 1, place, action, f"<{action}> x </{action}>", "x", terminal=last,
                           prediction_f1=1.0 if last else None))  # fmt: skip
     grown = Tree(1, Question("q", "?", ("x",)), "done", Usage(), tuple(nodes))
-    estimates = rewards(grown, LabelConfig(), STACK)
+    estimates = rewards(grown, LabelConfig(name="spre"), STACK)
     rows = build_trajectories(grown, "h", outcomes(grown, LabelConfig()), estimates, SftConfig(), grammar=STACK)
     assert [row.node for row in rows] == [2, 3, 4, 5], "what a summary stands for is learnt, what was popped is not"
 
@@ -207,7 +211,7 @@ def test_cover_says_where_the_golden_answer_was_met() -> None:
     cover = LabelConfig(name="cover", alpha=1.0)
     assert values(rewards(grown, cover, TRANSCRIPT)) == [None, 1.0, 0.0, None, 0.0, 1.0, 1.0, 0.0, None]
     assert values(rewards(_renamed(grown), cover, OTHER_NAMES)) == values(rewards(grown, cover, TRANSCRIPT))
-    pairs = build_pairs(grown, "h", rewards(grown, cover, TRANSCRIPT), PairsConfig())
+    pairs = build_pairs(grown, "h", rewards(grown, cover, TRANSCRIPT), PairsConfig(cross_action=True))
     assert [(p.chosen_node, p.rejected_node) for p in pairs] == [(1, 2), (5, 4), (6, 7)]
     assert (pairs[2].action, pairs[2].rejected_action) == ("query", "answer")
     assert values(rewards(grown, cover.model_copy(update={"alpha": 0.5}), TRANSCRIPT))[4:7] == [0.0, 0.25, 0.125]
@@ -217,6 +221,125 @@ def test_cover_says_where_the_golden_answer_was_met() -> None:
 def test_cover_is_silent_where_the_answer_can_be_guessed(question: str, golden: str) -> None:
     found = rewards(covered(question, golden), LabelConfig(name="cover"), TRANSCRIPT)
     assert found == [None] * 9
+
+
+COUNTIES = "How many counties has the state that made Sacramento its capital?"
+SACRAMENTO = Passage("1", "Sacramento, California", "Sacramento is the capital of California.")
+HOLDER = Passage("2", "Cities and counties of California", "California is divided into 58 counties.")
+OTHER_CITIES = Passage("3", "Cities of Nevada", "There are some cities in Nevada, by the county.")
+
+
+def stepwise(question: str, golden: str, *found: Passage, **more: Any) -> Tree:
+    """Query 1 finds Sacramento, query 2 `found`, query 3 nothing, query 4 as 2, but nothing was asked below it.
+
+    Below query 1: evidence 5 names California, 6 does not, 7 holds 58. Below 5: a wrong answer and a right one.
+    """
+
+    def query(identity: int, *passages: Passage, shown: bool = True) -> Node:
+        text = "\n".join(["Passages:", *(f"{p.title}: {p.text}" for p in passages), "Read the passages."])
+        prompt = (*PROMPT[:1], Message(role="user", content=f"Question: {question}\n{text}"))
+        titles = tuple(Found(p.id, p.title) for p in passages)
+        return node(identity, 0, "query", content=f"{identity}", passages=titles, messages=prompt if shown else None)
+
+    nodes = (
+        node(0, None, None, messages=PROMPT),
+        *(query(1, SACRAMENTO), query(2, *found), query(3), query(4, *found, shown=False)),
+        node(5, 1, "evidence", content="It is in California.", messages=PROMPT),
+        *(node(6, 1, "evidence", content="It is a city."), node(7, 1, "evidence", content="There are 58.")),
+        *(node(8, 5, "answer", 0.0, content="12"), node(9, 5, "answer", 1.0, content="58")),
+    )
+    return Tree(1, Question("q", question, (golden,), more), "done", Usage(), nodes)
+
+
+MET, NAMED, UNMET = [0.5, 1.0, 0.0, 1.0, 0.5, 0.0, 1.0], [0.5, 0.0, 0.0, 0.0, 0.5, 0.0, 1.0], [0.0] * 6 + [1.0]
+
+
+@pytest.mark.parametrize(("grown", "searched", "worth"), [
+    (stepwise(COUNTIES, "58", HOLDER), (), MET),
+    (stepwise(COUNTIES, "58", OTHER_CITIES, HOLDER), (), MET),  # "cities" is a common word, and leads nowhere
+    (stepwise(COUNTIES, "58", OTHER_CITIES), (), UNMET),  # no passage of the tree holds the answer
+    (stepwise(COUNTIES, "58", OTHER_CITIES), (HOLDER,), NAMED),  # one of the answer search does
+    (stepwise("How many counties has California?", "58", OTHER_CITIES), (HOLDER,), UNMET),  # a name of the question
+    (stepwise(COUNTIES, "58", OTHER_CITIES), (replace(HOLDER, title="Counties of Ohio"),), UNMET),  # nobody names Ohio
+    (stepwise(COUNTIES, "58", OTHER_CITIES), (replace(HOLDER, title="California (state)"),), NAMED),
+    (stepwise(COUNTIES, "58", OTHER_CITIES), (replace(HOLDER, title="city"),), UNMET),  # a common word
+    (stepwise("When?", "58", replace(OTHER_CITIES, text="Of 12.")), (replace(HOLDER, title="12"),), UNMET),  # a number
+    (stepwise("Is it 58 or 12?", "58", HOLDER), (), [None] * 7),  # can be guessed
+])  # fmt: skip
+def test_chained_match_follows_names_to_the_golden_answer(
+    grown: Tree, searched: tuple[Passage, ...], worth: list[float | None]
+) -> None:
+    chained = LabelConfig(name="cover", chained=True, alpha=1.0)
+    found = values(rewards(grown, chained, TRANSCRIPT, searched))
+    assert found[1:8] == worth
+    assert found[8:] == ([None, None] if worth[0] is None else [0.0, 1.0])
+    assert values(rewards(_renamed(grown), chained, OTHER_NAMES, searched)) == found
+
+
+@pytest.mark.parametrize(("grown", "label", "worth", "told"), [
+    (stepwise(COUNTIES, "58", HOLDER, supporting_titles=[SACRAMENTO.title, HOLDER.title]), "evidence",
+     [0.5, 0.5, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, None], "in 1 of 1 trees marked passages (gold)"),  # 9 is luck
+    (stepwise(COUNTIES, "58", HOLDER), "evidence",
+     [0.45, 0.9, 0.0, 0.9, 0.405, 0.0, 0.81, 0.0, None], "in 1 of 1 trees chained match (cover), as nothing is marked"),
+    (stepwise("Is it 58 or 12?", "58", HOLDER), "evidence",
+     [None] * 7 + [0.0, 0.9**3], "in 1 of 1 trees answers alone, as nothing is marked and the answer can be guessed"),
+    (stepwise(COUNTIES, "58", HOLDER), "cover",
+     [0.0, 0.9, 0.0, None, 0.0, 0.0, 0.81, 0.0, 0.9**3], "cover, as label.name says"),
+])  # fmt: skip
+def test_labels_follow_the_evidence_that_a_question_has(
+    grown: Tree, label: Any, worth: list[float | None], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert values(rewards(grown, LabelConfig(name=label), TRANSCRIPT))[1:] == pytest.approx(worth, nan_ok=True)
+    write_records(tmp_path / "trees.jsonl", [grown])
+    options = ["--label.name", label, "--card.plots", "false", "--filters.malformed", "false"]
+    assert main(["--trees", str(tmp_path / "trees.jsonl"), "--out", str(tmp_path / "out"), *options]) == 0
+    assert f"pairs: label: {told}; " in capsys.readouterr().err
+
+
+def test_pairs_of_unsolved_trees_come_first_and_are_the_last_that_a_cap_drops(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    solved = stepwise(COUNTIES, "58", HOLDER)
+    unsolved = changed(solved, {9: {"prediction_f1": 0.0}})
+    unsolved = replace(unsolved, question=replace(solved.question, id="unsolved"))
+    write_records(tmp_path / "trees.jsonl", [solved, unsolved])
+
+    def paired(name: str, *more: str) -> list[str]:
+        options = ["--filters.malformed", "false", "--filters.duplicates", "false", "--card.plots", "false"]
+        given = ["--trees", str(tmp_path / "trees.jsonl"), "--out", str(tmp_path / name), "--validation", "0"]
+        assert main([*given, *options, *more]) == 0
+        return [pair.question_id for pair in read_records(tmp_path / name / "pairs.train.jsonl", Pair)]
+
+    assert paired("plain") == ["unsolved"] * 7 + ["q"] * 7
+    assert "; 14 pairs, 7 of them from 1 of 1 unsolved trees" in capsys.readouterr().err
+    assert paired("capped", "--balance.most", "5") == ["unsolved"] * 5
+    assert paired("as found", "--balance.unsolved_first", "false") == ["q"] * 7 + ["unsolved"] * 7
+
+
+def test_an_index_shows_chained_match_passages_that_the_search_did_not_find(tmp_path: Path) -> None:
+    """A tree without a passage that holds the golden answer; one whose answer can be guessed asks nothing."""
+    lost, closed = stepwise(COUNTIES, "58", OTHER_CITIES), stepwise("Is it 58 or 12?", "58", OTHER_CITIES)
+    write_records(tmp_path / "trees.jsonl", [lost, replace(closed, question=replace(closed.question, id="closed"))])
+    index = words_index(tmp_path, (SACRAMENTO, HOLDER, OTHER_CITIES))
+    counts = {}
+    for name, more in (("without", []), ("with", ["--index", str(index)])):
+        given = ["--trees", str(tmp_path / "trees.jsonl"), "--out", str(tmp_path / name), "--card.plots", "false"]
+        assert main([*given, *more]) == 0
+        counts[name] = json.loads((tmp_path / name / "report.json").read_text())["label"]["levels"]
+        assert ("index" in read_manifest(tmp_path / name)["identity"]) == (name == "with")
+    assert counts == {"without": {"answer": 1, "neither": 6}, "with": {"answer": 1, "name": 2, "neither": 4}}
+    assert "answer 1, name 2, neither 4" in (tmp_path / "with" / "README.md").read_text()
+
+
+def test_an_answer_search_that_fails_is_counted_and_finds_nothing() -> None:
+    class Failing(DictRetriever):
+        async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+            raise RetrieverError(f"{query}: no answer")
+
+    searches = AnswerSearches(Failing())
+    asked = [stepwise(COUNTIES, "58", HOLDER), stepwise("Is it 58 or 12?", "58", HOLDER)]
+    assert asyncio.run(searches.found(asked)) == [(), ()]
+    assert searches.failed == 1
 
 
 def test_pairs_are_siblings_with_a_margin() -> None:
@@ -257,8 +380,8 @@ AGAIN = replace(THREE, known=(1, 3))
 @pytest.mark.parametrize(("grown", "rules", "pairs"), [
     (SAME, {}, []),  # normalised, they say one thing
     (SAME, {"different": "exact"}, [(4, 5)]),
-    (CROSS, {"cross_action": False}, []),
-    (CROSS, {}, [(4, 5)]),
+    (CROSS, {}, []),
+    (CROSS, {"cross_action": True}, [(4, 5)]),
     (THREE, {"per_node": 2}, [(1, 3), (1, 2)]),  # the widest first
     (THREE, {"per_question": 1}, [(1, 3)]),
     (fan(0.4, 1.0, 0.0), {"match": "best"}, [(2, 3), (2, 1)]),
@@ -351,6 +474,8 @@ def test_the_command_writes_pairs_split_by_question_that_name_their_line(tmp_pat
         assert not {row.question_id for row in train} & {row.question_id for row in held_out}
         counts = read_manifest(trees / "pairs")["counts"]
         assert (counts[f"{kind}.train"], counts["trees"]) == (len(train), 40)
+        identity = read_manifest(trees / "pairs")["identity"]
+        assert not {"chained", "unsolved_first"} & {*identity["label"], *identity["balance"]}, "older folders go on"
         lines = (trees / "trees.jsonl").read_text(encoding="utf-8").splitlines()
         assert {row.tree for row in [*train, *held_out]} == {sha256(line.encode()).hexdigest()[:16] for line in lines}
 
@@ -435,6 +560,9 @@ def test_a_tree_names_its_grammar_and_one_without_it_is_refused_with_tree_action
     (["--reward.name", "cover"], "calls this section label (label.name"),
     (["--config", "recipe.yaml"], "calls this section label (label.name"),
     (["--leakage.against", "[none.jsonl]"], "evaluation file not found: none.jsonl"),
+    (["--label.name", "spre", "--index", "here"], "--index is for chained match, and label.name is spre: give --label"),
+    (["--label.name", "gold", "--label.chained", "true"], "label: chained is a key of cover, and name is gold; give"),
+    (["--index", "nowhere"], "index folder not found: nowhere"),
     (["--trees", "empty.jsonl"], "empty.jsonl holds no trees"),
 ])  # fmt: skip
 def test_what_makes_no_pairs_is_refused_before_anything_is_built(

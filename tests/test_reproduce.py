@@ -157,6 +157,8 @@ def test_arms_learn_from_as_many_steps_and_pairs_whatever_their_labels_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = played(proof_of(tmp_path, lanes=2), tmp_path, monkeypatch)
+    for key in ("--label.name", "--pairs.cross_action", "--balance.unsolved_first"):
+        assert all(key in rule for rule in RULES.values()), f"the proof says {key} outright"
     for kind, names in (("sft", [f"sft-{name}" for name in RULES]), ("dpo", [*RULES])):
         assert len({value(ended[name], "--max_steps") for name in names}) == 1, kind
     assert value(ended["sft-gain"], "--max_steps") == "20", "two passes over what outcomes found, eight rows a step"

@@ -24,7 +24,17 @@ from steprag.records.jsonl import read_records, write_records
 from steprag.runs.run import read_manifest
 from steprag.tree import Tree
 from steprag.types import Message, Question, Sample, State
-from tests.fakes import QUESTION, BelievingPolicy, DictRetriever, Endpoint, believing_reply, chat_reply, options, serve
+from tests.fakes import (
+    BY_ROLLOUTS,
+    QUESTION,
+    BelievingPolicy,
+    DictRetriever,
+    Endpoint,
+    believing_reply,
+    chat_reply,
+    options,
+    serve,
+)
 from tests.models import make_llama
 
 TEXTS = [
@@ -251,7 +261,7 @@ def test_beliefs_added_to_finished_trees_are_those_that_the_search_would_have_as
     within = len(scores_asked(endpoint))
     belief = ["belief", "--trees", str(plain), "--out", str(added), *llamacpp(endpoint)]
     assert main([*belief, "--limit", "2"]) == 0
-    assert main(["pairs", "--trees", str(added), "--out", str(tmp_path / "first")]) == 0
+    assert main(["pairs", "--trees", str(added), "--out", str(tmp_path / "first"), *BY_ROLLOUTS]) == 0
     first = json.loads((tmp_path / "first/report.json").read_text())
     assert first["counts"]["trees"] == 2
     assert first["calibration"]["open"]["answers"] > 0, "whether belief can be trusted is known before the rest is paid"
@@ -263,7 +273,8 @@ def test_beliefs_added_to_finished_trees_are_those_that_the_search_would_have_as
         assert all((node.belief is None) == node.terminal for node in tree.nodes)
     spent = sum(node.belief.usage.calls for tree in trees for node in tree.nodes if node.belief)
     assert read_manifest(added)["spent"]["calls"] <= spent == within - 1  # one more was the probe
-    assert main(["pairs", "--trees", str(added), "--label.name", "gain", "--pairs.errors", "0"]) == 0
+    by_gain = [*BY_ROLLOUTS, "--label.name", "gain", "--pairs.errors", "0"]
+    assert main(["pairs", "--trees", str(added), *by_gain]) == 0
     assert json.loads((added / "pairs/report.json").read_text())["calibration"]["open"]["answers"] > 0
 
     requests = len(endpoint.requests)

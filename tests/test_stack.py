@@ -24,7 +24,7 @@ from steprag.config.load import load_config
 from steprag.errors import ConfigError, StepFormatError
 from steprag.records.jsonl import read_records, write_records
 from steprag.types import Completion, Passage, Prediction, Question, State, Step
-from tests.fakes import DictRetriever, ScriptedPolicy, chat_reply, options, serve
+from tests.fakes import BY_ROLLOUTS, DictRetriever, ScriptedPolicy, chat_reply, options, serve
 from tests.test_search import grown
 
 LEKS = (
@@ -188,7 +188,7 @@ def test_it_is_played_over_http_by_search_and_inference(world_index: Path, tmp_p
         sent = {json.dumps(request["messages"]) for request in endpoint.requests}
     played = list(read_records(tmp_path / "p/predictions.jsonl", Prediction))
     assert {one.prediction for one in played} == {"lek"}
-    assert main(["pairs", "--trees", str(tmp_path / "t"), "--pairs.margin", "0.01"]) == 0
+    assert main(["pairs", "--trees", str(tmp_path / "t"), "--pairs.margin", "0.01", *BY_ROLLOUTS]) == 0
     rows: list[Any] = [json.loads(line) for line in (tmp_path / "t/pairs/sft.train.jsonl").read_text().splitlines()]
     assert rows
     assert all(json.dumps(row["prompt"]) in sent for row in rows)

@@ -16,7 +16,7 @@ from steprag.errors import TrainingError
 from steprag.records.jsonl import write_records
 from steprag.runs.run import read_manifest
 from steprag.types import Question
-from tests.fakes import QUESTION, chat_reply, options, serve
+from tests.fakes import BY_ROLLOUTS, QUESTION, chat_reply, options, serve
 from tests.models import make_tokenizer
 from tests.training_parts import QWEN2_5, lines, messages, pair_row, reply, step_row, train, write
 from training.config import DpoSection, LoraSection, TrainConfig
@@ -118,7 +118,7 @@ def test_trees_of_a_continued_prompt_become_pairs_that_train(tiny: Path, world_i
     write_records(questions, [Question(f"q{n}", f"{QUESTION} ({n})", ("lek",)) for n in range(4)])
     with serve(chat_reply(search_r1)) as endpoint:
         assert main(["generate", *options(endpoint, questions, world_index, run, "--prompt.profile", "search-r1")]) == 0
-    assert main(["pairs", "--trees", str(run), "--out", str(pairs), "--validation", "0"]) == 0
+    assert main(["pairs", "--trees", str(run), "--out", str(pairs), "--validation", "0", *BY_ROLLOUTS]) == 0
     for stage, file in (("sft", "sft.train.jsonl"), ("dpo", "pairs.train.jsonl")):
         made, out = lines(pairs / file), tmp_path / stage
         assert {row["prompt"][-1]["role"] for row in made} == {"user", "assistant"}

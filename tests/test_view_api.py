@@ -41,6 +41,7 @@ from steprag.view.listing import Listing
 from steprag.view.series import POINTS, Series
 from steprag.web.app import FREE
 from steprag.web.guard import Access
+from tests.fakes import BY_ROLLOUTS
 from tests.viewing import MARKUP, SHIPPED, TOKEN, answered_run, made_run, made_tree, shipped_lines, shipped_run
 
 Ask = Callable[[httpx2.AsyncClient], Coroutine[Any, Any, Any]]
@@ -88,7 +89,7 @@ def first_tree() -> Tree:
 
 def pairs_of(trees: Path, out: Path, *options: str) -> list[Pair]:
     """What `steprag pairs` makes of a run, all in one file."""
-    fixed = ("--validation", "0", "--card.plots", "false")
+    fixed = (*BY_ROLLOUTS, "--validation", "0", "--card.plots", "false")
     assert main(["pairs", "--trees", str(trees), "--out", str(out), *fixed, *options]) == 0
     return list(read_records(out / "pairs.train.jsonl", Pair))
 
@@ -148,7 +149,7 @@ def test_a_tree_a_node_and_its_passages(run: Path) -> None:
     assert (told["roles"], len(told["nodes"]["parent"])) == ({}, 41)
 
 
-@pytest.mark.parametrize("rule", ["spre", "best_leaf", "gold", "gain", "reasonrag"])
+@pytest.mark.parametrize("rule", ["evidence", "spre", "best_leaf", "gold", "gain", "reasonrag"])
 def test_rewards_and_fates_are_those_of_the_pairs(run: Path, rule: str) -> None:
     """A pair that no rule dropped is a pair that the rules make, and the other way round."""
     config = PairsStageConfig.model_validate({"label": {"name": rule}})
@@ -171,7 +172,13 @@ def test_the_fates_follow_the_configuration_of_a_pairs_folder(run: Path, tmp_pat
     kept = {(one["chosen"], one["rejected"]) for one in told["pairs"] if one["rule"] is None}
     made = {(pair.chosen_node, pair.rejected_node) for pair in strict if pair.question_id == "atlas-train-0001"}
     assert made <= kept  # what is missing fell to filters across trees
-    assert kept < {(one["chosen"], one["rejected"]) for one in got("/api/rewards?run=run&line=1", run)["pairs"]}
+    assert kept < {
+        (one["chosen"], one["rejected"]) for one in got("/api/rewards?run=run&line=1&rule=spre", run)["pairs"]
+    }
+    chained = pairs_of(run, tmp_path / "chained", "--label.name", "cover", "--label.chained", "true")
+    told_as = "/api/rewards?run=run&line=1&like=chained"
+    assert chained[0].chosen_reward in got(told_as, run, tmp_path / "chained")["values"]
+    assert got(f"{told_as}&rule=spre", run, tmp_path / "chained")["rule"] == "spre"
     manifest = read_manifest(tmp_path / "strict")
     manifest["config"]["reward"] = manifest["config"].pop("label")  # a folder of an earlier version
     write_json(tmp_path / "strict/manifest.json", manifest)

@@ -20,6 +20,7 @@ from steprag.records.jsonl import write_records
 from steprag.runs.run import open_run
 from steprag.tree import TREE_FORMAT, Node, Tree
 from steprag.types import Found, Message, Prediction, Question, Step, Usage
+from tests.fakes import BY_ROLLOUTS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -98,8 +99,8 @@ def answered_run(folder: Path, said: Sequence[str | None]) -> Path:
 def usual_runs(folder: Path) -> list[Path]:
     """The shipped trees, pairs of them, and two runs of inference, before and after a training."""
     shipped_run(folder / "trees", 100)
-    made = ["pairs", "--trees", str(folder / "trees"), "--out", str(folder / "pairs"), "--card.plots", "false"]
-    assert main(made) == 0
+    made = ["--trees", str(folder / "trees"), "--out", str(folder / "pairs"), "--card.plots", "false", *BY_ROLLOUTS]
+    assert main(["pairs", *made]) == 0
     answered_run(folder / "before", ["lek", "lek", "sol", None, "sol"])
     answered_run(folder / "after", ["sol", "lek", "lek", "sol", "the old lek"])
     return [folder / name for name in ("trees", "pairs", "before", "after")]

@@ -86,6 +86,10 @@ def summary(command: str, folder: Path) -> str:
     counts, pairs = report["counts"], report["pairs"]
     lines = [f"{command}: {counts.get(f'{kind}.train', 0)} + {counts.get(f'{kind}.val', 0)} {kind} (train + validation)"
              for kind in report["products"]]  # fmt: skip
+    if label := report.get("label"):
+        hard = pairs["unsolved"]
+        lines.append(f"{command}: label: {label['why']}; {pairs['pairs']} pairs, {hard['pairs']} of them from "
+                     f"{hard['trees']} of {label['unsolved']} unsolved trees")  # fmt: skip
     actions = ", ".join(f"{name} {count}" for name, count in pairs["actions"].items()) or "none"
     lines.append(f"{command}: pairs by action: {actions}")
     dropped = [f"{row['rule']} {row['before']} → {row['after']}" for row in report["rules"]

@@ -36,7 +36,8 @@ UNTRAINED = ("vote", "warm", "shipped", "bare")
 """Contenders that can be scored before any training on a search, the longest first."""
 
 SOUND = ("--filters.repeating", "true", "--filters.again", "true", "--filters.unread", "true",
-         "--filters.made_up", "true", "--pairs.cross_action", "false", "--sft.per_tree", "3")  # fmt: skip
+         "--filters.made_up", "true", "--pairs.cross_action", "false", "--balance.unsolved_first", "false",
+         "--sft.per_tree", "3")  # fmt: skip
 """What is learnt from in every arm. A small model rambles, asks again, makes evidence up, and guesses at the end. Pairs
 of a search and an answer are left out: the agent learnt to search on and on
 (docs/figures/results-shipped-start.md). One episode a tree would be too few.
@@ -46,7 +47,7 @@ STEPS = ("--label.grounded", "true", "--sft.paths", "shortest")
 RULES = {
     "gain": (*SOUND, *STEPS, "--label.name", "gain", "--sft.partial", "kept"),
     "cover": (*SOUND, *STEPS, "--label.name", "cover", "--label.alpha", "1", "--sft.partial", "kept"),
-    "rollouts": (*SOUND, "--label.alpha", "1", "--sft.paths", "surest"),
+    "rollouts": (*SOUND, "--label.name", "spre", "--label.alpha", "1", "--sft.paths", "surest"),
     "outcome": (*SOUND, "--label.name", "first_answer", "--label.metric", "em", "--label.alpha", "1",
                 "--pairs.errors", "0", "--sft.paths", "all"),
 }  # fmt: skip

@@ -100,12 +100,15 @@ class Answers:
 
     def rewards(self, at: Address, reward: dict[str, Any], like: str | None) -> dict[str, Any]:
         """The rewards of a tree's nodes, and what became of every two siblings. `reward` are keys of the
-        section `label` of pairs; `like` names a pairs run whose own configuration is taken, under those keys.
+        section `label` of pairs; `like` names a pairs run whose own configuration is taken, under those keys. Where
+        neither names a rule it is the default of pairs.
         """
         _, _, tree, line = self._tree(at)
         options = dict(self.run(like).manifest()[0].get("config") or {}) if like else {}
         made = options.pop("reward", None)  # folders of earlier versions have the section `label` under this name
         options["label"] = {**(options.get("label") or made or {}), **reward}
+        if "name" in reward:  # another rule's own key
+            options["label"].pop("chained", None)
         return view_rewards(tree, line, self.run(at.run).grammar(tree), options)
 
     def every_reward(self, at: Address) -> dict[str, Any]:

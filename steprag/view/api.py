@@ -122,7 +122,7 @@ def tree_routes(answers: Answers) -> APIRouter:
     @router.get("/rewards")
     def rewards(
         at: TreeAt,
-        rule: str = "spre",
+        rule: str | None = None,
         metric: str | None = None,
         alpha: float | None = None,
         grounded: bool | None = None,

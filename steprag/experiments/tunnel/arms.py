@@ -9,7 +9,7 @@ import numpy as np
 
 from preference.config import LabelConfig, PairsConfig
 from preference.pairs import build_pairs
-from preference.rewards import Estimate, Rewards, rewards
+from preference.rewards import Estimate, Rewards, gold, rewards
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.experiments.tunnel.truth import oracle, right_steps
 from steprag.experiments.tunnel.world import HOPS, FactWorld
@@ -47,7 +47,7 @@ def _named(name: str, **more: object) -> Label:
 def marked_facts(world: FactWorld, tree: Tree) -> Rewards:
     """Gold-evidence recall, and for answers whether they are right; luck says nothing."""
     del world
-    facts = rewards(tree, LabelConfig(name="gold"), TRANSCRIPT)
+    facts = gold(tree, TRANSCRIPT)
     last = [0.0] * len(tree.nodes)
     values: Rewards = []
     for node, fact in zip(tree.nodes, facts, strict=True):

@@ -51,7 +51,7 @@ const packed = (pack) => ({
     const parent = tree.nodes.parent[node];
     return { ...nodes[node], prompt: parent === null ? null : nodes[parent].next_prompt };
   },
-  rewards: async ({ run, line }, { rule = "spre" }) => {
+  rewards: async ({ run, line }, { rule = "evidence" }) => {
     const told = (await pack.get(`tree/${run}/${line}`)).rewards[rule];
     if (told.fault) throw new Error(told.fault);
     return told;

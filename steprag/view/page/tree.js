@@ -100,7 +100,7 @@ function placeOf(text, size) {
 /** The rewards of the chosen rule; of the search's own values those that the pairs were made by. */
 function useRewards(at, colouring, runs) {
   const like = runs.filter((one) => one.kinds.includes("pairs") && one.stage === "pairs");
-  const options = colouring === "value" ? { rule: "spre" } : { rule: colouring };
+  const options = colouring === "value" ? {} : { rule: colouring };
   if (like.length === 1) options.like = like[0].key;
   return useLoaded(() => api.rewards(at, options), [at, options]);
 }
