@@ -90,7 +90,7 @@ def every_stage(out: Path) -> None:
         stage(index, "index build", corpus=atlas.path("corpus")),
         stage(trees, "generate", config=RECIPES / "generation/demo.yaml", questions=atlas.path("train"), index=index,
               limit=6),
-        stage(pairs, "pairs", trees=trees),
+        stage(pairs, "pairs", config=RECIPES / "preference/spre.yaml", trees=trees),
         stage(sft, "train", config=recipe("sft"), pairs=pairs, max_steps=2, adapter=WARM),
         stage(dpo, "train", config=recipe("dpo"), pairs=pairs, max_steps=2, adapter=sft),
         *(

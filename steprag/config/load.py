@@ -249,7 +249,7 @@ def _recipe(named: str) -> str:
     """The file that `--config` names, or the recipe of ours of that name. Raises ConfigError where there is neither."""
     if Path(named).exists() or "/" in named:
         return named
-    kinds = ("generation", "index", "inference", "training")
+    kinds = ("generation", "index", "inference", "preference", "training")
     recipes = [file for kind in kinds for file in RECIPES.glob(f"{kind}/*.yaml")]
     found = [str(file) for file in recipes if named in (file.stem, file.name)]
     if len(found) > 1:
