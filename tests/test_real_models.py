@@ -38,7 +38,7 @@ def test_the_demo_leaves_runs_that_every_command_reads(tmp_path: Path, capsys: p
     assert page.startswith((out / "report.md").read_text())
     for words in (
         "6 trees",
-        "2 steps; in ",
+        "2 steps of DPO",
         "18 questions of another world",
         "95 % interval",
         "6 hops",
@@ -59,6 +59,8 @@ def test_the_demo_leaves_runs_that_every_command_reads(tmp_path: Path, capsys: p
     assert main(["demo", "--out", str(out), *SMALL, "--seed", "2"]) == 2
     assert "choose another folder" in capsys.readouterr().err
     assert main(["demo", "--out", str(out), "--tests", "0"]) == 2
+    assert main(["demo", "--out", str(tmp_path / "few"), *SMALL, "--questions", "1", "--calls", "1"]) == 2
+    assert "give more --questions or --calls" in capsys.readouterr().err
     pages = f"from steprag.experiments.demo import show; show([['view', {str(out)!r}, '--port', '0']] * 2)"
     with subprocess.Popen([sys.executable, "-c", pages], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -11,18 +11,23 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.tunnel_starts import Habits, Recipe, demonstrate, demonstrations, differences, habits, pretrained
+from data_generation.expand import Searcher
+from data_generation.growth import SearchTree
 from preference.rewards import Estimate, Rewards
 from steprag.agent.grammar import Grammar
 from steprag.cli import main
-from steprag.experiments.tunnel.arms import ARMS, LABELS, LabelArm, made_pairs, narrowed
-from steprag.experiments.tunnel.cells import SHIPPED, start_of
-from steprag.experiments.tunnel.grow import trees, with_beliefs
-from steprag.experiments.tunnel.play import answers, environment_of
+from steprag.experiments.tunnel.arms import ARMS, RATES, LabelArm
+from steprag.experiments.tunnel.grow import SEARCHES, Forest, answers, environment_of, flat, grown
+from steprag.experiments.tunnel.labels import LABELS, skills
+from steprag.experiments.tunnel.model import START, encode, forward, logits, start_of
 from steprag.experiments.tunnel.policy import BatchedPolicy
-from steprag.experiments.tunnel.statistics import difference, holm, trend
+from steprag.experiments.tunnel.report import CellResults, goals_of
+from steprag.experiments.tunnel.statistics import holm, of_seeds, trend
+from steprag.experiments.tunnel.train import Schedule, dpo, packed, sft, token_logps
 from steprag.experiments.tunnel.truth import right_steps
-from steprag.experiments.tunnel.words import encode
-from steprag.experiments.tunnel.world import KIND_OF, RELATIONS, FactWorld, Habits, demonstrate, habits
+from steprag.experiments.tunnel.unit import made_pairs, narrowed, pair_rows, turns
+from steprag.experiments.tunnel.world import HOPS, KIND_OF, RELATIONS, FactWorld
 from steprag.tree import TREE_FORMAT, Node, Tree
 from steprag.types import Found, Question, Usage
 
@@ -61,9 +66,7 @@ def tree_of(world: FactWorld, asked: Question, how: Habits, seed: int = 0) -> Tr
     nodes = [Node(0, None, 0)]
     for line in demonstrate(world, asked, how, random.Random(seed)):
         found = tuple(Found(passage.id, passage.title) for passage in line.passages)
-        nodes.append(
-            Node(len(nodes), len(nodes) - 1, len(nodes), line.action, line.text(), line.content, passages=found)
-        )
+        nodes.append(Node(len(nodes), len(nodes) - 1, len(nodes), line.action, line.text, line.content, passages=found))
     return Tree(TREE_FORMAT, asked, "closed", nodes=tuple(nodes), usage=Usage())
 
 
@@ -76,85 +79,199 @@ def test_the_truth_is_with_a_demonstrator_that_never_errs() -> None:
     assert any(len(tree_of(world, one, CAREFUL).nodes) > 2 * one.metadata["hops"] + 2 for one in asked)  # a dead end
 
 
-@pytest.fixture(scope="module")
-def grown() -> tuple[FactWorld, list[Tree]]:
-    torch.set_num_threads(1)
-    world = FactWorld(21)
-    asked = world.questions(18)
-    policy = BatchedPolicy(start_of("middle", SHIPPED), 1.0)
-    return world, with_beliefs(world, policy, trees(world, policy, asked, 40, 1, "flat"))
+def prompts_of(world: FactWorld, count: int) -> list[list[int]]:
+    """Tokens of whole demonstrations."""
+    rows = demonstrations(world, "middle", HOPS, count, random.Random(1))
+    return [row.ids for row in rows]
 
 
-def test_the_policy_answers_as_if_it_were_asked_alone() -> None:
+def test_the_forward_pass_is_that_of_transformers() -> None:
+    from transformers import LlamaForCausalLM
+
+    theirs, ours = LlamaForCausalLM.from_pretrained(START, dtype=torch.float32), start_of("middle")
+    for ids in prompts_of(FactWorld(4), 6):
+        row = torch.tensor([ids])
+        told = logits(ours, forward(ours, row, torch.arange(len(ids))[None]))
+        assert torch.allclose(told, theirs(input_ids=row).logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_policy_answers_as_if_it_were_asked_alone(temperature: float) -> None:
+    world, start = FactWorld(9), start_of("middle")
+    environment = environment_of(world)
+    prompts = [environment.observe(environment.start(asked.question)).messages for asked in world.questions(12)]
+
+    async def said(policy: BatchedPolicy, some: list[int], n: int) -> list[list[str]]:
+        samples = await asyncio.gather(*(policy.sample(prompts[i], (), n=n, seed=i) for i in some))
+        return [[one.text for one in sample.completions] for sample in samples]
+
+    policy = BatchedPolicy(start, temperature)
+    together = asyncio.run(said(policy, list(range(12)), 3))
+    assert asyncio.run(said(policy, list(range(12)), 3)) == together  # from what it has kept
+    assert [asyncio.run(said(BatchedPolicy(start, temperature), [i], 3))[0] for i in (2, 7)] == [
+        together[2],
+        together[7],
+    ]
+
+
+def test_the_start_answers_some_questions() -> None:
     world = FactWorld(9)
-    asked = world.questions(12)
-    for temperature in (0.0, 1.0):
-        together = answers(world, BatchedPolicy(start_of("middle", SHIPPED), temperature), asked, seed=4)
-        for number in (2, 7):
-            alone = answers(
-                world, BatchedPolicy(start_of("middle", SHIPPED), temperature), [asked[number]], seed=4 + 100 * number
-            )
-            assert alone[0].state == together[number].state
-    assert any(one.prediction == each.golden_answers[0] for one, each in zip(together, asked, strict=True))
+    asked = world.questions(24)
+    said = answers(world, start_of("middle"), asked)
+    assert 2 <= sum(one in each.golden_answers for one, each in zip(said, asked, strict=True)) <= 20
 
 
 def test_a_score_is_the_models_own() -> None:
-    world, model = FactWorld(9), start_of("middle", SHIPPED)
+    world, start = FactWorld(9), start_of("middle")
     environment = environment_of(world)
     prompt = environment.announced(environment.start(world.questions(1)[0].question))
-    sample = asyncio.run(BatchedPolicy(model).score(prompt, " Bado </answer>"))
+    sample = asyncio.run(BatchedPolicy(start).score(prompt, " Bado </answer>"))
     ids = torch.tensor([[1, *encode(prompt[0]["content"]), *encode(prompt[1]["content"] + " Bado </answer>")]])
-    logps = model(input_ids=ids).logits.log_softmax(-1)[0, -3:-1]
-    told = logps[range(2), ids[0, -2:]].tolist()
-    assert sample.completions[0].logprobs == pytest.approx(told, abs=1e-5)
+    told = logits(start, forward(start, ids, torch.arange(ids.shape[1])[None])).log_softmax(-1)[0, -3:-1]
+    assert sample.completions[0].logprobs == pytest.approx(told[range(2), ids[0, -2:]].tolist(), abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def forest() -> Forest:
+    torch.set_num_threads(1)
+    world, start = FactWorld(21), start_of("middle")
+    return Forest(world, grown(world, start, world.questions(18), 40, 1, flat), start)
 
 
 @pytest.mark.slow
-def test_trees_are_the_products_and_labels_tell_right_steps(grown: tuple[FactWorld, list[Tree]]) -> None:
-    world, made = grown
-    assert sum(tree.usage.calls for tree in made) >= 18 * 40
-    for name, least in (("oracle", 1.0), ("marked facts", 0.95), ("outcomes", 0.5), ("rollouts", 0.5)):
-        told = made_pairs(LabelArm(name, name, one_action=False), LABELS[name], world, made).truth
-        assert told
-        assert told.count(1) >= least * (len(told) - told.count(0)), name
-    assert all(len(made_pairs(arm, LABELS[arm.label], world, made).pairs) for arm in ARMS if arm.label == "gain")
+def test_pairs_are_packed_without_seeing_each_other(forest: Forest) -> None:
+    rows = pair_rows(made_pairs(LabelArm("x", "oracle"), LABELS["oracle"], forest)[:9])
+    alone = [(row,) for side in zip(*rows, strict=True) for row in side]
+    apart = token_logps(forest.weights, packed(alone))
+    batch = packed(rows)
+    order = batch.whose.argsort(stable=True)
+    assert torch.allclose(token_logps(forest.weights, batch)[order], apart, atol=1e-4)
 
 
 @pytest.mark.slow
-def test_pairs_are_kept_and_turned_as_the_arm_says(grown: tuple[FactWorld, list[Tree]]) -> None:
-    world, made = grown
-    arm = LabelArm("x", "marked facts", turned=0.5, keep="many")
-    before = made_pairs(arm, LABELS["marked facts"], world, made)
-    after = narrowed(arm, before, made, 30, np.random.default_rng(0))
-    assert len(after.pairs) == 30
-    assert 5 < after.truth.count(-1) < 25
-    mixed = narrowed(LabelArm("x", "marked facts", keep="mixed"), before, made, 0, np.random.default_rng(0))
-    scores = {tree.question.id: {node.prediction_f1 for node in tree.nodes if node.terminal} for tree in made}
-    assert mixed.pairs
-    assert all({0.0, 1.0} <= scores[pair.question_id] for pair in mixed.pairs)
+@pytest.mark.parametrize(("label", "least"), [("oracle", 1.0), ("marked facts", 0.95), ("outcomes", 0.5),
+                                              ("rollouts", 0.5), ("judge", 0.5), ("gain", 0.4)])  # fmt: skip
+def test_labels_tell_right_steps(forest: Forest, label: str, least: float) -> None:
+    told = [truth for _, truth in made_pairs(LabelArm(label, label, one_action=False), LABELS[label], forest)]
+    assert told
+    assert told.count(1) >= least * (len(told) - told.count(0))
 
 
 @pytest.mark.slow
-def test_uct_grows_the_same_kind_of_tree() -> None:
+def test_every_label_speaks_of_every_tree(forest: Forest) -> None:
+    assert {arm.label for arm in ARMS} - {""} <= LABELS.keys()
+    for name, label in LABELS.items():
+        assert [len(values) for values in label(forest)] == [len(tree.nodes) for tree in forest.trees], name
+
+
+def test_skills_are_the_relation_due_and_the_word() -> None:
+    world = FactWorld(8)
+    asked = next(
+        one for one in world.questions(60, (2,)) if world.fact(*one.question.split()[:2])[1] in "serves endows"
+    )
+    relations = asked.question.split()[1:]
+    told = skills(tree_of(world, asked, CAREFUL))
+    assert told[1][:2] == ("query", relations[0])
+    assert told[-1] == ("answer", "0")
+
+
+@pytest.mark.slow
+def test_pairs_are_kept_and_turned_as_the_arm_says(forest: Forest) -> None:
+    before = made_pairs(LabelArm("x", "marked facts"), LABELS["marked facts"], forest)
+    rng = np.random.default_rng(0)
+    after = narrowed(LabelArm("x", "marked facts", turned=0.5, keep="many"), before, forest, rng)
+    assert len(after) == len(made_pairs(ARMS[1], LABELS["outcomes"], forest))
+    assert 0 < sum(truth < 0 for _, truth in after) < len(after)
+    mixed = narrowed(LabelArm("x", "marked facts", keep="mixed"), before, forest, rng)
+    scores = {tree.question.id: {node.prediction_f1 for node in tree.nodes if node.terminal} for tree in forest.trees}
+    assert mixed
+    assert all({0.0, 1.0} <= scores[pair.question_id] for pair, _ in mixed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", SEARCHES)
+def test_searches_grow_the_same_kind_of_tree(how: str) -> None:
     world = FactWorld(21)
-    made = trees(world, BatchedPolicy(start_of("middle", SHIPPED), 1.0), world.questions(4, (2,)), 20, 1, "uct")
-    assert all(tree.nodes[0].messages and (tree.usage.calls >= 20 or tree.status == "closed") for tree in made)
+    made = grown(world, start_of("middle"), world.questions(4, (2,)), 20, 1, SEARCHES[how])
+    for tree in made:
+        assert 20 <= tree.usage.calls < 60 or tree.status == "closed"
+        assert all(tree.nodes[node.parent or 0].messages for node in tree.nodes)
+        assert tree.nodes[0].visits == sum(node.visits for node in tree.nodes if node.terminal)
+
+
+@pytest.mark.slow
+def test_training_moves_towards_what_is_chosen(forest: Forest) -> None:
+    rows, rng = pair_rows(made_pairs(ARMS[2], LABELS["marked facts"], forest)), np.random.default_rng(0)
+    schedule = Schedule(6, 8, 1e-3)
+    for weights in (
+        dpo(forest.weights, rows, schedule, rng),
+        sft(forest.weights, [one for one, _ in rows], schedule, rng),
+    ):
+        likely = [
+            token_logps(each, packed([(chosen,) for chosen, _ in rows])).mean() for each in (forest.weights, weights)
+        ]
+        assert likely[1] > likely[0]
+
+
+@pytest.mark.slow
+def test_a_turn_is_rewarded_for_what_is_still_earned(forest: Forest) -> None:
+    tree = next(tree for tree in forest.trees if {0.0, 1.0} <= {node.prediction_f1 for node in tree.nodes})
+    rows, advantages = turns([tree], None)
+    assert [len(each) for each in advantages] == [sum(end - first for first, end in row.spans) for row in rows]
+    assert min(map(min, advantages)) < 0 < max(map(max, advantages))
+    facts, told = turns([tree], LABELS["marked facts"](Forest(forest.world, [tree], forest.weights)))
+    assert [row.ids for row in facts] == [row.ids for row in rows]
+    assert told != advantages
+
+
+def test_a_start_is_kept_as_its_difference() -> None:
+    begun = start_of("middle")
+    assert [name for name in begun if not torch.equal(begun[name], start_of("weak")[name])]
+    ended = {name: each + 0.01 * torch.randn_like(each) for name, each in begun.items()}
+    kept = differences(begun, ended)
+    assert all((begun[n] + kept[n].float() * kept[f"{n}.step"] - ended[n]).abs().max() < 3e-4 for n in begun)
+
+
+@pytest.mark.slow
+def test_a_recipe_makes_the_same_start_again() -> None:
+    one, other = (pretrained(Recipe(steps=2, batch=4)).state_dict() for _ in range(2))
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_statistics() -> None:
     rng = np.random.default_rng(1)
     base = rng.random((6, 400)) < 0.4
     better = base | (rng.random((6, 400)) < 0.2)
-    found = difference(better, base)
+    found = of_seeds(100.0 * (better.astype(float) - base))
     assert 8 < found.mean < 16
     assert found.low > 5
     assert found.drawn[0] > 5
     assert found.p < 0.01
+    assert found.beyond(5) < 0.01 < 0.9 < found.beyond(20)
     assert len(found.seeds) == 6
-    assert difference(base, base).p == 1.0
+    assert of_seeds(np.zeros((6, 400))).p == 1.0
     assert holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
     rising = trend([np.full((4, 10), points) for points in (1.0, 3.0, 5.0)])
     assert rising.mean == pytest.approx(2.0)
+
+
+def cell(name: str, **shares: float) -> CellResults:
+    """A cell whose arms are right in such shares of the questions, a little more with every seed."""
+    told = {arm.replace("_", " "): {seed: {"right": [i < 100 * share + seed for i in range(100)]} for seed in (1, 2, 3)}
+            for arm, share in shares.items()}  # fmt: skip
+    return CellResults(name, told, np.array([1] * 100))
+
+
+def test_goals_are_judged_by_their_intervals() -> None:
+    main = cell("1 to 6 hops", outcomes=0.3, rollouts=0.32, marked_facts=0.5, chained_match=0.31)
+    main.told["marked facts, 20 % turned"] = cell("", a=0.38).told["a"]
+    main.told["rollouts"][3] = {"right": [i < 35 for i in range(100)]}
+    cells = {"1 to 6 hops": main, "1 or 2 hops": cell("1 or 2 hops", outcomes=0.3, marked_facts=0.4),
+             "4 to 6 hops": cell("4 to 6 hops", outcomes=0.2, marked_facts=0.55)}  # fmt: skip
+    judged = {goal.name[0]: goal.reached(goal.found) for goal in goals_of(cells)}
+    assert judged == {"a": True, "b": True, "c": True, "d": True, "e": False}
+    main.told["marked facts, 20 % turned"] = cell("", a=0.48).told["a"]
+    assert {goal.name[0]: goal.reached(goal.found) for goal in goals_of(cells)}["d"] is False
 
 
 def no_reward(tree: Tree, grammar: Grammar) -> Rewards:
@@ -163,22 +280,46 @@ def no_reward(tree: Tree, grammar: Grammar) -> Rewards:
     return [Estimate(len(node.text) / 200, 0.0, "mine") for node in tree.nodes]
 
 
-@pytest.mark.slow
+async def my_search(tree: SearchTree, searcher: Searcher) -> Tree:
+    """A search of one's own."""
+    return await flat(tree, searcher)
+
+
+@pytest.mark.engine
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     argv = ["tunnel", "--quick", "--seeds", "2", "--out", str(out), "--arms", "start", "outcomes", "marked facts"]
-    argv += ["--reward", "tests.test_tunnel:no_reward", "--lanes", "2"]
+    argv += ["--reward", "tests.test_tunnel:no_reward", "--search", "tests.test_tunnel:my_search", "--jobs", "2"]
     assert main(argv) == 0
     page = (out / "report.md").read_text()
     assert page == capsys.readouterr().out.removesuffix("\n")
-    assert "| mine |" in page
+    for arm in ("own reward", "own reward, own search", "outcomes, own search", "marked facts, own search"):
+        assert f"| {arm} |" in page
     assert "a: marked facts beat outcomes" in page
     assert (out / "hops.png").stat().st_size > 5000
     files = {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}
-    assert len(files) == 8
+    assert len(files) == 2 * 7
     assert len(json.loads(next(iter(files)).read_text())["right"]) == 60
     assert main(argv) == 0  # what is finished is not done again
+    assert main([*argv, "--jobs", "0"]) == 0
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.json")} == files
+
+
+@pytest.mark.slow
+def test_rates_are_chosen_by_validation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from steprag.experiments.tunnel import arms
+
+    small = {"questions": 6, "calls": 16, "steps": 4, "tests": 12}
+    monkeypatch.setattr(arms, "RATES_CELL", arms.Cell("rates", test_world=78, **small))
+    monkeypatch.setattr(arms, "CELLS", (arms.Cell("1 to 6 hops", **small),))
+    argv = ["tunnel", "--rates", "--seeds", "1", "--jobs", "1", "--out", str(tmp_path), "--arms", "outcomes"]
+    assert main(argv) == 0
+    rate = json.loads((tmp_path / "rates.json").read_text())["outcomes"]
+    assert rate in RATES
+    assert json.loads((tmp_path / "1-to-6-hops" / "1" / "outcomes.json").read_text())["rate"] == rate
+    assert "| outcomes |" in capsys.readouterr().out.partition("## Learning rates")[2]
 
 
 @pytest.mark.parametrize(
@@ -187,6 +328,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--arms", "outcome"], "unknown arm 'outcome'; known: start"),
         (["--cells", "x"], "unknown cell 'x'"),
         (["--seeds", "0"], "--seeds is 1 or more"),
+        (["--jobs", "-1"], "--jobs is 0 or more"),
+        (["--search", "tests.test_tunnel:nothing"], "--search 'tests.test_tunnel:nothing'"),
         (["--reward", "tests.test_tunnel:nothing"], "give module:function"),
         (["--reward", "tests.test_tunnel"], "give module:function"),
         (["--reward", ":nothing"], "give module:function"),

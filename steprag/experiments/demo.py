@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from steprag import atlas
 from steprag.config.load import parse_arguments
@@ -33,9 +33,6 @@ from steprag.records.jsonl import file_hash, read_records, write_json, write_rec
 from steprag.records.training_rows import Pair
 from steprag.runs.run import Run, open_run, read_manifest
 from steprag.types import Prediction, Question
-
-if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM
 
 SIZES = {
     "questions": (120, "training questions to search"),
@@ -105,9 +102,7 @@ class Demo:
     def run(self) -> None:
         """Search, pairs, training, answers before and after. What is finished is not done again."""
         import torch
-        from transformers import logging
 
-        logging.disable_progress_bar()
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # a model this small is slower with more
         self._search()
@@ -125,46 +120,58 @@ class Demo:
         from data_generation.tally import summarise
         from steprag.batch.results import Results
         from steprag.batch.tree_results import TREES
-        from steprag.experiments.tunnel.grow import trees
-        from steprag.experiments.tunnel.policy import BatchedPolicy
+        from steprag.experiments.tunnel.grow import SEARCHES, grown
+        from steprag.experiments.tunnel.model import start_of
         from steprag.policy.budget import Spending
 
         world, size = FactWorld(5000 + self.seed), {"questions": self.questions, "calls": self.calls}
         with self._opened("trees", "generate", index=world.fingerprint, seed=self.seed, **size) as run:
             if not run.finished:
                 say(f"demo: {self.questions} trees of {self.calls} calls")
-                asked, policy = by_hops(world, self.questions, "train"), BatchedPolicy(self._start(), 1.0)
-                write_records(run.path / "trees.jsonl", trees(world, policy, asked, self.calls, self.seed, "flat"))
+                asked, flat = by_hops(world, self.questions, "train"), SEARCHES["flat"]
+                trees = grown(world, start_of("middle"), asked, self.calls, self.seed, flat)
+                write_records(run.path / "trees.jsonl", trees)
             summarise(run, Results(run.path / "trees.jsonl", TREES).counts(), Spending())
 
     def _train(self) -> None:
         import numpy as np
+        from safetensors.torch import save_file
 
-        from steprag.experiments.tunnel.learn import pair_rows
+        from steprag.experiments.tunnel.model import start_of
         from steprag.experiments.tunnel.train import Schedule, dpo
+        from steprag.experiments.tunnel.unit import pair_rows
 
         file = self.out / "pairs/pairs.train.jsonl"
         with self._opened("dpo", "train", pairs=file_hash(file), steps=self.steps, seed=self.seed) as run:
             if not run.finished:
-                rows = pair_rows(list(read_records(file, Pair)))
+                rows = pair_rows([(pair, 0) for pair in read_records(file, Pair)])
+                if not rows:
+                    raise ConfigError("the trees gave no pair to train on; give more --questions or --calls")
                 say(f"demo: {self.steps} steps of DPO over {len(rows)} pairs")
-                model, liked = self._start(), preferred(self._start(), rows)
-                dpo(model, rows, Schedule(self.steps), np.random.default_rng(self.seed))
-                model.save_pretrained(run.path)
-                run.set(steps=self.steps, preferred=[liked, preferred(model, rows)])
+                weights = dpo(start_of("middle"), rows, Schedule(self.steps), np.random.default_rng(self.seed))
+                save_file({name: each.detach() for name, each in weights.items()}, run.path / "model.safetensors")
 
     def _answer(self, name: str) -> None:
+        from safetensors.torch import load_file
+
         from inference.inference import answer_one
         from inference.scoring.evaluate import evaluate
         from inference.scoring.scores import HARNESS
-        from steprag.experiments.tunnel.play import environment_of
+        from steprag.experiments.tunnel.grow import AT_ONCE, environment_of
+        from steprag.experiments.tunnel.model import start_of
         from steprag.experiments.tunnel.policy import BatchedPolicy
 
-        async def answers(asked: Sequence[Question]) -> list[Any]:
-            policy = BatchedPolicy(self._start() if name == RUNS[0] else self._start(self.out / "dpo"), 0.0)
-            return await asyncio.gather(*(answer_one(one, 0, environment_of(TEST), policy) for one in asked))
+        file = self.out / "dpo/model.safetensors"
 
-        weights = "start" if name == RUNS[0] else file_hash(self.out / "dpo/model.safetensors")
+        async def answers(asked: Sequence[Question]) -> list[Any]:
+            policy = BatchedPolicy(start_of("middle") if name == RUNS[0] else load_file(file), 0.0)
+            some = [asked[first : first + AT_ONCE] for first in range(0, len(asked), AT_ONCE)]
+            return [
+                told for part in some
+                for told in await asyncio.gather(*(answer_one(one, 0, environment_of(TEST), policy) for one in part))
+            ]  # fmt: skip
+
+        weights = "start" if name == RUNS[0] else file_hash(file)
         same = {"questions": f"{TEST.fingerprint}/{self.tests}", "index": TEST.fingerprint, "harness": HARNESS}
         with self._opened(name, "infer", policy={"weights": weights}, **same) as run:
             if not run.finished:
@@ -174,15 +181,6 @@ class Demo:
                 run.save(asked=len(asked))
                 run.set(counts={"questions": evaluate(run.path)["questions"]})
 
-    def _start(self, folder: Path | None = None) -> LlamaForCausalLM:
-        """The policy before training, or the one in `folder`."""
-        import torch
-        from transformers import LlamaForCausalLM
-
-        from steprag.experiments.tunnel.cells import SHIPPED
-
-        return LlamaForCausalLM.from_pretrained(folder or SHIPPED, dtype=torch.float32, trust_remote_code=False)
-
     def report(self) -> str:
         """Writes report.md, report.json and demo.png; returns the page."""
         from inference.scoring.runs_compared import difference, groups_of, read_run
@@ -190,10 +188,7 @@ class Demo:
         runs = [read_run(self.out / name, name) for name in RUNS]
         parts, gain = {"all": runs, **groups_of(runs)}, vars(difference(runs[1], runs[0]))
         stages = {name: made(read_manifest(self.out / name)) for name in ("trees", "pairs")}
-        liked = [f"{100 * share:.0f} %" for share in read_manifest(self.out / "dpo")["preferred"]]
-        stages["dpo"] = (
-            f"{self.steps} steps; in {liked[1]} of the pairs the chosen step is likelier, before in {liked[0]}"
-        )
+        stages["training"] = f"{self.steps} steps of DPO"
         figures = {run.name: {kind: _share(part[i].figures["em"]) for kind, part in parts.items()}
                    for i, run in enumerate(runs)}  # fmt: skip
         write_json(self.out / "report.json", {"stages": stages, "gain": gain, "em": figures})
@@ -235,17 +230,6 @@ def by_hops(world: FactWorld, count: int, name: str) -> list[Question]:
     kinds = {hops: f"{hops} hop{'s' * (hops > 1)}" for hops in HOPS}
     asked = world.questions(count, HOPS, name=name)
     return [replace(one, metadata={**one.metadata, "type": kinds[one.metadata["hops"]]}) for one in asked]
-
-
-def preferred(model: LlamaForCausalLM, rows: Sequence[tuple[Any, Any]]) -> float:
-    """In which share of the pairs (chosen, rejected) the chosen step is the likelier one."""
-    import torch
-
-    from steprag.experiments.tunnel.train import row_logps
-
-    with torch.no_grad():
-        chosen, rejected = (row_logps(model, side)[0] for side in zip(*rows, strict=True))
-    return float((chosen > rejected).float().mean())
 
 
 def _share(figure: dict[str, Any]) -> Share:

@@ -1,166 +1,174 @@
-"""Trees over the tunnel's questions: episodes from the question, from random nodes, or the product's own search."""
+"""Trees over the tunnel's questions, by the product's search or by whole episodes; and the play of test questions.
+
+A search takes a tree that is its root only and what the search works with, as `data_generation.search.grow` does, and
+returns the tree when it has made `searcher.config.tree.calls` calls.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from data_generation.belief import states_of
 from data_generation.config import GenerateConfig
-from data_generation.expand import make_searcher
-from data_generation.growth import root_only
-from data_generation.search import grow as search
+from data_generation.expand import Searcher, make_searcher
+from data_generation.growth import SearchNode, SearchTree, add_reward, finished, root_only
+from data_generation.search import grow, limited
 from steprag.agent.belief import believe
 from steprag.agent.environment import Environment
-from steprag.experiments.tunnel.play import environment_of, play
+from steprag.agent.profiles import load_profile
+from steprag.agent.rollout import episode_of, rollout
+from steprag.experiments.tunnel.model import Weights
 from steprag.experiments.tunnel.policy import BatchedPolicy
-from steprag.experiments.tunnel.world import DEPTH, FactWorld
+from steprag.experiments.tunnel.world import DEPTH, SHOWN, FactWorld
 from steprag.scores.gold import holds_golden
 from steprag.scores.metrics import f1
-from steprag.tree import TREE_FORMAT, Node, Tree
-from steprag.types import Episode, Found, Question, State, Usage
+from steprag.tree import Node, Tree
+from steprag.types import Episode, Found, Question, State
 
-MOST_TRIES = 1000
-Choice = Callable[["Sprout", random.Random], int]
-"""Which node the next episode starts at: its place."""
+Search = Callable[[SearchTree, Searcher], Awaitable[Tree]]
+AT_ONCE = 360
+WAVE = 4
+"""Episodes of a tree that are played at the same time."""
+LIKELY = 8
+"""Calls that an episode is thought to take."""
+
+
+def environment_of(world: FactWorld) -> Environment:
+    """The agent's environment over a world."""
+    return Environment(load_profile("tunnel"), world, SHOWN, DEPTH)
+
+
+def answers(world: FactWorld, weights: Weights, questions: Sequence[Question]) -> list[str]:
+    """The greedy answer to every question; questions of like length are played together."""
+    environment, policy = environment_of(world), BatchedPolicy(weights, 0.0)
+    order = sorted(range(len(questions)), key=lambda i: len(questions[i].question.split()))
+    said = [""] * len(order)
+
+    async def play() -> None:
+        for first in range(0, len(order), AT_ONCE):
+            some = order[first : first + AT_ONCE]
+            states = [environment.start(questions[i].question) for i in some]
+            played = await asyncio.gather(
+                *(episode_of(rollout(environment, policy, state, seed=0)) for state in states)
+            )
+            for i, episode in zip(some, played, strict=True):
+                said[i] = episode.prediction
+
+    asyncio.run(play())
+    return said
+
+
+async def flat(tree: SearchTree, searcher: Searcher) -> Tree:
+    """Every episode starts at the question."""
+    return await _episodes(tree, searcher, lambda rng: tree.root)
+
+
+async def branching(tree: SearchTree, searcher: Searcher) -> Tree:
+    """Episodes start at random nodes that go on."""
+    return await _episodes(tree, searcher, lambda rng: rng.choice([n for n in tree.nodes if not n.record.terminal]))
+
+
+async def _episodes(tree: SearchTree, searcher: Searcher, choice: Callable[[random.Random], SearchNode]) -> Tree:
+    rng, most = random.Random(f"{searcher.config.seed}/{tree.question.id}"), searcher.config.tree.calls or 0
+    while not limited(tree, searcher.config.tree):
+        count = min(WAVE, max(1, (most - tree.usage.calls) // LIKELY))
+        places = [(choice(rng), rng.randrange(2**40) * 32) for _ in range(count)]
+        episodes = await asyncio.gather(
+            *(episode_of(rollout(searcher.environment, searcher.policy, at.state, seed=seed)) for at, seed in places)
+        )
+        for (at, _), episode in zip(places, episodes, strict=True):
+            _graft(tree, at, episode, searcher.environment)
+    return finished(tree, "limit")
+
+
+def _graft(tree: SearchTree, at: SearchNode, episode: Episode, environment: Environment) -> None:
+    """Adds what an episode from node `at` made; equal steps of one parent are one node."""
+    tree.usage += episode.usage
+    golden = tree.question.golden_answers
+    state = episode.state
+    for taken in range(len(at.state.steps), len(state.steps)):
+        _prompted(at, environment)
+        step, passages = state.steps[taken], (*state.earlier, state.passages)
+        same = (
+            child for child in at.children if (child.record.action, child.record.content) == (step.action, step.content)
+        )
+        if (below := next(same, None)) is None:
+            after = State(state.question, state.steps[: taken + 1], passages[taken + 1], passages[: taken + 1])
+            found = tuple(Found(passage.id, passage.title, passage.score) for passage in after.passages)
+            told = " ".join(f"{passage.title} {passage.text}" for passage in after.passages)
+            seen, ended = holds_golden(told, golden) if found else None, environment.ended(after)
+            node = Node(-1, None, taken + 1, step.action, step.text, step.content, terminal=ended, passages=found,
+                        golden_found=seen)  # fmt: skip
+            below = _added(tree, at, node, after)
+        at = below
+    if episode.refused is not None:
+        _prompted(at, environment)
+        failed = Node(-1, None, at.record.depth + 1, text=episode.refused, failure=episode.finish, terminal=True)
+        _added(tree, at, failed, at.state)
+        return
+    score = f1(episode.prediction, golden)
+    at.record = replace(at.record, prediction_f1=score)
+    add_reward(at, score)
+
+
+def _added(tree: SearchTree, parent: SearchNode, record: Node, state: State) -> SearchNode:
+    node = SearchNode(record, state, parent)
+    parent.children.append(node)
+    tree.number(node)
+    return node
+
+
+def _prompted(node: SearchNode, environment: Environment) -> None:
+    """Notes the prompt that the node's children see."""
+    if node.record.messages is None:
+        node.record = replace(node.record, messages=environment.observe(node.state).messages)
+
+
+SEARCHES: dict[str, Search] = {"flat": flat, "branching": branching, "UCT": grow}
+
+
+def grown(
+    world: FactWorld, weights: Weights, questions: Sequence[Question], calls: int, seed: int, search: Search
+) -> list[Tree]:
+    """A tree a question, grown side by side with `calls` policy calls each."""
+    keys = {"rollouts": 1000, "extra": 0, "children": 3, "siblings": 1, "wave": 1, "contrast": None, "hopeless": None}
+    config = GenerateConfig.model_validate(
+        {"search": keys, "tree": {"calls": calls}, "seed": seed, "episode": {"depth": DEPTH}}
+    )
+    environment = environment_of(world)
+    searcher = make_searcher(environment, BatchedPolicy(weights), None, config)
+
+    async def every() -> list[Tree]:
+        return await asyncio.gather(*(search(root_only(question, environment), searcher) for question in questions))
+
+    return asyncio.run(every())
 
 
 @dataclass(eq=False)
-class Sprout:
-    """A tree that grows by whole episodes; equal steps of one parent are one node."""
+class Forest:
+    """Trees of one world, and the policy that grew them."""
 
-    question: Question
-    nodes: list[Node]
-    states: list[State]
-    below: dict[tuple[int, str, str], int] = field(default_factory=dict)
-    calls: int = 0
-    usage: Usage = Usage()
+    world: FactWorld
+    trees: list[Tree]
+    weights: Weights
 
-    def add(self, at: int, episode: Episode) -> None:
-        """Adds what an episode from node `at` made; every node on its way counts one visit more."""
-        first = len(self.states[at].steps)
-        steps = episode.state.steps[first:]
-        self.calls += len(steps) + (episode.refused is not None)
-        self.usage += episode.usage
-        for taken, step in enumerate(steps, first + 1):
-            key = (at, step.action, step.content)
-            if key not in self.below:
-                self._append(at, _after(episode.state, taken), action=step.action, text=step.text, content=step.content)
-                self.below[key] = len(self.nodes) - 1
-            at = self.below[key]
-        if episode.refused is not None:
-            self._append(at, self.states[at], text=episode.refused, failure=episode.finish, terminal=True)
-            return
-        score = f1(episode.prediction, self.question.golden_answers)
-        self.nodes[at] = replace(self.nodes[at], terminal=True, prediction_f1=score)
-        up: int | None = at
-        while up is not None:
-            node = self.nodes[up]
-            total = (node.value or 0.0) * node.visits + score
-            self.nodes[up] = replace(node, visits=node.visits + 1, value=total / (node.visits + 1))
-            up = node.parent
+    @cached_property
+    def believed(self) -> list[Tree]:
+        """The trees, at every state that goes on the policy's belief in the golden answer."""
+        environment, policy = environment_of(self.world), BatchedPolicy(self.weights)
 
-    def _append(self, parent: int, state: State, **facts: object) -> None:
-        found = tuple(Found(p.id, p.title, p.score) for p in state.passages) if facts.get("action") == "query" else ()
-        golden = self.question.golden_answers
-        seen = holds_golden(" ".join(f"{p.title} {p.text}" for p in state.passages), golden) if found else None
-        node = Node(len(self.nodes), parent, self.nodes[parent].depth + 1, passages=found, golden_found=seen)
-        self.nodes.append(replace(node, **facts))  # pyright: ignore[reportArgumentType]
-        self.states.append(state)
+        async def one(tree: Tree) -> Tree:
+            states = zip(tree.nodes, await states_of(tree, environment), strict=True)
+            open_ = {node.id: state for node, state in states if state and not node.terminal}
+            told = await asyncio.gather(*(believe(environment, policy, tree.question, one) for one in open_.values()))
+            beliefs = dict(zip(open_, told, strict=True))
+            return replace(tree, nodes=tuple(replace(node, belief=beliefs.get(node.id)) for node in tree.nodes))
 
-    def tree(self, environment: Environment) -> Tree:
-        """The tree as a record, each node that was gone on from with its prompt."""
-        parents = {node.parent for node in self.nodes}
-        nodes = [
-            replace(node, messages=environment.observe(state).messages) if node.id in parents else node
-            for node, state in zip(self.nodes, self.states, strict=True)
-        ]
-        grammar = environment.profile.grammar.name
-        return Tree(TREE_FORMAT, self.question, "limit", self.usage, tuple(nodes), grammar=grammar)
+        async def every() -> list[Tree]:
+            return await asyncio.gather(*map(one, self.trees))
 
-
-def _after(state: State, steps: int) -> State:
-    """The state of an episode after its first `steps`."""
-    passages = (*state.earlier, state.passages)
-    return State(state.question, state.steps[:steps], passages[steps], passages[:steps])
-
-
-def from_question(sprout: Sprout, rng: random.Random) -> int:
-    """Every episode starts at the question."""
-    del sprout, rng
-    return 0
-
-
-def from_anywhere(sprout: Sprout, rng: random.Random) -> int:
-    """Episodes start at a random node that goes on."""
-    return rng.choice([node.id for node in sprout.nodes if not node.terminal])
-
-
-async def sprouts(
-    environment: Environment,
-    policy: BatchedPolicy,
-    questions: Sequence[Question],
-    calls: int,
-    seed: int,
-    choice: Choice,
-) -> list[Sprout]:
-    """Trees of whole episodes, until all have made `calls` a question together."""
-    rng, grown = random.Random(seed), []
-    for question in questions:
-        state = environment.start(question.question)
-        grown.append(Sprout(question, [Node(0, None, 0)], [state]))
-    for tried in range(MOST_TRIES):
-        places = [choice(sprout, rng) for sprout in grown]
-        states = [sprout.states[at] for sprout, at in zip(grown, places, strict=True)]
-        seeds = [1000 * ((seed * 7919 + tried) * len(grown) + i) for i in range(len(grown))]
-        for sprout, at, episode in zip(grown, places, await play(environment, policy, states, seeds), strict=True):
-            sprout.add(at, episode)
-        if sum(sprout.calls for sprout in grown) >= calls * len(questions):
-            break
-    return grown
-
-
-GROWTHS: dict[str, Choice] = {"flat": from_question, "branch": from_anywhere}
-
-
-def trees(
-    world: FactWorld,
-    policy: BatchedPolicy,
-    questions: Sequence[Question],
-    calls: int,
-    seed: int,
-    how: str,
-) -> list[Tree]:
-    """A tree a question, `calls` policy calls each on average. `how`: flat, branch or uct."""
-    environment = environment_of(world)
-    if how in GROWTHS:
-        grown = asyncio.run(sprouts(environment, policy, questions, calls, seed, GROWTHS[how]))
-        return [sprout.tree(environment) for sprout in grown]
-    grown = {"rollouts": MOST_TRIES, "extra": 0, "children": 3, "siblings": 1, "wave": 1}
-    given = {"search": {**grown, "contrast": None, "hopeless": None}, "tree": {"calls": calls}, "seed": seed}
-    config = GenerateConfig.model_validate({**given, "episode": {"depth": DEPTH}})
-    searcher = make_searcher(environment, policy, None, config)
-
-    async def all_of_them() -> list[Tree]:
-        return await asyncio.gather(*(search(root_only(question, environment), searcher) for question in questions))
-
-    return asyncio.run(all_of_them())
-
-
-def with_beliefs(world: FactWorld, policy: BatchedPolicy, grown: Sequence[Tree]) -> list[Tree]:
-    """The trees, at every state that goes on the policy's belief in the golden answer."""
-    environment = environment_of(world)
-
-    async def one(tree: Tree) -> Tree:
-        states = await states_of(tree, environment)
-        open_ = {node.id: state for node, state in zip(tree.nodes, states, strict=True) if state and not node.terminal}
-        told = await asyncio.gather(*(believe(environment, policy, tree.question, state) for state in open_.values()))
-        beliefs = dict(zip(open_, told, strict=True))
-        return replace(tree, nodes=tuple(replace(node, belief=beliefs.get(node.id)) for node in tree.nodes))
-
-    async def every() -> list[Tree]:
-        return await asyncio.gather(*(one(tree) for tree in grown))
-
-    return asyncio.run(every())
+        return asyncio.run(every())

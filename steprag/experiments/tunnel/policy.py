@@ -7,33 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from cachetools import LRUCache
 from torch import Tensor
 
-from steprag.experiments.tunnel.words import BEGIN, CLOSING, PAD, WORDS, decode, encode
+from steprag.experiments.tunnel import model
+from steprag.experiments.tunnel.model import decode, encode, prompt_ids
 from steprag.types import Completion, Message, Sample, Usage
-
-if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM
 
 MOST_TOKENS = 8
 """Tokens a completion; the longest step has six."""
 LARGEST_BATCH = 512
-REMEMBERED = 2048
-"""Prompts whose keys and values are kept for the next step, some 150 kB each."""
-MOST_READ = 16
-"""Tokens that a prompt has at most more than what was fed before: the closing tag and three passages."""
-
-
-def prompt_ids(messages: tuple[Message, ...]) -> list[int]:
-    """The tokens of a prompt: the question, and what the assistant has written and read so far."""
-    question, *begun = messages
-    written = encode(begun[0]["content"]) if begun else []
-    return [BEGIN, *encode(question["content"]), *written]
 
 
 @dataclass(eq=False)
@@ -42,24 +27,38 @@ class _Request:
 
     ids: list[int]
     seed: int | None
-    future: asyncio.Future[Completion]
     given: list[int]
+    future: asyncio.Future[Completion]
     written: list[int] = field(default_factory=list)
 
     @property
     def ended(self) -> bool:
         """Whether nothing is to be written behind its last token."""
-        return bool(self.written) and self.written[-1] in CLOSING
+        return bool(self.written) and self.written[-1] in model.CLOSING
+
+
+@dataclass(eq=False)
+class _Slot:
+    """Where the keys and values of an episode's tokens are kept. `key`: its question's tokens."""
+
+    place: int
+    key: tuple[int, ...] = ()
+    fed: list[int] = field(default_factory=list)
 
 
 class BatchedPolicy:
     """A `Policy` and a `Scorer`. `temperature` 0 is greedy. A completion ends at its closing tag."""
 
-    def __init__(self, model: LlamaForCausalLM, temperature: float = 1.0) -> None:
-        self._model, self._temperature = model.eval(), temperature
+    def __init__(self, weights: model.Weights, temperature: float = 1.0) -> None:
+        self._weights, self._temperature = weights, temperature
         self._waiting: list[_Request] = []
         self._runs: asyncio.Task[None] | None = None
-        self._known: LRUCache[tuple[int, ...], Tensor] = LRUCache(REMEMBERED)
+        self._slots = {place: _Slot(place) for place in range(LARGEST_BATCH)}
+        """The longest unused first."""
+        self._kept = torch.zeros(
+            model.LAYERS, 2, LARGEST_BATCH, model.TURNING, model.LONGEST, model.WIDTH // model.TURNING
+        )
+        """Keys and values of the tokens that the slots were fed."""
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
         """`n` completions of one prompt."""
@@ -75,7 +74,7 @@ class BatchedPolicy:
         return Sample((await self._asked(ids, None, given),), Usage(1, len(ids) + len(given), 0))
 
     def _asked(self, ids: list[int], seed: int | None, given: list[int]) -> asyncio.Future[Completion]:
-        row = _Request(ids, seed, asyncio.get_running_loop().create_future(), given)
+        row = _Request(ids, seed, given, asyncio.get_running_loop().create_future())
         self._waiting.append(row)
         if self._runs is None or self._runs.done():
             self._runs = asyncio.ensure_future(self._run())
@@ -99,95 +98,75 @@ class BatchedPolicy:
 
     @torch.no_grad()
     def _score(self, rows: list[_Request]) -> None:
-        logits = self._model(input_ids=padded([row.ids + row.given for row in rows]), use_cache=False).logits
+        ids = padded([row.ids + row.given for row in rows])
+        hidden = model.forward(self._weights, ids, torch.arange(ids.shape[1]).expand_as(ids))
         for number, row in enumerate(rows):
             first, count = len(row.ids) - 1, len(row.given)
-            logps = logits[number, first : first + count].log_softmax(-1)[range(count), row.given]
-            row.future.set_result(Completion(decode(row.given), "scored", tuple(logps.tolist())))
+            told = model.logits(self._weights, hidden[number, first : first + count]).log_softmax(-1)
+            row.future.set_result(
+                Completion(decode(row.given), "scored", tuple(told[range(count), row.given].tolist()))
+            )
 
     @torch.no_grad()
     def _sample(self, rows: list[_Request]) -> None:
         """Writes all rows token by token; those that have ended idle until the last one has."""
-        noise = [None if row.seed is None else np.random.default_rng(row.seed) for row in rows]
-        begun = _Begun([row.ids for row in rows], [self._remembered(row.ids) for row in rows])
+        noise = [np.random.default_rng(row.seed) for row in rows if row.seed is not None]
+        slots, known = self._taken(rows)
+        ends = torch.tensor([len(row.ids) for row in rows])
+        kept = self._kept[:, :, slots, :, : int(ends.max()) + MOST_TOKENS]
+        ids, places = padded([row.ids[first:] for row, first in zip(rows, known, strict=True)]), torch.tensor(known)
         for _ in range(MOST_TOKENS):
-            for row, token in zip(rows, self._chosen(begun.logits(self._model), noise), strict=True):
+            at = (places[:, None] + torch.arange(ids.shape[1])).clamp(max=kept.shape[-2] - 1)
+            seen = torch.arange(kept.shape[-2]) <= at[:, None, :, None]
+            hidden = model.forward(self._weights, ids, at, seen, kept)
+            told = hidden[torch.arange(len(rows)), ends - places - 1]
+            chosen = self._chosen(model.logits(self._weights, told), noise)
+            for row, token in zip(rows, chosen, strict=True):
                 if not row.ended:
                     row.written.append(token)
             if all(row.ended for row in rows):
                 break
-            begun.feed([row.written[-1] for row in rows])
-        for number, row in enumerate(rows):
-            fed = (*row.ids, *row.written[:-1])
-            self._known[fed] = begun.row(number, len(fed))
+            places, ends, ids = ends, ends + 1, torch.tensor(chosen)[:, None]
+        self._kept[:, :, slots, :, : kept.shape[-2]] = kept
+        for slot, row in zip(slots, rows, strict=True):
+            self._slots[slot].fed = [*row.ids, *row.written[:-1]]
             row.future.set_result(Completion(decode(row.written), "stop" if row.ended else "length"))
 
-    def _remembered(self, ids: list[int]) -> Tensor | None:
-        """Keys and values of the longest known beginning of a prompt."""
-        for known in range(len(ids) - 1, max(0, len(ids) - MOST_READ), -1):
-            if (found := self._known.get(tuple(ids[:known]))) is not None:
-                return found
-        return None
+    def _taken(self, rows: list[_Request]) -> tuple[list[int], list[int]]:
+        """A slot a row, that of its own question if one is free, and how many of its tokens are fed: never all."""
+        free: dict[tuple[int, ...], list[_Slot]] = {}
+        for slot in self._slots.values():
+            free.setdefault(slot.key, []).append(slot)
+        taken: dict[int, int] = {}
+        for row in rows:
+            key = tuple(row.ids[: row.ids.index(model.ASKED)])
+            held = [(_common(slot.fed, row.ids), slot.place) for slot in free.get(key, ()) if slot.place not in taken]
+            count, place = max(held, default=(0, -1))
+            taken[place if held else next(one for one in self._slots if one not in taken)] = count
+        for place, row in zip(taken, rows, strict=True):
+            slot = self._slots[place] = self._slots.pop(place)
+            slot.key = tuple(row.ids[: row.ids.index(model.ASKED)])
+        return list(taken), list(taken.values())
 
-    def _chosen(self, logits: Tensor, noise: list[np.random.Generator | None]) -> list[int]:
+    def _chosen(self, told: Tensor, noise: list[np.random.Generator]) -> list[int]:
         """A token a row: sampled by Gumbel noise of the row's own, so that no row depends on its neighbours."""
         if self._temperature > 0:
-            drawn = np.stack([rng.gumbel(size=len(WORDS)) for rng in noise if rng is not None])
-            logits = logits / self._temperature + torch.from_numpy(drawn).to(logits.dtype)
-        return logits.argmax(-1).tolist()
+            drawn = np.stack([rng.gumbel(size=len(model.WORDS)) for rng in noise])
+            told = told / self._temperature + torch.from_numpy(drawn).to(told.dtype)
+        return told.argmax(-1).tolist()
 
 
-class _Begun:
-    """Rows whose tokens are fed to a model, padded on the left, with keys and values of what was fed before."""
-
-    def __init__(self, rows: list[list[int]], known: list[Tensor | None]) -> None:
-        from transformers import DynamicCache
-
-        self._cache = DynamicCache()
-        told = [0 if one is None else one.shape[-2] for one in known]
-        self._next = [ids[count:] for ids, count in zip(rows, told, strict=True)]
-        self._fed, width = torch.tensor(told), max(told)
-        self._mask = torch.arange(width)[None] >= width - self._fed[:, None]
-        if width:
-            first = next(one for one in known if one is not None)
-            self._fill(first.new_zeros(len(rows), *first.shape[:-2], width, first.shape[-1]), known)
-
-    def _fill(self, room: Tensor, known: list[Tensor | None]) -> None:
-        for number, one in enumerate(known):
-            if one is not None:
-                room[number, ..., room.shape[-2] - one.shape[-2] :, :] = one
-        for layer in range(room.shape[1]):
-            self._cache.update(room[:, layer, 0], room[:, layer, 1], layer)
-
-    def feed(self, tokens: list[int]) -> None:
-        """Puts one more token behind every row."""
-        self._next = [[token] for token in tokens]
-
-    def logits(self, model: LlamaForCausalLM) -> Tensor:
-        """Feeds what waits; the logits behind each row's last token."""
-        width = max(map(len, self._next))
-        ids = torch.tensor([[PAD] * (width - len(row)) + row for row in self._next])
-        counts = torch.tensor([len(row) for row in self._next])
-        fresh = torch.arange(width)[None] >= width - counts[:, None]
-        places = self._fed[:, None] + (torch.arange(width)[None] - width + counts[:, None]).clamp(min=0)
-        self._mask = torch.cat([self._mask, fresh], 1)
-        self._fed = self._fed + counts
-        told = model(
-            input_ids=ids, attention_mask=self._mask.long(), position_ids=places, past_key_values=self._cache,
-            use_cache=True, logits_to_keep=1,
-        )  # fmt: skip
-        return told.logits[:, -1]
-
-    def row(self, number: int, tokens: int) -> Tensor:
-        """Keys and values of a row's first `tokens`: (layers, 2, heads, tokens, width)."""
-        kept = self._mask[number].nonzero()[:tokens, 0]
-        parts = [torch.stack([layer.keys[number], layer.values[number]]) for layer in self._cache.layers]  # pyright: ignore
-        return torch.stack(parts)[..., kept, :]
+def _common(one: list[int], other: list[int]) -> int:
+    """How many tokens both begin with, the last one of `other` left out."""
+    most = min(len(one), len(other) - 1)
+    if one[:most] == other[:most]:
+        return most
+    return next(place for place in range(most) if one[place] != other[place])
 
 
 def padded(rows: list[list[int]]) -> Tensor:
     """Rows of ids as one tensor, padded on the right."""
-    ids = np.full((len(rows), max(map(len, rows))), PAD, dtype=np.int64)
+    ids = np.full((len(rows), max(map(len, rows))), model.PAD, dtype=np.int64)
     for number, row in enumerate(rows):
         ids[number, : len(row)] = row
     return torch.from_numpy(ids)

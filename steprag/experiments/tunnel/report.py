@@ -1,8 +1,8 @@
-"""The tunnel's page: what each arm reached, its labels, the curve by hops, and the goals."""
+"""The tunnel's page: the goals, what each arm reached, its labels, and the curve by hops."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,138 +10,207 @@ from typing import Any
 import numpy as np
 
 from steprag.console.plots import can_draw, new_figure, save_png
-from steprag.experiments.tunnel.statistics import PairedDifference, difference, holm, of_seeds, trend
+from steprag.experiments.tunnel.arms import CELLS, MAIN, POOLED, RATES, RATES_CELL
+from steprag.experiments.tunnel.statistics import PairedDifference, holm, of_seeds, trend
 from steprag.experiments.tunnel.world import HOPS
 from steprag.records.jsonl import read_json, written_whole
 
-BASE = "outcomes"
-FACTS = "marked facts"
-CURVES = ("outcomes", "rollouts", "string match", "gain", "marked facts", "oracle")
+BASE, FACTS, TURNED = "outcomes", "marked facts", "marked facts, 20 % turned"
+UNMARKED = ("chained match", POOLED, "judge: a stronger policy", "gain, guarded", "string match")
+"""Labels without marked facts, for goal e."""
+CURVES = ("rollouts", POOLED, "judge: a stronger policy", TURNED, FACTS, "oracle")
+BY_HOPS = ("1 or 2 hops", MAIN.name, "4 to 6 hops")
+"""Cells by the length of what is trained on."""
+EACH_HOP = tuple(f"{hops} hops" for hops in HOPS)
 
 
 @dataclass(frozen=True)
 class CellResults:
-    """One cell. `right`: by arm (seeds, questions); `facts`: by arm each seed's file; `hops`: of each question."""
+    """One cell. `told`: by arm and seed what its file says; `hops`: of each test question."""
 
     name: str
-    seeds: tuple[int, ...]
-    right: dict[str, np.ndarray]
-    facts: dict[str, list[dict[str, Any]]]
+    told: dict[str, dict[int, dict[str, Any]]]
     hops: np.ndarray
 
-    def over(self, arm: str, base: str = BASE, hops: int | None = None) -> PairedDifference:
-        """An arm minus another, in all or on questions of so many hops."""
-        asked = None if hops is None else np.flatnonzero(self.hops == hops)
-        return difference(self.right[arm], self.right[base], asked)
+    def right(self, arm: str, seeds: Iterable[int] | None = None) -> np.ndarray:
+        """In points, 0 or 100, by seed and question; `seeds`: all that the arm has where none are given."""
+        return 100.0 * np.array([self.told[arm][seed]["right"] for seed in sorted(seeds or self.told[arm])])
 
-    def gap(self, arm: str, base: str = BASE) -> np.ndarray:
-        """Points by seed and question."""
-        return 100.0 * (self.right[arm].astype(float) - self.right[base])
+    def shared(self, *arms: str) -> list[np.ndarray]:
+        """`right` of each, by the seeds that all of them have."""
+        seeds = set.intersection(*(set(self.told[arm]) for arm in arms))
+        return [self.right(arm, seeds) for arm in arms]
+
+    def gap(self, arm: str) -> np.ndarray:
+        """An arm minus outcomes."""
+        one, base = self.shared(arm, BASE)
+        return one - base
+
+    def over(self, arm: str, hops: int | None = None) -> PairedDifference:
+        """An arm minus outcomes, in all or on questions of so many hops."""
+        return of_seeds(self.gap(arm)[:, slice(None) if hops is None else self.hops == hops])
 
 
 def read_cell(folder: Path) -> CellResults | None:
-    """The arms of a cell that every seed has; None where nothing is there."""
-    seeds = sorted((path for path in folder.glob("*") if path.is_dir()), key=lambda path: int(path.name))
-    files = [{path.stem: read_json(path) for path in seed.glob("*.json")} for seed in seeds]
-    names = [name for name in files[0] if all(name in seed for seed in files)] if files else []
-    if not names:
-        return None
-    facts = {name: [seed[name] for seed in files] for name in names}
-    right = {name: np.array([one["right"] for one in told]) for name, told in facts.items()}
-    return CellResults(
-        folder.name.replace("-", " "),
-        tuple(int(s.name) for s in seeds),
-        right,
-        facts,
-        np.array(facts[names[0]][0]["hops"]),
-    )
+    """What a cell's folder holds; None where nothing is there."""
+    told: dict[str, dict[int, dict[str, Any]]] = {}
+    for file in sorted(folder.glob("*/*.json")):
+        told.setdefault(file.stem, {})[int(file.parent.name)] = read_json(file)
+    hops = [one["hops"] for seeds in told.values() for one in seeds.values()]
+    return CellResults(folder.name.replace("-", " "), told, np.array(hops[0])) if told else None
 
 
-def page(cells: Sequence[CellResults], command: str, picture: str | None) -> str:
-    """The whole page, Markdown."""
-    lines = ["# The wind tunnel", "", f"    {command}", ""]
-    lines += _goals({cell.name: cell for cell in cells})
-    if picture:
-        lines += [f"![Points over outcomes by hops of the test question]({picture})", ""]
-    for cell in cells:
-        lines += _table(cell)
-    return "\n".join(lines) + "\n"
+@dataclass(frozen=True)
+class Goal:
+    """Set before the run. `found` must be so, or else it is not `reached`; `p`: two-sided, against no difference."""
+
+    name: str
+    found: PairedDifference
+    reached: Callable[[PairedDifference], bool]
+    p: float
 
 
-def _table(cell: CellResults) -> list[str]:
-    seeds = f"{len(cell.seeds)} seed{'s' if len(cell.seeds) > 1 else ''}"
-    lines = [f"## {cell.name}", "", f"{seeds}, {len(cell.hops)} test questions. Intervals: 95 %, t over seeds.",
-             "", "| arm | EM, % | seeds | over outcomes | pairs: right, wrong, undecided | of unsolved trees | "
-             + " | ".join(f"{hops} hops" for hops in HOPS) + " |", "|---" * (6 + len(HOPS)) + "|"]  # fmt: skip
-    ranked = sorted(cell.right, key=lambda name: -cell.right[name].mean())
-    for name in ranked:
-        by_seed = 100 * cell.right[name].mean(1)
-        over = cell.over(name).shown if BASE in cell.right and name != BASE else ""
-        by_hop = [f"{100 * cell.right[name][:, cell.hops == hops].mean():.0f}" for hops in HOPS]
-        seeds = f"{by_seed.min():.1f} to {by_seed.max():.1f}"
-        counted = [_pairs(cell.facts[name], group) for group in ("all", "unsolved")]
-        lines.append("| " + " | ".join([name, f"{by_seed.mean():.1f}", seeds, over, *counted, *by_hop]) + " |")
-    return [*lines, ""]
+def goals_of(cells: Mapping[str, CellResults]) -> list[Goal]:
+    """The goals of which the arms are there, by letter; (f) is the time and stands apart."""
+    main = cells.get(MAIN.name)
+    there = main.told.keys() if main else set[str]()
+    found: list[Goal] = []
+    if main is None or BASE not in there or len(main.told[BASE]) < 2:
+        return []
+
+    def add(name: str, one: PairedDifference, reached: Callable[[PairedDifference], bool]) -> None:
+        found.append(Goal(name, one, reached, one.p))
+
+    if FACTS in there:
+        add(
+            "a: marked facts beat outcomes by 10 points or more", main.over(FACTS), lambda d: d.mean >= 10 and d.low > 0
+        )
+    if all(name in cells and {BASE, FACTS} <= cells[name].told.keys() for name in BY_HOPS):
+        gaps = [cells[name].gap(FACTS) for name in BY_HOPS]
+        add("b: (a) grows with the hops trained on; points a cell",
+            trend([each[: min(map(len, gaps))] for each in gaps]), lambda d: d.low > 0)  # fmt: skip
+    if "rollouts" in there:
+        one = main.over("rollouts")
+        found.append(Goal("c: rollouts lie within 5 points of outcomes; p of lying outside", one,
+                          lambda d: d.low > -5 and d.high < 5, max(one.beyond(-5), 1 - one.beyond(5))))  # fmt: skip
+    if {FACTS, TURNED} <= there:
+        base, facts, turned = main.shared(BASE, FACTS, TURNED)
+        add("d: 20 % turned labels lose half of (a); loss beyond half",
+            of_seeds((facts - turned) - 0.5 * (facts - base)), lambda d: d.mean >= 0)  # fmt: skip
+    for name in (name for name in UNMARKED if name in there):
+        add(f"e: {name} beats outcomes by 5 points", main.over(name), lambda d: d.mean >= 5 and d.low > 0)
+    return found
 
 
-def _pairs(told: list[dict[str, Any]], group: str) -> str:
-    if "pairs" not in told[0]:
-        return ""
-    means = np.mean([one["pairs"][group] for one in told], axis=0)
-    return ", ".join(f"{mean:.0f}" for mean in means)
+def _table(*columns: str) -> list[str]:
+    return ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _drawn(found: PairedDifference | None) -> str:
+    return "{:+.1f} to {:+.1f}".format(*found.drawn) if found and len(found.seeds) > 1 else ""
 
 
 def _goals(cells: Mapping[str, CellResults]) -> list[str]:
-    """What was to be shown, written down before the run, and what came out; p-values after Holm."""
-    told: dict[str, tuple[PairedDifference, str]] = {}
-    main = cells.get("1 to 6 hops")
-    if main and {BASE, FACTS} <= main.right.keys():
-        told["a: marked facts beat outcomes by 10 points or more"] = (main.over(FACTS), "")
-        if "rollouts" in main.right:
-            told["c: rollouts lie within 5 points of outcomes"] = (main.over("rollouts"), "")
-        if (turned := "marked facts, 20 % turned") in main.right:
-            lost = of_seeds(main.gap(FACTS, turned) - 0.5 * main.gap(FACTS))
-            told["d: 20 % turned labels lose half of (a) or more"] = (lost, "lost beyond half")
-        for name in ("string match", "chained match", "gain"):
-            if name in main.right:
-                told[f"e: {name} beats outcomes by 5 points or more"] = (main.over(name), "")
-    steps = [cells.get(name) for name in ("1 or 2 hops", "1 to 6 hops", "4 to 6 hops")]
-    if all(cell and {BASE, FACTS} <= cell.right.keys() for cell in steps):
-        told["b: (a) grows with the hops trained on"] = (trend([c.gap(FACTS) for c in steps if c]), "a step")
-    if not told:
-        return []
-    ps = holm({name: found.p for name, (found, _) in told.items()})
-    rows = [
-        f"| {name} | {f'{found.shown} {unit}'.strip()} | {ps[name]:.3g} |"
-        for name, (found, unit) in sorted(told.items())
+    goals = goals_of(cells)
+    corrected = holm({goal.name: goal.p for goal in goals})
+    lines = [
+        "## Goals, set before the run",
+        "",
+        *_table("goal", "points (95 %, t)", "bootstrap", "p (Holm)", "reached"),
     ]
-    return ["| goal | points | p (Holm) |", "|---|---|---|", *rows, ""]
+    for goal in goals:
+        said = "yes" if goal.reached(goal.found) else "no"
+        lines.append(_row(goal.name, goal.found.shown, _drawn(goal.found), f"{corrected[goal.name]:.2g}", said))
+    hours = {name: sum(one["seconds"] for told in cell.told.values() for one in told.values()) / 3600
+             for name, cell in cells.items()}  # fmt: skip
+    told = ", ".join(f"{name} {each:.2f}" for name, each in hours.items())
+    whole = sum(hours.values())
+    lines.append(_row("f: all within two core-hours", f"{whole:.2f} ({told})", "", "", "yes" if whole <= 2 else "no"))
+    return [*lines, ""]
+
+
+def _cell(cell: CellResults) -> list[str]:
+    seeds = max(map(len, cell.told.values()))
+    lines = [f"## {cell.name}", "", f"{seeds} seeds, {len(cell.hops)} test questions. EM in %. Intervals: 95 %, t over "
+             "seeds; bootstrap over seeds and questions.", "",
+             *_table("arm", "EM", "each seed", "over outcomes", "bootstrap", *EACH_HOP)]  # fmt: skip
+    right = {arm: cell.right(arm) for arm in cell.told}
+    ranked = sorted(right, key=lambda arm: -right[arm].mean())
+    for arm in ranked:
+        over = cell.over(arm) if BASE in cell.told and arm != BASE else None
+        by_hop = [f"{right[arm][:, cell.hops == hops].mean():.0f}" for hops in HOPS]
+        each = " ".join(f"{one:.0f}" for one in right[arm].mean(1))
+        lines.append(_row(arm, f"{right[arm].mean():.1f}", each, over.shown if over else "", _drawn(over), *by_hop))
+    return [*lines, "", *_pairs(cell, ranked)]
+
+
+def _pairs(cell: CellResults, ranked: Sequence[str]) -> list[str]:
+    """Pairs by arm: right, wrong, undecided."""
+    lines = ["Pairs a seed: right / wrong / undecided, as the world knows.", "",
+             *_table("arm", "rate", "calls", "all", "of unsolved trees", *EACH_HOP)]  # fmt: skip
+    for arm in ranked:
+        told = list(cell.told[arm].values())
+        groups = ("all", "unsolved", *map(str, HOPS))
+        counts = [[one["pairs"].get(group, (0, 0, 0)) for one in told if "pairs" in one] for group in groups]
+        shown = [" / ".join(f"{mean:.0f}" for mean in np.mean(each, axis=0)) if each else "" for each in counts]
+        if "calls" in told[0]:
+            calls = f"{np.mean([one['calls'] for one in told]):.0f}"
+            lines.append(_row(arm, f"{told[0]['rate']:g}", calls, *shown))
+    return [*lines, ""]
+
+
+def _rates(cell: CellResults) -> list[str]:
+    """The validation of learning rates: EM by arm and rate."""
+    seeds = ", ".join(map(str, sorted({seed for told in cell.told.values() for seed in told})))
+    lines = ["## Learning rates", "", f"Validation EM, mean of the seeds {seeds}, on questions of their own.", "",
+             *_table("arm", *(f"{rate:g}" for rate in RATES))]  # fmt: skip
+    for arm in sorted({name.rpartition(" at ")[0] for name in cell.told}):
+        names = [f"{arm} at {rate:g}" for rate in RATES]
+        lines.append(_row(arm, *(f"{cell.right(name).mean():.1f}" if name in cell.told else "" for name in names)))
+    return [*lines, ""]
 
 
 def draw(cell: CellResults, path: Path) -> bool:
     """The curve of points over outcomes by hops; False where it cannot be drawn."""
-    names = [name for name in CURVES if name in cell.right and name != BASE]
-    if BASE not in cell.right or not names or not can_draw():
+    names = [name for name in CURVES if name in cell.told]
+    if BASE not in cell.told or not names or not can_draw():
         return False
-    figure = new_figure(7, 4)
+    figure = new_figure(8, 4.5)
     axes = figure.subplots()
-    for name in names:
-        found = [cell.over(name, hops=hops) for hops in HOPS]
+    for number, name in enumerate(names):
+        found = [cell.over(name, hops) for hops in HOPS]
         half = np.nan_to_num([one.high - one.mean for one in found])
-        axes.errorbar(HOPS, [one.mean for one in found], half, marker="o", capsize=3, label=name)
+        places = np.array(HOPS) + 0.06 * (number - (len(names) - 1) / 2)
+        axes.errorbar(places, [one.mean for one in found], half, marker="o", capsize=3, label=name)
     axes.axhline(0, color="grey", linewidth=0.8)
     axes.set_xlabel("hops of the test question")
-    axes.set_ylabel("points of EM over outcomes")
-    axes.legend()
+    axes.set_ylabel("points of EM over outcomes (95 %)")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
+    figure.tight_layout()
     save_png(figure, path, 120)
     return True
 
 
 def write(out: Path, command: str) -> Path:
-    """Reads the cells of a run folder and writes its page."""
-    cells = [found for folder in sorted(out.iterdir()) if folder.is_dir() and (found := read_cell(folder))]
-    main = next((cell for cell in cells if cell.name == "1 to 6 hops"), cells[0])
-    drawn = draw(main, out / "hops.png")
+    """Reads the cells of a run folder and writes its page, also of a run that is not done."""
+    found = {cell.name: cell for folder in out.iterdir() if folder.is_dir() and (cell := read_cell(folder))}
+    cells = {name: found[name] for name in [*(cell.name for cell in CELLS), RATES_CELL.name] if name in found}
+    main = cells.get(MAIN.name, next(iter(cells.values())))
+    picture = "![Points over outcomes by hops of the test question](hops.png)"
+    lines = [
+        "# The wind tunnel",
+        "",
+        f"    {command}",
+        "",
+        *_goals(cells),
+        *([picture, ""] * draw(main, out / "hops.png")),
+    ]
+    for name, cell in cells.items():
+        lines += _rates(cell) if name == RATES_CELL.name else _cell(cell)
     with written_whole(out / "report.md") as stream:
-        stream.write(page(cells, command, "hops.png" if drawn else None))
+        stream.write("\n".join(lines) + "\n")
     return out / "report.md"

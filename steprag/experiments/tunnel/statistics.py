@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 RESAMPLES = 2000
-Right = np.ndarray
-"""Whether an arm was right: (seeds, questions), 0 or 1."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +28,16 @@ class PairedDifference:
         """As a table has it."""
         return f"{self.mean:+.1f} ({self.low:+.1f} to {self.high:+.1f})" if len(self.seeds) > 1 else f"{self.mean:+.1f}"
 
+    def beyond(self, bound: float) -> float:
+        """p of the seeds' mean not lying above `bound` (one-sided t-test)."""
+        from scipy.stats import t
 
-def difference(one: Right, other: Right, asked: Right | None = None) -> PairedDifference:
-    """`one` minus `other` over the same seeds and questions; `asked`: the places of those questions that count."""
-    gaps = 100.0 * (one.astype(float) - other.astype(float))
-    return of_seeds(gaps if asked is None else gaps[:, asked])
+        error = np.std(self.seeds, ddof=1) / len(self.seeds) ** 0.5
+        return float(t.sf((self.mean - bound) / max(error, 1e-9), len(self.seeds) - 1))
 
 
 def of_seeds(gaps: np.ndarray) -> PairedDifference:
-    """The mean of (seeds, questions) and how sure it is."""
+    """The mean of points (seeds, questions) and how sure it is."""
     from scipy.stats import t, ttest_1samp
 
     seeds = gaps.mean(1)
@@ -48,20 +47,16 @@ def of_seeds(gaps: np.ndarray) -> PairedDifference:
         return PairedDifference(mean, nan, nan, (nan, nan), nan, tuple(seeds.tolist()))
     half = float(t.ppf(0.975, count - 1) * seeds.std(ddof=1) / count**0.5)
     p = float(np.asarray(ttest_1samp(seeds, 0.0))[1]) if seeds.std() > 0 else float(mean == 0)
-    rng = np.random.default_rng(0)
-    means = []
-    for _ in range(RESAMPLES):
-        drawn = seeds_and_questions(gaps, rng)
-        means.append(drawn.mean())
-    low, high = np.percentile(means, [2.5, 97.5])
+    low, high = np.percentile(resampled(gaps), [2.5, 97.5])
     return PairedDifference(mean, mean - half, mean + half, (float(low), float(high)), p, tuple(seeds.tolist()))
 
 
-def seeds_and_questions(gaps: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Drawn with repetition: seeds, and for all of them the same questions."""
-    seeds = rng.integers(0, gaps.shape[0], gaps.shape[0])
-    questions = rng.integers(0, gaps.shape[1], gaps.shape[1])
-    return gaps[np.ix_(seeds, questions)]
+def resampled(gaps: np.ndarray) -> np.ndarray:
+    """Means of `RESAMPLES` draws with repetition: of seeds, and for all of them of the same questions."""
+    rng, (seeds, questions) = np.random.default_rng(0), gaps.shape
+    of_seed = rng.multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES) / seeds
+    of_question = rng.multinomial(questions, np.full(questions, 1 / questions), RESAMPLES) / questions
+    return ((of_seed @ gaps) * of_question).sum(1)
 
 
 def holm(ps: Mapping[str, float]) -> dict[str, float]:

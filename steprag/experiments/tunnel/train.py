@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from steprag.experiments.tunnel.model import LONGEST, Weights, forward, logits
 from steprag.experiments.tunnel.policy import padded
-
-if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM
 
 BETA = 0.1
 CLIP = 0.2
 """GRPO's bound on the ratio of a token's probabilities."""
+LEASH = 0.02
+"""GRPO's weight of the divergence from the start."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,10 @@ class LearntRow:
 
     ids: list[int]
     spans: tuple[tuple[int, int], ...]
+
+
+LearntPair = tuple[LearntRow, LearntRow]
+"""Chosen, rejected; they begin alike up to what is learnt."""
 
 
 @dataclass(frozen=True)
@@ -42,37 +46,61 @@ class Schedule:
     rate: float = 1.5e-4
 
 
-def learnt(rows: Sequence[LearntRow]) -> tuple[Tensor, Tensor]:
-    """The rows as tensors: ids, and which of them are learnt, both (rows, tokens)."""
-    ids = padded([row.ids for row in rows])
-    mask = torch.zeros(ids.shape, dtype=torch.bool)
-    for number, row in enumerate(rows):
-        for start, end in row.spans:
-            mask[number, start:end] = True
-    return ids, mask
+class Packed(NamedTuple):
+    """A batch. `ids`, `places`: (rows, tokens); `seen`: as in `forward`. Of every learnt token, `at`: the row and place
+    of the token before it; `target`: its id; `whose`: the number of its `LearntRow`, all first ones before all second.
+    """
+
+    ids: Tensor
+    places: Tensor
+    seen: Tensor | None
+    at: tuple[Tensor, Tensor]
+    target: Tensor
+    whose: Tensor
 
 
-def token_logps(model: LlamaForCausalLM, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the learnt tokens, and the row of each."""
-    told = mask[:, 1:]
-    hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
-    logits = model.lm_head(hidden[told])
-    return -functional.cross_entropy(logits, ids[:, 1:][told], reduction="none"), told.nonzero()[:, 0]
+def packed(groups: Sequence[tuple[LearntRow, ...]]) -> Packed:
+    """Rows alone, or in pairs: of a pair what both begin with, then the first row's rest, then the second row's, which
+    does not see the first one's.
+    """
+    begun, rows, told = [one.spans[0][0] for one, *_ in groups], [], []
+    for number, (group, first) in enumerate(zip(groups, begun, strict=True)):
+        ids, shift = list(group[0].ids), 0
+        for turn, row in enumerate(group):
+            if turn:
+                shift = len(ids) - first
+                ids += row.ids[first:]
+            told += [(number, p - 1 + shift * (p > first), p + shift, number + turn * len(groups))
+                     for low, high in row.spans for p in range(low, high)]  # fmt: skip
+        rows.append(ids)
+    ids, (row, before, at, whose) = padded(rows), torch.tensor(told).T
+    places, seen = torch.arange(ids.shape[1]).expand_as(ids), None
+    if len(groups[0]) > 1:
+        first = torch.tensor(begun)[:, None]
+        end = torch.tensor([len(one.ids) for one, *_ in groups])[:, None]
+        second = places >= end
+        hidden = second[:, :, None] & ((places >= first) & ~second)[:, None, :]
+        seen = ((places[0][:, None] >= places[0])[None] & ~hidden)[:, None]
+        places = torch.where(second, places - end + first, places).clamp(max=LONGEST - 1)  # padding alone goes beyond
+    return Packed(ids, places, seen, (row, before), ids[row, at], whose)
 
 
-def row_logps(model: LlamaForCausalLM, rows: Sequence[LearntRow]) -> tuple[Tensor, Tensor]:
-    """The log-probability of every row's learnt tokens, and how many these are."""
-    logps, row = token_logps(model, *learnt(rows))
-    zeros = torch.zeros(len(rows))
-    return zeros.index_add(0, row, logps), zeros.index_add(0, row, torch.ones_like(logps))
+def token_logps(weights: Weights, batch: Packed) -> Tensor:
+    """Log-probabilities of the learnt tokens."""
+    hidden = forward(weights, batch.ids, batch.places, batch.seen)[batch.at]
+    return -functional.cross_entropy(logits(weights, hidden), batch.target, reduction="none")
 
 
 class Optimiser:
-    """AdamW with a warm-up of ten steps and a linear decay to a tenth, gradients clipped at norm 1."""
+    """AdamW with a warm-up of ten steps and a linear decay to a tenth, gradients clipped at norm 1.
 
-    def __init__(self, model: LlamaForCausalLM, schedule: Schedule) -> None:
-        self._model, self._schedule, self._done = model, schedule, 0
-        self._adam = torch.optim.AdamW(model.parameters(), schedule.rate, betas=(0.9, 0.98), weight_decay=0.0)
+    `weights`: a copy of the start, which its steps change.
+    """
+
+    def __init__(self, start: Weights, schedule: Schedule) -> None:
+        self.weights = {name: each.detach().clone().requires_grad_() for name, each in start.items()}
+        self._schedule, self._done = schedule, 0
+        self._adam = torch.optim.AdamW(self.weights.values(), schedule.rate, betas=(0.9, 0.98), weight_decay=0.0)
 
     def take(self, loss: Tensor) -> None:
         """One step downhill."""
@@ -82,7 +110,7 @@ class Optimiser:
             group["lr"] = rate
         self._adam.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
         self._adam.step()
         self._done += 1
 
@@ -97,43 +125,58 @@ def batches(count: int, size: int, rng: np.random.Generator) -> Iterator[np.ndar
         left = left[size:]
 
 
-def sft(model: LlamaForCausalLM, rows: Sequence[LearntRow], schedule: Schedule, rng: np.random.Generator) -> None:
+def sft(start: Weights, rows: Sequence[LearntRow], schedule: Schedule, rng: np.random.Generator) -> Weights:
     """Supervised steps: the mean over the batch's learnt tokens."""
-    optimiser, order = Optimiser(model, schedule), batches(len(rows), schedule.batch, rng)
+    optimiser, order = Optimiser(start, schedule), batches(len(rows), schedule.batch, rng)
     for _ in range(schedule.steps):
-        logps, _ = token_logps(model, *learnt([rows[i] for i in next(order)]))
-        optimiser.take(-logps.mean())
+        some = sorted((rows[i] for i in next(order)), key=lambda row: len(row.ids))
+        halves = [some[: len(some) // 2], some[len(some) // 2 :]]  # alike in length: less is padded
+        optimiser.take(
+            -torch.cat([token_logps(optimiser.weights, packed([(row,) for row in half])) for half in halves]).mean()
+        )
+    return optimiser.weights
 
 
 def dpo(
-    model: LlamaForCausalLM,
-    pairs: Sequence[tuple[LearntRow, LearntRow]],
-    schedule: Schedule,
-    rng: np.random.Generator,
-    sft_weight: float = 1.0,
-) -> None:
+    start: Weights, pairs: Sequence[LearntPair], schedule: Schedule, rng: np.random.Generator, sft_weight: float = 1.0
+) -> Weights:
     """DPO over (chosen, rejected), the chosen one's mean log-probability added with `sft_weight`."""
-    reference = _margins(model, pairs)
-    optimiser, order = Optimiser(model, schedule), batches(len(pairs), schedule.batch, rng)
+    lengths = np.array([max(len(row.ids) for row in pair) for pair in pairs])
+    reference = torch.zeros(len(pairs))
+    for places in np.array_split(lengths.argsort(), -(-len(pairs) // 64)):
+        with torch.no_grad():
+            reference[places], _ = _margins(start, [pairs[i] for i in places])
+    optimiser, order = Optimiser(start, schedule), batches(len(pairs), schedule.batch, rng)
     for _ in range(schedule.steps):
-        places = next(order)
-        margins, chosen = _margin(model, [pairs[i] for i in places])
-        loss = -functional.logsigmoid(BETA * (margins - reference[places])).mean() - sft_weight * chosen.mean()
-        optimiser.take(loss)
+        batch = next(order)
+        losses = []
+        for places in np.array_split(batch[lengths[batch].argsort()], 2):  # alike in length: less is padded
+            margins, chosen = _margins(optimiser.weights, [pairs[i] for i in places])
+            losses += [-functional.logsigmoid(BETA * (margins - reference[places])) - sft_weight * chosen]
+        optimiser.take(torch.cat(losses).mean())
+    return optimiser.weights
 
 
-def _margin(model: LlamaForCausalLM, pairs: Sequence[tuple[LearntRow, LearntRow]]) -> tuple[Tensor, Tensor]:
+def _margins(weights: Weights, pairs: Sequence[LearntPair]) -> tuple[Tensor, Tensor]:
     """Of every pair: log-probability of the chosen row minus the other's; mean a token of the chosen one."""
-    sums, counts = row_logps(model, [chosen for chosen, _ in pairs] + [rejected for _, rejected in pairs])
-    size = len(pairs)
-    return sums[:size] - sums[size:], sums[:size] / counts[:size]
+    batch, size = packed(pairs), len(pairs)
+    sums = torch.zeros(2 * size).index_add(0, batch.whose, token_logps(weights, batch))
+    return sums[:size] - sums[size:], sums[:size] / batch.whose.bincount(minlength=2 * size)[:size]
 
 
-@torch.no_grad()
-def _margins(model: LlamaForCausalLM, pairs: Sequence[tuple[LearntRow, LearntRow]], size: int = 64) -> Tensor:
-    order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0].ids))
-    found = torch.zeros(len(pairs))
-    for first in range(0, len(order), size):
-        places = order[first : first + size]
-        found[places] = _margin(model, [pairs[i] for i in places])[0]
-    return found
+def grpo_steps(
+    optimiser: Optimiser, start: Weights, rows: Sequence[LearntRow], advantages: Sequence[Sequence[float]], steps: int
+) -> None:
+    """One pass over a sample of episodes in `steps` clipped steps; `advantages`: of every row's learnt tokens.
+
+    The divergence from `start` is added with weight `LEASH` (k3, as in GRPO).
+    """
+    batches = [packed([(row,) for row in rows[first::steps]]) for first in range(min(steps, len(rows)))]
+    with torch.no_grad():
+        before = [(token_logps(optimiser.weights, batch), token_logps(start, batch)) for batch in batches]
+    for first, (batch, (old, reference)) in enumerate(zip(batches, before, strict=True)):
+        told = torch.tensor([each for row in advantages[first::steps] for each in row], dtype=torch.float32)
+        logps = token_logps(optimiser.weights, batch)
+        ratio, far = (logps - old).exp(), reference - logps
+        gain = torch.minimum(ratio * told, ratio.clamp(1 - CLIP, 1 + CLIP) * told)
+        optimiser.take((LEASH * (far.exp() - far - 1) - gain).mean())

@@ -1,7 +1,7 @@
 """`steprag tunnel`: which step labels are worth their calls, over seeds, in minutes.
 
 Arms train one small policy on labels of the same trees, at equal calls and equal gradient steps, and are tested on the
-same questions. A reward of your own is one arm more: `--reward my_module:my_reward`.
+same questions. A reward or a search of your own is one arm more: `--reward my_module:my_reward`.
 """
 
 from __future__ import annotations
@@ -10,113 +10,185 @@ import argparse
 import importlib
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
-from preference.rewards import Rewards
-from steprag.agent.grammar import Grammar
-from steprag.agent.grammars import TRANSCRIPT
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
 from steprag.console.terminal import guarded
 from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError, quoted
-from steprag.experiments.tunnel.arms import ARMS, CELLS, LABELS, Cell, Label, LabelArm
-from steprag.experiments.tunnel.world import FactWorld
-from steprag.tree import Tree
+from steprag.experiments.tunnel import arms as known
+from steprag.experiments.tunnel.arms import Cell, LabelArm
+from steprag.records.jsonl import read_json, write_json
 
-MINE = "mine"
-"""The arm of `--reward`."""
+OWN = "own"
+"""The label of `--reward`, and the growth of `--search`."""
+CHUNK = 7
+"""Arms that one process trains one after the other, on the same trees."""
+SHIPPED = Path(__file__).parent / "rates.json"
+"""Learning rates by arm, chosen by a whole run."""
+PAUSE = 30.0
+"""Seconds between two pages of a run that goes on."""
+Unit = tuple[Cell, int, tuple[LabelArm, ...]]
+"""What a process does at a time: arms of one seed of a cell."""
 
 
 def main(argv: list[str]) -> int:
     """Runs `steprag tunnel`; returns the exit code."""
     given = _arguments(argv)
-    from steprag.experiments.tunnel.cells import start_of
     from steprag.experiments.tunnel.report import write
 
-    cells, arms = _chosen(CELLS, given.cells, "cell"), list(_chosen(ARMS, given.arms, "arm"))
-    if given.reward:
-        reward_of(given.reward)  # named wrongly, it is refused before any work
-        arms.append(LabelArm(MINE, MINE))
-    if given.quick:
-        cells = [replace(cell, questions=12, calls=24, steps=4, tests=60) for cell in cells]
-    out = Path(given.out)
-    for cell in cells:
-        start_of(cell.level, out)  # before processes side by side would make it twice
-    units = [(cell, seed, arms, given.reward, out) for cell in cells for seed in range(1, given.seeds + 1)]
-    lanes = min(len(units), given.lanes or usable_cores())
-    say(f"tunnel: {len(units)} seeds of {len(cells)} cells, {len(arms)} arms each, {lanes} side by side; in {out}")
-    if lanes == 1:
-        for unit in units:
-            run_unit(*unit)
-    else:
-        with ProcessPoolExecutor(lanes, get_context("spawn")) as pool:
-            for done in [pool.submit(run_unit, *unit) for unit in units]:
-                done.result()
-    print(write(out, f"steprag tunnel {shlex.join(argv)}").read_text(encoding="utf-8"))  # noqa: T201
+    cells, arms = _chosen(known.CELLS, given.cells, "cell"), _chosen(known.ARMS, given.arms, "arm")
+    out, command = Path(given.out), f"steprag tunnel {shlex.join(argv)}"
+    for option in ("reward", "search"):
+        function_of(given, option)  # named wrongly, it is refused before any work
+    if given.jobs:
+        arms = _with_rates([*arms, *_own_arms(given)], given)
+        units = list(_units(cells, arms, given))
+        say(f"tunnel: {len(units)} units, {len(arms)} arms, {len(cells)} cells, {given.jobs} side by side; in {out}")
+        written = time.monotonic()
+        for _ in _done(units, given):
+            if time.monotonic() - written > PAUSE:
+                write(out, command)
+                written = time.monotonic()
+    print(write(out, command).read_text(encoding="utf-8"))  # noqa: T201
     return 0
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="steprag tunnel", description="Step labels compared over seeds, in minutes.")
+    cells, arms = ("; ".join(each.name for each in some) for some in (known.CELLS, known.ARMS))
+    arms = arms.replace("%", "%%")
     parser.add_argument("--out", default="runs/tunnel", metavar="DIR", help="run folder [runs/tunnel]")
-    names = "; ".join(cell.name for cell in CELLS)
-    parser.add_argument("--cells", nargs="+", default=[CELLS[0].name], metavar="CELL", help=f"of: {names} [the first]")
-    parser.add_argument(
-        "--arms", nargs="+", default=["outcomes", "rollouts", "marked facts"], metavar="ARM",
-        help=f"of: {'; '.join(arm.name for arm in ARMS)}; or all [outcomes, rollouts, marked facts]".replace("%", "%%"),
-    )  # fmt: skip
+    parser.add_argument("--cells", nargs="+", default=[known.MAIN.name], metavar="CELL",
+                        help=f"of: {cells}; or all [{known.MAIN.name}]")  # fmt: skip
+    parser.add_argument("--arms", nargs="+", default=["outcomes", "rollouts", "marked facts"], metavar="ARM",
+                        help=f"of: {arms}; or all, where in cells after the first only those run that the goals need "
+                        "[outcomes, rollouts, marked facts]")  # fmt: skip
     parser.add_argument("--seeds", type=int, default=8, metavar="N", help="seeds 1 to N [8]")
     parser.add_argument("--reward", metavar="MODULE:FUNCTION", help="a reward of your own: (Tree, Grammar) -> Rewards")
-    parser.add_argument("--lanes", type=int, metavar="N", help="seeds side by side, a core each [all cores]")
+    parser.add_argument("--search", metavar="MODULE:FUNCTION",
+                        help="a search of your own, as data_generation.search:grow")  # fmt: skip
+    parser.add_argument("--jobs", type=int, default=usable_cores(), metavar="N",
+                        help="processes, one core each; 0: write the page again [all cores]")  # fmt: skip
+    parser.add_argument("--rates", action="store_true", help="choose all learning rates anew, the shipped ones too")
     parser.add_argument("--quick", action="store_true", help="sizes that show that it runs, and nothing else")
     given = parse_arguments(parser, argv)
-    for name in ("seeds", "lanes"):
-        if getattr(given, name) is not None and getattr(given, name) < 1:
-            raise ConfigError(f"--{name} is 1 or more")
+    for name, least in (("seeds", 1), ("jobs", 0)):
+        if getattr(given, name) < least:
+            raise ConfigError(f"--{name} is {least} or more")
+    if not given.jobs and not Path(given.out).is_dir():
+        raise ConfigError(f"{given.out} holds no results; run steprag tunnel without --jobs 0 first")
     return given
 
 
-def _chosen(known: Sequence[Cell] | Sequence[LabelArm], names: list[str], what: str) -> list:
+def _chosen(some: Sequence[Any], names: list[str], what: str) -> list[Any]:
     """Those of that name, in their order; `all` names every one. Raises ConfigError."""
-    by_name = {each.name: each for each in known}
-    if names == ["all"]:
-        return list(known)
-    if unknown := next((name for name in names if name not in by_name), None):
+    by_name = {each.name: each for each in some}
+    if unknown := next((name for name in names if name not in by_name and names != ["all"]), None):
         raise ConfigError(f"unknown {what} {quoted(unknown)}; known: {'; '.join(by_name)}")
-    return [each for name, each in by_name.items() if name in names]
+    return [each for name, each in by_name.items() if name in names or names == ["all"]]
 
 
-def run_unit(cell: Cell, seed: int, arms: Sequence[LabelArm], reward: str | None, out: Path) -> None:
-    """One seed of a cell, in any process."""
-    from steprag.experiments.tunnel.cells import Seed
+def _own_arms(given: argparse.Namespace) -> list[LabelArm]:
+    """The own reward on flat trees; on those of an own search outcomes, marked facts and the own reward."""
+    rewarded = [LabelArm("own reward", OWN)] if given.reward else []
+    if not given.search:
+        return rewarded
+    searched = [known.OUTCOMES, LabelArm("marked facts", "marked facts"), *rewarded]
+    return [*rewarded, *(replace(arm, name=f"{arm.name}, own search", how=OWN) for arm in searched)]
 
-    labels = dict(LABELS)
-    if reward:
-        labels[MINE] = _label(reward_of(reward))
-    Seed(cell, seed, out).run(arms, labels)
+
+def _units(cells: Sequence[Cell], arms: Sequence[LabelArm], given: argparse.Namespace) -> Iterator[Unit]:
+    """What is to be done, what matters most first: cell by cell, those arms first that the goals need."""
+    needed = {arm.name for arm in known.GOAL_ARMS}
+    for cell in cells:
+        whole = given.arms != ["all"] or cell == known.MAIN
+        taken = [arm for arm in arms if whole or arm.name in needed or OWN in (arm.label, arm.how)]
+        if given.quick:
+            cell = replace(cell, questions=12, calls=24, steps=4, tests=60)
+        yield from _split(cell, range(1, given.seeds + 1), taken)
 
 
-def reward_of(place: str) -> Callable[[Tree, Grammar], Rewards]:
-    """The function named `module:function`. Raises ConfigError."""
+def _split(cell: Cell, seeds: Iterable[int], arms: Sequence[LabelArm]) -> Iterator[Unit]:
+    """Units of at most `CHUNK` arms whose trees are the same."""
+    alike: dict[tuple[str, int, bool], list[LabelArm]] = {}
+    for arm in arms:
+        alike.setdefault((arm.how, arm.rounds, arm.method == "grpo"), []).append(arm)
+    for same in alike.values():
+        for first in range(0, len(same), CHUNK):
+            yield from ((cell, seed, tuple(same[first : first + CHUNK])) for seed in seeds)
+
+
+def _done(units: Sequence[Unit], given: argparse.Namespace) -> Iterator[None]:
+    """Runs the units that have something to do, in their order, as many at a time as there are jobs."""
+    from steprag.experiments.tunnel.unit import missing
+
+    todo = [unit for unit in units if missing(Path(given.out), *unit)]
+    if given.jobs == 1 or len(todo) < 2:
+        for unit in todo:
+            run_unit(unit, given)
+            yield
+        return
+    with ProcessPoolExecutor(min(given.jobs, len(todo)), get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(run_unit, unit, given) for unit in todo]):
+            done.result()
+            yield
+
+
+def run_unit(unit: Unit, given: argparse.Namespace) -> None:
+    """Runs in any process, on one core."""
+    import torch
+
+    from steprag.experiments.tunnel.grow import SEARCHES
+    from steprag.experiments.tunnel.labels import LABELS, by_tree
+    from steprag.experiments.tunnel.unit import Seed
+
+    torch.set_num_threads(1)
+    reward, search = function_of(given, "reward"), function_of(given, "search")
+    labels = LABELS | ({OWN: by_tree(reward)} if reward else {})
+    cell, seed, arms = unit
+    Seed(cell, seed, labels, SEARCHES | ({OWN: search} if search else {})).run(arms, Path(given.out))
+
+
+def _with_rates(arms: list[LabelArm], given: argparse.Namespace) -> list[LabelArm]:
+    """The arms with the learning rate that is best on validation questions, over seeds of their own."""
+    from steprag.experiments.tunnel.unit import file_of
+
+    out, cell, seeds = Path(given.out), known.RATES_CELL, known.RATES_SEEDS
+    told: dict[str, float] = {} if given.rates or not SHIPPED.exists() else read_json(SHIPPED)
+    todo = [arm for arm in arms if arm.name not in told and arm.method != "none" and not given.quick]
+    tried = {arm: [replace(arm, name=f"{arm.name} at {rate:g}", rate=rate) for rate in known.RATES] for arm in todo}
+    say(f"tunnel: learning rates of {len(todo)} arms are chosen")
+    for _ in _done(list(_split(cell, seeds, [one for some in tried.values() for one in some])), given):
+        pass
+    for arm, some in tried.items():
+        right = {one.rate: sum(sum(read_json(file_of(out, cell, seed, one))["right"]) for seed in seeds)
+                 for one in some}  # fmt: skip
+        told[arm.name] = max(right, key=right.__getitem__)
+    if todo:
+        write_json(out / "rates.json", told)
+    return [replace(arm, rate=told.get(arm.name, arm.rate)) for arm in arms]
+
+
+def function_of(given: argparse.Namespace, option: str) -> Callable[..., Any] | None:
+    """The function that an option names as module:function; None where it is not given. Raises ConfigError."""
+    if (place := getattr(given, option)) is None:
+        return None
     module, _, name = place.partition(":")
     sys.path.insert(0, "")  # as `python -m` would find it
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"--reward {quoted(place)}: {error}; give module:function, found from this folder") from None
-
-
-def _label(reward: Callable[[Tree, Grammar], Rewards]) -> Label:
-    def label(world: FactWorld, tree: Tree) -> Rewards:
-        del world
-        return reward(tree, TRANSCRIPT)
-
-    return label
+        raise ConfigError(
+            f"--{option} {quoted(place)}: {error}; give module:function, found from this folder"
+        ) from None
 
 
 if __name__ == "__main__":

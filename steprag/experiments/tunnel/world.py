@@ -1,4 +1,4 @@
-"""A small world of facts, made from a seed: its passages, its questions of 1 to 6 hops, and a demonstrator with habits.
+"""A small world of facts, made from a seed: its passages and its questions of 1 to 6 hops.
 
 A fact says to whom a relation leads: from Bado by `boss` to Kusen. A question names a person and relations: "Bado boss
 heir". A query names a person and a word for the relation: "Bado serves". Every relation has two words. A fact is told
@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
 
-from steprag.agent.grammar import Grammar
-from steprag.agent.grammars import TRANSCRIPT
 from steprag.types import Passage, Question
 
 RELATIONS = {
@@ -139,66 +137,3 @@ class FactWorld:
             named = answer if right else rng.choice([person for person in PERSONS if person != answer])
             asked, answer = f"{asked} is {named}", "yes" if right else "no"
         return Question(name, asked, (answer,), {"hops": hops, "supporting_titles": titles})
-
-
-@dataclass(frozen=True)
-class Habits:
-    """How often the demonstrator errs, by relation: in its word, and in the kind that it keeps. `stop`: it gives up."""
-
-    word: dict[str, float]
-    kind: dict[str, float]
-    stop: float = 0.06
-
-
-LEVELS = {"weak": (0.2, 0.4, 0.6, 0.75), "middle": (0.05, 0.15, 0.35, 0.65), "strong": (0.02, 0.05, 0.15, 0.55)}
-"""Chances of a habit; a quarter of the relations has each. Those above one half make greedy answers wrong."""
-
-
-def habits(level: str) -> Habits:
-    """The habits of a level, the same in every world."""
-    rng = random.Random(11)
-    word, kind = (dict(zip(rng.sample(_NAMES, 16), LEVELS[level] * 4, strict=True)) for _ in range(2))
-    return Habits(word, kind)
-
-
-@dataclass(frozen=True)
-class Line:
-    """A step of a demonstrator and the passages that it found."""
-
-    action: str
-    content: str
-    passages: tuple[Passage, ...] = field(default=())
-
-    def text(self, grammar: Grammar = TRANSCRIPT) -> str:
-        """The step as a completion."""
-        action = grammar.action(self.action)
-        return action.head + action.tail(self.content)
-
-
-def demonstrate(world: FactWorld, question: Question, habits: Habits, rng: random.Random) -> list[Line]:
-    """The demonstrator's episode. It knows the way and the words, and errs by habit."""
-    person, *asked = question.question.split(" is ")[0].split()
-    named = question.question.partition(" is ")[2]
-    lines: list[Line] = []
-    hop, form = 0, 0
-    while hop < len(asked) and len(lines) < 2 * MOST_SEARCHES:
-        relation = asked[hop]
-        said = MISTAKEN[relation] if rng.random() < habits.word[relation] else relation
-        word = RELATIONS[said][form]
-        passages = world.passages(person, word)
-        lines.append(Line("query", f"{person} {word}", passages))
-        kind = MISREAD[said] if rng.random() < habits.kind[said] else KIND_OF[said]
-        title = f"{person} {word} {kind}"
-        object_ = next((passage.text for passage in passages if passage.title == title), NOTHING)
-        lines.append(Line("evidence", f"{title} {object_}"))
-        if object_ == NOTHING:
-            form = 1 - form
-        else:
-            person, hop, form = object_, hop + 1, 0
-        if rng.random() < habits.stop:
-            break
-    answer = person
-    if named:
-        sure = hop == len(asked)
-        answer = ("yes" if person == named else "no") if sure else rng.choice(("yes", "no"))
-    return [*lines, Line("answer", answer)]

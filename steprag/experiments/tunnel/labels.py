@@ -1,0 +1,184 @@
+"""Labels: what the steps of a forest were worth, to whom. Most are those of `steprag pairs`."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from preference.config import LabelConfig
+from preference.kept import golden_kept
+from preference.rewards import Estimate, Rewards, gold, rewards
+from steprag.agent.grammar import Grammar
+from steprag.agent.grammars import TRANSCRIPT
+from steprag.experiments.tunnel.grow import Forest
+from steprag.experiments.tunnel.model import start_of
+from steprag.experiments.tunnel.policy import BatchedPolicy
+from steprag.experiments.tunnel.truth import oracle
+from steprag.experiments.tunnel.world import NOTHING, FactWorld
+from steprag.tree import Node, Tree, children_of
+from steprag.types import Message
+
+Label = Callable[[Forest], list[Rewards]]
+FOLDS = 4
+"""Pooled labels of a tree come of the other folds' trees."""
+FEWEST = 3
+"""Nodes from which a pooled label speaks."""
+
+
+def by_tree(reward: Callable[[Tree, Grammar], Rewards], believed: bool = False) -> Label:
+    """The label of a reward that sees one tree at a time."""
+    return lambda forest: [reward(tree, TRANSCRIPT) for tree in (forest.believed if believed else forest.trees)]
+
+
+def named(tree: Tree, grammar: Grammar, name: str, alpha: float = 1.0) -> Rewards:
+    """A reward of `steprag pairs`, without discount but where one is given: an episode's length is no fault here."""
+    return rewards(tree, LabelConfig.model_validate({"name": name, "alpha": alpha}), grammar)
+
+
+def marked_facts(tree: Tree, grammar: Grammar) -> Rewards:
+    """Gold-evidence recall, and for answers whether they are right; luck says nothing."""
+    last = [0.0] * len(tree.nodes)
+    values: Rewards = []
+    for node, fact in zip(tree.nodes, gold(tree, grammar), strict=True):
+        before = last[node.parent] if node.parent is not None else 0.0
+        last[node.id] = fact.value if fact else before
+        if node.terminal and node.prediction_f1 is not None:
+            lucky = node.prediction_f1 > 0 and before < 1
+            fact = None if lucky else Estimate(2.0 if node.prediction_f1 == 1 else before, 0.0, "gold")
+        values.append(fact)
+    return values
+
+
+def chained(forest: Forest) -> list[Rewards]:
+    """String match with one link more: 1 where the golden answer was met, one half where somebody was met of whom a
+    passage of the tree tells the golden answer, if the question or another passage of the tree names that person.
+    """
+    return [_chained(tree, forest.world) for tree in forest.trees]
+
+
+def _chained(tree: Tree, world: FactWorld) -> Rewards:
+    values, kept = named(tree, TRANSCRIPT, "cover"), golden_kept(tree, TRANSCRIPT)
+    asked, told = set(tree.question.question.split()), {}
+    for title in {found.title for node in tree.nodes for found in node.passages}:
+        person, word, _ = title.split()
+        told[title] = next(passage.text for passage in world.passages(person, word) if passage.title == title)
+    holders = {title.split()[0] for title, text in told.items() if text in tree.question.golden_answers}
+    links = holders & set(told.values()) - asked
+    met: list[bool] = []
+    for node in tree.nodes:
+        before = node.parent is not None and met[node.parent]
+        met.append(before or (node.action == "evidence" and (node.content or "").rpartition(" ")[2] in links))
+        linked = met[-1] or any(told[found.title] in links for found in node.passages)
+        if (value := values[node.id]) and linked and not (value.value or node.terminal or kept[node.id]):
+            values[node.id] = Estimate(0.5, 0.0, value.basis)
+    return values
+
+
+def guarded(forest: Forest) -> list[Rewards]:
+    """Gain, in solved trees alone, and not where outcomes below the step say the opposite."""
+    told = []
+    for tree in forest.believed:
+        gains, below = named(tree, TRANSCRIPT, "gain"), named(tree, TRANSCRIPT, "spre")
+        solved = any(node.prediction_f1 == 1 for node in tree.nodes)
+        told.append([one if solved and not _against(node, gains, below) else None
+                     for node, one in zip(tree.nodes, gains, strict=True)])  # fmt: skip
+    return told
+
+
+def _against(node: Node, gains: Rewards, below: Rewards) -> bool:
+    moves = []
+    for values in (gains, below):
+        before, after = values[node.parent or 0], values[node.id]
+        moves.append(after.value - before.value if before and after else 0.0)
+    return moves[0] * moves[1] < 0
+
+
+def judged(forest: Forest) -> list[Rewards]:
+    """A stronger policy as judge: the probability that it takes the step itself; of steps with siblings."""
+    policy = BatchedPolicy(start_of("strong"))
+
+    async def one(prompt: tuple[Message, ...], text: str) -> Estimate:
+        said = (await policy.score(prompt, text)).completions[0].logprobs or ()
+        return Estimate(math.exp(sum(said)), 0.0, "judge")
+
+    async def of_tree(tree: Tree) -> Rewards:
+        rivals = [node for children in children_of(tree) if len(children) > 1 for node in children if not node.failure]
+        told = await asyncio.gather(*(one(tree.nodes[node.parent or 0].messages or (), node.text) for node in rivals))
+        by_id = {node.id: estimate for node, estimate in zip(rivals, told, strict=True)}
+        return [by_id.get(node.id) for node in tree.nodes]
+
+    async def every() -> list[Rewards]:
+        return await asyncio.gather(*map(of_tree, forest.trees))
+
+    return asyncio.run(every())
+
+
+def pooled(forest: Forest) -> list[Rewards]:
+    """Outcomes pooled over questions: how much better episodes end from where they took such a step, in other trees.
+
+    What such a step is, is given by hand (`skills`); trees with right and with wrong answers alone tell.
+    """
+    keys = [skills(tree) for tree in forest.trees]
+    sums: dict[tuple[str, ...], np.ndarray] = {}
+    for number, (tree, skill) in enumerate(zip(forest.trees, keys, strict=True)):
+        worth = named(tree, TRANSCRIPT, "spre")
+        mixed = worth[0] is not None and 0 < worth[0].value < 1
+        for node, key in zip(tree.nodes, skill, strict=True):
+            before, after = worth[node.parent or 0], worth[node.id]
+            if mixed and key and before and after:
+                gain = after.value - before.value
+                sums.setdefault(key, np.zeros((FOLDS, 3)))[number % FOLDS] += 1, gain, gain**2
+
+    def estimate(key: tuple[str, ...], fold: int) -> Estimate | None:
+        own = sums.get(key, np.zeros((FOLDS, 3)))
+        count, total, squares = own.sum(0) - own[fold]
+        if count < FEWEST:
+            return None
+        spread = max(0.0, squares / count - (total / count) ** 2)
+        return Estimate(total / count, math.sqrt((spread + 0.01) / count), "pooled")
+
+    return [[estimate(key, number % FOLDS) for key in skill] for number, skill in enumerate(keys)]
+
+
+def skills(tree: Tree) -> list[tuple[str, ...]]:
+    """For every node by id, what kind of step it is: the relation due and the word said, or the word that was said and
+    the kind that is kept, or the hops left and an answer; empty for none.
+    """
+    relations = tree.question.question.split(" is ")[0].split()[1:]
+    way: list[tuple[int, tuple[str, ...], str]] = []
+    told: list[tuple[str, ...]] = []
+    for node in tree.nodes:
+        done, vain, word = way[node.parent] if node.parent is not None else (0, (), "")
+        content, key = node.content or "", ()
+        if node.action == "query":
+            word = content.partition(" ")[2]
+            key = ("query", relations[done] if done < len(relations) else "", *vain, word)
+        elif node.action == "evidence":
+            title, _, object_ = content.rpartition(" ")
+            key = ("evidence", word, title.rpartition(" ")[2], str(object_ == NOTHING))
+            done, vain = (done, (*vain, word)) if object_ == NOTHING else (done + 1, ())
+        elif node.action:
+            key = ("answer", str(len(relations) - done))
+        way.append((done, vain, word))
+        told.append(key)
+    return told
+
+
+LABELS: dict[str, Label] = {
+    "outcomes": by_tree(partial(named, name="first_answer")),
+    "rollouts": by_tree(partial(named, name="spre")),
+    "rollouts, discounted": by_tree(partial(named, name="spre", alpha=0.9)),
+    "string match": by_tree(partial(named, name="cover")),
+    "chained match": chained,
+    "gain": by_tree(partial(named, name="gain"), believed=True),
+    "gain, guarded": guarded,
+    "judge": judged,
+    "pooled": pooled,
+    "marked facts": by_tree(marked_facts),
+    "oracle": lambda forest: [oracle(forest.world, tree) for tree in forest.trees],
+}
+"""Labels by name. `outcomes`: the first answer below a step, right or wrong."""
