@@ -243,7 +243,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--corpus",
         required=True,
-        help="JSON Lines, an array, a table with tabs or Parquet, a folder of them, a folder of Markdown and text files,"
+        help="JSON Lines, an array, a table with tabs or Parquet; a folder of them, or of Markdown and text files;"
         " a Wikipedia dump (.xml.bz2), hub:OWNER/NAME, or the word atlas",
     )
     parser.add_argument("--out", required=True, type=Path, help="the index folder to make, or to give another type")
