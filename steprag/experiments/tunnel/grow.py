@@ -16,7 +16,7 @@ from data_generation.belief import states_of
 from data_generation.config import GenerateConfig
 from data_generation.expand import Searcher, make_searcher
 from data_generation.growth import SearchNode, SearchTree, add_reward, finished, root_only
-from data_generation.search import grow, limited
+from data_generation.search import grow
 from steprag.agent.belief import believe
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
@@ -33,8 +33,8 @@ Search = Callable[[SearchTree, Searcher], Awaitable[Tree]]
 AT_ONCE = 360
 WAVE = 4
 """Episodes of a tree that are played at the same time."""
-LIKELY = 8
-"""Calls that an episode is thought to take."""
+LIKELY = 10
+"""Calls that an episode is thought to take: where less than half of them are left, none is begun."""
 
 
 def environment_of(world: FactWorld) -> Environment:
@@ -74,8 +74,8 @@ async def branching(tree: SearchTree, searcher: Searcher) -> Tree:
 
 async def _episodes(tree: SearchTree, searcher: Searcher, choice: Callable[[random.Random], SearchNode]) -> Tree:
     rng, most = random.Random(f"{searcher.config.seed}/{tree.question.id}"), searcher.config.tree.calls or 0
-    while not limited(tree, searcher.config.tree):
-        count = min(WAVE, max(1, (most - tree.usage.calls) // LIKELY))
+    while (left := most - tree.usage.calls) > LIKELY // 2:
+        count = min(WAVE, max(1, left // LIKELY))
         places = [(choice(rng), rng.randrange(2**40) * 32) for _ in range(count)]
         episodes = await asyncio.gather(
             *(episode_of(rollout(searcher.environment, searcher.policy, at.state, seed=seed)) for at, seed in places)

@@ -29,8 +29,8 @@ from steprag.records.jsonl import read_json, write_json
 
 OWN = "own"
 """The label of `--reward`, and the growth of `--search`."""
-CHUNK = 7
-"""Arms that one process trains one after the other, on the same trees."""
+CHUNK = {False: 7, True: 2}
+"""Arms that one process trains one after the other, on the same trees; by GRPO, which takes longer, fewer."""
 SHIPPED = Path(__file__).parent / "rates.json"
 """Learning rates by arm, chosen by a whole run."""
 PAUSE = 30.0
@@ -117,13 +117,13 @@ def _units(cells: Sequence[Cell], arms: Sequence[LabelArm], given: argparse.Name
 
 
 def _split(cell: Cell, seeds: Iterable[int], arms: Sequence[LabelArm]) -> Iterator[Unit]:
-    """Units of at most `CHUNK` arms whose trees are the same."""
-    alike: dict[tuple[str, int, bool], list[LabelArm]] = {}
+    """Units of arms whose trees are the same."""
+    alike: dict[tuple[bool, str, int], list[LabelArm]] = {}
     for arm in arms:
-        alike.setdefault((arm.how, arm.rounds, arm.method == "grpo"), []).append(arm)
-    for same in alike.values():
-        for first in range(0, len(same), CHUNK):
-            yield from ((cell, seed, tuple(same[first : first + CHUNK])) for seed in seeds)
+        alike.setdefault((arm.method == "grpo", arm.how, arm.rounds), []).append(arm)
+    for (slow, *_), same in alike.items():
+        for first in range(0, len(same), CHUNK[slow]):
+            yield from ((cell, seed, tuple(same[first : first + CHUNK[slow]])) for seed in seeds)
 
 
 def _done(units: Sequence[Unit], given: argparse.Namespace) -> Iterator[None]:
