@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -311,9 +312,9 @@ def test_rates_are_chosen_by_validation(
 ) -> None:
     from steprag.experiments.tunnel import arms
 
-    small = {"questions": 6, "calls": 16, "steps": 4, "tests": 12}
-    monkeypatch.setattr(arms, "RATES_CELL", arms.Cell("rates", test_world=78, **small))
-    monkeypatch.setattr(arms, "CELLS", (arms.Cell("1 to 6 hops", **small),))
+    small = replace(arms.MAIN, questions=6, calls=16, steps=4, tests=12)
+    monkeypatch.setattr(arms, "RATES_CELL", replace(small, name="rates", test_world=78))
+    monkeypatch.setattr(arms, "CELLS", (small,))
     argv = ["tunnel", "--rates", "--seeds", "1", "--jobs", "1", "--out", str(tmp_path), "--arms", "outcomes"]
     assert main(argv) == 0
     rate = json.loads((tmp_path / "rates.json").read_text())["outcomes"]

@@ -42,11 +42,11 @@ def environment_of(world: FactWorld) -> Environment:
     return Environment(load_profile("tunnel"), world, SHOWN, DEPTH)
 
 
-def answers(world: FactWorld, weights: Weights, questions: Sequence[Question]) -> list[str]:
-    """The greedy answer to every question; questions of like length are played together."""
+def answers(world: FactWorld, weights: Weights, questions: Sequence[Question]) -> list[str | None]:
+    """The greedy answer to every question, None where there is none; questions of like length are played together."""
     environment, policy = environment_of(world), BatchedPolicy(weights, 0.0)
     order = sorted(range(len(questions)), key=lambda i: len(questions[i].question.split()))
-    said = [""] * len(order)
+    said: list[str | None] = [None] * len(order)
 
     async def play() -> None:
         for first in range(0, len(order), AT_ONCE):

@@ -31,8 +31,8 @@ _SPLIT = re.compile("|".join(map(re.escape, HEADS)) + r"|\?|[^\s?]+")
 
 LAYERS, WIDTH, INNER, TURNING = 2, 96, 192, 4
 """`TURNING`: heads of attention."""
-LONGEST = 224
-"""Tokens of an episode at most; the longest has 212."""
+LONGEST = 288
+"""Tokens of an episode at most: nineteen steps of eight tokens, nine times twelve of passages, the question."""
 START = Path(__file__).parent / "start"
 Weights = dict[str, "Tensor"]
 """By the names of transformers."""

@@ -55,9 +55,7 @@ class BatchedPolicy:
         self._runs: asyncio.Task[None] | None = None
         self._slots = {place: _Slot(place) for place in range(LARGEST_BATCH)}
         """The longest unused first."""
-        self._kept = torch.zeros(
-            model.LAYERS, 2, LARGEST_BATCH, model.TURNING, model.LONGEST, model.WIDTH // model.TURNING
-        )
+        self._kept = torch.zeros(model.kept_shape(LARGEST_BATCH))
         """Keys and values of the tokens that the slots were fed."""
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
@@ -103,9 +101,8 @@ class BatchedPolicy:
         for number, row in enumerate(rows):
             first, count = len(row.ids) - 1, len(row.given)
             told = model.logits(self._weights, hidden[number, first : first + count]).log_softmax(-1)
-            row.future.set_result(
-                Completion(decode(row.given), "scored", tuple(told[range(count), row.given].tolist()))
-            )
+            logps = tuple(told[range(count), row.given].tolist())
+            row.future.set_result(Completion(decode(row.given), "scored", logps))
 
     @torch.no_grad()
     def _sample(self, rows: list[_Request]) -> None:

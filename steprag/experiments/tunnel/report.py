@@ -21,7 +21,7 @@ UNMARKED = ("chained match", POOLED, "judge: a stronger policy", "gain, guarded"
 CURVES = ("rollouts", POOLED, "judge: a stronger policy", TURNED, FACTS, "oracle")
 BY_HOPS = ("1 or 2 hops", MAIN.name, "4 to 6 hops")
 """Cells by the length of what is trained on."""
-EACH_HOP = tuple(f"{hops} hops" for hops in HOPS)
+EACH_HOP = tuple(f"hops: {hops}" for hops in HOPS)
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,11 @@ class CellResults:
 def read_cell(folder: Path) -> CellResults | None:
     """What a cell's folder holds; None where nothing is there."""
     told: dict[str, dict[int, dict[str, Any]]] = {}
+    one: dict[str, Any] = {}
     for file in sorted(folder.glob("*/*.json")):
-        told.setdefault(file.stem, {})[int(file.parent.name)] = read_json(file)
-    hops = [one["hops"] for seeds in told.values() for one in seeds.values()]
-    return CellResults(folder.name.replace("-", " "), told, np.array(hops[0])) if told else None
+        one = read_json(file)
+        told.setdefault(one["arm"], {})[int(file.parent.name)] = one
+    return CellResults(one["cell"], told, np.array(one["hops"])) if told else None
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,7 @@ def goals_of(cells: Mapping[str, CellResults]) -> list[Goal]:
         found.append(Goal(name, one, reached, one.p))
 
     if FACTS in there:
-        add(
-            "a: marked facts beat outcomes by 10 points or more", main.over(FACTS), lambda d: d.mean >= 10 and d.low > 0
-        )
+        add("a: marked facts beat outcomes by 10 points", main.over(FACTS), lambda d: d.mean >= 10 and d.low > 0)
     if all(name in cells and {BASE, FACTS} <= cells[name].told.keys() for name in BY_HOPS):
         gaps = [cells[name].gap(FACTS) for name in BY_HOPS]
         add("b: (a) grows with the hops trained on; points a cell",
@@ -190,7 +189,6 @@ def draw(cell: CellResults, path: Path) -> bool:
     axes.set_xlabel("hops of the test question")
     axes.set_ylabel("points of EM over outcomes (95 %)")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
-    figure.tight_layout()
     save_png(figure, path, 120)
     return True
 

@@ -29,7 +29,7 @@ from steprag.records.jsonl import read_json, write_json
 
 OWN = "own"
 """The label of `--reward`, and the growth of `--search`."""
-CHUNK = {False: 7, True: 2}
+CHUNK = {False: 12, True: 2}
 """Arms that one process trains one after the other, on the same trees; by GRPO, which takes longer, fewer."""
 SHIPPED = Path(__file__).parent / "rates.json"
 """Learning rates by arm, chosen by a whole run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -35,7 +36,8 @@ ToldPair = tuple[Pair, int]
 
 def file_of(out: Path, cell: Cell, seed: int, arm: LabelArm) -> Path:
     """Where an arm's result stands."""
-    return out / cell.name.replace(" ", "-") / str(seed) / f"{arm.name}.json"
+    cell_name, arm_name = (re.sub("[^a-z0-9]+", "-", name.lower()) for name in (cell.name, arm.name))
+    return out / cell_name / str(seed) / f"{arm_name}.json"
 
 
 def made_of(cell: Cell, arm: LabelArm) -> str:
@@ -167,7 +169,8 @@ class Seed:
             file = file_of(out, self._cell, self._seed, arm)
             file.parent.mkdir(parents=True, exist_ok=True)
             seconds = round(time.process_time() - started, 2)
-            write_json(file, {**result, "seconds": seconds, "rate": arm.rate, "made_of": made_of(self._cell, arm)})
+            told = {"cell": self._cell.name, "arm": arm.name, "rate": arm.rate, "made_of": made_of(self._cell, arm)}
+            write_json(file, {**told, "seconds": seconds, **result})
             em = 100 * sum(result["right"]) / len(result["right"])
             say(f"tunnel: {self._cell.name}, seed {self._seed}: {arm.name} {em:.1f}, {seconds:.0f} s")
 
