@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 
 from steprag.console.terminal import extras_named, guarded
-from steprag.errors import ConfigError, quoted
+from steprag.errors import ConfigError, nearest, quoted
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,6 @@ def run(argv: list[str]) -> int:
         if argv[: len(words)] == words:
             with extras_named(command.words):
                 return importlib.import_module(command.module).main(argv[len(words) :])
-    from steprag.config.load import nearest
-
     known = [command.words for command in COMMANDS]
     wanted = " ".join(word for word in argv[:2] if not word.startswith("-"))
     if group := [words for words in known if words.startswith(argv[0] + " ")]:

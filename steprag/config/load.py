@@ -8,7 +8,6 @@ is a ConfigError that names the nearest known one; a variable of the environment
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from steprag.config.sections import RetrieverConfig, Section
 from steprag.console.progress import say
-from steprag.errors import ConfigError, quoted
+from steprag.errors import ConfigError, nearest, quoted
 from steprag.net.hosts import is_local
 from steprag.records.yaml_files import parsed, read_yaml
 
@@ -292,9 +291,3 @@ def _explain(cls: type[StageConfig], error: ValidationError) -> str:
 
 def _unknown(key: str, known: Sequence[str]) -> str:
     return f"unknown key {quoted(key)}{nearest(key, known)}"
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """The end of a message about an unknown name: the known one that is meant, or what is known."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(known)[:40])}"
