@@ -174,18 +174,25 @@ class Seed:
             em = 100 * sum(result["right"]) / len(result["right"])
             say(f"tunnel: {self._cell.name}, seed {self._seed}: {arm.name} {em:.1f}, {seconds:.0f} s")
 
+    def policy_of(self, arm: LabelArm) -> Weights:
+        """What the arm makes of the start."""
+        return self._learnt(arm)[0]
+
     def _result(self, arm: LabelArm) -> dict[str, Any]:
-        rng = np.random.default_rng(100 + self._seed)
-        weights, facts = self._start, {}
-        if arm.method == "grpo":
-            weights, facts = self._grpo(arm)
-        elif arm.method != "none":
-            for turn in range(arm.rounds):
-                forest = self._forest(arm, turn, weights)
-                weights, facts = self._trained(arm, weights, forest, rng)
+        weights, facts = self._learnt(arm)
         said = answers(self._test, weights, self._tests)
         right = [exact_match(one, asked.golden_answers) for one, asked in zip(said, self._tests, strict=True)]
         return {**facts, "right": [int(one) for one in right], "hops": [q.metadata["hops"] for q in self._tests]}
+
+    def _learnt(self, arm: LabelArm) -> tuple[Weights, dict[str, Any]]:
+        """The arm's policy, and what is to be known of its calls and pairs."""
+        rng = np.random.default_rng(100 + self._seed)
+        weights, facts = self._start, {}
+        if arm.method == "grpo":
+            return self._grpo(arm)
+        for turn in range(arm.rounds if arm.method != "none" else 0):
+            weights, facts = self._trained(arm, weights, self._forest(arm, turn, weights), rng)
+        return weights, facts
 
     def _forest(self, arm: LabelArm, turn: int, weights: Weights) -> Forest:
         """The arm's trees: of the start, and in later rounds of the policy so far."""
