@@ -171,7 +171,7 @@ def test_search_filter_colour_and_replay(browser: Browser, link: str) -> None:
         expect(page.locator(".node-pane .facts")).to_contain_text("reward")
         page.click("text=Rewards under every rule")
         page.wait_for_selector(".every-rule tbody tr")
-        assert page.locator(".every-rule tbody tr").count() == 8
+        assert page.locator(".every-rule tbody tr").count() == 9
         page.locator(".replay input").evaluate("(e) => { e.value = 4; e.dispatchEvent(new Event('input')); }")
         assert page.inner_text(".replay-words") == "5 of 41"
         assert page.locator("#steps .row").count() == 5
