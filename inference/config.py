@@ -17,6 +17,8 @@ from steprag.policy.budget import BudgetConfig
 from steprag.records.yaml_files import read_yaml
 
 Config = TypeVar("Config", bound=StageConfig)
+DEMO_INDEX = "runs/demo/index"
+"""What quickstart.sh builds: the index that `ask` and `serve` answer from where none is named."""
 
 
 class GreedyConfig(PolicyConfig):

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# From a bare machine to a trained agent: installs (scripts/setup.sh), then runs the whole pipeline (steprag demo).
-# Run it again to go on where it was interrupted. Options are passed to steprag demo.
+# From a bare machine to a trained policy and a chat: installs (scripts/setup.sh), runs steprag demo, and in a terminal
+# serves its two pages until Ctrl-C. Run it again to go on where it was interrupted. Options are passed to steprag demo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/setup.sh
+[ ! -t 1 ] || set -- --pages "$@"
 exec .venv/bin/steprag demo "$@"

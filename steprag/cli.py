@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 
 from steprag.console.terminal import extras_named, guarded
-from steprag.errors import ConfigError, quoted
+from steprag.errors import ConfigError, nearest, quoted
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Command:
 
 
 COMMANDS = (
-    Command("demo", "steprag.experiments.demo", "the whole pipeline on the embedded data, model and index"),
+    Command("demo", "steprag.experiments.demo", "trees, pairs, training and a gain, in minutes; an index for the chat"),
     Command("reproduce stack", "steprag.experiments.stack_proof", "what do steps back and summaries bring? its report"),
     Command("reproduce", "steprag.experiments.reproduce", "does training on steps help? the proof, with its report"),
     Command("tunnel", "steprag.experiments.tunnel.tunnel", "which step labels are worth their calls? over seeds"),
@@ -63,6 +63,9 @@ COMMANDS = (
     Command("judge", "inference.scoring.answer_judge", "have a model say which answers are right"),
 )
 
+FIRST = ("demo", "serve", "ask", "index build", "generate", "pairs", "train", "infer", "compare", "view", "doctor")
+"""What a newcomer is shown first."""
+
 
 def main(argv: list[str] | None = None) -> int:
     """Runs `argv` (default: the process's arguments) and returns the exit code."""
@@ -85,20 +88,23 @@ def run(argv: list[str]) -> int:
             with extras_named(command.words):
                 return importlib.import_module(command.module).main(argv[len(words) :])
     known = [command.words for command in COMMANDS]
-    wanted = " ".join(argv[:2])
-    if any(words.startswith(argv[0] + " ") for words in known):
-        known = [words for words in known if words.startswith(argv[0] + " ")]
-    raise ConfigError(f"unknown command {quoted(wanted)}; known: {', '.join(known)}")
+    wanted = " ".join(word for word in argv[:2] if not word.startswith("-"))
+    if group := [words for words in known if words.startswith(argv[0] + " ")]:
+        known = group
+    told = f"; known: {', '.join(known)}" if wanted == argv[0] and group else nearest(wanted, known)
+    raise ConfigError(f"unknown command {quoted(wanted)}{told}")
 
 
 def _help() -> str:
     width = max(len(command.words) for command in COMMANDS)
-    lines = [f"  {command.words:<{width}}  {command.help}" for command in COMMANDS]
+    lines = {command.words: f"  {command.words:<{width}}  {command.help}\n" for command in COMMANDS}
     return (
         "usage: steprag COMMAND [options]\n\n"
         "Step-level process supervision for agentic RAG.\n\n"
-        + "\n".join(lines)
-        + "\n\nsteprag COMMAND --help explains a command's options.\n"
+        + "".join(lines.pop(words) for words in FIRST)
+        + "\nmore:\n\n"
+        + "".join(lines.values())
+        + "\nsteprag COMMAND --help explains a command's options.\n"
     )
 
 

@@ -23,8 +23,10 @@ the message, and exits with `exit_code`. Nothing else is caught. A message quote
 
 from __future__ import annotations
 
+import difflib
 import errno
 import reprlib
+from collections.abc import Sequence
 from pathlib import Path
 
 PART_DONE = 3
@@ -35,6 +37,12 @@ LONGEST = 2000
 """Characters of a message; what is longer loses its middle."""
 _SHOWN = reprlib.Repr()
 _SHOWN.maxlevel, _SHOWN.maxlist, _SHOWN.maxdict, _SHOWN.maxstring, _SHOWN.maxother = 3, 4, 4, 160, 160
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The end of a message about an unknown name: the known one that is meant, or what is known."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(known)[:40])}"
 
 
 def quoted(value: object) -> str:

@@ -260,6 +260,32 @@ def test_usage_errors_exit_with_2_and_one_line(capsys: pytest.CaptureFixture[str
     assert main(["--help"]) == 0
 
 
+@pytest.mark.parametrize(("typed", "said"), [
+    ("generat --limit 3", "unknown command 'generat'; did you mean 'generate'?"),
+    ("index buidl", "unknown command 'index buidl'; did you mean 'index build'?"),
+    ("index", "unknown command 'index'; known: index build, index adopt"),
+    ("serve --port 99999 --index x", "serve.port: input should be less than or equal to 65535"),
+    ("serve --base-url nowhere --index x", "policy: base_url is no URL of an endpoint"),
+    ("generate --base_url=nowhere --questions README.md --index x --out y", "policy: base_url is no URL"),
+    ("generate --config gtp-4o --questions x --index x --out y", "no recipe of that name; did you mean 'gpt-4o'?"),
+    ("generate --config gpt-4o --policy.n 1 --questions x --index x --out y", "unknown option '--policy.n'"),
+    ("generate --config gpt-4o --questions nowhere.jsonl --index x --out y", "question file not found: nowhere.jsonl"),
+    ("infer --config demo --index x", "several recipes have that name"),
+])  # fmt: skip
+def test_what_is_nearly_right_is_taken_or_named(typed: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(typed.split()) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_missing_option_is_said_below_a_short_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train"])
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) < 5
+    assert "[--KEY X …]" in " ".join(said)
+    assert said[-1].endswith("the following arguments are required: --out")
+
+
 def test_packages_are_imported_from_the_checkout(tmp_path: Path) -> None:
     rooms = ("steprag", *STAGES)
     code = f"import {', '.join(rooms)}; print(*({', '.join(f'{room}.__file__' for room in rooms)}), sep='\\n')"

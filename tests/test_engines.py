@@ -520,7 +520,7 @@ def test_guard_ends_its_command_when_pipe_and_signal_come_together(repetition: i
     assert not lingering
 
 
-@pytest.mark.parametrize(("option", "known"), [("--api-key-env", "--api_key_env"), ("--contxt", "--context")])
+@pytest.mark.parametrize(("option", "known"), [("--api-key-en", "--api_key_env"), ("--contxt", "--context")])
 def test_a_misspelt_option_of_policy_serve_names_the_nearest(option: str, known: str) -> None:
     with pytest.raises(ConfigError, match=f"unknown option '{option}'; did you mean '{known}'"):
         main(["serve", option, "5"])

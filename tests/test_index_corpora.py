@@ -200,6 +200,26 @@ def test_a_form_that_is_not_read_is_named(name: str, content: bytes, message: st
         taken(tmp_path / name, tmp_path / "store")
 
 
+def test_a_folder_of_documents_is_cut_into_passages(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/notes.md").write_text(
+        "# Tirana\n\nA capital.\nOf Albania.\n## Lima\n" + "word " * 230 + "\n###\nend"
+    )
+    (tmp_path / "plain.txt").write_text("#1 of all.\n\nMore.")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    read = [item for _, _, item in open_source(str(tmp_path)).items() if isinstance(item, Passage)]
+    assert [(one.id, one.title, len(one.text.split())) for one in read] == [
+        ("deep/notes.md#1", "Tirana", 4), ("deep/notes.md#2", "Lima", 100), ("deep/notes.md#3", "Lima", 100),
+        ("deep/notes.md#4", "Lima", 30), ("deep/notes.md#5", "deep/notes.md", 1), ("plain.txt#1", "plain.txt", 4),
+    ]  # fmt: skip
+    assert read[0].text == "A capital. Of Albania."
+    assert count_rows(open_source(str(tmp_path / "deep/notes.md"))) == (5, True)
+    (tmp_path / "rows.txt").write_text('{"id": "7", "title": "T", "text": "x"}\n')
+    assert [item for _, _, item in open_source(str(tmp_path / "rows.txt")).items()] == [Passage("7", "T", "x")]
+    (tmp_path / "corpus.jsonl").write_text('{"id": "8", "title": "T", "text": "x"}\n')  # a data set, and its README.md
+    assert [item for _, _, item in open_source(str(tmp_path)).items()] == [Passage("8", "T", "x")]
+
+
 def test_beirs_questions_are_no_passages_of_their_folder(tmp_path: Path) -> None:
     write_corpus(tmp_path / "corpus.jsonl")
     (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "Which?"}\n')

@@ -1,35 +1,122 @@
-"""The whole pipeline on the embedded model, index and trainer: minutes, so marked slow."""
+"""The demo, at its smallest; and every stage on the embedded model, index and trainer, which takes minutes."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from inference.scoring.runs_compared import read_run
+from steprag import atlas
+from steprag.cli import main
+from steprag.experiments.contenders import WARM
+from steprag.experiments.demo import TEST
+from steprag.experiments.options import recipe
+from steprag.experiments.stages import RECIPES, Pipeline, stage
 from steprag.records.jsonl import read_records
-from steprag.runs.run import read_manifest
+from steprag.runs.run import is_done, read_manifest
 from steprag.tree import Tree
 from steprag.types import Prediction
+from steprag.view.folders import open_folders
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
-SMALL = ("--train_questions", "6", "--test_questions", "4", "--sft_steps", "2", "--dpo_steps", "2")
+SMALL = ("--questions", "6", "--calls", "12", "--steps", "2", "--tests", "18", "--no_chat")
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
 
-def demo(out: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "steprag.cli", "demo", "--out", str(out), *SMALL, *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+def test_the_demo_leaves_runs_that_every_command_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, threads = tmp_path / "demo", torch.get_num_threads()
+    assert main(["demo", "--out", str(out), *SMALL]) == 0
+    assert torch.get_num_threads() == threads
+    page = capsys.readouterr().out
+    assert page.startswith((out / "report.md").read_text())
+    for words in (
+        "6 trees",
+        "2 steps of DPO",
+        "18 questions of another world",
+        "95 % interval",
+        "6 hops",
+        "steprag view",
+    ):
+        assert words in page
+    kinds = {key.rpartition("/")[2]: run.kinds()[:1] for key, run in open_folders([str(out)]).items()}
+    held = {"trees": "trees", "pairs": "pairs", "before": "predictions", "after": "predictions"}
+    assert held.items() <= {key: kind[0] for key, kind in kinds.items() if kind}.items()
+    before, after = (read_run(out / name, name) for name in ("before", "after"))
+    gain = json.loads((out / "report.json").read_text())["gain"]["em"]
+    assert gain == pytest.approx(after.figures["em"]["value"] - before.figures["em"]["value"])
+    assert (out / "demo.png").stat().st_size > 5000
+    made = [out / "trees/trees.jsonl", out / "dpo/model.safetensors", out / "after/predictions.jsonl"]
+    written = [file.stat().st_mtime_ns for file in made]
+    assert main(["demo", "--out", str(out), *SMALL]) == 0  # what is finished is not done again
+    assert written == [file.stat().st_mtime_ns for file in made]
+    assert main(["demo", "--out", str(out), *SMALL, "--seed", "2"]) == 2
+    assert "choose another folder" in capsys.readouterr().err
+    assert main(["demo", "--out", str(out), "--tests", "0"]) == 2
+    assert main(["demo", "--out", str(tmp_path / "few"), *SMALL, "--questions", "1", "--calls", "1"]) == 2
+    assert "give more --questions or --calls" in capsys.readouterr().err
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a shell's background ignores it
+    pages = f"from steprag.experiments.demo import show; show([['view', {str(out)!r}, '--port', '0']] * 2)"
+    with subprocess.Popen([sys.executable, "-c", f"{heard}; {pages}"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        links = {process.stdout.readline() for _ in range(2)}
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    assert len(links) == 2
+    assert all(link.startswith("http://127.0.0.1:") for link in links)
+
+
+def test_the_question_of_the_readme_is_one_of_the_world() -> None:
+    """Its steps are really what a search finds, and only the later answer is right."""
+    asked = next(one for one in TEST.questions(1000, name="test") if f"    {one.question}?" in README)
+    before, after = README.split("    before training\n")[1].split("\n\n## ")[0].split("    after training\n")
+    right = f"<answer> {asked.golden_answers[0]} </answer>"
+    assert right not in before
+    assert right in after
+    for text in (before, after):
+        for query in re.findall("<query> (.*?) </query>", text):
+            assert all(f"{found.title} {found.text}" in text for found in TEST.passages(*query.split())), query
+
+
+def every_stage(out: Path) -> None:
+    """The stages as a user types them; those that are done are not done again."""
+    index, trees, pairs, sft, dpo = (out / name for name in ("index", "generate", "pairs", "sft", "dpo"))
+    policies = {"bare": ("--prompt.examples", "2"), "warm": ("--adapter", WARM), "trained": ("--adapter", str(dpo))}
+    pipeline = Pipeline(out)
+    for each in (
+        stage(index, "index build", corpus=atlas.path("corpus")),
+        stage(trees, "generate", config=RECIPES / "generation/demo.yaml", questions=atlas.path("train"), index=index,
+              limit=6),
+        stage(pairs, "pairs", config=RECIPES / "preference/spre.yaml", trees=trees),
+        stage(sft, "train", config=recipe("sft"), pairs=pairs, max_steps=2, adapter=WARM),
+        stage(dpo, "train", config=recipe("dpo"), pairs=pairs, max_steps=2, adapter=sft),
+        *(
+            stage(out / f"infer-{name}", "infer", *options, config=RECIPES / "inference/demo.yaml",
+                  dataset_name="atlas", index=index, limit=4)
+            for name, options in policies.items()
+        ),
+    ):  # fmt: skip
+        pipeline.run(each)
+
+
+def started(out: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.test_real_models", str(out)]
+    return subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A demo that was killed in the middle of its search, then run to its end."""
-    out = tmp_path_factory.mktemp("demo")
-    killed = demo(out)
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs that were killed in the middle of their search, then made to their end."""
+    out = tmp_path_factory.mktemp("stages")
+    killed = started(out)
     assert killed.stderr is not None
     trees = out / "generate" / "trees.jsonl"
     for _ in killed.stderr:
@@ -40,34 +127,29 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
     kept = trees.read_bytes().rsplit(b"\n", 1)[0].split(b"\n") if trees.exists() else []
-    process = demo(out)
-    table, words = process.communicate()
+    process = started(out)
+    _, words = process.communicate()
     assert process.returncode == 0, words
     now = trees.read_bytes()
     assert all(line in now for line in kept), "a finished tree was searched again"
-    return out, table
+    assert read_manifest(out / "generate")["counts"]["trees"] == 6
+    assert all(is_done(out / f"infer-{name}") for name in ("bare", "warm", "trained"))
+    return out
 
 
-def test_the_demo_ends_with_a_table_of_what_it_did(finished: tuple[Path, str]) -> None:
-    out, table = finished
-    report = json.loads((out / "report.json").read_text())
-    assert report["passages"] > 1500
-    assert report["trees"]["trees"] == 6
-    assert report["usage"]["calls"] > 20
-    assert [score["questions"] for score in report["scores"].values()] == [4, 4, 4]
-    for words in ("bare model", "warm start", "trained", "95 % interval", "questions"):
-        assert words in table
-
-
-def test_the_embedded_policy_follows_the_grammar(finished: tuple[Path, str]) -> None:
-    nodes = [node for tree in read_records(finished[0] / "generate/trees.jsonl", Tree) for node in tree.nodes[1:]]
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_the_embedded_policy_follows_the_grammar(finished: Path) -> None:
+    nodes = [node for tree in read_records(finished / "generate/trees.jsonl", Tree) for node in tree.nodes[1:]]
     refused = [node for node in nodes if node.failure is not None]
     assert len(refused) <= 0.1 * len(nodes)
     assert {node.action for node in nodes if node.failure is None} == {"query", "evidence", "answer"}
 
 
-def test_the_trained_adapter_is_the_one_that_answered(finished: tuple[Path, str]) -> None:
-    out = finished[0]
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_the_trained_adapter_is_the_one_that_answered(finished: Path) -> None:
+    out = finished
     identities = [
         read_manifest(out / name)["identity"]["policy"] for name in ("infer-bare", "infer-warm", "infer-trained")
     ]
@@ -79,11 +161,17 @@ def test_the_trained_adapter_is_the_one_that_answered(finished: tuple[Path, str]
     )
 
 
-def test_a_second_demo_reuses_everything(finished: tuple[Path, str]) -> None:
-    out, _ = finished
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_second_run_reuses_everything(finished: Path) -> None:
+    out = finished
     before = {path: path.read_bytes() for path in out.rglob("*.jsonl") if path.name != "metrics.jsonl"}
-    process = demo(out)
+    process = started(out)
     _, words = process.communicate()
     assert process.returncode == 0
     assert "reused" in words or "there already" in words
     assert before == {path: path.read_bytes() for path in before}
+
+
+if __name__ == "__main__":
+    every_stage(Path(sys.argv[1]))

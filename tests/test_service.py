@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -28,6 +29,7 @@ from indexes.service.api import Served, create_app
 from steprag.config.sections import RetrieverConfig
 from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, RetrieverError
+from steprag.net.hosts import url_of
 from steprag.types import Passage
 from steprag.web.listening import token_in
 from tests import fakes
@@ -517,7 +519,16 @@ def test_what_serve_refuses(index: Path, tmp_path: Path, capsys: pytest.CaptureF
     with process(index) as (url, _):
         port = url.rsplit(":", 1)[1]
         assert guarded(main, ["--index", str(index), "--port", port]) == 2
-        assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert f"cannot listen on 127.0.0.1:{port}" in said
+        assert said.endswith("; --port takes another\n")
+
+
+def test_a_service_for_others_is_told_by_an_address_that_they_reach() -> None:
+    with socket.socket() as bound:
+        bound.bind(("0.0.0.0", 0))
+        host = url_of(bound).removeprefix("http://").rpartition(":")[0]
+    assert host not in ("", "0.0.0.0")
 
 
 def test_a_slow_start_is_no_ones_time_out(tmp_path: Path) -> None:

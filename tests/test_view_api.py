@@ -179,6 +179,11 @@ def test_the_fates_follow_the_configuration_of_a_pairs_folder(run: Path, tmp_pat
     told_as = "/api/rewards?run=run&line=1&like=chained"
     assert chained[0].chosen_reward in got(told_as, run, tmp_path / "chained")["values"]
     assert got(f"{told_as}&rule=spre", run, tmp_path / "chained")["rule"] == "spre"
+    for name, folders in (("cover", [run, tmp_path / "chained"]), ("evidence", [run])):
+        write_export(Answers(open_folders(list(map(str, folders)))), tmp_path / "all.html", 1)
+        assert pieces_of((tmp_path / "all.html").read_text())["runs"]["rule"] == name, (
+            "the file goes by its pairs' label"
+        )
     manifest = read_manifest(tmp_path / "strict")
     manifest["config"]["reward"] = manifest["config"].pop("label")  # a folder of an earlier version
     write_json(tmp_path / "strict/manifest.json", manifest)

@@ -171,7 +171,7 @@ def test_search_filter_colour_and_replay(browser: Browser, link: str) -> None:
         expect(page.locator(".node-pane .facts")).to_contain_text("reward")
         page.click("text=Rewards under every rule")
         page.wait_for_selector(".every-rule tbody tr")
-        assert page.locator(".every-rule tbody tr").count() == 8
+        assert page.locator(".every-rule tbody tr").count() == 9
         page.locator(".replay input").evaluate("(e) => { e.value = 4; e.dispatchEvent(new Event('input')); }")
         assert page.inner_text(".replay-words") == "5 of 41"
         assert page.locator("#steps .row").count() == 5
@@ -283,8 +283,8 @@ def test_big_trees_stay_usable(browser: Browser, tmp_path: Path, size: int) -> N
 
 def test_a_folder_that_grows_grows_on_the_page(browser: Browser, tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", made_tree(10, "made-0"))
-    with viewer(run) as link, page_in(browser) as page:
-        at(page, link, "#/run/trees")
+    with viewer(answered_run(tmp_path / "answers", ["lek"]), run) as link, page_in(browser) as page:
+        at(page, link, "")  # trees are shown first
         expect(page.locator(".shown")).to_have_text("1 tree")
         page.click("#steps .row:nth-child(3)")
         chosen = chosen_node(page)

@@ -7,9 +7,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from steprag.config.load import nearest
 from steprag.engines.models import ModelFiles
-from steprag.errors import ConfigError, quoted
+from steprag.errors import ConfigError, nearest, quoted
 from steprag.records.jsonl import read_json
 from training.config import TrainConfig
 from training.play.rewards import check_names

@@ -243,8 +243,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--corpus",
         required=True,
-        help="JSON Lines, an array, a table with tabs or Parquet, a folder of them, a Wikipedia dump (.xml.bz2),"
-        " hub:OWNER/NAME, or the word atlas",
+        help="JSON Lines, an array, a table with tabs or Parquet; a folder of them, or of Markdown and text files;"
+        " a Wikipedia dump (.xml.bz2), hub:OWNER/NAME, or the word atlas",
     )
     parser.add_argument("--out", required=True, type=Path, help="the index folder to make, or to give another type")
     parser.add_argument("--vectors_from", type=Path, metavar="DIR", help="take the vectors of this index folder")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from indexes.corpora.wikipedia import dump_passages
 from steprag.engines.pretrained import asking_the_hub
 from steprag.errors import ConfigError, DataError, quoted
 from steprag.records.json_text import NotJson, decoded
-from steprag.records.jsonl import existing, file_hash
+from steprag.records.jsonl import existing, file_hash, read_lines
 from steprag.records.packed import PACKED, NotWhole, lines, open_bytes, too_long, unpacked
 from steprag.records.spellings import passage_from_row
 from steprag.records.tables import other_rows, parquet_values
@@ -27,6 +28,10 @@ from steprag.types import Passage
 ATLAS = "atlas"
 FOLDER_FILES = (*(f".{form}{packed}" for form in ("jsonl", "tsv") for packed in ("", *PACKED)), ".parquet")
 """Endings of the files that are read of a folder, in the order of their names."""
+DOCUMENTS = (".md", ".markdown", ".txt")
+"""Endings of documents: they are read of a folder without corpus files, and of the folders in it."""
+WORDS = 100
+"""Of a passage of a document."""
 FORMAT = 'one {"id", "title", "text"} or {"id", "contents"} a line'
 HUB = "hub:"
 Kind = Literal["json", "encoding", "long", "fields", "empty", "duplicate"]
@@ -85,9 +90,13 @@ def open_source(corpus: str) -> Source:
     if path.is_dir():
         paths = sorted(file for file in path.iterdir() if file.name.endswith(FOLDER_FILES))
         paths = [file for file in paths if not file.name.startswith("queries.")]  # BEIR's questions, beside its corpus
+        paths = paths or sorted(file for file in path.rglob("*") if file.suffix in DOCUMENTS and file.is_file())
         if not paths:
-            raise ConfigError(f"{path} holds no corpus files ({', '.join(FOLDER_FILES)})")
-    readers = [_reader(file) for file in paths]
+            raise ConfigError(
+                f"{path} holds no corpus files ({', '.join(FOLDER_FILES)}) and no documents ({', '.join(DOCUMENTS)}); "
+                "turn others, such as PDF and HTML, into text first"
+            )
+    readers = [_reader(file, path) for file in paths]
 
     def items() -> Iterator[Item]:
         for number, (file, reader) in enumerate(zip(paths, readers, strict=True)):
@@ -102,10 +111,36 @@ def _hash(paths: list[Path]) -> str:
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
-def _reader(path: Path) -> Callable[[Path], Iterator[tuple[int, Passage | Problem]]]:
+def _reader(path: Path, given: Path) -> Callable[[Path], Iterator[tuple[int, Passage | Problem]]]:
+    """What reads a file, which is `given` or lies in it."""
     if path.name.endswith(".parquet"):
         return parquet_rows
+    if _is_document(path):
+        return partial(document_passages, name=path.name if path == given else path.relative_to(given).as_posix())
     return dump_passages if _is_dump(path) else text_rows
+
+
+def _is_document(path: Path) -> bool:
+    """Whether a file holds prose; a .txt may hold JSON Lines too."""
+    if path.suffix not in DOCUMENTS:
+        return False
+    with path.open("rb") as stream:
+        return not stream.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
+
+
+def document_passages(path: Path, name: str) -> Iterator[tuple[int, Passage | Problem]]:
+    """A document's passages of `WORDS` words at most, each with the line that it ends in. Titles: the Markdown heading
+    above, or else `name`, which also begins the ids.
+    """
+    title, words, made = name, list[str](), 0
+    for number, line in [*read_lines(path), (0, "#")]:
+        heading = line.startswith("#") and line.lstrip("#")[:1] in ("", " ")
+        words += [] if heading else line.split()
+        while words and (heading or len(words) >= WORDS):
+            made += 1
+            yield number, Passage(f"{name}#{made}", title, " ".join(words[:WORDS]))
+            words = words[WORDS:]
+        title = (line.strip("# \t") or name) if heading else title
 
 
 def _is_dump(path: Path) -> bool:
@@ -193,7 +228,7 @@ def count_rows(source: Source) -> tuple[int, bool]:
 
             total += ParquetFile(path).metadata.num_rows
         elif path.stat().st_size <= COUNTED:
-            total += sum(isinstance(value, Passage) for _, value in text_rows(path))
+            total += sum(isinstance(value, Passage) for _, value in _reader(path, path)(path))
         else:
             lines, read = _lines(path)
             total, exact = total + int(lines * path.stat().st_size / read), False

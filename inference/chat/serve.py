@@ -18,7 +18,7 @@ from inference.chat.memory import ChoiceFormat, QuestionFormat, Rewriter
 from inference.chat.turns.desk import Desk
 from inference.chat.turns.player import ChatAgent
 from inference.chat.turns.store import TurnStore
-from inference.config import config_of
+from inference.config import DEMO_INDEX, config_of
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
 from steprag.agent.open import SERVED, Agent, make_environment, open_agent
@@ -36,8 +36,6 @@ from steprag.runs.run import code_version, open_run
 from steprag.web.app import access_of, show_link, token_of
 from steprag.web.listening import serve_app, until_stopped
 
-DEMO_INDEX = "runs/demo/index"
-"""What quickstart.sh builds: the index that answers where none is named."""
 EXAMPLES = (
     "Which currency is used in the country whose capital is Tirana?",
     "Which country has more inhabitants, Kenya or Ethiopia?",

@@ -8,19 +8,18 @@ is a ConfigError that names the nearest known one; a variable of the environment
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from steprag.config.sections import RetrieverConfig, Section
 from steprag.console.progress import say
-from steprag.errors import ConfigError, quoted
+from steprag.errors import ConfigError, nearest, quoted
 from steprag.net.hosts import is_local
 from steprag.records.yaml_files import parsed, read_yaml
 
@@ -29,6 +28,9 @@ INDEX = "index"
 """The key of a recipe, and the option, that name what is searched."""
 OPTION = "config:"
 """Before the dotted key, where argparse keeps the value of an option that sets one."""
+SHORT = ("policy", "serve")
+"""Sections whose keys may be typed without their name: who answers (`--model`), where it listens (`--port`)."""
+RECIPES = Path(__file__).parents[2] / "configs"
 CONFIGS = (
     "indexes.config:IndexConfig",
     "indexes.commands.evaluate:EvaluateConfig",
@@ -182,7 +184,10 @@ def add_options(parser: argparse.ArgumentParser, cls: type[StageConfig]) -> None
     for key, field in leaves(cls):
         default = field.get_default(call_default_factory=True)
         text = f"{field.description or ''} [{'none' if default is None else default}]".replace("%", "%%")
-        group.add_argument(f"--{key}", dest=f"{OPTION}{key}", default=argparse.SUPPRESS, metavar="X", help=text)
+        kind = field.annotation
+        choices = ("true", "false") if kind is bool else get_args(kind) if get_origin(kind) is Literal else ("X",)
+        shape = "|".join(map(str, choices))
+        group.add_argument(f"--{key}", dest=f"{OPTION}{key}", default=argparse.SUPPRESS, metavar=shape, help=text)
 
 
 def config_from(cls: type[Config], arguments: argparse.Namespace, **shortcuts: Any) -> Config:
@@ -207,7 +212,9 @@ def index_of(arguments: argparse.Namespace) -> str:
     if named is not None:
         where = arguments.config if arguments.index is None else "--index"
         raise ConfigError(f"{where}: index names a folder, a URL or a file, not {quoted(named)}")
-    raise ConfigError("give --index, or a recipe (--config FILE) with the key index")
+    raise ConfigError(
+        "give --index, or a recipe (--config FILE) with the key index; scripts/quickstart.sh builds runs/demo/index"
+    )
 
 
 def options_from(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -216,13 +223,55 @@ def options_from(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """Like `parser.parse_args`, but an unknown option is a ConfigError that names the nearest known one."""
+    """Like `parser.parse_args`, but an unknown option is a ConfigError that names the nearest known one.
+
+    An option may be typed with dashes for underlines, and a key of `SHORT` without its section; `--config` takes a
+    recipe's name for its file.
+    """
     parser.allow_abbrev = False  # a shortened option would hide a misspelt one
-    arguments, rest = parser.parse_known_args(argv)
+    parser.usage, known = _usage(parser), [*_options(parser)]
+    arguments, rest = parser.parse_known_args([_meant(word, known) for word in argv])
     if rest:
         name = rest[0].split("=")[0]
-        raise ConfigError(f"{parser.prog}: unknown option {quoted(name)}{nearest(name, [*_options(parser)])}")
+        raise ConfigError(f"{parser.prog}: unknown option {quoted(name)}{nearest(name, known)}")
+    if getattr(arguments, "config", None):
+        arguments.config = _recipe(arguments.config)
     return arguments
+
+
+def _usage(parser: argparse.ArgumentParser) -> str | None:
+    """The command's own options by name, and the many that set keys in two words: the help explains them below."""
+    own = [action for action in parser._actions if not action.dest.startswith(OPTION)]
+    if len(own) == len(parser._actions):
+        return parser.usage
+    formatter = parser._get_formatter()
+    formatter.add_usage(None, own, parser._mutually_exclusive_groups, "")
+    return f"{formatter.format_help().strip()} [--KEY X …]".replace("%", "%%")
+
+
+def _meant(word: str, known: Sequence[str]) -> str:
+    """A word of the command line, its option spelt as the parser knows it."""
+    name, equals, value = word.partition("=")
+    if not name.startswith("--") or name in known:
+        return word
+    key = name[2:].replace("-", "_")
+    meant = (f"--{key}", *(f"--{section}.{key}" for section in SHORT))
+    return next((f"{option}{equals}{value}" for option in meant if option in known), word)
+
+
+def _recipe(named: str) -> str:
+    """The file that `--config` names, or the recipe of ours of that name. Raises ConfigError where there is neither."""
+    if Path(named).exists() or "/" in named:
+        return named
+    kinds = ("generation", "index", "inference", "preference", "training")
+    recipes = [file for kind in kinds for file in RECIPES.glob(f"{kind}/*.yaml")]
+    found = [str(file) for file in recipes if named in (file.stem, file.name)]
+    if len(found) > 1:
+        raise ConfigError(f"--config {quoted(named)}: several recipes have that name: {', '.join(found)}")
+    if not found:
+        told = nearest(named, [file.stem for file in recipes])
+        raise ConfigError(f"--config {quoted(named)}: no such file, and no recipe of that name{told}")
+    return found[0]
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -257,9 +306,3 @@ def _explain(cls: type[StageConfig], error: ValidationError) -> str:
 
 def _unknown(key: str, known: Sequence[str]) -> str:
     return f"unknown key {quoted(key)}{nearest(key, known)}"
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """The end of a message about an unknown name: the known one that is meant, or what is known."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(known)[:40])}"

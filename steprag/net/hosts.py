@@ -5,6 +5,7 @@ Loopback is not enough: a page can send requests to this machine, and can make i
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 from collections.abc import Mapping
@@ -45,14 +46,27 @@ def listen(host: str, port: int) -> socket.socket:
         listening.listen()
     except OSError as error:
         listening.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        remedy = "; --port takes another" if error.errno == errno.EADDRINUSE else ""
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}{remedy}") from None
     return listening
 
 
 def url_of(listening: socket.socket) -> str:
-    """The address of a listening socket as a URL."""
+    """The address of a listening socket as a URL; of one that listens on all addresses, as other machines reach it."""
     address, port = listening.getsockname()[:2]
+    if address in ("0.0.0.0", "::"):
+        address = _outward(listening.family)
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
+
+def _outward(family: int) -> str:
+    """This machine's address in its network, or its name where it is in none. Nothing is sent."""
+    with socket.socket(family, socket.SOCK_DGRAM) as asked:
+        try:
+            asked.connect(("192.0.2.1" if family == socket.AF_INET else "2001:db8::1", 9))
+        except OSError:
+            return socket.gethostname()
+        return asked.getsockname()[0]
 
 
 def stranger(headers: Mapping[str, str], *, loopback: bool) -> tuple[str, str] | None:

@@ -95,6 +95,7 @@ def _packed(value: Any) -> str:
 def _pieces(answers: Answers, most: int) -> Iterator[tuple[str, Any]]:
     """Every piece by the name that the page asks for it."""
     told = answers.runs()
+    told["rule"] = _rule(answers, told["rules"])
     yield "runs", told
     where: dict[str, Any] = {}
     pairs: dict[str, Any] = {}
@@ -123,6 +124,15 @@ def _pieces(answers: Answers, most: int) -> Iterator[tuple[str, Any]]:
     yield "where", where
     yield "pairs_of", pairs
     yield from _comparisons(answers, [run["key"] for run in told["runs"] if run["stage"] == "infer"])
+
+
+def _rule(answers: Answers, rules: list[str]) -> str:
+    """The rule that the first folder of pairs was labelled by; the default where there is none, or it has weights."""
+    manifests = [run.manifest()[0] for run in answers.folders.values()]
+    configs = [manifest.get("config") or {} for manifest in manifests if manifest.get("stage") == "pairs"]
+    labels = [config.get("label") or config.get("reward") for config in configs]
+    names = [label.get("name") for label in labels if isinstance(label, dict)]
+    return next((name for name in names if name in rules), rules[0])
 
 
 def _all_rows(answers: Answers, run: str, kind: str, file: int, most: int) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from statistics import mean, stdev
 
 from steprag.agent.grammar import Grammar
 from steprag.agent.stack import live
-from steprag.config.load import nearest
-from steprag.errors import ConfigError, quoted
+from steprag.errors import ConfigError, nearest, quoted
 from steprag.scores.gold import Gold, em_of, gold_of, mentions, subject
 from steprag.scores.metrics import f1 as token_f1
 from steprag.scores.metrics import normalise, rouge_l

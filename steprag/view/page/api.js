@@ -51,8 +51,8 @@ const packed = (pack) => ({
     const parent = tree.nodes.parent[node];
     return { ...nodes[node], prompt: parent === null ? null : nodes[parent].next_prompt };
   },
-  rewards: async ({ run, line }, { rule = "evidence" }) => {
-    const told = (await pack.get(`tree/${run}/${line}`)).rewards[rule];
+  rewards: async ({ run, line }, { rule }) => {
+    const told = (await pack.get(`tree/${run}/${line}`)).rewards[rule ?? (await pack.get("runs")).rule];
     if (told.fault) throw new Error(told.fault);
     return told;
   },

@@ -51,7 +51,7 @@ function Viewer({ onRefused }) {
     if (refused) onRefused();
   }, [refused]);
   if (!runs) return html`<main class="empty"><p role="status">${error ? error.message : "Opening the runs …"}</p></main>`;
-  const run = runs.find((one) => one.key === route.run) ?? runs[0];
+  const run = runs.find((one) => one.key === route.run) ?? firstToShow(runs);
   const tabs = TABS.filter(([, , , kinds]) => kinds.some((kind) => run.kinds.includes(kind)));
   const tab = tabs.find(([name]) => name === route.tab) ?? tabs[0];
   const here = { ...route, run: run.key, tab: tab?.[0] ?? "" };
@@ -78,6 +78,12 @@ function Viewer({ onRefused }) {
         ? html`<${Page} key=${`${run.key}/${here.tab}`} run=${run} runs=${runs} rules=${rules} route=${here} again=${again} />`
         : html`<p class="empty">Nothing of this run can be shown yet. What appears in its folder appears here.</p>`}
     </main>`;
+}
+
+/** The run that a page without an address opens: one with trees, else one with pairs, and so on. */
+function firstToShow(runs) {
+  const holding = TABS.map(([, , , kinds]) => runs.find((one) => kinds.some((kind) => one.kinds.includes(kind))));
+  return holding.find(Boolean) ?? runs[0];
 }
 
 function RunWords({ run, error }) {
