@@ -38,6 +38,10 @@ stamp=$venv/steprag.stamp
 now=$(cat requirements.txt requirements-models.txt pyproject.toml "$0" | sha256sum)
 if [ -n "$own" ]; then
     export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
+    lacks=$("$own" -c 'import pytest, pytest_timeout, steprag.policy.client' 2>&1) || {
+        echo "$own lacks the core: ${lacks##*$'\n'}; give one after: pip install -e . pytest pytest-timeout pytest-xdist" >&2
+        exit 2
+    }
 elif [ "$DEVICE" = cpu ]; then
     bash scripts/setup.sh
 elif [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then

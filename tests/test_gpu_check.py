@@ -112,6 +112,8 @@ def test_the_script_refuses_what_it_does_not_know(tmp_path: Path) -> None:
     assert code == 2
     assert "bash scripts/gpu_check.sh [--checks NAME …]" in words
     assert said("cpu", "--python", "/no/python") == (2, "no Python at /no/python\n")
+    code, words = said("cpu", "--python", "/bin/false", "--out", str(tmp_path / "out"))
+    assert (code, words.startswith("/bin/false lacks the core")) == (2, True)
     (tmp_path / "mine.txt").touch()
     code, words = said("cpu", "--out", str(tmp_path))
     assert (code, words) == (2, f"{tmp_path} holds something else; give another --out\n")
