@@ -51,8 +51,8 @@ from steprag.console.progress import say
 from steprag.console.terminal import guarded
 from steprag.engines.models import EMBEDDED, resolve_model
 from steprag.engines.pretrained import from_pretrained
-from steprag.engines.tokens import load_tokenizer, prompt_tokens, reply_tokens
-from steprag.engines.weights import merged_folder
+from steprag.engines.tokens import prompt_tokens, reply_tokens
+from steprag.engines.weights import load_tokenizer, merged_folder
 from steprag.experiments.options import recipe
 from steprag.experiments.reproduce import DEMO_PASSES
 from steprag.experiments.tunnel.statistics import PairedDifference, holm, of_seeds

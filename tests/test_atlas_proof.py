@@ -21,7 +21,8 @@ from benchmarks.gpu_training import Descent, LearntReply, dpo, sft
 from steprag import atlas
 from steprag.cli import main
 from steprag.engines.models import resolve_model
-from steprag.engines.tokens import load_tokenizer, prompt_tokens
+from steprag.engines.tokens import prompt_tokens
+from steprag.engines.weights import load_tokenizer
 from steprag.tree import TREE_FORMAT, Node, Tree
 from steprag.types import Found, Message, Question, Usage
 from tests.models import make_llama
