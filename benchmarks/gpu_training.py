@@ -1,6 +1,7 @@
 """SFT and DPO in this process, on a GPU in bfloat16 with float32 copies for the optimiser.
 
 The losses are those of `steprag train` (TRL's, DPO with `dpo.sft_weight`), without its books and files.
+Few steps at a rate of some 1e-6 do not reach the next bfloat16 value of most weights (docs/figures/atlas-proof.md).
 """
 
 from __future__ import annotations
