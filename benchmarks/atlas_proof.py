@@ -113,9 +113,8 @@ class AtlasBench:
     def policy(self, model: Any, **sampling: Any) -> SlotPolicy:
         """The model as a policy of this process."""
         closing = [action.closing for action in TRANSCRIPT.actions]
-        return SlotPolicy(
-            SlotModel(model, self.sizes.slots, LENGTH, self.sizes.graphs), self.tokenizer, closing, **sampling
-        )
+        slots = SlotModel(model, self.sizes.slots, LENGTH, self.sizes.graphs)
+        return SlotPolicy(slots, self.tokenizer, closing, form=TRANSCRIPT.regex, **sampling)
 
     def trees(self, seed: int) -> None:
         """The search trees of a seed's own questions, by the start, as configs/generation/atlas.yaml samples."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import regex
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
@@ -170,6 +171,7 @@ class _Asked:
     ids: list[int]
     n: int
     future: asyncio.Future[tuple[Completion, ...]]
+    form: Any = None
     done: dict[int, Completion] = field(default_factory=dict)
 
 
@@ -177,12 +179,13 @@ class SlotPolicy:
     """A `Policy`. `temperature` 0 is greedy; `min_p` and `most` tokens as `policy.min_p` and `policy.max_tokens`.
 
     A completion ends with the model's turn, or right behind one of the `closing` tags. Rows draw from one generator, so
-    a sample depends on what is asked beside it: `seed` of a request is not looked at.
+    a sample depends on what is asked beside it: `seed` of a request is not looked at. `form` gives the expression that
+    a completion of the allowed actions matches: no token is taken that breaks it, as with `policy.constrained`.
     """
 
     def __init__(
         self, model: SlotModel, tokenizer: Any, closing: Sequence[str], *, temperature: float = 0.0, min_p: float = 0.0,
-        most: int = 96, seed: int = 0,
+        most: int = 96, seed: int = 0, form: Callable[[tuple[str, ...]], str] | None = None,
     ) -> None:  # fmt: skip
         self._model, self._tokenizer, self._closing = model, tokenizer, tuple(closing)
         self._temperature, self._min_p, self._most = temperature, min_p, most
@@ -193,18 +196,21 @@ class SlotPolicy:
         self._waiting: list[_Asked] = []
         self._waited, self._runs = 0, None
         self._known: dict[tuple[str, ...], list[int]] = {}
+        self._form, self._forms = form, dict[tuple[str, ...], Any]()
         self.tokens = self.requests = 0
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
         """`n` completions of one prompt; one that does not fit a slot is cut before its first word."""
-        del allowed, seed
+        del seed
+        if self._form and allowed not in self._forms:
+            self._forms[allowed] = regex.compile(self._form(allowed))
         key = tuple(message["content"] for message in messages)
         if key not in self._known:
             self._known[key] = prompt_tokens(messages, self._tokenizer)
         ids = self._known[key]
         if len(ids) + self._most > self._model.length:
             return Sample((Completion("", "length"),) * n, Usage(1, len(ids), 0))
-        asked = _Asked(ids, n, asyncio.get_running_loop().create_future())
+        asked = _Asked(ids, n, asyncio.get_running_loop().create_future(), self._forms.get(allowed))
         self._waiting.append(asked)
         if self._runs is None or self._runs.done():
             self._runs = asyncio.ensure_future(self._run())
@@ -244,7 +250,7 @@ class SlotPolicy:
             ]
             self._rows |= {row.slot: row for row in rows}
             each = logits.repeat_interleave(torch.tensor([asked.n for asked in group], device=logits.device), 0)
-            for row, token in zip(rows, self._chosen(each), strict=True):
+            for row, token in zip(rows, self._fitting(each, dict(enumerate(rows))), strict=True):
                 self._wrote(row, token)
 
     def _step(self) -> None:
@@ -252,9 +258,30 @@ class SlotPolicy:
         for slot, row in self._rows.items():
             tokens[slot], places[slot] = row.written[-1], row.place
             row.place += 1
-        chosen = self._chosen(self._model.step(tokens, places))
+        chosen = self._fitting(self._model.step(tokens, places), self._rows)
         for row in list(self._rows.values()):
             self._wrote(row, chosen[row.slot])
+
+    @torch.no_grad()
+    def _fitting(self, logits: Tensor, rows: dict[int, _Completing]) -> list[int]:
+        """A token for every row of the logits; `rows` are those that must keep to their form. A token that breaks it is
+        ruled out and another one chosen, which gives the probabilities of those that fit.
+        """
+        chosen = self._chosen(logits)
+        for place, row in rows.items():
+            left = logits[place : place + 1].clone() if self._breaks(row, chosen[place]) else None
+            while left is not None and self._breaks(row, chosen[place]):
+                left[0, chosen[place]] = -math.inf
+                [chosen[place]] = self._chosen(left)
+        return chosen
+
+    def _breaks(self, row: _Completing, token: int) -> bool:
+        if row.whose.form is None:
+            return False
+        if token in self._stops:
+            return row.whose.form.fullmatch(self._text(row)) is None
+        said = self._tokenizer.decode([*row.written, token], clean_up_tokenization_spaces=False)
+        return row.whose.form.fullmatch(said, partial=True) is None
 
     @torch.no_grad()
     def _chosen(self, logits: Tensor) -> list[int]:

@@ -19,6 +19,7 @@ from benchmarks.atlas_proof import QUICK, AtlasBench, report, tree_file, work
 from benchmarks.batched import SlotModel, SlotPolicy
 from benchmarks.gpu_training import Descent, LearntReply, dpo, sft
 from steprag import atlas
+from steprag.agent.grammars import TRANSCRIPT
 from steprag.cli import main
 from steprag.engines.models import resolve_model
 from steprag.engines.tokens import prompt_tokens
@@ -75,6 +76,19 @@ def test_a_completion_ends_behind_its_closing_tag_and_sampling_follows_min_p(tin
     assert whole.finish == "length"
     long = (Message(role="user", content="words " * 400),)
     assert asyncio.run(policy.sample(long, (), n=1, seed=0)).completions[0].finish == "length"
+
+
+def test_a_completion_keeps_to_the_steps_that_may_follow(tiny: tuple[Path, Any, Any]) -> None:
+    _, model, tokenizer = tiny
+    for sampled in (0.0, 1.0):
+        policy = SlotPolicy(
+            SlotModel(model, 2, 256), tokenizer, (), most=60, temperature=sampled, form=TRANSCRIPT.regex
+        )
+        [said] = asyncio.run(policy.sample(asked(1), ("evidence",), n=1, seed=0)).completions
+        assert said.text.startswith("Based on the query, the relevant evidence is")
+        free = SlotPolicy(SlotModel(model, 2, 256), tokenizer, (), most=60, temperature=sampled)
+        [said] = asyncio.run(free.sample(asked(1), ("evidence",), n=1, seed=0)).completions
+        assert not said.text.startswith("Based")
 
 
 def test_training_in_process_prefers_what_is_chosen(tiny: tuple[Path, Any, Any]) -> None:
