@@ -144,7 +144,7 @@ def tokenised(row: Row, tokenizer: PreTrainedTokenizerBase) -> TokenRow:
 
 
 def by_prompt(rows: Sequence[TokenRow]) -> list[TokenRow]:
-    """Pairs in the order in which a reference scores them: little padding, and pairs of one prompt side by side."""
+    """Pairs in the order from which every trainer draws its batches, whatever the file's: short prompts first."""
     return sorted(rows, key=lambda row: (len(row.prompt), row.prompt, row.length))
 
 
