@@ -67,21 +67,21 @@ POLL = 0.25
 
 @dataclass(frozen=True)
 class GpuSizes:
-    """How much work the checks make: training steps and rows a step on GPUs alone; both where the processor takes the
-    same steps; passages, questions, words of long prompts.
+    """How much work the checks make: training steps and rows a step; those of SFT; passages, questions, words of long
+    prompts.
     """
 
     steps: int
     rows: int
-    both_steps: int
-    both_rows: int
+    sft_steps: int
+    sft_rows: int
     passages: int
     questions: int
     prompt_words: int
 
 
-FULL = GpuSizes(steps=12, rows=8, both_steps=8, both_rows=2, passages=1000, questions=16, prompt_words=1100)
-SMALL = GpuSizes(steps=2, rows=2, both_steps=2, both_rows=2, passages=48, questions=2, prompt_words=120)
+FULL = GpuSizes(steps=12, rows=8, sft_steps=8, sft_rows=2, passages=1000, questions=16, prompt_words=1100)
+SMALL = GpuSizes(steps=2, rows=2, sft_steps=2, sft_rows=2, passages=48, questions=2, prompt_words=120)
 """For the processor: shows that every command runs and every figure is read, not more."""
 
 
@@ -292,10 +292,9 @@ def needs(package: str, what: str) -> None:
         pytest.skip(f"{package} is not installed ({what})")
 
 
-def _losses(bench: Bench, found: Found, kind: str) -> None:
+def _losses(bench: Bench, found: Found, kind: str, **own: object) -> None:
     """float32 on the processor; float32 and bfloat16 on the GPU."""
-    own = {"stage": kind, "pairs": bench.pairs, "max_steps": bench.sizes.both_steps,
-           "batch_size": bench.sizes.both_rows}  # fmt: skip
+    own = {"stage": kind, "pairs": bench.pairs, **own}
     cpu = bench.train(f"{kind}-cpu", "cpu", own)
     same = bench.train(f"{kind}-float32", bench.device, own)
     half = bench.train(f"{kind}-bfloat16", bench.device, {**own, "bf16": "true"})
@@ -307,7 +306,7 @@ def _losses(bench: Bench, found: Found, kind: str) -> None:
 
 def test_sft(bench: Bench, found: Found) -> None:
     """losses of SFT: processor in float32 and GPU"""
-    _losses(bench, found, "sft")
+    _losses(bench, found, "sft", max_steps=bench.sizes.sft_steps, batch_size=bench.sizes.sft_rows)
 
 
 def test_dpo(bench: Bench, found: Found) -> None:

@@ -22,7 +22,7 @@ from steprag.engines.weights import load_tokenizer
 from steprag.errors import ConfigError, DataError
 from steprag.runs.run import read_manifest
 from tests.models import make_gemma3
-from tests.training_parts import lines, messages, pair_row, reply, tensors, train, train_until_killed, write
+from tests.training_parts import lines, messages, pair_row, reply, searching, tensors, train, train_until_killed, write
 from training.checks import check_keys
 from training.config import LoraSection, TrainConfig
 from training.job import Job, Outcome
@@ -267,6 +267,16 @@ def test_dpo_starts_at_its_reference_and_learns(
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert (manifest["starting_adapter"] is not None) == (start == "adapter")
     assert not (tmp_path / "ref").exists()
+
+
+def test_in_half_precision_dpo_starts_at_its_reference_to_the_bit(tiny: Path, tmp_path: Path) -> None:
+    """Both score a row beside the same rows, though pairs of like prompts have replies of other lengths."""
+    rows = [{**pair_row(n), "chosen": reply("I look on. " * (70 * n % 50) + searching(n))} for n in range(16)]
+    write(tmp_path / "pairs.train.jsonl", rows)
+    assert train(tiny, tmp_path, tmp_path / "out", "dpo", "--max_steps", "2", "--bf16", "true") == 0
+    first = lines(tmp_path / "out" / "metrics.jsonl")[0]
+    assert first["rewards/chosen"] == pytest.approx(0, abs=1e-7)
+    assert first["rewards/rejected"] == pytest.approx(0, abs=1e-7)
 
 
 def test_an_adapter_that_is_gone_by_the_end_is_named_all_the_same(

@@ -54,7 +54,8 @@ def back_end(config: TrainConfig) -> Any:
 class Job:
     """One training run. The back end trains from `files` and leaves the checkpoint at the top of `run.path`.
 
-    Stage grpo has a world and no rows; the other stages have rows and no world.
+    Stage grpo has a world and no rows; the other stages have rows and no world. Each back end trains the rows in
+    `order_for`'s order. Pairs lie `by_prompt`.
     """
 
     files: ModelFiles

@@ -143,8 +143,13 @@ def tokenised(row: Row, tokenizer: PreTrainedTokenizerBase) -> TokenRow:
     return TokenRow(prompt, completions, row.question, row.smoothing, row.value)
 
 
+def by_prompt(rows: Sequence[TokenRow]) -> list[TokenRow]:
+    """Pairs in the order from which every trainer draws its batches, whatever the file's: short prompts first."""
+    return sorted(rows, key=lambda row: (len(row.prompt), row.prompt, row.length))
+
+
 def order_for(config: TrainConfig, rows: list[TokenRow]) -> list[int]:
-    """Row numbers for the whole run. With `max_steps` as many epochs as these need.
+    """Row numbers for the whole run, by the places where the rows lie. With `max_steps` as many epochs as these need.
 
     Rows of one prompt, or question, stay together where prompts are encoded once.
     """

@@ -39,7 +39,7 @@ from training.parity import checked_tokens
 from training.plan import check_room
 from training.play.world import World, open_world
 from training.plots import draw
-from training.rows import Row, TokenRow, data_files, read_file, read_training
+from training.rows import Row, TokenRow, by_prompt, data_files, read_file, read_training
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -169,6 +169,7 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     if inputs.world is None:
         left_out: dict[str, list[int]] = {}
         rows = _fitting(inputs.rows, tokenizer, config, left_out)
+        rows = by_prompt(rows) if config.stage == "dpo" else rows
         job = replace(job, rows=rows, held_out=checked_tokens(inputs.held_out, tokenizer, config.max_length))
         counts = {"rows": len(rows), "rows_left_out": len(inputs.rows) - len(rows)}
         counts |= {"left_out": {why: len(numbers) for why, numbers in left_out.items()}}

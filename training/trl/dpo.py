@@ -89,11 +89,11 @@ def train(job: Job) -> Outcome:
 
 def build(policy: Any, job: Job) -> StepDPOTrainer:
     """The trainer, its reference scored and its rows in the order of training."""
-    config = job.config
-    # The reference is scored in this order: little padding, and pairs of one prompt side by side.
-    rows = sorted(job.rows, key=lambda row: (len(row.prompt), row.prompt, row.length))
+    config, rows = job.config, job.rows
     order = order_for(config, rows)
-    needed = sorted(set(order))  # `max_steps` may stop short of an epoch: no reference for rows that are never seen
+    # Rows that are trained, each once, in the batches of the first epoch. What stands beside a row moves its
+    # log-probability in half precision: with the same rows beside it, policy and reference start alike.
+    needed = list(dict.fromkeys(order))
     trainer = StepDPOTrainer(
         model=policy,
         args=DPOConfig(
