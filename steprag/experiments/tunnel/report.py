@@ -63,7 +63,9 @@ def read_cell(folder: Path) -> CellResults | None:
 
 @dataclass(frozen=True)
 class Goal:
-    """Set before the run. `found` must be so, or else it is not `reached`; its `p` is against what is not sought."""
+    """Set before the run. `found` must be so, or else it is not `reached`. `found.p`: of no difference; of (c), of
+    lying outside.
+    """
 
     name: str
     found: PairedDifference
@@ -110,21 +112,17 @@ def _drawn(found: PairedDifference | None) -> str:
 def _goals(cells: Mapping[str, CellResults]) -> list[str]:
     goals = list(goals_of(cells))
     corrected = holm({goal.name: goal.found.p for goal in goals})
-    rows = [
-        (goal.name, goal.found.shown, _drawn(goal.found), f"{corrected[goal.name]:.2g}", _yes(goal.reached(goal.found)))
-        for goal in goals
-    ]
+    rows = []
+    for goal in goals:
+        said = "yes" if goal.reached(goal.found) else "no"
+        rows.append([goal.name, goal.found.shown, _drawn(goal.found), f"{corrected[goal.name]:.2g}", said])
     hours = {name: sum(one["seconds"] for told in cell.told.values() for one in told.values()) / 3600
              for name, cell in cells.items()}  # fmt: skip
     told = ", ".join(f"{name} {each:.2f}" for name, each in hours.items())
     whole = sum(hours.values())
-    rows.append(("f: all within two core-hours", f"{whole:.2f} ({told})", "", "", _yes(whole <= 2)))
+    rows.append(["f: all within two core-hours", f"{whole:.2f} ({told})", "", "", "yes" if whole <= 2 else "no"])
     return ["## Goals, set before the run", "",
             *_table(("goal", "points (95 %, t)", "bootstrap", "p (Holm)", "reached"), rows)]  # fmt: skip
-
-
-def _yes(so: bool) -> str:
-    return "yes" if so else "no"
 
 
 def _cell(cell: CellResults) -> list[str]:
@@ -138,7 +136,8 @@ def _cell(cell: CellResults) -> list[str]:
         by_hop = [f"{right[arm][:, cell.hops == hops].mean():.0f}" for hops in HOPS]
         each = " ".join(f"{one:.0f}" for one in right[arm].mean(1))
         reached.append((arm, f"{right[arm].mean():.1f}", each, over.shown if over else "", _drawn(over), *by_hop))
-    made = [_pairs(arm, list(cell.told[arm].values())) for arm in ranked if "calls" in [*cell.told[arm].values()][0]]
+    by_arm = {arm: list(cell.told[arm].values()) for arm in ranked}
+    made = [_pairs(arm, told) for arm, told in by_arm.items() if "calls" in told[0]]
     return [f"## {cell.name}", "", f"{seeds} seeds, {len(cell.hops)} test questions. EM in %. Intervals: 95 %, t over "
             "seeds; bootstrap over seeds and questions.", "",
             *_table(("arm", "EM", "each seed", "over outcomes", "bootstrap", *EACH_HOP), reached),
