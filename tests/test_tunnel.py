@@ -26,9 +26,8 @@ from steprag.experiments.tunnel.policy import BatchedPolicy
 from steprag.experiments.tunnel.report import CellResults, goals_of
 from steprag.experiments.tunnel.statistics import holm, of_seeds, trend
 from steprag.experiments.tunnel.train import Schedule, dpo, packed, sft, token_logps
-from steprag.experiments.tunnel.truth import right_steps
 from steprag.experiments.tunnel.unit import made_pairs, narrowed, pair_rows, turns
-from steprag.experiments.tunnel.world import HOPS, KIND_OF, RELATIONS, FactWorld
+from steprag.experiments.tunnel.world import HOPS, KIND_OF, RELATIONS, FactWorld, right_steps
 from steprag.tree import TREE_FORMAT, Node, Tree
 from steprag.types import Found, Question, Usage
 
@@ -330,10 +329,10 @@ def test_rates_are_chosen_by_validation(
         (["--cells", "x"], "unknown cell 'x'"),
         (["--seeds", "0"], "--seeds is 1 or more"),
         (["--jobs", "-1"], "--jobs is 0 or more"),
-        (["--search", "tests.test_tunnel:nothing"], "--search 'tests.test_tunnel:nothing'"),
-        (["--reward", "tests.test_tunnel:nothing"], "give module:function"),
-        (["--reward", "tests.test_tunnel"], "give module:function"),
-        (["--reward", ":nothing"], "give module:function"),
+        (["--search", "tests.test_tunnel:nothing"], "--search: tests.test_tunnel:nothing cannot be imported"),
+        (["--reward", "tests.test_tunnel:nothing"], "module 'tests.test_tunnel' has no attribute 'nothing'"),
+        (["--reward", "tests.test_tunnel"], "--reward: 'tests.test_tunnel' should be module:function"),
+        (["--reward", ":nothing"], "--reward: :nothing cannot be imported"),
     ],
 )
 def test_wrong_options(option: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,6 @@ finished, an interrupted one goes on.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
 import time
@@ -45,8 +44,8 @@ TEST = FactWorld(77)
 """The world of the test questions. No training world has its facts."""
 RUNS = ("before", "after")
 """Of training: folders of predictions."""
-Share = tuple[float, float, float]
-"""Exact match in %, and its 95 % interval."""
+Share = tuple[float, ...]
+"""Exact match in %, and the two ends of its 95 % interval."""
 
 
 def main(argv: list[str]) -> int:
@@ -69,10 +68,8 @@ def main(argv: list[str]) -> int:
     if not given.no_chat:
         Pipeline(out).run(stage(out / "index", "index build", corpus=atlas.path("corpus")))
         commands.append(["serve", "--index", str(out / "index")])
-    typed = "".join(f"    steprag {' '.join(words)}\n" for words in commands)
-    sys.stdout.write(
-        f"\n{time.monotonic() - started:.0f} s in all. Look at the trees; talk to the big agent:\n\n{typed}"
-    )
+    spent, typed = time.monotonic() - started, "".join(f"    steprag {' '.join(words)}\n" for words in commands)
+    sys.stdout.write(f"\n{spent:.0f} s in all. Look at the trees; talk to the big agent:\n\n{typed}")
     return show(commands) if given.pages else 0
 
 
@@ -120,7 +117,7 @@ class Demo:
         from data_generation.tally import summarise
         from steprag.batch.results import Results
         from steprag.batch.tree_results import TREES
-        from steprag.experiments.tunnel.grow import SEARCHES, grown
+        from steprag.experiments.tunnel.grow import flat, grown
         from steprag.experiments.tunnel.model import start_of
         from steprag.policy.budget import Spending
 
@@ -128,7 +125,7 @@ class Demo:
         with self._opened("trees", "generate", index=world.fingerprint, seed=self.seed, **size) as run:
             if not run.finished:
                 say(f"demo: {self.questions} trees of {self.calls} calls")
-                asked, flat = by_hops(world, self.questions, "train"), SEARCHES["flat"]
+                asked = by_hops(world, self.questions, "train")
                 trees = grown(world, start_of("middle"), asked, self.calls, self.seed, flat)
                 write_records(run.path / "trees.jsonl", trees)
             summarise(run, Results(run.path / "trees.jsonl", TREES).counts(), Spending())
@@ -157,27 +154,22 @@ class Demo:
         from inference.inference import answer_one
         from inference.scoring.evaluate import evaluate
         from inference.scoring.scores import HARNESS
-        from steprag.experiments.tunnel.grow import AT_ONCE, environment_of
+        from steprag.experiments.tunnel.grow import AT_ONCE, environment_of, together
         from steprag.experiments.tunnel.model import start_of
         from steprag.experiments.tunnel.policy import BatchedPolicy
 
         file = self.out / "dpo/model.safetensors"
-
-        async def answers(asked: Sequence[Question]) -> list[Any]:
-            policy = BatchedPolicy(start_of("middle") if name == RUNS[0] else load_file(file), 0.0)
-            some = [asked[first : first + AT_ONCE] for first in range(0, len(asked), AT_ONCE)]
-            return [
-                told for part in some
-                for told in await asyncio.gather(*(answer_one(one, 0, environment_of(TEST), policy) for one in part))
-            ]  # fmt: skip
-
         weights = "start" if name == RUNS[0] else file_hash(file)
         same = {"questions": f"{TEST.fingerprint}/{self.tests}", "index": TEST.fingerprint, "harness": HARNESS}
         with self._opened(name, "infer", policy={"weights": weights}, **same) as run:
             if not run.finished:
                 say(f"demo: {self.tests} test questions, {name} training")
-                asked = by_hops(TEST, self.tests, "test")
-                write_records(run.path / "predictions.jsonl", asyncio.run(answers(asked)))
+                policy = BatchedPolicy(start_of("middle") if name == RUNS[0] else load_file(file), 0.0)
+                asked, told = by_hops(TEST, self.tests, "test"), []
+                for first in range(0, len(asked), AT_ONCE):
+                    some = asked[first : first + AT_ONCE]
+                    told += together(answer_one(one, 0, environment_of(TEST), policy) for one in some)
+                write_records(run.path / "predictions.jsonl", told)
                 run.save(asked=len(asked))
                 run.set(counts={"questions": evaluate(run.path)["questions"]})
 
@@ -189,8 +181,11 @@ class Demo:
         parts, gain = {"all": runs, **groups_of(runs)}, vars(difference(runs[1], runs[0]))
         stages = {name: made(read_manifest(self.out / name)) for name in ("trees", "pairs")}
         stages["training"] = f"{self.steps} steps of DPO"
-        figures = {run.name: {kind: _share(part[i].figures["em"]) for kind, part in parts.items()}
-                   for i, run in enumerate(runs)}  # fmt: skip
+        figures: dict[str, dict[str, Share]] = {}
+        for i, run in enumerate(runs):
+            scores = {kind: part[i].figures["em"] for kind, part in parts.items()}
+            figures[run.name] = {kind: tuple(100 * em[key] for key in ("value", "low", "high"))
+                                 for kind, em in scores.items()}  # fmt: skip
         write_json(self.out / "report.json", {"stages": stages, "gain": gain, "em": figures})
         lines = ["# From trees to a gain", "", *(f"- {name}: {what}" for name, what in stages.items()), "",
                  f"{self.tests} questions of another world, after training over before: {bears(gain)}. This is one "
@@ -232,20 +227,17 @@ def by_hops(world: FactWorld, count: int, name: str) -> list[Question]:
     return [replace(one, metadata={**one.metadata, "type": kinds[one.metadata["hops"]]}) for one in asked]
 
 
-def _share(figure: dict[str, Any]) -> Share:
-    return 100 * figure["value"], 100 * figure["low"], 100 * figure["high"]
-
-
 def draw(figures: dict[str, dict[str, Share]], path: Path) -> bool:
     """Right answers of each run by kind of question; False where it cannot be drawn."""
     if not can_draw():
         return False
+    import numpy as np
+
     figure = new_figure(7, 3)
     axes = figure.subplots()
     for place, (name, each) in enumerate(figures.items()):
-        bars = [(em - low, high - em) for em, low, high in each.values()]
-        at = [kind + 0.4 * place - 0.2 for kind in range(len(each))]
-        axes.bar(at, [em for em, *_ in each.values()], 0.38, yerr=[*zip(*bars, strict=True)], capsize=3,
+        em, low, high = np.array(list(each.values())).T
+        axes.bar(np.arange(len(em)) + 0.4 * place - 0.2, em, 0.38, yerr=[em - low, high - em], capsize=3,
                  label=f"{name} training", color=("tab:gray", "tab:blue")[place])  # fmt: skip
         axes.set_xticks(range(len(each)), list(each))
     axes.set_ylabel("right answers, %")

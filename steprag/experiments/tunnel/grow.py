@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 from data_generation.belief import states_of
 from data_generation.config import GenerateConfig
@@ -30,11 +31,21 @@ from steprag.tree import Node, Tree
 from steprag.types import Episode, Found, Question, State
 
 Search = Callable[[SearchTree, Searcher], Awaitable[Tree]]
+T = TypeVar("T")
 AT_ONCE = 360
 WAVE = 4
 """Episodes of a tree that are played at the same time."""
 LIKELY = 10
 """Calls that an episode is thought to take: where less than half of them are left, none is begun."""
+
+
+def together(some: Iterable[Awaitable[T]]) -> list[T]:
+    """What all of them give, awaited side by side."""
+
+    async def every() -> list[T]:
+        return await asyncio.gather(*some)
+
+    return asyncio.run(every())
 
 
 def environment_of(world: FactWorld) -> Environment:
@@ -46,20 +57,13 @@ def answers(world: FactWorld, weights: Weights, questions: Sequence[Question]) -
     """The greedy answer to every question, None where there is none; questions of like length are played together."""
     environment, policy = environment_of(world), BatchedPolicy(weights, 0.0)
     order = sorted(range(len(questions)), key=lambda i: len(questions[i].question.split()))
-    said: list[str | None] = [None] * len(order)
-
-    async def play() -> None:
-        for first in range(0, len(order), AT_ONCE):
-            some = order[first : first + AT_ONCE]
-            states = [environment.start(questions[i].question) for i in some]
-            played = await asyncio.gather(
-                *(episode_of(rollout(environment, policy, state, seed=0)) for state in states)
-            )
-            for i, episode in zip(some, played, strict=True):
-                said[i] = episode.prediction
-
-    asyncio.run(play())
-    return said
+    starts = [environment.start(questions[i].question) for i in order]
+    played: list[Episode] = []
+    for first in range(0, len(order), AT_ONCE):
+        some = starts[first : first + AT_ONCE]
+        played += together(episode_of(rollout(environment, policy, start, seed=0)) for start in some)
+    said = {i: episode.prediction for i, episode in zip(order, played, strict=True)}
+    return [said[i] for i in range(len(order))]
 
 
 async def flat(tree: SearchTree, searcher: Searcher) -> Tree:
@@ -88,44 +92,37 @@ async def _episodes(tree: SearchTree, searcher: Searcher, choice: Callable[[rand
 def _graft(tree: SearchTree, at: SearchNode, episode: Episode, environment: Environment) -> None:
     """Adds what an episode from node `at` made; equal steps of one parent are one node."""
     tree.usage += episode.usage
-    golden = tree.question.golden_answers
-    state = episode.state
+    golden, state = tree.question.golden_answers, episode.state
+    passages = (*state.earlier, state.passages)
     for taken in range(len(at.state.steps), len(state.steps)):
-        _prompted(at, environment)
-        step, passages = state.steps[taken], (*state.earlier, state.passages)
-        same = (
-            child for child in at.children if (child.record.action, child.record.content) == (step.action, step.content)
-        )
-        if (below := next(same, None)) is None:
-            after = State(state.question, state.steps[: taken + 1], passages[taken + 1], passages[: taken + 1])
-            found = tuple(Found(passage.id, passage.title, passage.score) for passage in after.passages)
-            told = " ".join(f"{passage.title} {passage.text}" for passage in after.passages)
-            seen, ended = holds_golden(told, golden) if found else None, environment.ended(after)
-            node = Node(-1, None, taken + 1, step.action, step.text, step.content, terminal=ended, passages=found,
-                        golden_found=seen)  # fmt: skip
-            below = _added(tree, at, node, after)
-        at = below
+        step = state.steps[taken]
+        after = State(state.question, state.steps[: taken + 1], passages[taken + 1], passages[: taken + 1])
+        found = tuple(Found(passage.id, passage.title, passage.score) for passage in after.passages)
+        told = " ".join(f"{passage.title} {passage.text}" for passage in after.passages)
+        seen, ended = holds_golden(told, golden) if found else None, environment.ended(after)
+        node = Node(-1, None, taken + 1, step.action, step.text, step.content, terminal=ended, passages=found,
+                    golden_found=seen)  # fmt: skip
+        at = _child(tree, at, node, after, environment)
     if episode.refused is not None:
-        _prompted(at, environment)
         failed = Node(-1, None, at.record.depth + 1, text=episode.refused, failure=episode.finish, terminal=True)
-        _added(tree, at, failed, at.state)
+        _child(tree, at, failed, at.state, environment)
         return
     score = f1(episode.prediction, golden)
     at.record = replace(at.record, prediction_f1=score)
     add_reward(at, score)
 
 
-def _added(tree: SearchTree, parent: SearchNode, record: Node, state: State) -> SearchNode:
-    node = SearchNode(record, state, parent)
-    parent.children.append(node)
+def _child(tree: SearchTree, at: SearchNode, record: Node, state: State, environment: Environment) -> SearchNode:
+    """The child of `at` that took the same step, or else a new one; what was refused is always new."""
+    if at.record.messages is None:  # the prompt that its children see
+        at.record = replace(at.record, messages=environment.observe(at.state).messages)
+    for child in at.children:
+        if record.action and (child.record.action, child.record.content) == (record.action, record.content):
+            return child
+    node = SearchNode(record, state, at)
+    at.children.append(node)
     tree.number(node)
     return node
-
-
-def _prompted(node: SearchNode, environment: Environment) -> None:
-    """Notes the prompt that the node's children see."""
-    if node.record.messages is None:
-        node.record = replace(node.record, messages=environment.observe(node.state).messages)
 
 
 SEARCHES: dict[str, Search] = {"flat": flat, "branching": branching, "UCT": grow}
@@ -141,11 +138,7 @@ def grown(
     )
     environment = environment_of(world)
     searcher = make_searcher(environment, BatchedPolicy(weights), None, config)
-
-    async def every() -> list[Tree]:
-        return await asyncio.gather(*(search(root_only(question, environment), searcher) for question in questions))
-
-    return asyncio.run(every())
+    return together(search(root_only(question, environment), searcher) for question in questions)
 
 
 @dataclass(eq=False)
@@ -168,7 +161,4 @@ class Forest:
             beliefs = dict(zip(open_, told, strict=True))
             return replace(tree, nodes=tuple(replace(node, belief=beliefs.get(node.id)) for node in tree.nodes))
 
-        async def every() -> list[Tree]:
-            return await asyncio.gather(*map(one, self.trees))
-
-        return asyncio.run(every())
+        return together(map(one, self.trees))

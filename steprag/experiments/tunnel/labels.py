@@ -1,4 +1,4 @@
-"""Labels: what the steps of a forest were worth, to whom. Most are those of `steprag pairs`."""
+"""Labels: what the steps of a forest were worth, to whom. Most are those of `steprag pairs`; the oracle knows all."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from functools import partial
 import numpy as np
 
 from preference.config import LabelConfig
-from preference.kept import golden_kept
+from preference.kept import golden_kept, solved
 from preference.rewards import Estimate, Rewards, gold, rewards
 from steprag.agent.grammar import Grammar
 from steprag.agent.grammars import TRANSCRIPT
-from steprag.experiments.tunnel.grow import Forest
+from steprag.experiments.tunnel.grow import Forest, together
 from steprag.experiments.tunnel.model import start_of
 from steprag.experiments.tunnel.policy import BatchedPolicy
-from steprag.experiments.tunnel.truth import oracle
-from steprag.experiments.tunnel.world import NOTHING, FactWorld
-from steprag.tree import Node, Tree, children_of
+from steprag.experiments.tunnel.world import NOTHING, FactWorld, right_steps
+from steprag.tree import Tree, children_of
 from steprag.types import Message
 
 Label = Callable[[Forest], list[Rewards]]
@@ -53,14 +52,15 @@ def marked_facts(tree: Tree, grammar: Grammar) -> Rewards:
     return values
 
 
-def chained(forest: Forest) -> list[Rewards]:
+def by_world(reward: Callable[[FactWorld, Tree], Rewards]) -> Label:
+    """The label of a reward that also sees the world."""
+    return lambda forest: [reward(forest.world, tree) for tree in forest.trees]
+
+
+def chained(world: FactWorld, tree: Tree) -> Rewards:
     """String match with one link more: 1 where the golden answer was met, one half where somebody was met of whom a
     passage of the tree tells the golden answer, if the question or another passage of the tree names that person.
     """
-    return [_chained(tree, forest.world) for tree in forest.trees]
-
-
-def _chained(tree: Tree, world: FactWorld) -> Rewards:
     values, kept = named(tree, TRANSCRIPT, "cover"), golden_kept(tree, TRANSCRIPT)
     asked, told = set(tree.question.question.split()), {}
     for title in {found.title for node in tree.nodes for found in node.passages}:
@@ -80,21 +80,19 @@ def _chained(tree: Tree, world: FactWorld) -> Rewards:
 
 def guarded(forest: Forest) -> list[Rewards]:
     """Gain, in solved trees alone, and not where outcomes below the step say the opposite."""
-    told = []
+    told: list[Rewards] = []
     for tree in forest.believed:
-        gains, below = named(tree, TRANSCRIPT, "gain"), named(tree, TRANSCRIPT, "spre")
-        solved = any(node.prediction_f1 == 1 for node in tree.nodes)
-        told.append([one if solved and not _against(node, gains, below) else None
-                     for node, one in zip(tree.nodes, gains, strict=True)])  # fmt: skip
+        gains = named(tree, TRANSCRIPT, "gain")
+        both = zip(gains, rises(tree, gains), rises(tree, named(tree, TRANSCRIPT, "spre")), strict=True)
+        tells = solved(tree)
+        told.append([gain if tells and (one or 0) * (other or 0) >= 0 else None for gain, one, other in both])
     return told
 
 
-def _against(node: Node, gains: Rewards, below: Rewards) -> bool:
-    moves = []
-    for values in (gains, below):
-        before, after = values[node.parent or 0], values[node.id]
-        moves.append(after.value - before.value if before and after else 0.0)
-    return moves[0] * moves[1] < 0
+def rises(tree: Tree, values: Rewards) -> list[float | None]:
+    """For every node by id, how much more it is worth than its parent; None where one of them has no value."""
+    both = [(values[node.parent or 0], value) for node, value in zip(tree.nodes, values, strict=True)]
+    return [after.value - before.value if before and after else None for before, after in both]
 
 
 def judged(forest: Forest) -> list[Rewards]:
@@ -111,10 +109,7 @@ def judged(forest: Forest) -> list[Rewards]:
         by_id = {node.id: estimate for node, estimate in zip(rivals, told, strict=True)}
         return [by_id.get(node.id) for node in tree.nodes]
 
-    async def every() -> list[Rewards]:
-        return await asyncio.gather(*map(of_tree, forest.trees))
-
-    return asyncio.run(every())
+    return together(map(of_tree, forest.trees))
 
 
 def pooled(forest: Forest) -> list[Rewards]:
@@ -127,10 +122,8 @@ def pooled(forest: Forest) -> list[Rewards]:
     for number, (tree, skill) in enumerate(zip(forest.trees, keys, strict=True)):
         worth = named(tree, TRANSCRIPT, "spre")
         mixed = worth[0] is not None and 0 < worth[0].value < 1
-        for node, key in zip(tree.nodes, skill, strict=True):
-            before, after = worth[node.parent or 0], worth[node.id]
-            if mixed and key and before and after:
-                gain = after.value - before.value
+        for gain, key in zip(rises(tree, worth), skill, strict=True):
+            if mixed and key and gain is not None:
                 sums.setdefault(key, np.zeros((FOLDS, 3)))[number % FOLDS] += 1, gain, gain**2
 
     def estimate(key: tuple[str, ...], fold: int) -> Estimate | None:
@@ -142,6 +135,12 @@ def pooled(forest: Forest) -> list[Rewards]:
         return Estimate(total / count, math.sqrt((spread + 0.01) / count), "pooled")
 
     return [[estimate(key, number % FOLDS) for key in skill] for number, skill in enumerate(keys)]
+
+
+def oracle(world: FactWorld, tree: Tree) -> Rewards:
+    """1 for a right step and 0 for a wrong one; None for what the grammar refused."""
+    both = zip(tree.nodes, right_steps(world, tree), strict=True)
+    return [Estimate(float(good), 0.0, "oracle") if node.action and not node.failure else None for node, good in both]
 
 
 def skills(tree: Tree) -> list[tuple[str, ...]]:
@@ -173,13 +172,13 @@ LABELS: dict[str, Label] = {
     "rollouts": by_tree(partial(named, name="spre")),
     "rollouts, discounted": by_tree(partial(named, name="spre", alpha=0.9)),
     "string match": by_tree(partial(named, name="cover")),
-    "chained match": chained,
+    "chained match": by_world(chained),
     "gain": by_tree(partial(named, name="gain"), believed=True),
     "gain, guarded": guarded,
     "judge": judged,
     "pooled": pooled,
     "marked facts": by_tree(partial(named, name="gold")),
     "marked facts, one scale": by_tree(marked_facts),
-    "oracle": lambda forest: [oracle(forest.world, tree) for tree in forest.trees],
+    "oracle": by_world(oracle),
 }
 """Labels by name. `outcomes`: the first answer below a step, right or wrong."""

@@ -60,11 +60,10 @@ def start_of(level: str) -> Weights:
     from safetensors.torch import load_file
 
     weights = {name: each.float() for name, each in load_file(START / "model.safetensors").items()}
-    if level != "middle":
-        for name, steps in load_file(START / f"{level}.safetensors").items():
-            if name in weights:
-                weights[name] += steps.float() * load_file(START / f"{level}.safetensors")[f"{name}.step"]
-    return weights
+    if level == "middle":
+        return weights
+    steps = load_file(START / f"{level}.safetensors")
+    return {name: each + steps[name].float() * steps[f"{name}.step"] for name, each in weights.items()}
 
 
 @cache
@@ -112,11 +111,6 @@ def forward(
         gate, up = linear(normal, own["mlp.gate_proj"]), linear(normal, own["mlp.up_proj"])
         x = x + linear(silu(gate) * up, own["mlp.down_proj"])
     return rms_norm(x, (WIDTH,), weights["model.norm.weight"], 1e-5)
-
-
-def kept_shape(rows: int) -> tuple[int, ...]:
-    """Of `kept`, for so many rows."""
-    return LAYERS, 2, rows, TURNING, LONGEST, WIDTH // TURNING
 
 
 def logits(weights: Weights, hidden: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from steprag.experiments.tunnel import model
 from steprag.experiments.tunnel.model import decode, encode, prompt_ids
@@ -37,15 +38,6 @@ class _Request:
         return bool(self.written) and self.written[-1] in model.CLOSING
 
 
-@dataclass(eq=False)
-class _Slot:
-    """Where the keys and values of an episode's tokens are kept. `key`: its question's tokens."""
-
-    place: int
-    key: tuple[int, ...] = ()
-    fed: list[int] = field(default_factory=list)
-
-
 class BatchedPolicy:
     """A `Policy` and a `Scorer`. `temperature` 0 is greedy. A completion ends at its closing tag."""
 
@@ -53,10 +45,11 @@ class BatchedPolicy:
         self._weights, self._temperature = weights, temperature
         self._waiting: list[_Request] = []
         self._runs: asyncio.Task[None] | None = None
-        self._slots = {place: _Slot(place) for place in range(LARGEST_BATCH)}
-        """The longest unused first."""
-        self._kept = torch.zeros(model.kept_shape(LARGEST_BATCH))
-        """Keys and values of the tokens that the slots were fed."""
+        width = model.WIDTH // model.TURNING
+        self._kept = torch.zeros(model.LAYERS, 2, LARGEST_BATCH, model.TURNING, model.LONGEST, width)
+        """Keys and values of the tokens of episodes, a slot each."""
+        self._fed: dict[int, list[int]] = {slot: [] for slot in range(LARGEST_BATCH)}
+        """Those tokens by slot, the longest unused first."""
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
         """`n` completions of one prompt."""
@@ -87,10 +80,8 @@ class BatchedPolicy:
                 await asyncio.sleep(0)
                 still = still + 1 if len(self._waiting) == before else 0
             rows, self._waiting = sorted(self._waiting, key=lambda row: len(row.ids)), []
-            for answer, some in (
-                (self._score, [row for row in rows if row.given]),
-                (self._sample, [row for row in rows if not row.given]),
-            ):
+            for given, answer in ((True, self._score), (False, self._sample)):
+                some = [row for row in rows if bool(row.given) == given]
                 for first in range(0, len(some), LARGEST_BATCH):
                     answer(some[first : first + LARGEST_BATCH])
 
@@ -126,23 +117,22 @@ class BatchedPolicy:
             places, ends, ids = ends, ends + 1, torch.tensor(chosen)[:, None]
         self._kept[:, :, slots, :, : kept.shape[-2]] = kept
         for slot, row in zip(slots, rows, strict=True):
-            self._slots[slot].fed = [*row.ids, *row.written[:-1]]
+            self._fed[slot] = [*row.ids, *row.written[:-1]]
             row.future.set_result(Completion(decode(row.written), "stop" if row.ended else "length"))
 
     def _taken(self, rows: list[_Request]) -> tuple[list[int], list[int]]:
         """A slot a row, that of its own question if one is free, and how many of its tokens are fed: never all."""
-        free: dict[tuple[int, ...], list[_Slot]] = {}
-        for slot in self._slots.values():
-            free.setdefault(slot.key, []).append(slot)
+        same: dict[tuple[int, ...], list[int]] = {}
+        for slot, fed in self._fed.items():
+            same.setdefault(_question(fed), []).append(slot)
         taken: dict[int, int] = {}
         for row in rows:
-            key = tuple(row.ids[: row.ids.index(model.ASKED)])
-            held = [(_common(slot.fed, row.ids), slot.place) for slot in free.get(key, ()) if slot.place not in taken]
-            count, place = max(held, default=(0, -1))
-            taken[place if held else next(one for one in self._slots if one not in taken)] = count
-        for place, row in zip(taken, rows, strict=True):
-            slot = self._slots[place] = self._slots.pop(place)
-            slot.key = tuple(row.ids[: row.ids.index(model.ASKED)])
+            own = same.get(_question(row.ids), ())
+            held = [(_common(self._fed[slot], row.ids), slot) for slot in own if slot not in taken]
+            count, slot = max(held) if held else (0, next(slot for slot in self._fed if slot not in taken))
+            taken[slot] = count
+        for slot in taken:
+            self._fed[slot] = self._fed.pop(slot)
         return list(taken), list(taken.values())
 
     def _chosen(self, told: Tensor, noise: list[np.random.Generator]) -> list[int]:
@@ -151,6 +141,11 @@ class BatchedPolicy:
             drawn = np.stack([rng.gumbel(size=len(model.WORDS)) for rng in noise])
             told = told / self._temperature + torch.from_numpy(drawn).to(told.dtype)
         return told.argmax(-1).tolist()
+
+
+def _question(ids: list[int]) -> tuple[int, ...]:
+    """The tokens of an episode's question; none of an empty slot."""
+    return tuple(ids[: ids.index(model.ASKED)] if ids else ())
 
 
 def _common(one: list[int], other: list[int]) -> int:
@@ -163,7 +158,4 @@ def _common(one: list[int], other: list[int]) -> int:
 
 def padded(rows: list[list[int]]) -> Tensor:
     """Rows of ids as one tensor, padded on the right."""
-    ids = np.full((len(rows), max(map(len, rows))), model.PAD, dtype=np.int64)
-    for number, row in enumerate(rows):
-        ids[number, : len(row)] = row
-    return torch.from_numpy(ids)
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=model.PAD)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,50 +63,46 @@ def read_cell(folder: Path) -> CellResults | None:
 
 @dataclass(frozen=True)
 class Goal:
-    """Set before the run. `found` must be so, or else it is not `reached`; `p`: two-sided, against no difference."""
+    """Set before the run. `found` must be so, or else it is not `reached`. `found.p`: of no difference; of (c), of
+    lying outside.
+    """
 
     name: str
     found: PairedDifference
     reached: Callable[[PairedDifference], bool]
-    p: float
 
 
-def goals_of(cells: Mapping[str, CellResults]) -> list[Goal]:
+def goals_of(cells: Mapping[str, CellResults]) -> Iterator[Goal]:
     """The goals of which the arms are there, by letter; (f) is the time and stands apart."""
     main = cells.get(MAIN.name)
-    there = main.told.keys() if main else set[str]()
-    found: list[Goal] = []
-    if main is None or BASE not in there or len(main.told[BASE]) < 2:
-        return []
-
-    def add(name: str, one: PairedDifference, reached: Callable[[PairedDifference], bool]) -> None:
-        found.append(Goal(name, one, reached, one.p))
-
+    if main is None or len(main.told.get(BASE, ())) < 2:
+        return
+    there = main.told.keys()
     if FACTS in there:
-        add("a: marked facts beat outcomes by 10 points", main.over(FACTS), lambda d: d.mean >= 10 and d.low > 0)
+        yield Goal("a: marked facts beat outcomes by 10 points", main.over(FACTS), lambda d: d.mean >= 10 and d.low > 0)
     if all(name in cells and {BASE, FACTS} <= cells[name].told.keys() for name in BY_HOPS):
         gaps = [cells[name].gap(FACTS) for name in BY_HOPS]
-        add("b: (a) grows with the hops trained on; points a cell",
-            trend([each[: min(map(len, gaps))] for each in gaps]), lambda d: d.low > 0)  # fmt: skip
+        rise = trend([each[: min(map(len, gaps))] for each in gaps])
+        yield Goal("b: (a) grows with the hops trained on; points a cell", rise, lambda d: d.low > 0)
     if "rollouts" in there:
         one = main.over("rollouts")
-        found.append(Goal("c: rollouts lie within 5 points of outcomes; p of lying outside", one,
-                          lambda d: d.low > -5 and d.high < 5, max(one.beyond(-5), 1 - one.beyond(5))))  # fmt: skip
+        outside = replace(one, p=max(one.beyond(-5), 1 - one.beyond(5)))
+        name = "c: rollouts lie within 5 points of outcomes; p of lying outside"
+        yield Goal(name, outside, lambda d: d.low > -5 and d.high < 5)
     if {FACTS, TURNED} <= there:
         base, facts, turned = main.shared(BASE, FACTS, TURNED)
-        add("d: 20 % turned labels lose half of (a); loss beyond half",
-            of_seeds((facts - turned) - 0.5 * (facts - base)), lambda d: d.mean >= 0)  # fmt: skip
-    for name in (name for name in UNMARKED if name in there):
-        add(f"e: {name} beats outcomes by 5 points", main.over(name), lambda d: d.mean >= 5 and d.low > 0)
-    return found
+        lost = of_seeds((facts - turned) - 0.5 * (facts - base))
+        yield Goal("d: 20 % turned labels lose half of (a); loss beyond half", lost, lambda d: d.mean >= 0)
+    for name in UNMARKED:
+        if name in there:
+            words = f"e: {name} beats outcomes by 5 points"
+            yield Goal(words, main.over(name), lambda d: d.mean >= 5 and d.low > 0)
 
 
-def _table(*columns: str) -> list[str]:
-    return ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
-
-
-def _row(*cells: str) -> str:
-    return "| " + " | ".join(cells) + " |"
+def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """A table in Markdown, and the empty line after it."""
+    head, *below = ("| " + " | ".join(cells) + " |" for cells in (columns, *rows))
+    return [head, "|---" * (head.count(" | ") + 1) + "|", *below, ""]
 
 
 def _drawn(found: PairedDifference | None) -> str:
@@ -114,63 +110,57 @@ def _drawn(found: PairedDifference | None) -> str:
 
 
 def _goals(cells: Mapping[str, CellResults]) -> list[str]:
-    goals = goals_of(cells)
-    corrected = holm({goal.name: goal.p for goal in goals})
-    lines = [
-        "## Goals, set before the run",
-        "",
-        *_table("goal", "points (95 %, t)", "bootstrap", "p (Holm)", "reached"),
-    ]
+    goals = list(goals_of(cells))
+    corrected = holm({goal.name: goal.found.p for goal in goals})
+    rows = []
     for goal in goals:
         said = "yes" if goal.reached(goal.found) else "no"
-        lines.append(_row(goal.name, goal.found.shown, _drawn(goal.found), f"{corrected[goal.name]:.2g}", said))
+        rows.append([goal.name, goal.found.shown, _drawn(goal.found), f"{corrected[goal.name]:.2g}", said])
     hours = {name: sum(one["seconds"] for told in cell.told.values() for one in told.values()) / 3600
              for name, cell in cells.items()}  # fmt: skip
     told = ", ".join(f"{name} {each:.2f}" for name, each in hours.items())
     whole = sum(hours.values())
-    lines.append(_row("f: all within two core-hours", f"{whole:.2f} ({told})", "", "", "yes" if whole <= 2 else "no"))
-    return [*lines, ""]
+    rows.append(["f: all within two core-hours", f"{whole:.2f} ({told})", "", "", "yes" if whole <= 2 else "no"])
+    return ["## Goals, set before the run", "",
+            *_table(("goal", "points (95 %, t)", "bootstrap", "p (Holm)", "reached"), rows)]  # fmt: skip
 
 
 def _cell(cell: CellResults) -> list[str]:
+    """What each arm reached, the best first; and its pairs: right, wrong, undecided."""
     seeds = max(map(len, cell.told.values()))
-    lines = [f"## {cell.name}", "", f"{seeds} seeds, {len(cell.hops)} test questions. EM in %. Intervals: 95 %, t over "
-             "seeds; bootstrap over seeds and questions.", "",
-             *_table("arm", "EM", "each seed", "over outcomes", "bootstrap", *EACH_HOP)]  # fmt: skip
     right = {arm: cell.right(arm) for arm in cell.told}
     ranked = sorted(right, key=lambda arm: -right[arm].mean())
+    reached = []
     for arm in ranked:
         over = cell.over(arm) if BASE in cell.told and arm != BASE else None
         by_hop = [f"{right[arm][:, cell.hops == hops].mean():.0f}" for hops in HOPS]
         each = " ".join(f"{one:.0f}" for one in right[arm].mean(1))
-        lines.append(_row(arm, f"{right[arm].mean():.1f}", each, over.shown if over else "", _drawn(over), *by_hop))
-    return [*lines, "", *_pairs(cell, ranked)]
+        reached.append((arm, f"{right[arm].mean():.1f}", each, over.shown if over else "", _drawn(over), *by_hop))
+    by_arm = {arm: list(cell.told[arm].values()) for arm in ranked}
+    made = [_pairs(arm, told) for arm, told in by_arm.items() if "calls" in told[0]]
+    return [f"## {cell.name}", "", f"{seeds} seeds, {len(cell.hops)} test questions. EM in %. Intervals: 95 %, t over "
+            "seeds; bootstrap over seeds and questions.", "",
+            *_table(("arm", "EM", "each seed", "over outcomes", "bootstrap", *EACH_HOP), reached),
+            "Pairs a seed: right / wrong / undecided, as the world knows.", "",
+            *_table(("arm", "rate", "calls", "all", "of unsolved trees", *EACH_HOP), made)]  # fmt: skip
 
 
-def _pairs(cell: CellResults, ranked: Sequence[str]) -> list[str]:
-    """Pairs by arm: right, wrong, undecided."""
-    lines = ["Pairs a seed: right / wrong / undecided, as the world knows.", "",
-             *_table("arm", "rate", "calls", "all", "of unsolved trees", *EACH_HOP)]  # fmt: skip
-    for arm in ranked:
-        told = list(cell.told[arm].values())
-        groups = ("all", "unsolved", *map(str, HOPS))
-        counts = [[one["pairs"].get(group, (0, 0, 0)) for one in told if "pairs" in one] for group in groups]
-        shown = [" / ".join(f"{mean:.0f}" for mean in np.mean(each, axis=0)) if each else "" for each in counts]
-        if "calls" in told[0]:
-            calls = f"{np.mean([one['calls'] for one in told]):.0f}"
-            lines.append(_row(arm, f"{told[0]['rate']:g}", calls, *shown))
-    return [*lines, ""]
+def _pairs(arm: str, told: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The row of an arm's pairs, of what its seeds told."""
+    groups = ("all", "unsolved", *map(str, HOPS))
+    counts = [[one["pairs"].get(group, (0, 0, 0)) for one in told if "pairs" in one] for group in groups]
+    shown = [" / ".join(f"{mean:.0f}" for mean in np.mean(each, axis=0)) if each else "" for each in counts]
+    return [arm, f"{told[0]['rate']:g}", f"{np.mean([one['calls'] for one in told]):.0f}", *shown]
 
 
 def _rates(cell: CellResults) -> list[str]:
     """The validation of learning rates: EM by arm and rate."""
     seeds = ", ".join(map(str, sorted({seed for told in cell.told.values() for seed in told})))
-    lines = ["## Learning rates", "", f"Validation EM, mean of the seeds {seeds}, on questions of their own.", "",
-             *_table("arm", *(f"{rate:g}" for rate in RATES))]  # fmt: skip
-    for arm in sorted({name.rpartition(" at ")[0] for name in cell.told}):
-        names = [f"{arm} at {rate:g}" for rate in RATES]
-        lines.append(_row(arm, *(f"{cell.right(name).mean():.1f}" if name in cell.told else "" for name in names)))
-    return [*lines, ""]
+    shown = {name: f"{cell.right(name).mean():.1f}" for name in cell.told}
+    arms = sorted({name.rpartition(" at ")[0] for name in cell.told})
+    rows = ([arm, *(shown.get(f"{arm} at {rate:g}", "") for rate in RATES)] for arm in arms)
+    return ["## Learning rates", "", f"Validation EM, mean of the seeds {seeds}, on questions of their own.", "",
+            *_table(("arm", *(f"{rate:g}" for rate in RATES)), rows)]  # fmt: skip
 
 
 def draw(cell: CellResults, path: Path) -> bool:
@@ -199,14 +189,8 @@ def write(out: Path, command: str) -> Path:
     cells = {name: found[name] for name in [*(cell.name for cell in CELLS), RATES_CELL.name] if name in found}
     main = cells.get(MAIN.name, next(iter(cells.values())))
     picture = "![Points over outcomes by hops of the test question](hops.png)"
-    lines = [
-        "# The wind tunnel",
-        "",
-        f"    {command}",
-        "",
-        *_goals(cells),
-        *([picture, ""] * draw(main, out / "hops.png")),
-    ]
+    lines = ["# The wind tunnel", "", f"    {command}", "", *_goals(cells)]
+    lines += [picture, ""] * draw(main, out / "hops.png")
     for name, cell in cells.items():
         lines += _rates(cell) if name == RATES_CELL.name else _cell(cell)
     with written_whole(out / "report.md") as stream:

@@ -47,8 +47,8 @@ def of_seeds(gaps: np.ndarray) -> PairedDifference:
         return PairedDifference(mean, nan, nan, (nan, nan), nan, tuple(seeds.tolist()))
     half = float(t.ppf(0.975, count - 1) * seeds.std(ddof=1) / count**0.5)
     p = float(np.asarray(ttest_1samp(seeds, 0.0))[1]) if seeds.std() > 0 else float(mean == 0)
-    low, high = np.percentile(resampled(gaps), [2.5, 97.5])
-    return PairedDifference(mean, mean - half, mean + half, (float(low), float(high)), p, tuple(seeds.tolist()))
+    low, high = np.percentile(resampled(gaps), [2.5, 97.5]).tolist()
+    return PairedDifference(mean, mean - half, mean + half, (low, high), p, tuple(seeds.tolist()))
 
 
 def resampled(gaps: np.ndarray) -> np.ndarray:

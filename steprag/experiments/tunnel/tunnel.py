@@ -7,7 +7,6 @@ same questions. A reward or a search of your own is one arm more: `--reward my_m
 from __future__ import annotations
 
 import argparse
-import importlib
 import shlex
 import sys
 import time
@@ -25,6 +24,7 @@ from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError, quoted
 from steprag.experiments.tunnel import arms as known
 from steprag.experiments.tunnel.arms import Cell, LabelArm
+from steprag.extras import function_at
 from steprag.records.jsonl import read_json, write_json
 
 OWN = "own"
@@ -181,14 +181,8 @@ def function_of(given: argparse.Namespace, option: str) -> Callable[..., Any] | 
     """The function that an option names as module:function; None where it is not given. Raises ConfigError."""
     if (place := getattr(given, option)) is None:
         return None
-    module, _, name = place.partition(":")
     sys.path.insert(0, "")  # as `python -m` would find it
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"--{option} {quoted(place)}: {error}; give module:function, found from this folder"
-        ) from None
+    return function_at(place, f"--{option}")
 
 
 if __name__ == "__main__":

@@ -20,8 +20,7 @@ from steprag.experiments.tunnel.grow import Forest, Search, answers, flat, grown
 from steprag.experiments.tunnel.labels import LABELS, Label
 from steprag.experiments.tunnel.model import Weights, encode, prompt_ids, start_of
 from steprag.experiments.tunnel.train import LearntPair, LearntRow, Optimiser, Schedule, dpo, grpo_steps, sft
-from steprag.experiments.tunnel.truth import right_steps
-from steprag.experiments.tunnel.world import HOPS, FactWorld
+from steprag.experiments.tunnel.world import HOPS, FactWorld, right_steps
 from steprag.records.jsonl import line_hash, read_json, write_json
 from steprag.records.training_rows import Pair
 from steprag.scores.metrics import exact_match
@@ -159,47 +158,39 @@ class Seed:
         self._world, self._test = FactWorld(5000 + seed), FactWorld(cell.test_world)
         self._asked = self._world.questions(cell.questions, cell.hops, cell.guessable)
         self._tests = self._test.questions(cell.tests, HOPS, cell.guessable, "test")
-        self._forests: dict[str, Forest] = {}
+        self._forests: dict[tuple[str, int, int, str], Forest] = {}
 
     def run(self, arms: Sequence[LabelArm], out: Path) -> None:
         """Trains and tests the arms that have no result yet."""
         for arm in missing(out, self._cell, self._seed, arms):
             started = time.process_time()
-            result = self._result(arm)
+            weights, facts = self._grpo(arm) if arm.method == "grpo" else self._learnt(arm)
+            said = answers(self._test, weights, self._tests)
+            right = [exact_match(one, asked.golden_answers) for one, asked in zip(said, self._tests, strict=True)]
+            seconds = round(time.process_time() - started, 2)
+            told = {"cell": self._cell.name, "arm": arm.name, "rate": arm.rate, "made_of": made_of(self._cell, arm),
+                    "seconds": seconds, **facts, "right": [int(one) for one in right],
+                    "hops": [asked.metadata["hops"] for asked in self._tests]}  # fmt: skip
             file = file_of(out, self._cell, self._seed, arm)
             file.parent.mkdir(parents=True, exist_ok=True)
-            seconds = round(time.process_time() - started, 2)
-            told = {"cell": self._cell.name, "arm": arm.name, "rate": arm.rate, "made_of": made_of(self._cell, arm)}
-            write_json(file, {**told, "seconds": seconds, **result})
-            em = 100 * sum(result["right"]) / len(result["right"])
+            write_json(file, told)
+            em = 100 * sum(right) / len(right)
             say(f"tunnel: {self._cell.name}, seed {self._seed}: {arm.name} {em:.1f}, {seconds:.0f} s")
-
-    def _result(self, arm: LabelArm) -> dict[str, Any]:
-        weights, facts = self._learnt(arm)
-        said = answers(self._test, weights, self._tests)
-        right = [exact_match(one, asked.golden_answers) for one, asked in zip(said, self._tests, strict=True)]
-        return {**facts, "right": [int(one) for one in right], "hops": [q.metadata["hops"] for q in self._tests]}
 
     def _learnt(self, arm: LabelArm) -> tuple[Weights, dict[str, Any]]:
         """The arm's policy, and what is to be known of its calls and pairs."""
-        rng = np.random.default_rng(100 + self._seed)
-        weights, facts = self._start, {}
-        if arm.method == "grpo":
-            return self._grpo(arm)
+        rng, weights, facts = np.random.default_rng(100 + self._seed), self._start, {}
         for turn in range(arm.rounds if arm.method != "none" else 0):
             weights, facts = self._trained(arm, weights, self._forest(arm, turn, weights), rng)
         return weights, facts
 
     def _forest(self, arm: LabelArm, turn: int, weights: Weights) -> Forest:
-        """The arm's trees: of the start, and in later rounds of the policy so far."""
-        key = f"{arm.how}/{arm.rounds}"
-        if turn or key not in self._forests:
+        """The arm's trees: of the start, which arms share, and in later rounds of its policy so far."""
+        key = (arm.how, arm.rounds, turn, arm.name if turn else "")
+        if key not in self._forests:
             calls, seed = self._cell.calls // arm.rounds, self._seed + 1000 * turn
             trees = grown(self._world, weights, self._asked, calls, seed, self._searches[arm.how])
-            forest = Forest(self._world, trees, weights)
-            if turn:
-                return forest
-            self._forests[key] = forest
+            self._forests[key] = Forest(self._world, trees, weights)
         return self._forests[key]
 
     def _trained(

@@ -4,17 +4,19 @@ A fact says to whom a relation leads: from Bado by `boss` to Kusen. A question n
 heir". A query names a person and a word for the relation: "Bado serves". Every relation has two words. A fact is told
 under one of them; who asks by the other does not find it (a dead end). A search finds three passages, each of another
 kind. Facts of a relation stand in passages of one kind only; the other two tell of somebody else. So a wrong word finds
-another relation's fact, a wrong kind finds a wrong person, and the episode goes on.
+another relation's fact, a wrong kind finds a wrong person, and the episode goes on. Which steps are right, the world
+knows and no label may (`right_steps`).
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import product
 
+from steprag.tree import Node, Tree
 from steprag.types import Passage, Question
 
 RELATIONS = {
@@ -31,9 +33,8 @@ RELATIONS = {
 KINDS = ("letter", "ledger", "diary", "rumour")
 PERSONS = tuple(
     first + second
-    for first, second in product(
-        ("Ba", "De", "Fi", "Go", "Ku", "La", "Mi", "No"), ("do", "mi", "ra", "sen", "tu", "vel", "xa", "zor")
-    )
+    for first in ("Ba", "De", "Fi", "Go", "Ku", "La", "Mi", "No")
+    for second in ("do", "mi", "ra", "sen", "tu", "vel", "xa", "zor")
 )
 NOTHING = "None"
 SHOWN = 3
@@ -99,12 +100,8 @@ class FactWorld:
         right = KIND_OF[relation]
         others = [kind for kind in KINDS if kind != right]
         kinds = rng.sample(others, SHOWN) if word != found_by else rng.sample([right, *rng.sample(others, 2)], SHOWN)
-        return tuple(
-            Passage(
-                f"{person} {word} {kind}", f"{person} {word} {kind}", told if kind == right else rng.choice(PERSONS)
-            )
-            for kind in kinds
-        )
+        texts = {f"{person} {word} {kind}": told if kind == right else rng.choice(PERSONS) for kind in kinds}
+        return tuple(Passage(title, title, text) for title, text in texts.items())
 
     def corpus(self) -> Iterator[Passage]:
         """Every passage: what an index is built from."""
@@ -137,3 +134,56 @@ class FactWorld:
             named = answer if right else rng.choice([person for person in PERSONS if person != answer])
             asked, answer = f"{asked} is {named}", "yes" if right else "no"
         return Question(name, asked, (answer,), {"hops": hops, "supporting_titles": titles})
+
+
+@dataclass(frozen=True)
+class HopsDone:
+    """How far an episode is: persons and relations of the hops that are due, what was asked last, what in vain."""
+
+    due: tuple[tuple[str, str], ...]
+    asked: tuple[str, str] = ("", "")
+    tried: frozenset[tuple[str, str]] = frozenset()
+
+
+def right_steps(world: FactWorld, tree: Tree) -> list[bool]:
+    """For every node by id, whether its step is right where it was taken. The root counts as right.
+
+    A query: it asks for the due hop, by the first word, or by the second where the first was tried in vain. Evidence:
+    the passage that tells what was asked, or that none does. An answer: it is right and all hops are done.
+    """
+    person, *relations = tree.question.question.split(" is ")[0].split()
+    hops = []
+    for relation in relations:
+        hops.append((person, relation))
+        person = world.fact(person, relation)[0]
+    ways, right = [HopsDone(tuple(hops))], [True]
+    for node in tree.nodes[1:]:
+        before = ways[node.parent or 0]
+        after, good = (before, False) if node.failure else _judged(world, before, node, tree)
+        ways.append(after)
+        right.append(good)
+    return right
+
+
+def _judged(world: FactWorld, way: HopsDone, node: Node, tree: Tree) -> tuple[HopsDone, bool]:
+    content = node.content or ""
+    if node.action == "answer":
+        return way, not way.due and content in tree.question.golden_answers
+    if node.action == "query":
+        person, _, word = content.partition(" ")
+        relation = RELATION_OF.get(word, "")
+        tried = frozenset(told for who, told in way.tried if who == person)
+        first, second = RELATIONS.get(relation, ("", ""))
+        good = (person, relation) in way.due[:1] and word == (second if first in tried else first) and word not in tried
+        return replace(way, asked=(person, word)), good
+    person, word = way.asked
+    relation = RELATION_OF.get(word, "")
+    title, _, told = content.rpartition(" ")
+    known = {passage.title: passage.text for passage in world.passages(person, word)} if relation else {}
+    right_title = f"{person} {word} {KIND_OF.get(relation, '')}"
+    good = title == right_title and told == known.get(title, NOTHING)
+    if good and told == NOTHING:
+        return replace(way, tried=way.tried | {way.asked}), True
+    if good and (person, relation) in way.due[:1]:
+        way = replace(way, due=way.due[1:])
+    return way, good
