@@ -18,16 +18,18 @@ from data_generation.growth import SearchTree
 from preference.rewards import Estimate, Rewards
 from steprag.agent.grammar import Grammar
 from steprag.cli import main
+from steprag.errors import ConfigError
 from steprag.experiments.tunnel.arms import ARMS, RATES, LabelArm
 from steprag.experiments.tunnel.grow import SEARCHES, Forest, answers, environment_of, flat, grown
 from steprag.experiments.tunnel.labels import LABELS, skills
 from steprag.experiments.tunnel.model import START, encode, forward, logits, start_of
 from steprag.experiments.tunnel.policy import BatchedPolicy
-from steprag.experiments.tunnel.report import CellResults, goals_of
+from steprag.experiments.tunnel.report import CellResults, goals_of, read_cell
 from steprag.experiments.tunnel.statistics import holm, of_seeds, trend
 from steprag.experiments.tunnel.train import Schedule, dpo, packed, sft, token_logps
 from steprag.experiments.tunnel.unit import made_pairs, narrowed, pair_rows, turns
 from steprag.experiments.tunnel.world import HOPS, KIND_OF, RELATIONS, FactWorld, right_steps
+from steprag.records.jsonl import write_json
 from steprag.tree import TREE_FORMAT, Node, Tree
 from steprag.types import Found, Question, Usage
 
@@ -272,6 +274,13 @@ def test_goals_are_judged_by_their_intervals() -> None:
     assert judged == {"a": True, "b": True, "c": True, "d": True, "e": False}
     main.told["marked facts, 20 % turned"] = cell("", a=0.48).told["a"]
     assert {goal.name[0]: goal.reached(goal.found) for goal in goals_of(cells)}["d"] is False
+
+
+def test_results_of_another_version_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    write_json(tmp_path / "1" / "gain.json", {"arm": {"name": "gain"}, "right": [1]})
+    with pytest.raises(ConfigError, match="gain.json: no result of this version of the tunnel; give another --out"):
+        read_cell(tmp_path)
 
 
 def no_reward(tree: Tree, grammar: Grammar) -> Rewards:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from steprag.console.plots import can_draw, new_figure, save_png
+from steprag.errors import ConfigError
 from steprag.experiments.tunnel.arms import CELLS, MAIN, POOLED, RATES, RATES_CELL
 from steprag.experiments.tunnel.statistics import PairedDifference, holm, of_seeds, trend
 from steprag.experiments.tunnel.world import HOPS
@@ -52,11 +53,13 @@ class CellResults:
 
 
 def read_cell(folder: Path) -> CellResults | None:
-    """What a cell's folder holds; None where nothing is there."""
+    """What a cell's folder holds; None where nothing is there. Raises ConfigError for results of another version."""
     told: dict[str, dict[int, dict[str, Any]]] = {}
     one: dict[str, Any] = {}
     for file in sorted(folder.glob("*/*.json")):
         one = read_json(file)
+        if not isinstance(one.get("arm"), str) or "cell" not in one:
+            raise ConfigError(f"{file}: no result of this version of the tunnel; give another --out")
         told.setdefault(one["arm"], {})[int(file.parent.name)] = one
     return CellResults(one["cell"], told, np.array(one["hops"])) if told else None
 
