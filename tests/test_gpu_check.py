@@ -49,8 +49,9 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     (folder / "test_checks.py").write_text(CHECKS, encoding="utf-8")
     side = ["-n", "1"] if request.param == "side by side" else []
     command = [sys.executable, "-m", "pytest", "-q", "-p", "benchmarks.gpu_table", *side, str(folder)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=50,
-                           env={**os.environ, "GPU_CHECK_OUT": str(folder), "PYTHONPATH": str(ROOT)})  # fmt: skip
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}  # not its parent
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=200,
+                           env={**own, "GPU_CHECK_OUT": str(folder), "PYTHONPATH": str(ROOT)})  # fmt: skip
     assert ended.returncode == pytest.ExitCode.INTERRUPTED, ended.stdout + ended.stderr
     return folder / "checks.jsonl"
 
