@@ -32,9 +32,9 @@ def test_absent():
     pytest.skip("no such package")
 
 def test_long():
-    import os, signal
+    import os, signal, time
+    time.sleep(3)  # what the others told has reached the one that writes
     os.kill(os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid(), signal.SIGINT)
-    import time
     time.sleep(60)
 
 def test_last():
