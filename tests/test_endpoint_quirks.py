@@ -26,6 +26,7 @@ from steprag.errors import (
 from steprag.policy.client import OpenAIPolicy, model_identity
 from steprag.policy.listing import same_name, served_models
 from steprag.policy.requests import OutputFormat, request_body
+from steprag.policy.streams import Events
 from steprag.records.jsonl import read_records, write_records
 from steprag.runs.run import read_manifest
 from steprag.tree import Failure
@@ -190,6 +191,15 @@ def test_a_reply_that_cannot_be_read_names_the_field(reply: object, words: str, 
     error = replying(reply).ask()
     assert type(error) is PolicyError
     assert words in str(error)
+
+
+@pytest.mark.parametrize("ends", ["\r\n", "\n", "\r"])
+def test_a_stream_is_read_the_same_wherever_its_parts_are_cut(ends: str) -> None:
+    body = f'event: error{ends}data: {{"code": 1}}{ends}{ends}data: {{{ends}data: }}{ends}{ends}'.encode()
+    for place in range(len(body) + 1):
+        cut = Events()
+        told = [*cut.feed(body[:place]), *cut.feed(body[place:]), *cut.end()]
+        assert told == [{"error": {"code": 1}}, {}], body[:place]
 
 
 def error_of(message: object, **more: object) -> dict[str, Any]:

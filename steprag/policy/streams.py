@@ -99,10 +99,12 @@ class Events:
         self._data: list[bytes] = []
         self._plain: list[bytes] = []
         self._name, self._done = b"", False
-        self.told = False
+        self.told, self._cut = False, False
 
     def feed(self, part: bytes) -> list[object]:
         """The values of the events that end in `part`. Raises ValueError where one is broken JSON."""
+        if part:  # a line's end may come in two parts
+            part, self._cut = part.removeprefix(b"\n") if self._cut else part, part.endswith(b"\r")
         part = part.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if b"\n" not in part:
             self._line.append(part)
