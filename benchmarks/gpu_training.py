@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
+from steprag.experiments.tunnel.train import batches
+
 BETA, SFT_WEIGHT = 0.1, 1.0
 AT_ONCE = 8
 """Pairs in one pass: what memory bears where several processes share a card."""
@@ -93,12 +95,12 @@ def _descend(
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     masters = [weight.detach().float().clone() for weight in weights]
     adam = torch.optim.AdamW(masters, how.rate, weight_decay=0.0, fused=model.device.type == "cuda")
-    order, losses = _batches(count, how.batch, rng), []
+    order, losses = batches(count, how.batch, rng), []
     for done in range(how.steps):
         for group in adam.param_groups:
             group["lr"] = how.rate_at(done)
         told = torch.zeros((), device=model.device)
-        for loss in passed(next(order)):
+        for loss in passed(next(order).tolist()):
             loss.backward()
             told += loss.detach()
         losses.append(told)
@@ -140,12 +142,3 @@ def _logps(model: Any, rows: Sequence[LearntReply]) -> tuple[Tensor, Tensor]:
 def _cut(places: list[int], size: int) -> Iterator[list[int]]:
     for first in range(0, len(places), size):
         yield places[first : first + size]
-
-
-def _batches(count: int, size: int, rng: np.random.Generator) -> Iterator[list[int]]:
-    left: list[int] = []
-    while True:
-        while len(left) < size:
-            left += rng.permutation(count).tolist()
-        yield left[:size]
-        left = left[size:]

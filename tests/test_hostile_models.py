@@ -24,7 +24,6 @@ from steprag.engines import templates
 from steprag.engines.launch import ENGINE_KEY, EngineSpec, command
 from steprag.engines.pretrained import from_pretrained, loading
 from steprag.engines.server import serving_us
-from steprag.engines.threads import one_load
 from steprag.engines.tokens import prompt_tokens
 from steprag.engines.transformers_serve import with_scores
 from steprag.errors import ConfigError
@@ -110,20 +109,6 @@ def test_an_error_of_ours_is_not_told_as_the_models() -> None:
                         (NameError("a"), NameError), (StopIteration(), StopIteration)):  # fmt: skip
         with pytest.raises(told), loading("theirs"):
             raise error
-
-
-def test_a_load_within_a_load_does_not_wait_for_itself() -> None:
-    """As of an embedded model whose folder is still to be made."""
-    done: list[bool] = []
-
-    def load() -> None:
-        with one_load(), one_load():
-            done.append(True)
-
-    thread = threading.Thread(target=load, daemon=True)
-    thread.start()
-    thread.join(20)
-    assert done
 
 
 KEY = "sk-canary-0123456789"

@@ -16,10 +16,11 @@ import torch
 from inference.scoring.runs_compared import read_run
 from steprag import atlas
 from steprag.cli import main
+from steprag.config.load import RECIPES
 from steprag.experiments.contenders import WARM
 from steprag.experiments.demo import TEST
 from steprag.experiments.options import recipe
-from steprag.experiments.stages import RECIPES, Pipeline, stage
+from steprag.experiments.stages import Pipeline, stage
 from steprag.records.jsonl import read_records
 from steprag.runs.run import is_done, read_manifest
 from steprag.tree import Tree

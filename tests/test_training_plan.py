@@ -248,10 +248,11 @@ def test_weights_are_counted_as_transformers_has_them(name: str, tmp_path: Path)
     assert counted.lora(8, None) == 8 * sum(part.in_features + part.out_features for part in linear)
 
 
+@pytest.mark.parametrize("kind", ["minicpm", ["a", "b"], None])
 def test_a_type_that_is_not_known_is_counted_like_a_llama_and_said_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    written({**SHAPES["Llama-3.1-8B"], "model_type": "minicpm"}, tmp_path)
+    written({**SHAPES["Llama-3.1-8B"], "model_type": kind}, tmp_path)
     assert guarded(main, ["--model", str(tmp_path), "--device", "a100"]) == 0
     assert "parameters, counted like a llama's\n" in capsys.readouterr().out
 

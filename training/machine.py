@@ -169,11 +169,12 @@ def gpus() -> list[Device]:
     command = shutil.which("nvidia-smi")
     if command is None:
         return []
-    asked = (["--query-gpu=name,memory.total", "--format=csv,noheader,nounits"], ["-L"])
-    told, listed = (subprocess.run([command, *each], capture_output=True, text=True, check=False) for each in asked)
+    query = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+    told = subprocess.run([command, *query], capture_output=True, text=True, check=False)
     cards = [_CARD.fullmatch(line.strip()) for line in told.stdout.splitlines()]
     if told.returncode or not all(cards):  # it writes why on standard output
         return []
+    listed = subprocess.run([command, "-L"], capture_output=True, text=True, check=False)
     cut, devices = _slices(listed.stdout), []
     for number, card in enumerate(filter(None, cards)):
         size = card["mebibytes"]

@@ -75,6 +75,11 @@ FAMILIES = {
 }
 
 
+def blocks_of(kind: object) -> Blocks:
+    """What the blocks of a config.json's `model_type` have; a llama's where it is not known here."""
+    return FAMILIES.get(str(kind), FAMILIES["llama"])
+
+
 class Shape(BaseModel, frozen=True, strict=True):
     """A llama-like decoder, as large as its config.json says: the fields are that file's. `beside`: weights of a vision
     tower, which are loaded with it.
@@ -96,7 +101,7 @@ class Shape(BaseModel, frozen=True, strict=True):
     @property
     def family(self) -> Blocks:
         """What its blocks have; a llama's where the model type is not known here."""
-        return FAMILIES.get(str(self.model_type), FAMILIES["llama"])
+        return blocks_of(self.model_type)
 
     @property
     def head(self) -> int:

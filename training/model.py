@@ -45,10 +45,10 @@ def check_adapter(files: ModelFiles, config: TrainConfig) -> None:
         raise ConfigError("finetuning full goes on from full weights, not from an adapter; leave adapter out")
     if files.adapter.suffix == ".gguf":
         raise ConfigError(f"{files.adapter} is a GGUF adapter; training goes on from the PEFT folder it was made of")
-    named = str(adapter_config(files.adapter).get("base_model_name_or_path"))
+    settings = adapter_config(files.adapter)
+    named = str(settings.get("base_model_name_or_path"))
     if files.hub and HUB_ID.fullmatch(named) and not Path(named).exists() and named.lower() != files.hub.lower():
         raise ConfigError(f"{files.adapter} was made for {named}, not for {files.hub}; give that base with --model")
-    settings = read_json(files.adapter / "adapter_config.json")
     if settings.get("task_type") == "SEQ_CLS" and config.stage != "critic":
         raise ConfigError(f"{files.adapter} is a critic; stage {config.stage} goes on from a policy's adapter")
     for key, name in (("r", "rank"), ("lora_alpha", "alpha"), ("lora_dropout", "dropout")):

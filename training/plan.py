@@ -18,12 +18,13 @@ from steprag.console.terminal import guarded
 from steprag.engines.models import ModelFiles, resolve_model, text_config
 from steprag.engines.pretrained import fetched
 from steprag.errors import ConfigError
+from steprag.policy.gate import CHARS_A_TOKEN
 from steprag.records.jsonl import existing, read_json
 from training.checks import check_keys
 from training.config import TrainConfig
 from training.hours import PEAK, PUBLISHED, SHARE, Data, hours
 from training.machine import Device, gpus, processor, visible_gpus
-from training.memory import FAMILIES, GIB, Shape, checkpoint_bytes, memory
+from training.memory import FAMILIES, GIB, Shape, blocks_of, checkpoint_bytes, memory
 from training.rows import data_files, read_training
 
 RECIPES = Path(__file__).parents[1] / "configs" / "training"
@@ -33,7 +34,6 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_expe
 """Keys of config.json that count the experts of a block (Qwen, Mixtral and gpt-oss, DeepSeek and GLM, ERNIE)."""
 OTHER_BLOCKS = re.compile(r"mamba_|ssm_|linear_(?:conv|attn)|kv_lora_rank|hidden_size_per_layer_input|conv_L_cache")
 """Keys of config.json with other blocks than attention over all widths: state spaces, convolutions, latent keys."""
-CHARACTERS_A_TOKEN = 4
 DEVICES = {"t4": 16, "l4": 24, "a10": 24, "3090": 24, "4090": 24, "a6000": 48, "l40s": 48}
 DEVICES |= {"a100": 80, "h100": 80, "h200": 141}
 """GiB of memory, from the makers' data sheets; the larger one where there are two."""
@@ -57,9 +57,9 @@ def shape_of(files: ModelFiles) -> Shape | None:
 def _decoder(config: dict[str, Any]) -> Shape | None:
     """The shape of a config.json's language model, whose keys may stand in a part of their own (`text_config`)."""
     text = text_config(config)
-    family = FAMILIES.get(str(text.get("model_type")), FAMILIES["llama"])
-    whole = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
-    told = {key: value for key, value in {**whole, **text}.items() if value is not None}
+    family = blocks_of(text.get("model_type"))
+    both = {"tie_word_embeddings": config.get("tie_word_embeddings"), **text}
+    told = {key: value for key, value in both.items() if value is not None}
     sizes = {**family.told, **told}
     if any(isinstance(count := sizes.get(key), int) and count > 1 for key in EXPERTS):
         return None  # a mixture of experts: these sizes are not all of it
@@ -145,8 +145,8 @@ def measure(folder: Path, config: TrainConfig) -> Data:
     if config.stage == "grpo":
         raise ConfigError("--pairs: stage grpo learns from its own episodes; leave it out")
     rows = read_training(data_files(existing(folder, "pairs folder"), config.stage)[0], config.stage)
-    prompts = [sum(len(message["content"]) for message in row.prompt) / CHARACTERS_A_TOKEN for row in rows]
-    answers = [max(len(reply["content"]) for reply in row.completions) / CHARACTERS_A_TOKEN for row in rows]
+    prompts = [sum(len(message["content"]) for message in row.prompt) / CHARS_A_TOKEN for row in rows]
+    answers = [max(len(reply["content"]) for reply in row.completions) / CHARS_A_TOKEN for row in rows]
     whole = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
     return Data(len(rows), sum(answers) / len(rows), sum(whole) / len(rows), round(max(whole)))
 
@@ -157,7 +157,7 @@ def plan(config: TrainConfig, shape: Shape, data: Data, device: Device, devices:
     return {
         "model": config.model,
         "parameters": shape.parameters,
-        "counted_like": None if shape.model_type in FAMILIES else "llama",
+        "counted_like": None if str(shape.model_type) in FAMILIES else "llama",
         "device": f"{devices} x {device.name}" if devices > 1 else device.name,
         "rows": None if config.stage == "grpo" else data.rows,
         "memory": {name: round(value, 2) for name, value in asdict(parts).items()},

@@ -14,7 +14,7 @@ from typing import Any
 
 from indexes.encoding.families import Family, family_of, model_names, prompts_taken, unread
 from steprag.console.progress import say
-from steprag.engines.models import embedded_encoder
+from steprag.engines.models import embedded_encoder, text_config
 from steprag.engines.pretrained import HUB_ID, fetched
 from steprag.errors import ConfigError, quoted
 from steprag.records.json_text import decoded
@@ -180,7 +180,7 @@ def model_config(folder: Path) -> dict[str, Any]:
         if foreign:
             raise ConfigError(f"{folder} needs Python code of its own ({foreign[0]}), and StepRAG runs no code that"
                               " comes with a model; choose another")  # fmt: skip
-    return {**config, **(config.get("text_config") or {})}
+    return {**config, **text_config(config)}
 
 
 def longest_text(folder: Path, config: dict[str, Any]) -> int | None:

@@ -35,14 +35,14 @@ def checked_profile(prompt: PromptConfig, policy: PolicyConfig) -> PromptProfile
         return load_profile(prompt.profile, prompt.examples)
     files = resolve_model(policy.model, policy.adapter)
     if not prompt.unchecked:
-        _check_kwargs(files, policy.chat_template_kwargs)
-        _check_thought(files, policy)
+        folder, manifest = training_manifest(files)
+        _check_kwargs(folder, manifest, policy.chat_template_kwargs)
+        _check_thought(folder, manifest, policy)
     return profile_for(prompt, files)
 
 
-def _check_kwargs(files: ModelFiles, asked: dict[str, Any]) -> None:
+def _check_kwargs(folder: Path, manifest: dict[str, Any], asked: dict[str, Any]) -> None:
     """Raises ConfigError where the chat template would be told something else than in training."""
-    folder, manifest = training_manifest(files)
     trained = _section(_section(manifest, "config"), "chat_template_kwargs")
     if manifest and trained != asked:
         raise ConfigError(
@@ -51,9 +51,8 @@ def _check_kwargs(files: ModelFiles, asked: dict[str, Any]) -> None:
         )
 
 
-def _check_thought(files: ModelFiles, policy: PolicyConfig) -> None:
+def _check_thought(folder: Path, manifest: dict[str, Any], policy: PolicyConfig) -> None:
     """Raises ConfigError where a step would be forced into the thought that it was trained to close first."""
-    folder, manifest = training_manifest(files)
     if manifest.get("thought") and policy.constrained and policy.engine in STEPS_FORCED:
         raise ConfigError(
             f"{folder} closes the {manifest['thought']} of its prompts before a step, which constrained output forbids;"

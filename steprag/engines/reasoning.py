@@ -10,24 +10,25 @@ import re
 _NAME = r"(?i:(?:\w{1,20}[:_])?(?:think|thinking|thought)(?:[:_][\w.-]{1,40})?)"
 _TAGS = (rf"<{_NAME}>", rf"</{_NAME}>")
 """`<think>`, and what models make of it: `<seed:think>`, `<mm:think>`, `<longcat_think>`, `<think:NAME>`."""
-MARKS = tuple((re.compile(opening), re.compile(closing)) for opening, closing in (
-    _TAGS,
-    (r"\[THINK\]", r"\[/THINK\]"),  # Magistral
-    (r"<\|START_THINKING\|>", r"<\|END_THINKING\|>"),  # Command A
-    (r"<\|inner_prefix\|>", r"<\|inner_suffix\|>"),  # Apertus
-    (r"<\|channel>", r"<channel\|>"),  # Gemma 4
+MARKS = tuple((re.compile(opening), re.compile(closing), written) for opening, closing, written in (
+    (*_TAGS, None),
+    (r"\[THINK\]", r"\[/THINK\]", "[/THINK]"),  # Magistral
+    (r"<\|START_THINKING\|>", r"<\|END_THINKING\|>", "<|END_THINKING|>"),  # Command A
+    (r"<\|inner_prefix\|>", r"<\|inner_suffix\|>", "<|inner_suffix|>"),  # Apertus
+    (r"<\|channel>", r"<channel\|>", "<channel|>"),  # Gemma 4
     # gpt-oss, whose final channel may name a format; and where the endpoint has left its special tokens out
-    (r"(?:<\|start\|>assistant)?<\|channel\|>(?:analysis|commentary)", r"<\|channel\|>final.{0,40}?<\|message\|>"),
-    (r"analysis(?=[^\W_])", r"assistantfinal"),
-    ("◁think▷", "◁/think▷"),  # Kimi-VL
+    (r"(?:<\|start\|>assistant)?<\|channel\|>(?:analysis|commentary)", r"<\|channel\|>final.{0,40}?<\|message\|>",
+     "<|channel|>final<|message|>"),
+    (r"analysis(?=[^\W_])", r"assistantfinal", ""),
+    ("◁think▷", "◁/think▷", "◁/think▷"),  # Kimi-VL
 ))  # fmt: skip
-"""What opens and closes reasoning. `<reasoning>` is none of them: it is an action of the stack grammar."""
-_ANY_MARK = re.compile(rf"(?P<opening>{_TAGS[0]})|{'|'.join(closing.pattern for _, closing in MARKS)}")
+"""What opens and closes reasoning, and how one that a prompt has opened is closed: by the tag of its name (None), or
+not at all (empty). `<reasoning>` is none of them: it is an action of the stack grammar.
+"""
+_ANY_MARK = re.compile(rf"(?P<opening>{_TAGS[0]})|{'|'.join(closing.pattern for _, closing, _ in MARKS)}")
 _OPENINGS = ("[THINK]", "◁think▷", "analysis", "<|start|>assistant<|channel|>analysis", "<|channel|>commentary")
 _OPENING_TAG = re.compile(r"<[^<>\s]{0,64}\Z")
 _BLANKS = re.compile(r"\s*")
-_PATTERN = re.compile(r"\\|\.\{0,40\}\?")
-"""What of a closing mark's pattern is no text."""
 
 
 def split(text: str) -> tuple[str, str]:
@@ -59,13 +60,12 @@ def left_open(text: str) -> tuple[str, str] | None:
 
     Of gpt-oss without its special tokens, whose marks are words, nothing is said.
     """
-    begun = [(found.start(), found.group(), mark) for opening, mark in MARKS if not opening.pattern[0].isalpha()
+    begun = [(found.start(), found.group(), closing, written) for opening, closing, written in MARKS if written != ""
              for found in opening.finditer(text)]  # fmt: skip
-    place, opening, mark = max(begun, key=lambda one: one[0], default=(0, "", None))
-    if mark is None or mark.search(text, place):
+    if not begun:
         return None
-    tag = re.fullmatch(_TAGS[0], opening)
-    return opening, f"</{opening[1:]}" if tag else _PATTERN.sub("", mark.pattern)
+    place, opening, closing, written = max(begun, key=lambda one: one[0])
+    return None if closing.search(text, place) else (opening, written or f"</{opening[1:]}")
 
 
 def goes_on(text: str) -> bool:
@@ -88,7 +88,7 @@ def _leading(text: str) -> tuple[list[str], int]:
 def _opened(text: str, place: int) -> re.Pattern[str] | None:
     """What closes the reasoning that begins at that place of a text."""
     begins = _after_blanks(text, place)
-    return next((closing for opening, closing in MARKS if opening.match(text, begins)), None)
+    return next((closing for opening, closing, _ in MARKS if opening.match(text, begins)), None)
 
 
 def _after_blanks(text: str, place: int) -> int:

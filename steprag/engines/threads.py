@@ -99,13 +99,12 @@ _LOADING = threading.RLock()
 
 @contextmanager
 def one_load() -> Iterator[None]:
-    """The block in which a model is loaded and its package imported, by one thread at a time and without its bars. A
-    load may make another first, such as the folder that it reads.
+    """The block in which a model is loaded and its package imported, by one thread at a time and without its bars.
 
     transformers replaces `PreTrainedModel.tie_weights` for the length of a load, and two loads at once leave it so for
     good, with later models untied; and it imports its parts when they are first asked for, which fails in the second
-    of two threads ("cannot import name 'AutoModel'"). A load within a load, of weights that a tokenizer needs first, is
-    the same thread's and does not wait.
+    of two threads ("cannot import name 'AutoModel'"). A load may make another first, such as the folder that
+    it reads: its own thread does not wait.
     """
     with _LOADING:
         from transformers import logging

@@ -183,8 +183,8 @@ def _links(base: Path, adapter: Path | None) -> dict[str, Path]:
         for source in base.iterdir()
         if source.name == "additional_chat_templates" or (source.is_file() and source.name != _MANIFEST)
     }
-    own = ("adapter_config.json", "adapter_model.safetensors") if adapter else ()
-    return files | {name: (adapter or base) / name for name in own}
+    own = ("adapter_config.json", "adapter_model.safetensors")
+    return files | ({name: adapter / name for name in own} if adapter else {})
 
 
 def _join(links: dict[str, Path], folder: Path) -> None:

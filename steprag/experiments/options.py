@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from steprag.config.load import RECIPES
 from steprag.engines.launch import vllm_is_for_cpus
 from steprag.engines.threads import fast_dtype, usable_cores
 from steprag.errors import ConfigError
-from steprag.experiments.stages import RECIPES
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from steprag import atlas
+from steprag.config.load import RECIPES
 from steprag.engines.threads import usable_cores
 from steprag.experiments.contenders import LABELS, VOTES, Proof, elsewhere, the_contenders
-from steprag.experiments.stages import RECIPES, Contender, Pipeline, compare
+from steprag.experiments.stages import Contender, Pipeline, compare
 from steprag.records.jsonl import written_whole
 from steprag.runs.run import code_version, read_manifest
 from steprag.scores.stats import shown

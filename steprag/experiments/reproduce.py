@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from steprag import atlas
-from steprag.config.load import parse_arguments
+from steprag.config.load import RECIPES, parse_arguments
 from steprag.console.terminal import guarded
 from steprag.engines.threads import spin_briefly
 from steprag.errors import ConfigError
@@ -30,7 +30,7 @@ from steprag.experiments.contenders import (
 )
 from steprag.experiments.options import fast, lanes_asked, proof_parser, recipe, sizes_asked
 from steprag.experiments.report import write_report
-from steprag.experiments.stages import RECIPES, Contender, Pipeline, Stage, stage
+from steprag.experiments.stages import Contender, Pipeline, Stage, stage
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import existing, read_json, write_json, write_records
 from steprag.records.yaml_files import read_yaml

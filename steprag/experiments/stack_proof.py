@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from steprag import atlas
-from steprag.config.load import parse_arguments
+from steprag.config.load import RECIPES, parse_arguments
 from steprag.console.terminal import guarded
 from steprag.engines.threads import spin_briefly, usable_cores
 from steprag.experiments.options import fast, lanes_asked, proof_parser, recipe, sizes_asked
 from steprag.experiments.report import as_typed, bears, compared_runs, write_with_costs
 from steprag.experiments.stack_arms import ARMS, BASE, STACKED, Arm, StackProof, StackSizes, write_worked
-from steprag.experiments.stages import RECIPES, Contender, Pipeline, Stage, stage
+from steprag.experiments.stages import Contender, Pipeline, Stage, stage
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_json, read_records, write_records
 from steprag.records.training_rows import Trajectory

@@ -29,7 +29,6 @@ from steprag.errors import PART_DONE, StepragError
 from steprag.records.jsonl import read_json, write_json
 from steprag.runs.run import is_done
 
-RECIPES = Path(__file__).parents[2] / "configs"
 PINNED = hasattr(os, "sched_setaffinity")
 """Linux; elsewhere a lane only says how many threads its command has."""
 

@@ -27,7 +27,7 @@ from steprag.engines.models import resolve_model, sha256_of, weights_hash
 from steprag.engines.server import serving_us
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable, quoted
 from steprag.net.bounded_http import BoundedClient
-from steprag.policy.dialect import EndpointDialect
+from steprag.policy.dialect import STREAMED, EndpointDialect
 from steprag.policy.gate import Gate
 from steprag.policy.listing import compare, served_models
 from steprag.policy.protocols import Listener, Policy
@@ -163,7 +163,7 @@ class OpenAIPolicy:
     ) -> Sample:
         """As `Streaming.stream`. A reply that breaks off is not asked for again: part of it was heard already."""
         request = self._request(messages, allowed, 1, seed)
-        request |= {"stream": True, "stream_options": {"include_usage": True}}
+        request |= STREAMED
 
         async def heard(body: dict[str, Any]) -> object:
             chunks = await self._client.post(
