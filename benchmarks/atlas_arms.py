@@ -9,14 +9,13 @@ from typing import Any
 
 from preference.config import FilterConfig, LabelConfig, PairsConfig
 from preference.filters import checks, content_reader
-from preference.kept import kept_contents, solved
+from preference.kept import found_and_kept, solved
 from preference.pairs import build_pairs
 from preference.rewards import Estimate, Rewards, rewards
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.records.jsonl import line_hash
 from steprag.records.training_rows import Pair
 from steprag.scores.gold import facts_of
-from steprag.scores.metrics import normalise
 from steprag.tree import Tree
 from steprag.types import Passage
 
@@ -38,19 +37,15 @@ def facts_met(tree: Tree) -> Rewards:
     """The share of the question's marked facts that the episode has by then: of a search those found, of evidence those
     kept. A wrong answer is worth what was kept before it, a right one 2; a lucky one says nothing.
     """
-    facts, contents = facts_of(tree.question), kept_contents(tree, TRANSCRIPT)
-    found, held, values = [frozenset[str]()], [0.0], list[Estimate | None]([None])
-    for node in tree.nodes[1:]:
-        before = node.parent or 0
-        ids = found[before] | {passage.id for passage in node.passages}
-        kept = f" {normalise(' '.join(contents[node.id]))} "
-        found.append(ids)
+    facts = facts_of(tree.question)
+    held, values = [0.0], list[Estimate | None]([None])
+    for node, (ids, kept) in [*zip(tree.nodes, found_and_kept(tree, TRANSCRIPT), strict=True)][1:]:
         held.append(sum(fact.held(ids, kept) for fact in facts) / len(facts))
         value = held[node.id]
         if node.action == "query":
             value = sum(fact.passage in ids for fact in facts) / len(facts)
         right = node.prediction_f1 == 1.0
-        silent = node.failure is not None or (right and held[before] < 1)
+        silent = node.failure is not None or (right and held[node.parent or 0] < 1)
         values.append(None if silent else Estimate(2.0 if right else value, 0.0, "facts"))
     return values
 

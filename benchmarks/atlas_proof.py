@@ -55,6 +55,7 @@ from steprag.engines.tokens import prompt_tokens, reply_tokens
 from steprag.engines.weights import load_tokenizer, merged_folder
 from steprag.experiments.options import recipe
 from steprag.experiments.reproduce import DEMO_PASSES
+from steprag.experiments.tunnel.grow import together
 from steprag.experiments.tunnel.statistics import PairedDifference, holm, of_seeds
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import PARTIAL, read_json, read_records, read_rows, write_json, write_records
@@ -122,12 +123,8 @@ class AtlasBench:
         search = {"rollouts": 1000, "extra": 0, "children": 3, "wave": 1, "contrast": None, "hopeless": None}
         given = {"search": search, "tree": {"calls": self.sizes.calls}, "seed": seed, "episode": {"depth": DEPTH}}
         searcher = make_searcher(environment, policy, None, GenerateConfig.model_validate(given))
-
-        async def all_of_them() -> list[Tree]:
-            asked = self.asked(f"train-{seed}")
-            return await asyncio.gather(*(grow(root_only(one, environment), searcher) for one in asked))
-
-        started, grown = time.monotonic(), asyncio.run(all_of_them())
+        started = time.monotonic()
+        grown = together(grow(root_only(one, environment), searcher) for one in self.asked(f"train-{seed}"))
         write_records(tree_file(self.out, seed), grown)
         self._let_go()
         seconds = time.monotonic() - started
@@ -145,12 +142,8 @@ class AtlasBench:
     def scored(self, model: Any, name: str) -> dict[str, Any]:
         """Greedy episodes of the model on the questions `name`: of each whether it is right, and how it ended."""
         policy, environment, asked = self.policy(model), self.environment, self.asked(name)
-
-        async def all_of_them() -> list[Any]:
-            states = [environment.start(one.question) for one in asked]
-            return await asyncio.gather(*(episode_of(rollout(environment, policy, s, seed=0)) for s in states))
-
-        played = asyncio.run(all_of_them())
+        states = [environment.start(one.question) for one in asked]
+        played = together(episode_of(rollout(environment, policy, state, seed=0)) for state in states)
         right = [exact_match(one.prediction, q.golden_answers) for one, q in zip(played, asked, strict=True)]
         facts = {"right": [int(one) for one in right], "hops": [q.metadata["hops"] for q in asked]}
         return {**facts, "ends": dict(Counter(one.finish for one in played)), "requests": policy.requests}

@@ -194,6 +194,7 @@ class SlotPolicy:
         self._closers = {token for text, token in tokenizer.get_vocab().items() if text[-1:] in ends}
         self._free, self._rows = list(range(model.slots)), dict[int, _Completing]()
         self._waiting: list[_Asked] = []
+        self._open = set[_Asked]()
         self._waited, self._runs = 0, None
         self._known: dict[tuple[str, ...], list[int]] = {}
         self._form, self._forms = form, dict[tuple[str, ...], Any]()
@@ -212,10 +213,20 @@ class SlotPolicy:
             return Sample((Completion("", "length"),) * n, Usage(1, len(ids), 0))
         asked = _Asked(ids, n, asyncio.get_running_loop().create_future(), self._forms.get(allowed))
         self._waiting.append(asked)
+        self._open.add(asked)
         if self._runs is None or self._runs.done():
             self._runs = asyncio.ensure_future(self._run())
-        said, before = await asked.future, len(ids)
-        return Sample(said, Usage(1, before, sum(len(one.text) // 4 for one in said)))
+            self._runs.add_done_callback(self._failed)
+        said = await asked.future
+        self._open.remove(asked)
+        return Sample(said, Usage(1, len(ids), sum(len(one.text) // 4 for one in said)))
+
+    def _failed(self, run: asyncio.Task[None]) -> None:
+        """Gives an error to all who wait, so that nobody waits for ever."""
+        if not run.cancelled() and (error := run.exception()):
+            for asked in self._open:
+                if not asked.future.done():
+                    asked.future.set_exception(error)
 
     async def _run(self) -> None:
         """Answers what waits. Between two steps, episodes that were answered go on and ask again."""
@@ -269,8 +280,9 @@ class SlotPolicy:
         """
         chosen = self._chosen(logits)
         for place, row in rows.items():
-            left = logits[place : place + 1].clone() if self._breaks(row, chosen[place]) else None
-            while left is not None and self._breaks(row, chosen[place]):
+            left = None
+            while self._breaks(row, chosen[place]):
+                left = logits[place : place + 1].clone() if left is None else left
                 left[0, chosen[place]] = -math.inf
                 [chosen[place]] = self._chosen(left)
         return chosen

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
-from steprag.experiments.tunnel.train import batches
+from steprag.experiments.tunnel.train import BETA, SFT_WEIGHT, batches
 
-BETA, SFT_WEIGHT = 0.1, 1.0
 AT_ONCE = 8
 """Pairs in one pass: what memory bears where several processes share a card."""
 

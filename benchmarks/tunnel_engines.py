@@ -13,13 +13,11 @@ import argparse
 import asyncio
 import http.client
 import json
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +28,8 @@ from safetensors.torch import load_file
 from steprag.agent.rollout import episode_of, rollout
 from steprag.experiments.tunnel import model
 from steprag.experiments.tunnel.arms import MAIN, LabelArm
-from steprag.experiments.tunnel.grow import Forest, environment_of, flat, grown
-from steprag.experiments.tunnel.labels import by_tree, named
+from steprag.experiments.tunnel.grow import Forest, environment_of, flat, grown, together
+from steprag.experiments.tunnel.labels import LABELS
 from steprag.experiments.tunnel.policy import MOST_TOKENS, BatchedPolicy
 from steprag.experiments.tunnel.train import LearntPair, LearntRow, Schedule, dpo
 from steprag.experiments.tunnel.unit import made_pairs, pair_rows
@@ -123,8 +121,7 @@ def write_folder(folder: Path) -> None:
 
     shutil.copytree(model.START, folder)
     tokenizer = Tokenizer(models.WordLevel(model.IDS, unk_token=model.WORDS[model.PAD]))
-    words = "|".join(map(re.escape, model.HEADS)) + r"|\?|[^\s?]+"
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(words), "removed", invert=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(model.SPLIT.pattern), "removed", invert=True)
     template = (
         "{% for m in messages %}{% if m['role'] == 'user' %}<s> {{ m['content'] }}"
         "{% else %} {{ m['content'] }} </s>{% endif %}{% endfor %}"
@@ -187,15 +184,11 @@ def main() -> None:
     asked, environment, schedule = test.questions(given.questions, name="test"), environment_of(test), Schedule()
 
     def play(policy: Policy) -> list[Episode]:
-        async def every() -> list[Episode]:
-            states = [environment.start(question.question) for question in asked]
-            played = (episode_of(rollout(environment, policy, state, seed=0)) for state in states)
-            return list(await asyncio.gather(*played))
-
-        return asyncio.run(every())
+        states = [environment.start(question.question) for question in asked]
+        return together(episode_of(rollout(environment, policy, state, seed=0)) for state in states)
 
     forest = Forest(world, grown(world, start, world.questions(MAIN.questions), MAIN.calls, 1, flat), start)
-    pairs = made_pairs(LabelArm("marked facts", "gold"), by_tree(partial(named, name="gold")), forest)
+    pairs = made_pairs(LabelArm("marked facts", "marked facts"), LABELS["marked facts"], forest)
     print(f"{len(pairs)} pairs")  # noqa: T201
     with tempfile.TemporaryDirectory() as kept:
         folder = Path(kept)

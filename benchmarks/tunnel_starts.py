@@ -23,7 +23,19 @@ from torch.nn import functional
 
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.console.progress import say
-from steprag.experiments.tunnel.model import ASKED, BEGIN, END, PAD, START, WORDS, encode
+from steprag.experiments.tunnel.model import (
+    ASKED,
+    BEGIN,
+    END,
+    INNER,
+    LAYERS,
+    PAD,
+    START,
+    TURNING,
+    WIDTH,
+    WORDS,
+    encode,
+)  # fmt: skip
 from steprag.experiments.tunnel.train import LearntRow, packed
 from steprag.experiments.tunnel.world import (
     HOPS,
@@ -153,9 +165,9 @@ def untrained() -> LlamaForCausalLM:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=len(WORDS), hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=4,
-        max_position_embeddings=512, rms_norm_eps=1e-5, tie_word_embeddings=True, bos_token_id=BEGIN, eos_token_id=END,
-        pad_token_id=PAD,
+        vocab_size=len(WORDS), hidden_size=WIDTH, intermediate_size=INNER, num_hidden_layers=LAYERS,
+        num_attention_heads=TURNING, max_position_embeddings=512, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        bos_token_id=BEGIN, eos_token_id=END, pad_token_id=PAD,
     )  # fmt: skip
     model = LlamaForCausalLM(config)
     for name, weight in model.named_parameters():

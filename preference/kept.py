@@ -160,12 +160,19 @@ def supported(tree: Tree, grammar: Grammar) -> list[bool | None]:
 
 
 def _facts_held(tree: Tree, facts: tuple[Fact, ...], grammar: Grammar) -> list[bool | None]:
+    return [all(fact.held(ids, text) for fact in facts) for ids, text in found_and_kept(tree, grammar)]
+
+
+def found_and_kept(tree: Tree, grammar: Grammar) -> list[tuple[frozenset[str], str]]:
+    """For every node by id, the ids of the passages found by then, and the normalised text kept by then, a blank on
+    either side.
+    """
     found: list[frozenset[str]] = []
     for node in tree.nodes:  # parents come before their children
         before = found[node.parent] if node.parent is not None else frozenset[str]()
         found.append(before | {passage.id for passage in node.passages})
     kept = [f" {normalise(' '.join(contents))} " for contents in kept_contents(tree, grammar)]
-    return [all(fact.held(ids, text) for fact in facts) for ids, text in zip(found, kept, strict=True)]
+    return list(zip(found, kept, strict=True))
 
 
 def grounded(tree: Tree, grammar: Grammar) -> Tree:

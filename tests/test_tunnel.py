@@ -24,14 +24,14 @@ from steprag.experiments.tunnel.grow import SEARCHES, Forest, answers, environme
 from steprag.experiments.tunnel.labels import LABELS, skills
 from steprag.experiments.tunnel.model import START, encode, forward, logits, start_of
 from steprag.experiments.tunnel.policy import BatchedPolicy
-from steprag.experiments.tunnel.report import CellResults, goals_of, read_cell
+from steprag.experiments.tunnel.report import CellResults, goals_of, read_cell, write
 from steprag.experiments.tunnel.statistics import holm, of_seeds, trend
 from steprag.experiments.tunnel.train import Schedule, dpo, packed, sft, token_logps
 from steprag.experiments.tunnel.unit import made_pairs, narrowed, pair_rows, turns
 from steprag.experiments.tunnel.world import HOPS, KIND_OF, RELATIONS, FactWorld, right_steps
 from steprag.records.jsonl import write_json
 from steprag.tree import TREE_FORMAT, Node, Tree
-from steprag.types import Found, Question, Usage
+from steprag.types import Found, Message, Question, Usage
 
 CAREFUL = Habits(dict.fromkeys(RELATIONS, 0.0), dict.fromkeys(RELATIONS, 0.0), stop=0.0)
 
@@ -276,11 +276,23 @@ def test_goals_are_judged_by_their_intervals() -> None:
     assert {goal.name[0]: goal.reached(goal.found) for goal in goals_of(cells)}["d"] is False
 
 
+def test_an_error_of_the_policy_reaches_all_who_wait() -> None:
+    policy = BatchedPolicy({name: each for name, each in start_of("middle").items() if "norm" not in name})
+
+    async def asked() -> list[object]:
+        some = [policy.score((Message(role="user", content="Bado doctor ?"),), " Bado </answer>") for _ in range(2)]
+        return list(await asyncio.wait_for(asyncio.gather(*some, return_exceptions=True), 60))
+
+    assert [type(each) for each in asyncio.run(asked())] == [KeyError, KeyError]
+
+
 def test_results_of_another_version_are_refused(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     write_json(tmp_path / "1" / "gain.json", {"arm": {"name": "gain"}, "right": [1]})
     with pytest.raises(ConfigError, match="gain.json: no result of this version of the tunnel; give another --out"):
         read_cell(tmp_path)
+    with pytest.raises(ConfigError, match="holds no results; run steprag tunnel without --jobs 0 first"):
+        write(tmp_path / "1", "steprag tunnel")
 
 
 def no_reward(tree: Tree, grammar: Grammar) -> Rewards:

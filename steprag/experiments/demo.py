@@ -102,13 +102,15 @@ class Demo:
 
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # a model this small is slower with more
-        self._search()
-        by = {"label.name": "gold", "validation": 0, "card.name": "Steps by marked facts"}
-        Pipeline(self.out).run(stage(self.out / "pairs", "pairs", trees=self.out / "trees", **by))
-        self._train()
-        for name in RUNS:
-            self._answer(name)
-        torch.set_num_threads(threads)
+        try:
+            self._search()
+            by = {"label.name": "gold", "validation": 0, "card.name": "Steps by marked facts"}
+            Pipeline(self.out).run(stage(self.out / "pairs", "pairs", trees=self.out / "trees", **by))
+            self._train()
+            for name in RUNS:
+                self._answer(name)
+        finally:
+            torch.set_num_threads(threads)
 
     def _opened(self, name: str, stage: str, **identity: Any) -> AbstractContextManager[Run]:
         return open_run(self.out / name, stage, identity={"start": "tunnel, middle", **identity}, config={})
@@ -165,10 +167,11 @@ class Demo:
             if not run.finished:
                 say(f"demo: {self.tests} test questions, {name} training")
                 policy = BatchedPolicy(start_of("middle") if name == RUNS[0] else load_file(file), 0.0)
+                environment = environment_of(TEST)
                 asked, told = by_hops(TEST, self.tests, "test"), []
                 for first in range(0, len(asked), AT_ONCE):
                     some = asked[first : first + AT_ONCE]
-                    told += together(answer_one(one, 0, environment_of(TEST), policy) for one in some)
+                    told += together(answer_one(one, 0, environment, policy) for one in some)
                 write_records(run.path / "predictions.jsonl", told)
                 run.save(asked=len(asked))
                 run.set(counts={"questions": evaluate(run.path)["questions"]})

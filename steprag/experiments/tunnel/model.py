@@ -27,7 +27,7 @@ WORDS = ("<pad>", "<s>", "</s>", "?", "is", "yes", "no", NOTHING, *HEADS, *TAGS,
 """The vocabulary, by id: a token a word; the words that announce an action are one token with its tag."""
 IDS = {word: place for place, word in enumerate(WORDS)}
 CLOSING = frozenset(IDS[tag] for tag in TAGS)
-_SPLIT = re.compile("|".join(map(re.escape, HEADS)) + r"|\?|[^\s?]+")
+SPLIT = re.compile("|".join(map(re.escape, HEADS)) + r"|\?|[^\s?]+")
 
 LAYERS, WIDTH, INNER, TURNING = 2, 96, 192, 4
 """`TURNING`: heads of attention."""
@@ -40,7 +40,7 @@ Weights = dict[str, "Tensor"]
 
 def encode(text: str) -> list[int]:
     """The ids of a text of known words. Raises KeyError for any other."""
-    return [IDS[word] for word in _SPLIT.findall(text)]
+    return [IDS[word] for word in SPLIT.findall(text)]
 
 
 def decode(ids: Sequence[int]) -> str:

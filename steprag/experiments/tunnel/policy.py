@@ -44,6 +44,7 @@ class BatchedPolicy:
     def __init__(self, weights: model.Weights, temperature: float = 1.0) -> None:
         self._weights, self._temperature = weights, temperature
         self._waiting: list[_Request] = []
+        self._answering: list[_Request] = []
         self._runs: asyncio.Task[None] | None = None
         width = model.WIDTH // model.TURNING
         self._kept = torch.zeros(model.LAYERS, 2, LARGEST_BATCH, model.TURNING, model.LONGEST, width)
@@ -69,7 +70,16 @@ class BatchedPolicy:
         self._waiting.append(row)
         if self._runs is None or self._runs.done():
             self._runs = asyncio.ensure_future(self._run())
+            self._runs.add_done_callback(self._failed)
         return row.future
+
+    def _failed(self, run: asyncio.Task[None]) -> None:
+        """Gives an error to all who wait, so that nobody waits for ever."""
+        if not run.cancelled() and (error := run.exception()):
+            for row in (*self._answering, *self._waiting):
+                if not row.future.done():
+                    row.future.set_exception(error)
+            self._waiting = []
 
     async def _run(self) -> None:
         """Answers what waits, once nobody else is about to ask."""
@@ -79,9 +89,9 @@ class BatchedPolicy:
                 before = len(self._waiting)
                 await asyncio.sleep(0)
                 still = still + 1 if len(self._waiting) == before else 0
-            rows, self._waiting = sorted(self._waiting, key=lambda row: len(row.ids)), []
+            self._answering, self._waiting = sorted(self._waiting, key=lambda row: len(row.ids)), []
             for given, answer in ((True, self._score), (False, self._sample)):
-                some = [row for row in rows if bool(row.given) == given]
+                some = [row for row in self._answering if bool(row.given) == given]
                 for first in range(0, len(some), LARGEST_BATCH):
                     answer(some[first : first + LARGEST_BATCH])
 

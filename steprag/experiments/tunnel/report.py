@@ -190,6 +190,8 @@ def write(out: Path, command: str) -> Path:
     """Reads the cells of a run folder and writes its page, also of a run that is not done."""
     found = {cell.name: cell for folder in out.iterdir() if folder.is_dir() and (cell := read_cell(folder))}
     cells = {name: found[name] for name in [*(cell.name for cell in CELLS), RATES_CELL.name] if name in found}
+    if not cells:
+        raise ConfigError(f"{out} holds no results; run steprag tunnel without --jobs 0 first")
     main = cells.get(MAIN.name, next(iter(cells.values())))
     picture = "![Points over outcomes by hops of the test question](hops.png)"
     lines = ["# The wind tunnel", "", f"    {command}", "", *_goals(cells)]

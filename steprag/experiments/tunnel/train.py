@@ -18,7 +18,7 @@ from torch.nn import functional
 from steprag.experiments.tunnel.model import LONGEST, Weights, forward, logits
 from steprag.experiments.tunnel.policy import padded
 
-BETA = 0.1
+BETA, SFT_WEIGHT = 0.1, 1.0
 CLIP = 0.2
 """GRPO's bound on the ratio of a token's probabilities."""
 LEASH = 0.02
@@ -137,10 +137,8 @@ def sft(start: Weights, rows: Sequence[LearntRow], schedule: Schedule, rng: np.r
     return optimiser.weights
 
 
-def dpo(
-    start: Weights, pairs: Sequence[LearntPair], schedule: Schedule, rng: np.random.Generator, sft_weight: float = 1.0
-) -> Weights:
-    """DPO over (chosen, rejected), the chosen one's mean log-probability added with `sft_weight`."""
+def dpo(start: Weights, pairs: Sequence[LearntPair], schedule: Schedule, rng: np.random.Generator) -> Weights:
+    """DPO over (chosen, rejected), the chosen one's mean log-probability added with `SFT_WEIGHT`."""
     lengths = np.array([max(len(row.ids) for row in pair) for pair in pairs])
     reference = torch.zeros(len(pairs))
     for places in np.array_split(lengths.argsort(), -(-len(pairs) // 64)):
@@ -152,7 +150,7 @@ def dpo(
         losses = []
         for places in np.array_split(batch[lengths[batch].argsort()], 2):  # alike in length: less is padded
             margins, chosen = _margins(optimiser.weights, [pairs[i] for i in places])
-            losses += [-functional.logsigmoid(BETA * (margins - reference[places])) - sft_weight * chosen]
+            losses += [-functional.logsigmoid(BETA * (margins - reference[places])) - SFT_WEIGHT * chosen]
         optimiser.take(torch.cat(losses).mean())
     return optimiser.weights
 

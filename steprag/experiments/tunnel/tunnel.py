@@ -181,7 +181,8 @@ def function_of(given: argparse.Namespace, option: str) -> Callable[..., Any] | 
     """The function that an option names as module:function; None where it is not given. Raises ConfigError."""
     if (place := getattr(given, option)) is None:
         return None
-    sys.path.insert(0, "")  # as `python -m` would find it
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` would find it
     return function_at(place, f"--{option}")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from preference.config import PairsConfig
+from preference.kept import solved
 from preference.pairs import build_pairs
 from preference.rewards import Rewards
 from steprag.console.progress import say
@@ -85,10 +86,10 @@ def ends(tree: Tree, right: bool) -> list[Node]:
 def counted(made: Sequence[ToldPair], forest: Forest) -> dict[str, list[int]]:
     """How many pairs are right, wrong and undecided: in all, by hops of the question, and of unsolved trees."""
     groups: dict[str, list[int]] = {"all": [0, 0, 0], "unsolved": [0, 0, 0]}
-    asked = {tree.question.id: tree for tree in forest.trees}
+    hops = {tree.question.id: str(tree.question.metadata["hops"]) for tree in forest.trees}
+    unsolved = {tree.question.id for tree in forest.trees if not solved(tree)}
     for pair, told in made:
-        tree = asked[pair.question_id]
-        for name in ("all", str(tree.question.metadata["hops"]), *([] if ends(tree, True) else ["unsolved"])):
+        for name in ("all", hops[pair.question_id], *(["unsolved"] if pair.question_id in unsolved else [])):
             groups.setdefault(name, [0, 0, 0])[{1: 0, -1: 1, 0: 2}[told]] += 1
     return groups
 
@@ -158,7 +159,7 @@ class Seed:
         self._world, self._test = FactWorld(5000 + seed), FactWorld(cell.test_world)
         self._asked = self._world.questions(cell.questions, cell.hops, cell.guessable)
         self._tests = self._test.questions(cell.tests, HOPS, cell.guessable, "test")
-        self._forests: dict[tuple[str, int, int, str], Forest] = {}
+        self._forests: dict[tuple[str, int], Forest] = {}
 
     def run(self, arms: Sequence[LabelArm], out: Path) -> None:
         """Trains and tests the arms that have no result yet."""
@@ -186,12 +187,15 @@ class Seed:
 
     def _forest(self, arm: LabelArm, turn: int, weights: Weights) -> Forest:
         """The arm's trees: of the start, which arms share, and in later rounds of its policy so far."""
-        key = (arm.how, arm.rounds, turn, arm.name if turn else "")
-        if key not in self._forests:
-            calls, seed = self._cell.calls // arm.rounds, self._seed + 1000 * turn
-            trees = grown(self._world, weights, self._asked, calls, seed, self._searches[arm.how])
-            self._forests[key] = Forest(self._world, trees, weights)
-        return self._forests[key]
+        key = (arm.how, arm.rounds)
+        if not turn and key in self._forests:
+            return self._forests[key]
+        calls, seed = self._cell.calls // arm.rounds, self._seed + 1000 * turn
+        trees = grown(self._world, weights, self._asked, calls, seed, self._searches[arm.how])
+        forest = Forest(self._world, trees, weights)
+        if not turn:
+            self._forests[key] = forest
+        return forest
 
     def _trained(
         self, arm: LabelArm, weights: Weights, forest: Forest, rng: np.random.Generator
@@ -199,7 +203,7 @@ class Seed:
         """What the arm makes of the policy by these trees, and what is to be known of its pairs."""
         schedule = Schedule(self._cell.steps // arm.rounds, rate=arm.rate)
         facts: dict[str, Any] = {"calls": sum(tree.usage.calls for tree in forest.trees) * arm.rounds,
-                                 "unsolved": sum(not ends(tree, True) for tree in forest.trees)}  # fmt: skip
+                                 "unsolved": sum(not solved(tree) for tree in forest.trees)}  # fmt: skip
         pairs = whole_pairs(forest.trees, rng) if arm.method == "whole" else []
         if arm.label:
             made = narrowed(arm, made_pairs(arm, self._labels[arm.label], forest), forest, rng)
