@@ -11,7 +11,7 @@ from preference.config import FilterConfig, LabelConfig, PairsConfig
 from preference.filters import checks, content_reader
 from preference.kept import found_and_kept, solved
 from preference.pairs import build_pairs
-from preference.rewards import Estimate, Rewards, rewards
+from preference.rewards import Estimate, Rewards, chained_met, rewards
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.records.jsonl import line_hash
 from steprag.records.training_rows import Pair
@@ -52,7 +52,7 @@ def facts_met(tree: Tree) -> Rewards:
 
 def _named(name: str, **more: Any) -> Label:
     config = LabelConfig.model_validate({"name": name, "alpha": 1.0, "metric": "em", **more})
-    return lambda tree, found: rewards(tree, config, TRANSCRIPT, found)
+    return lambda tree, found: rewards(tree, config, TRANSCRIPT, chained_met(tree, config, TRANSCRIPT, found))
 
 
 LABELS: dict[str, Label] = {

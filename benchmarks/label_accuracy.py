@@ -45,7 +45,7 @@ from preference.config import FilterConfig, LabelConfig, PairsConfig
 from preference.filters import content_reader, step_checks
 from preference.kept import grounded, solved
 from preference.pairs import build_pairs
-from preference.rewards import rewards, spre
+from preference.rewards import chained_met, rewards, spre
 from steprag import atlas
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.scores.gold import Fact, facts_of
@@ -160,7 +160,8 @@ def judged(tree: Tree, reward: LabelConfig, one_action: bool, found: Sequence[Pa
     if reward.grounded:
         tree = grounded(tree, TRANSCRIPT)
     config = PairsConfig(per_node=None, cross_action=not one_action)
-    for pair in build_pairs(tree, "", rewards(tree, reward, TRANSCRIPT, found), config):
+    met = chained_met(tree, reward, TRANSCRIPT, found)
+    for pair in build_pairs(tree, "", rewards(tree, reward, TRANSCRIPT, met), config):
         if not all(check.passes(pair.prompt, pair.chosen[-1]["content"], pair.action) for check in checks):
             continue
         kind = pair.action if pair.action == pair.rejected_action else "query or answer"

@@ -22,7 +22,7 @@ from preference.pairs import build_pairs
 from preference.pairs_folder import SPLITS, PairsFolder, add_push_option, made_folder, push_if_asked
 from preference.report.card import generation_facts
 from preference.report.reward_diagnostics import Calibration, RewardDiagnostics
-from preference.rewards import outcomes, rewards, settled, spre
+from preference.rewards import chained_met, outcomes, rewards, settled, spre
 from preference.supervised import build_labels, build_rankings, build_trajectories, ends
 from steprag.agent.compliance import Refusals, refusals_told
 from steprag.agent.grammar import Grammar
@@ -229,15 +229,16 @@ def _add(
     """Every product that is asked for."""
     if config.label.grounded:
         tree = grounded(tree, grammar)
-    estimates = rewards(tree, config.label, grammar, found)
+    met = chained_met(tree, config.label, grammar, found)
+    estimates = rewards(tree, config.label, grammar, met)
     diagnostics.add(tree, estimates if config.label.name == "spre" else spre(tree, config.label))
     lucky = guessable(tree.question.question, tree.question.golden_answers)
     right = solved(tree)
     folder.counts.update(trees=1, nodes=len(tree.nodes), guessable=int(lucky), unsolved=int(not right))
     label = settled(tree, config.label)
     folder.counts[f"label.{'answers' if lucky and label is not config.label and label.chained else label.name}"] += 1
-    if label.chained:
-        folder.counts.update({f"level.{name}": count for name, count in levels(tree, grammar, found).items()})
+    if met is not None:
+        folder.counts.update({f"level.{name}": count for name, count in levels(met).items()})
     if lucky and config.guessable == "drop":
         return
     made: dict[str, Any] = {

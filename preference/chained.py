@@ -17,7 +17,7 @@ from steprag.agent.grammar import Grammar
 from steprag.agent.inert import neutralise
 from steprag.agent.retriever import Retriever
 from steprag.errors import RetrieverError
-from steprag.scores.gold import holds_golden, mentions, subject
+from steprag.scores.gold import DISAMBIGUATION, holds_golden, mentions, subject
 from steprag.scores.metrics import guessable, normalise
 from steprag.tree import Tree, path_to
 from steprag.types import Passage
@@ -30,11 +30,12 @@ FOUND = 5
 """Passages of the search for question and golden answer."""
 _HEAD = 16
 """Characters that may stand before a title at the head of its line, such as `Doc 1(Title: "`."""
-_QUALIFIER = re.compile(r"\s*\([^)]*\)$")
 _WORD = re.compile(r"\w+")
 
 Texts = dict[str, str]
 """Title → text of passages; those of one title are one."""
+Met = Sequence[float | None]
+"""By node id, what a step met is worth (`LEVELS`), None where nothing tells."""
 
 
 def chained_match(tree: Tree, grammar: Grammar, found: Sequence[Passage] = ()) -> list[float | None]:
@@ -63,9 +64,8 @@ def chained_match(tree: Tree, grammar: Grammar, found: Sequence[Passage] = ()) -
     return worth
 
 
-def levels(tree: Tree, grammar: Grammar, found: Sequence[Passage] = ()) -> Counter[str]:
-    """How many steps of a tree met what, by `LEVELS`."""
-    worth = chained_match(tree, grammar, found)
+def levels(worth: Met) -> Counter[str]:
+    """How many steps of a tree met what, by `LEVELS`. `worth`: what `chained_match` says of it."""
     return Counter({name: count for name, value in LEVELS.items() if (count := worth.count(value))})
 
 
@@ -93,7 +93,7 @@ def names_of(title: str) -> set[str]:
     """The names in a title, normalised: the whole of it without "(film)" and the like; what stands before a comma
     ("Sacramento, California"); runs of capitalised words behind its first ("Cities and counties of California").
     """
-    bare = _QUALIFIER.sub("", title)
+    bare = DISAMBIGUATION.sub("", title)
     runs = [[*run] for small, run in groupby(enumerate(bare.split()), lambda one: one[1].islower()) if not small]
     names = [subject(title), normalise(bare.partition(",")[0])]
     names += [normalise(" ".join(word for _, word in run)) for run in runs if run[0][0]]

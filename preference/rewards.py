@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from preference.chained import chained_match
+from preference.chained import Met, chained_match
 from preference.config import LabelConfig
 from preference.kept import gold_recall, gold_seen, golden_kept, golden_met, golden_seen, grounded, keeping, supported
 from steprag.agent.belief import CONVINCED, FLOOR, floored, probability
@@ -46,17 +46,18 @@ class Estimate:
 Rewards = list[Estimate | None]
 
 
-def rewards(tree: Tree, config: LabelConfig, grammar: Grammar, found: Sequence[Passage] = ()) -> Rewards:
+def rewards(tree: Tree, config: LabelConfig, grammar: Grammar, met: Met | None = None) -> Rewards:
     """The reward that `config` names, for every node by id. `grammar` is the one that the tree was made with.
 
-    `found`: passages of a search for question and golden answer, which chained match may read.
+    `met`: what chained match says of the tree (`chained_met`); by default it reads the tree alone.
     """
     chosen = settled(tree, config)
+    met = chained_met(tree, chosen, grammar) if met is None else met
     if chosen.name == "mixed":
-        return mixed(tree, config, grammar, found)
+        return mixed(tree, config, grammar, met)
     if {"evidence", "gold"} & {config.name, chosen.name}:
         tree = grounded(tree, grammar)
-    worth = _named(chosen.name, tree, chosen, grammar, found)
+    worth = _named(chosen.name, tree, chosen, grammar, met)
     silent = config.name == "evidence" and not any(worth)  # nothing is marked, and the answer can be guessed
     return _with_answers(worth, outcomes(tree, config)) if silent or chosen.name == "gold" else worth
 
@@ -65,16 +66,21 @@ def settled(tree: Tree, config: LabelConfig) -> LabelConfig:
     """The label of a tree: for `evidence`, `gold` where the question marks passages, else `cover`, chained."""
     if config.name != "evidence":
         return config
-    chosen = {"name": "cover", "chained": True} if gold_of(tree.question) is None else {"name": "gold"}
-    return config.model_copy(update=chosen)
+    marked = gold_of(tree.question) is not None
+    return config.model_copy(update={"name": "gold" if marked else "cover", "chained": not marked})
 
 
-def _named(name: str, tree: Tree, config: LabelConfig, grammar: Grammar, found: Sequence[Passage]) -> Rewards:
+def chained_met(tree: Tree, config: LabelConfig, grammar: Grammar, found: Sequence[Passage] = ()) -> Met | None:
+    """What chained match says of a tree (`chained_match`); None where its label is not chained."""
+    return chained_match(tree, grammar, found) if settled(tree, config).chained else None
+
+
+def _named(name: str, tree: Tree, config: LabelConfig, grammar: Grammar, met: Met | None) -> Rewards:
     if name == "gold":
         return gold(tree, grammar)
     if name == "gain":
         return gain(tree, grammar)
-    return cover(tree, config, grammar, found) if name == "cover" else REWARDS[name](tree, config)
+    return cover(tree, config, grammar, met) if name == "cover" else REWARDS[name](tree, config)
 
 
 def _with_answers(worth: Rewards, answers: list[float | None]) -> Rewards:
@@ -224,13 +230,13 @@ def gold(tree: Tree, grammar: Grammar) -> Rewards:
     return _estimates(gold_recall(tree, gold_of(tree.question), grammar), 0.0, "gold")
 
 
-def cover(tree: Tree, config: LabelConfig, grammar: Grammar, found: Sequence[Passage] = ()) -> Rewards:
-    """Whether the golden answer was met (`golden_met`), 1 or 0, and for answers the outcome; × alpha^steps. Where
-    `config.chained`, names that lead to it count too (`chained_match`).
+def cover(tree: Tree, config: LabelConfig, grammar: Grammar, met: Met | None = None) -> Rewards:
+    """Whether the golden answer was met, 1 or 0, and for answers the outcome; × alpha^steps. `met`: what
+    `chained_match` says instead, where names that lead to it count too; by default `golden_met`.
 
     None everywhere on questions that can be guessed from their own words.
     """
-    met = chained_match(tree, grammar, found) if config.chained else golden_met(tree, grammar)
+    met = golden_met(tree, grammar) if met is None else met
     values = [None if one is None else discounted(float(one), node.depth, config.alpha)
               for node, one in zip(tree.nodes, met, strict=True)]  # fmt: skip
     if any(value is not None for value in values):
@@ -313,12 +319,12 @@ def _by_gold(tree: Tree, grammar: Grammar) -> list[float | None]:
     return values
 
 
-def mixed(tree: Tree, config: LabelConfig, grammar: Grammar, found: Sequence[Passage] = ()) -> Rewards:
+def mixed(tree: Tree, config: LabelConfig, grammar: Grammar, met: Met | None = None) -> Rewards:
     """The weighted mean (`config.mix`) of those rewards that a node has; `basis` names them.
 
     The parts are taken as independent for the standard error; a part without one adds none.
     """
-    parts = {name: _named(name, tree, config, grammar, found) for name in sorted(config.mix)}
+    parts = {name: _named(name, tree, config, grammar, met) for name in sorted(config.mix)}
     return [_mean({name: part[node.id] for name, part in parts.items()}, config.mix) for node in tree.nodes]
 
 

@@ -346,18 +346,13 @@ def test_questions_in_parquet_are_read(tmp_path: Path) -> None:
     ('question,answer\n"Which?,a\n' + "x" * 140_000, r":2: no table with ',' between: field larger.*close its quot"),
     ('{"question": "Q?", "choices": ["a", "b"], "answer": "2"}', "golden answer 2 is no choice.* there are 2, from 0"),
     ('{"question": "Q?", "choices": {"1": "a", "2": "b"}, "answer": 0}', "answer 0 is no choice.*choices are 1, 2"),
+    (json.dumps({"question": "Q?", "golden_answers": [7], "metadata": {"choices": DRUGS}}),
+     r"q\.csv:1: golden answer 7 is no choice and no place of one: there are 3, from 0"),
 ])  # fmt: skip
 def test_question_files_that_leave_a_doubt_are_refused(content: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "q.csv").write_text(content)
     with pytest.raises(DataError, match=said):
         read_questions(tmp_path / "q.csv")
-
-
-def test_golden_answers_that_no_choice_can_be_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"q\.jsonl:1: golden answer 7 is no choice and no place of one: there are 3, from 0"
-    ):
-        chosen(tmp_path, DRUGS, 7)  # pyright: ignore[reportArgumentType] - a number, as files have it
 
 
 def test_golden_answers_without_words_are_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

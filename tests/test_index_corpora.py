@@ -207,7 +207,9 @@ def test_a_folder_of_documents_is_cut_into_passages(tmp_path: Path) -> None:
     )
     (tmp_path / "plain.txt").write_text("#1 of all.\n\nMore.")
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
-    read = [item for _, _, item in open_source(str(tmp_path)).items() if isinstance(item, Passage)]
+    lines = [(line, item) for _, line, item in open_source(str(tmp_path)).items() if isinstance(item, Passage)]
+    assert [line for line, _ in lines] == [4, 6, 6, 6, 8, 3], "the line that each ends in"
+    read = [item for _, item in lines]
     assert [(one.id, one.title, len(one.text.split())) for one in read] == [
         ("deep/notes.md#1", "Tirana", 4), ("deep/notes.md#2", "Lima", 100), ("deep/notes.md#3", "Lima", 100),
         ("deep/notes.md#4", "Lima", 30), ("deep/notes.md#5", "deep/notes.md", 1), ("plain.txt#1", "plain.txt", 4),
@@ -357,20 +359,16 @@ def test_inline_templates_are_what_readers_see(markup: str, shown: str) -> None:
     assert set(dropped) <= {FRAME}
 
 
-def test_templates_that_show_nothing_are_counted_by_name() -> None:
-    dropped = Counter[str]()
-    assert (
-        plain_text("{{Infobox|a={{flagicon|X}}}} a {{percentage|3|4}} {{age|1950|1|1}} {{#if:x|y}}", dropped).strip()
-        == "a"
-    )
-    assert dropped == {FRAME: 2, "percentage": 1, "age": 1, "#if": 1}
+TAGS = ("math", "chem", "timeline", "score", "hiero", "syntaxhighlight", "math")
 
 
-def test_tags_that_are_left_out_are_counted_by_name() -> None:
+@pytest.mark.parametrize(("markup", "shown", "counts"), [
+    ("{{Infobox|a={{flagicon|X}}}} a {{percentage|3|4}} {{age|1950|1|1}} {{#if:x|y}}", " a   ",
+     {FRAME: 2, "percentage": 1, "age": 1, "#if": 1}),
+    ("".join(f"<{tag}>x_{{1}}</{tag}>" for tag in TAGS) + "a<ref>x</ref>\n{|\n|<ref/>\n|}", "a",
+     {FRAME: 1, "<table>": 1, "<math>": 2, **{f"<{tag}>": 1 for tag in TAGS[1:-1]}}),
+])  # fmt: skip
+def test_what_shows_nothing_is_left_out_and_counted_by_name(markup: str, shown: str, counts: dict[str, int]) -> None:
     dropped = Counter[str]()
-    tags = ("math", "chem", "timeline", "score", "hiero", "syntaxhighlight", "math")
-    assert (
-        plain_text("".join(f"<{tag}>x_{{1}}</{tag}>" for tag in tags) + "a<ref>x</ref>\n{|\n|<ref/>\n|}", dropped)
-        == "a"
-    )
-    assert dropped == {FRAME: 1, "<table>": 1, "<math>": 2, **{f"<{tag}>": 1 for tag in tags[1:-1]}}
+    assert plain_text(markup, dropped) == shown
+    assert dropped == counts

@@ -179,6 +179,7 @@ NO_NAME = {"id": None, "error": {"code": -32603, "message": "boom"}}
         ({"result": {"money": "lek", "_meta": {}}}, ['{"money": "lek"}']),
         ({"result": {"content": [WORDS]}, "error": None, "jsonrpc": None}, ["2 rows found"]),
         ({"result": {"content": [WORDS], "isError": "no"}}, ["2 rows found"]),
+        ({"result": {"content": [WORDS], "isError": False}}, ["2 rows found"]),
         ({"result": {"content": [WORDS]}, "id": None}, ["2 rows found"]),
         ({"result": {"content": [WORDS]}, "id": 0.0}, ["2 rows found"]),
         ({"error": "boom"}, "boom"),
@@ -190,16 +191,17 @@ NO_NAME = {"id": None, "error": {"code": -32603, "message": "boom"}}
         ('{"jsonrpc": "2.0", "id": ID, "result": {"content": "The', "its message is no JSON: Unterminated string"),
     ],
 )
-@pytest.mark.parametrize("way", ["stdio", "http"])
+@pytest.mark.parametrize("way", ["stdio", "http", "events"])
 def test_a_message_that_is_not_to_the_letter_is_read_or_fails_its_call_at_once(
     tmp_path: Path, line: object, told: Any, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing waits for the time-out, and the connection lasts."""
+    """Nothing waits for the time-out, and the connection lasts. An event's message takes several lines."""
     began = time.monotonic()
     if way == "stdio":
         got, after = said(scripted(tmp_path, {"seconds": 60}, lines={"key": line}), "key", "starts")
     else:
-        shop = Shop(lambda request: (200, Raw(scripted_line(line, request["id"]))), tools=TOOLS)
+        form = Raw if way == "http" else event
+        shop = Shop(lambda request: (200, form(scripted_line(line, request["id"]))), tools=TOOLS)
         with remote(tmp_path, shop) as file:
             got, after = said(file, "key", "starts")
     assert time.monotonic() - began < 30
@@ -313,10 +315,10 @@ def remote(folder: Path, answer: Answer, port: int = 0, **more: Any) -> Iterator
             if told is None:
                 self.close_connection = True
                 return
-            plain = isinstance(told[1], str) and not isinstance(told[1], Raw)
-            data = (told[1] if isinstance(told[1], str) else json.dumps(told[1])).encode()
+            text = told[1] if isinstance(told[1], str) else json.dumps(told[1])
+            data = text.encode()
             self.send_response(told[0])
-            self.send_header("Content-Type", "text/plain" if plain else "application/json")
+            self.send_header("Content-Type", KINDS.get(type(told[1]), "application/json"))
             self.send_header("mcp-session-id", "any")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
@@ -330,6 +332,18 @@ class Raw(str):
     """A body as it is, said to be JSON."""
 
 
+class Events(str):
+    """A body of events."""
+
+
+KINDS = {str: "text/plain", Events: "text/event-stream"}
+
+
+def event(message: str) -> Events:
+    """A message as an event, with a line of data up to each comma."""
+    return Events("event: message\ndata: " + message.replace(", ", ",\ndata: ") + "\n\n")
+
+
 Fault = tuple[int, object] | None | Callable[[Any], tuple[int, object]]
 
 
@@ -340,7 +354,7 @@ class Shop:
 
     def __init__(
         self,
-        *faults: tuple[int, object] | None | Callable[[Any], tuple[int, object]],
+        *faults: Fault,
         tools: list[dict[str, Any]] = TOOLS,
     ) -> None:
         self.faults, self.tools, self.starts, self.calls = [*faults], tools, 0, 0

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from data_generation.config import GenerateConfig
-from preference.build import main, one_prompt
-from preference.chained import AnswerSearches
-from preference.config import LabelConfig, PairsConfig, SftConfig
+from preference.build import Searches, main, one_prompt
+from preference.chained import AnswerSearches, chained_match
+from preference.config import LabelConfig, PairsConfig, PairsStageConfig, SftConfig
 from preference.pairs import RuleCounts, build_pairs
 from preference.pairs_folder import SPLITS
 from preference.rewards import Estimate, Rewards, outcomes, rewards
@@ -270,10 +270,11 @@ def test_chained_match_follows_names_to_the_golden_answer(
     grown: Tree, searched: tuple[Passage, ...], worth: list[float | None]
 ) -> None:
     chained = LabelConfig(name="cover", chained=True, alpha=1.0)
-    found = values(rewards(grown, chained, TRANSCRIPT, searched))
+    found = values(rewards(grown, chained, TRANSCRIPT, chained_match(grown, TRANSCRIPT, searched)))
     assert found[1:8] == worth
     assert found[8:] == ([None, None] if worth[0] is None else [0.0, 1.0])
-    assert values(rewards(_renamed(grown), chained, OTHER_NAMES, searched)) == found
+    renamed = _renamed(grown)
+    assert values(rewards(renamed, chained, OTHER_NAMES, chained_match(renamed, OTHER_NAMES, searched))) == found
 
 
 @pytest.mark.parametrize(("grown", "label", "worth", "told"), [
@@ -332,6 +333,8 @@ def test_an_index_shows_chained_match_passages_that_the_search_did_not_find(tmp_
 
 
 def test_an_answer_search_that_fails_is_counted_and_finds_nothing() -> None:
+    """None is made for a tree with marked passages, whose label they are, chained or not."""
+
     class Failing(DictRetriever):
         async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
             raise RetrieverError(f"{query}: no answer")
@@ -340,6 +343,11 @@ def test_an_answer_search_that_fails_is_counted_and_finds_nothing() -> None:
     asked = [stepwise(COUNTIES, "58", HOLDER), stepwise("Is it 58 or 12?", "58", HOLDER)]
     assert asyncio.run(searches.found(asked)) == [(), ()]
     assert searches.failed == 1
+    marked = stepwise(COUNTIES, "58", HOLDER, supporting_titles=[SACRAMENTO.title])
+    beside = Searches(PairsStageConfig(label=LabelConfig(chained=True)), Failing(), asyncio.run)
+    told = beside.beside((grown, str(at)) for at, grown in enumerate([*asked, marked]))
+    assert [found for *_, found in told] == [(), (), ()]
+    assert beside.failed == 1
 
 
 def test_pairs_are_siblings_with_a_margin() -> None:

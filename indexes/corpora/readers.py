@@ -11,15 +11,16 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import steprag.atlas
-from indexes.corpora.wikipedia import dump_passages
+from indexes.corpora.wikipedia import WORDS, dump_passages
 from steprag.engines.pretrained import asking_the_hub
 from steprag.errors import ConfigError, DataError, quoted
 from steprag.records.json_text import NotJson, decoded
-from steprag.records.jsonl import existing, file_hash, read_lines
+from steprag.records.jsonl import existing, files_hash, read_lines
 from steprag.records.packed import PACKED, NotWhole, lines, open_bytes, too_long, unpacked
 from steprag.records.spellings import passage_from_row
 from steprag.records.tables import other_rows, parquet_values
@@ -30,8 +31,6 @@ FOLDER_FILES = (*(f".{form}{packed}" for form in ("jsonl", "tsv") for packed in 
 """Endings of the files that are read of a folder, in the order of their names."""
 DOCUMENTS = (".md", ".markdown", ".txt")
 """Endings of documents: they are read of a folder without corpus files, and of the folders in it."""
-WORDS = 100
-"""Of a passage of a document."""
 FORMAT = 'one {"id", "title", "text"} or {"id", "contents"} a line'
 HUB = "hub:"
 Kind = Literal["json", "encoding", "long", "fields", "empty", "duplicate"]
@@ -103,12 +102,7 @@ def open_source(corpus: str) -> Source:
             for line, value in reader(file):
                 yield number, line, value
 
-    return Source(corpus, tuple(str(file) for file in paths), lambda: _hash(paths), items)
-
-
-def _hash(paths: list[Path]) -> str:
-    hashes = [file_hash(path) for path in paths]
-    return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
+    return Source(corpus, tuple(str(file) for file in paths), lambda: files_hash(paths), items)
 
 
 def _reader(path: Path, given: Path) -> Callable[[Path], Iterator[tuple[int, Passage | Problem]]]:
@@ -132,14 +126,16 @@ def document_passages(path: Path, name: str) -> Iterator[tuple[int, Passage | Pr
     """A document's passages of `WORDS` words at most, each with the line that it ends in. Titles: the Markdown heading
     above, or else `name`, which also begins the ids.
     """
-    title, words, made = name, list[str](), 0
-    for number, line in [*read_lines(path), (0, "#")]:
+    title, words, made, last = name, list[str](), 0, 0
+    for number, line in chain(read_lines(path), [(0, "#")]):
         heading = line.startswith("#") and line.lstrip("#")[:1] in ("", " ")
+        last = last if heading else number
         words += [] if heading else line.split()
-        while words and (heading or len(words) >= WORDS):
+        whole = len(words) if heading else len(words) - len(words) % WORDS
+        for start in range(0, whole, WORDS):
             made += 1
-            yield number, Passage(f"{name}#{made}", title, " ".join(words[:WORDS]))
-            words = words[WORDS:]
+            yield last, Passage(f"{name}#{made}", title, " ".join(words[start : start + WORDS]))
+        del words[:whole]
         title = (line.strip("# \t") or name) if heading else title
 
 

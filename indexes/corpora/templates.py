@@ -10,6 +10,7 @@ import calendar
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 FRAME = "the page's frame"
@@ -67,13 +68,7 @@ _BETWEEN = {"to": "to", "to about": "to about", "and": "and", "or": "or", "and/o
 _SCALES = {"e2": "hundred", "e3": "thousand", "e6": "million", "e9": "billion", "e12": "trillion"}
 _SCALED = re.compile(r"(e\d+)(\S.*)")
 """A unit of {{convert}} with a power of ten before it: `e6acre`."""
-_PREFIXED = {
-    **dict.fromkeys(("circa", "ca", "c.", "ca."), "c."),
-    **dict.fromkeys(("floruit", "fl.", "fl"), "fl."),
-    **dict.fromkeys(("b.", "born in"), "b."),
-    **dict.fromkeys(("d.", "died in"), "d."),
-    **dict.fromkeys(("reign", "r."), "r."),
-}
+_MARKS = {"c.": "circa|ca|c.|ca.", "fl.": "floruit|fl.|fl", "b.": "b.|born in", "d.": "d.|died in", "r.": "reign|r."}
 """What stands before a date or a range of two, also without one: `{{circa}} 1911`."""
 _NUMBER = re.compile(r"[+\-−]?[\d.,]*\d[\d.,]*(?:[eE][+\-]?\d+)?(?:[+⁄/]\d+(?:[⁄/]\d+)?)?")
 _DATES = re.compile(
@@ -129,16 +124,9 @@ def _filled(form: str, values: Values) -> str:
 def _maker(name: str) -> Callable[[Values], str] | None:
     if name.startswith(("lang-", "script/")):
         return lambda values: values.get("1", "")
-    if prefix := _PREFIXED.get(name):
-        return lambda values: f"{prefix} {_joint(prefix).join(_by_place(values)[:2])}".rstrip()
     if _DATES.match(name):
         return _date
     return _MAKERS.get(name)
-
-
-def _joint(prefix: str) -> str:
-    """Between two dates: both are uncertain in a circa, the other marks stand once."""
-    return " – c. " if prefix == "c." else "–"
 
 
 def _by_place(values: Values) -> list[str]:
@@ -186,6 +174,11 @@ def _date(values: Values) -> str:
     return " ".join(part for part in (day.lstrip("0") if named else "", named, year) if part)
 
 
+def _marked(mark: str, values: Values) -> str:
+    """A mark and what it stands before; of two dates both are uncertain in a circa, the other marks stand once."""
+    return f"{mark} {(' – c. ' if mark == 'c.' else '–').join(_by_place(values)[:2])}".rstrip()
+
+
 def _year_date(values: Values) -> str:
     return f"{'as of' if 'lc' in values else 'As of'} {_date(values)}" if values else ""
 
@@ -227,6 +220,7 @@ _MAKERS: dict[str, Callable[[Values], str]] = {
     "height": _height,
     **dict.fromkeys(("frac", "fraction", "sfrac"), _fraction),
     "as of": _year_date,
+    **{name: partial(_marked, mark) for mark, names in _MARKS.items() for name in names.split("|")},
     "age": _age,
     **dict.fromkeys(("mya", "million years ago"), _years_ago),
     **dict.fromkeys(("nihongo", "nihongo3", "nihongo krt"), _foreign_name),

@@ -23,6 +23,7 @@ from steprag.records.packed import NotWhole, open_bytes
 from steprag.types import Passage
 
 WORDS = 100
+"""Of a passage."""
 WINDOW = 256
 """Pages that a process parses at a time; a few windows are in memory at once."""
 NAMED = 8

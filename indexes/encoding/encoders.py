@@ -7,7 +7,6 @@ model is run. `indexes.encoding.embed` loads the model itself.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from steprag.engines.models import embedded_encoder, text_config
 from steprag.engines.pretrained import HUB_ID, fetched
 from steprag.errors import ConfigError, quoted
 from steprag.records.json_text import decoded
-from steprag.records.jsonl import file_hash
+from steprag.records.jsonl import files_hash
 
 EMBEDDED = "minilm"
 NONE = "none"
@@ -144,7 +143,7 @@ def _spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:
     unit = said.get("similarity_fn_name") != "dot" or "Normalize" in dict(modules)
     return EncoderSpec(
         name=name if name == EMBEDDED or name in NAMES or not Path(name).expanduser().is_dir() else str(folder),
-        weight_hash=_weight_hash(folder),
+        weight_hash=files_hash(weight_files(folder)),
         pooling=pooling,
         normalise=unit if overrides.normalise is None else overrides.normalise,
         query_prefix=prefixes.query if overrides.query_prefix is None else overrides.query_prefix,
@@ -280,11 +279,6 @@ def weight_files(folder: Path) -> list[Path]:
     if not files:
         raise ConfigError(f"{folder} holds no safetensors weights; pickled weights are never loaded")
     return files
-
-
-def _weight_hash(folder: Path) -> str:
-    hashes = [file_hash(file) for file in weight_files(folder)]
-    return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 def _json(path: Path, default: Any = None) -> Any:

@@ -74,11 +74,16 @@ def model_names(*given: str) -> Iterator[str]:
         yield words(parts[-1]) if parts else ""
 
 
+def is_called(pattern: str, name: str) -> bool:
+    """Whether the pattern is found in a name as whole words of it (`words`)."""
+    return re.search(rf"(^|-)({pattern})(-|$)", name) is not None
+
+
 def family_of(*given: str) -> Family | None:
     """The family of the first of these names and paths that belongs to one."""
     for name in model_names(*given):
         for pattern, family in FAMILIES.items():
-            if re.search(rf"(^|-){pattern}(-|$)", name):
+            if is_called(pattern, name):
                 return family
     return None
 
@@ -105,8 +110,7 @@ UNREAD = {
 def unread(said: Iterable[str]) -> str:
     """Why a model that is called so makes no vectors of texts; "" where nothing speaks against it."""
     named = [words(one) for one in said]
-    return next((reason for pattern, reason in UNREAD.items() for one in named
-                 if re.search(rf"(^|-)({pattern})(-|$)", one)), "")  # fmt: skip
+    return next((reason for pattern, reason in UNREAD.items() for one in named if is_called(pattern, one)), "")
 
 
 ROLES = {"query": {"query", "queries", "question"},

@@ -8,7 +8,6 @@ code of a model is run.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from indexes.encoding.encoders import find_encoder, longest_text, model_config, weight_files
-from indexes.encoding.families import model_names
+from indexes.encoding.families import is_called, model_names
 from steprag.engines.pretrained import check_complete, loading
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError, quoted
@@ -99,7 +98,7 @@ def _asked(name: str, folder: Path) -> tuple[str | None, list[str]]:
         return None, labels
     for known_as in model_names(name, str(folder)) if head or kind.endswith("ForCausalLM") else ():
         for pattern, template in TEMPLATES.items():
-            if re.search(rf"(^|-){pattern}(-|$)", known_as):
+            if is_called(pattern, known_as):
                 return template, labels
     if head:
         return None, labels

@@ -92,20 +92,27 @@ class _MendedEvents(_BoundedReply):
         self._asked = asked
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = b""
+        event, size, left = list[bytes](), 0, b""
         async for piece in self._inner:
             *lines, left = (left + piece).split(b"\n")
             for line in lines:
-                yield self._put_right(line) + b"\n"
-            if len(left) > MESSAGE_BYTES:
-                yield left
-                left = b""
-        yield left
+                event.append(line)
+                size += len(line) + 1
+                if not line.strip():
+                    yield self._put_right(event)
+                    event, size = [], 0
+            if size + len(left) > MESSAGE_BYTES:
+                yield b"".join(line + b"\n" for line in event) + left
+                event, size, left = [], 0, b""
+        yield b"".join(line + b"\n" for line in event) + left
 
-    def _put_right(self, line: bytes) -> bytes:
-        if not line.startswith(b"data:"):
-            return line
-        return b"data: " + mended(line.removeprefix(b"data:").strip(), self._asked).replace(b"\n", b"\n\ndata: ")
+    def _put_right(self, event: list[bytes]) -> bytes:
+        """An event's lines; its message, of one or several lines of data, is mended as one."""
+        data = [line.removeprefix(b"data:").strip() for line in event if line.startswith(b"data:")]
+        if (said := b"\n".join(data)) and (better := mended(said, self._asked)) != said:
+            rest = [line for line in event[:-1] if not line.startswith(b"data:")]
+            event = [*rest, b"data: " + better.replace(b"\n", b"\n\ndata: "), b""]
+        return b"".join(line + b"\n" for line in event)
 
 
 def _asked(request: httpx2.Request) -> object:

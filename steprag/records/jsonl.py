@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -107,6 +107,12 @@ def file_hash(path: Path) -> str:
     """SHA-256 of a file's bytes, in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def files_hash(paths: Sequence[Path]) -> str:
+    """SHA-256 of the hashes of several files, in hex; of one file its own."""
+    hashes = [file_hash(path) for path in paths]
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 def existing(path: Path | str, what: str) -> Path:

@@ -19,7 +19,8 @@ from steprag.records.training_rows import PEOPLE
 from steprag.scores.metrics import exact_match, normalise, parts_match
 from steprag.types import Found, Passage
 
-_DISAMBIGUATION = re.compile(r"\s*\([^)]*\)$")
+DISAMBIGUATION = re.compile(r"\s*\([^)]*\)$")
+"""What tells titles of one name apart, as in "Mercury (planet)"."""
 
 
 class WithAnswers(WithId, Protocol):
@@ -134,7 +135,7 @@ def people_id(question: str) -> str:
 
 def subject(title: str) -> str:
     """The name of a page's subject in texts: its title without "(film)" and the like, normalised."""
-    return normalise(_DISAMBIGUATION.sub("", title)) or normalise(title)
+    return normalise(DISAMBIGUATION.sub("", title)) or normalise(title)
 
 
 def mentions(text: str, subjects: Iterable[str]) -> list[bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +105,8 @@ class Answers:
         """
         _, _, tree, line = self._tree(at)
         options = dict(self.run(like).manifest()[0].get("config") or {}) if like else {}
-        made = options.pop("reward", None)  # folders of earlier versions have the section `label` under this name
-        options["label"] = {**(options.get("label") or made or {}), **reward}
+        options["label"] = {**(label_of(options) or {}), **reward}
+        options.pop("reward", None)
         if "name" in reward:  # another rule's own key
             options["label"].pop("chained", None)
         return view_rewards(tree, line, self.run(at.run).grammar(tree), options)
@@ -234,6 +234,11 @@ class Answers:
     def _tree(self, at: Address) -> tuple[Listing[Tree], Place, Tree, str]:
         listing, place = self._place(at)
         return listing, place, *self._trees(listing, place)
+
+
+def label_of(config: Mapping[str, Any]) -> Any:
+    """The section `label` of a pairs folder's configuration; those of earlier versions call it `reward`."""
+    return config.get("label") or config.get("reward")
 
 
 def _run_told(run: RunFolder) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from steprag.errors import ConfigError, DataError
 from steprag.records.jsonl import written_whole
-from steprag.view.answers import Address, Answers
+from steprag.view.answers import Address, Answers, label_of
 from steprag.view.quality import CLOCKS
 from steprag.web.app import SHARED, VENDOR, page_file
 
@@ -130,8 +130,7 @@ def _rule(answers: Answers, rules: list[str]) -> str:
     """The rule that the first folder of pairs was labelled by; the default where there is none, or it has weights."""
     manifests = [run.manifest()[0] for run in answers.folders.values()]
     configs = [manifest.get("config") or {} for manifest in manifests if manifest.get("stage") == "pairs"]
-    labels = [config.get("label") or config.get("reward") for config in configs]
-    names = [label.get("name") for label in labels if isinstance(label, dict)]
+    names = [label.get("name") for label in map(label_of, configs) if isinstance(label, dict)]
     return next((name for name in names if name in rules), rules[0])
 
 

@@ -30,7 +30,7 @@ NAME = "agent"
 """The model's name; `agent-MODE` fixes the mode."""
 SERVED = "/v1/chat/completions"
 ROOTS = ("/v1", "/api/v1", "/v1beta", "/openai")
-ENDS = ("/chat/completions", "/completions", "/responses", "/embeddings", "/models", "/chat", "/generate", "/tags")
+ENDS = ("/completions", "/responses", "/embeddings", "/models", "/chat", "/generate", "/tags")
 """How paths begin and end that clients ask whose base URL is another server's: Azure's /openai/deployments/NAME/…,
 Ollama's /api/chat, or one without /v1.
 """
