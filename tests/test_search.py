@@ -241,10 +241,15 @@ def test_a_finished_tree_is_freed_without_a_search_for_cycles() -> None:
     class Watched(ScriptedPolicy):
         async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
             if len(self.prompts) == 5:  # by then the tree has most of its nodes; to list all objects is slow
-                found.extend(weakref.ref(thing) for thing in gc.get_objects() if isinstance(thing, SearchNode))
+                found.extend(weakref.ref(node) for node in nodes() if id(node) not in before)
             return await super().sample(messages, allowed, n=n, seed=seed)
 
+    def nodes() -> list[SearchNode]:
+        return [thing for thing in gc.get_objects() if isinstance(thing, SearchNode)]
+
     gc.collect()
+    others = nodes()  # of tests before
+    before = {id(node) for node in others}
     gc.disable()
     try:
         asyncio.run(search_one(ASKED, searcher(Watched())))
