@@ -8,6 +8,7 @@ The index is Atlas. The embedded model answers with the best adapter that is shi
 from __future__ import annotations
 
 import argparse
+import io
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 QUESTION = "What do people pay with in the nation with Algiers as its capital?"
 MODEL_SECONDS = 300
 NARROW = {"width": 390, "height": 760}
+SMALL = {"width": 900, "height": 720}
+FRAME, LAST = 200, 3000
+"""Milliseconds that a frame of the recording stands, and the last one."""
 
 
 def main() -> None:
@@ -39,6 +43,7 @@ def main() -> None:
             link = f"{client.base_url}#token={TOKEN}"
             wide(browser, link, given.question, given.out / "answer.png")
             narrow(browser, link, given.question, given.out / "narrow.png")
+            recording(browser, link, given.question, given.out / "answer.gif")
         browser.close()
 
 
@@ -58,6 +63,39 @@ def narrow(browser: Browser, link: str, question: str, picture: Path) -> None:
             sources.first.click()
         page.keyboard.press("End")
         _taken(page, picture, height=NARROW["height"])
+
+
+def recording(browser: Browser, link: str, question: str, picture: Path) -> None:
+    """A turn from its question to its sources, as a moving picture."""
+    from PIL import Image
+
+    frames: list[Any] = []
+
+    def taken() -> None:
+        whole = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+        frames.append(whole.resize((SMALL["width"] * 4 // 5, SMALL["height"] * 4 // 5), Image.Resampling.LANCZOS))
+
+    with page_in(browser, viewport=SMALL) as page:
+        page.goto(link)
+        box = page.get_by_role("textbox", name="Question", exact=True)
+        for end in range(0, len(question) + 8, 8):
+            box.fill(question[:end])
+            taken()
+        page.keyboard.press("Enter")
+        ending = page.locator(".turn").last.locator(".ending")
+        while not ending.is_visible():
+            page.wait_for_timeout(FRAME)
+            page.keyboard.press("End")
+            taken()
+        source = page.locator(".sources summary, .source summary").last
+        source.click()
+        source.scroll_into_view_if_needed()
+        page.wait_for_timeout(FRAME)
+        taken()
+    colours = frames[-1].quantize(64, dither=Image.Dither.NONE)
+    shown = [frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames]
+    stands = [FRAME] * (len(shown) - 1) + [LAST]
+    shown[0].save(picture, save_all=True, append_images=shown[1:], duration=stands, loop=0, optimize=True)
 
 
 def _asked(page: Page, link: str, question: str) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 import types
@@ -58,6 +60,21 @@ def test_jobs_search_as_the_recipe_says(file: Path) -> None:
     assert (ours.prompt.examples, ours.search.rollouts, ours.search.wave) == (
         theirs.prompt.examples, theirs.search.rollouts, theirs.search.wave,
     )  # fmt: skip
+
+
+def test_the_container_serves_the_demos_index() -> None:
+    said = re.findall(r"^CMD (.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    words = json.loads(said[0])
+    assert words[1] == "serve"
+    assert {word for word in words if word.startswith("--")} <= known_options("serve")
+
+
+@pytest.mark.long
+def test_the_container_is_built() -> None:
+    builder = shutil.which("docker") or shutil.which("podman")
+    if not builder or subprocess.run([builder, "info"], capture_output=True).returncode:
+        pytest.skip("no docker or podman that runs")
+    subprocess.run([builder, "build", "-t", "steprag-test", str(ROOT)], check=True, timeout=3600)
 
 
 def test_questions_become_the_prompts_that_verl_reads(tmp_path: Path) -> None:
