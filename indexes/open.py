@@ -16,6 +16,7 @@ from indexes.folder.manifest import MEND, IndexManifest, fingerprint, read_index
 from indexes.ranking.cross_encoder import CrossEncoder
 from indexes.ranking.rankings import ALONE, RowSearcher, TextEncoder, VectorIndex, named
 from indexes.ranking.searchers import DenseSearcher, HybridSearcher, RerankedSearcher
+from indexes.retrieval.elastic import SCHEMES, ElasticRetriever
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.milvus import PREFIXES, Facts, open_milvus
 from indexes.retrieval.remote import RemoteRetriever
@@ -43,8 +44,8 @@ class Machine:
 
 
 def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = None) -> Retriever:
-    """The retriever of an index folder, of a service by its URL, of a Milvus collection (milvus://HOST:PORT/NAME), or
-    of what a YAML file names: tools, or the web.
+    """The retriever of an index folder, of a service by its URL, of a Milvus collection (milvus://HOST:PORT/NAME), of
+    an Elasticsearch index (elastic://HOST:PORT/NAME), or of what a YAML file names: tools, or the web.
 
     Raises ConfigError or DataError where folder and manifest do not agree, where the folder lacks what the mode needs,
     or where no service answers.
@@ -55,6 +56,8 @@ def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = Non
             raise ConfigError(f"{path_or_url} names several services; put them behind one URL, by a load balancer"
                               " such as nginx (docs/scaling.md)")  # fmt: skip
         return RemoteRetriever(str(path_or_url), config)
+    if str(path_or_url).startswith(tuple(SCHEMES)):
+        return ElasticRetriever(str(path_or_url), config)
     if str(path_or_url).startswith(PREFIXES):
         return _open_collection(str(path_or_url), config)
     if str(path_or_url).endswith((".yaml", ".yml")):

@@ -35,6 +35,8 @@ LONGEST_WAIT = 30.0
 class RemoteRetriever:
     """Searches by HTTP. For one event loop at a time; requests of many searches are in flight at once."""
 
+    _route, _speaks = "/retrieve", "Search-R1's"
+
     def __init__(self, url: str, config: RetrieverConfig) -> None:
         """Asks the service what it is. Raises ConfigError where none answers, refuses the token, or does not fit."""
         try:
@@ -42,29 +44,36 @@ class RemoteRetriever:
         except ValueError as error:
             raise ConfigError(str(error)) from None
         token = os.environ.get(config.token_env, "")
-        self._token, self._headers = token, {"Authorization": f"Bearer {token}"} if token else {}
+        self._token, self._headers = token, {"Authorization": self._authorization(token)} if token else {}
         self.fingerprint = self._checked(self._health())
         self._client: tuple[asyncio.AbstractEventLoop, BoundedClient] | None = None
         self._free = asyncio.Semaphore(CONNECTIONS)
         self._closed = self._told = False
 
+    def _authorization(self, token: str) -> str:
+        return f"Bearer {token}"
+
     def _health(self) -> dict[str, Any]:
+        """What the service says of itself; nothing, where it has no such route, as Search-R1's own server."""
+        return self._asked_for("/health")
+
+    def _asked_for(self, route: str) -> dict[str, Any]:
         async def asked() -> httpx2.Response:
             async with self._new_client() as client:
-                return await client.get(f"{self._url}/health")
+                return await client.get(self._url + route)
 
         try:
             with ThreadPoolExecutor(1) as thread:  # this one's event loop may be running
                 reply = thread.submit(asyncio.run, asked()).result()
         except (httpx2.RequestError, httpx2.InvalidURL) as error:
             raise ConfigError(f"no retriever answers at {self._url}: {_reason(error)}") from None
-        if reply.status_code == 404:  # Search-R1's own server has no such route
+        if reply.status_code == 404:
             return {}
         if reply.status_code in (401, 403):
             raise self._refused()
         facts = _decoded(reply)
         if not isinstance(facts, dict):
-            raise ConfigError(f"{self._url}/health answers {reply.status_code} and no JSON; is that a retriever?")
+            raise ConfigError(f"{self._url}{route} answers {reply.status_code} and no JSON; is that a retriever?")
         if facts.get("token") == "required":
             raise self._refused()
         return facts
@@ -93,7 +102,7 @@ class RemoteRetriever:
         if self._closed:
             raise RetrieverError("the retriever is closed")
         text, top_k = asked_of(query, top_k)
-        body = {"queries": [text], "topk": top_k, "return_scores": True}
+        body = self._asking(text, top_k)
         problem = ""
         for attempt in range(self._config.retries + 1):
             try:
@@ -118,7 +127,10 @@ class RemoteRetriever:
     async def _post(self, body: dict[str, Any]) -> httpx2.Response:
         client = self._open()
         async with self._free:  # waiting for a free connection is no loss
-            return await client.post(f"{self._url}/retrieve", json=body)
+            return await client.post(self._url + self._route, json=body)
+
+    def _asking(self, text: str, top_k: int) -> dict[str, Any]:
+        return {"queries": [text], "topk": top_k, "return_scores": True}
 
     def _open(self) -> BoundedClient:
         """The client of the running loop; connections belong to the loop that made them."""
@@ -143,10 +155,9 @@ class RemoteRetriever:
         if reply.headers.get(FINGERPRINT, self.fingerprint) != self.fingerprint:
             raise ConfigError(f"{self._url} serves another index than when it was opened; start the run again")
         try:
-            (found,) = decoded(reply.content, finite=False)["result"]
-            rows = list(found[:top_k])
-        except (KeyError, TypeError, ValueError) as error:
-            raise RetrieverError(f"{self._url}: a reply that is not Search-R1's: {error}") from None
+            rows = list(self._rows(decoded(reply.content, finite=False))[:top_k])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise RetrieverError(f"{self._url}: a reply that is not {self._speaks}: {error}") from None
         kept: list[Passage] = []
         problem = ""
         for item in rows:
@@ -155,11 +166,16 @@ class RemoteRetriever:
             except DataError as error:
                 problem = error.problem
         if problem and not kept:
-            raise RetrieverError(f"{self._url}: a reply that is not Search-R1's: {problem}")
+            raise RetrieverError(f"{self._url}: a reply that is not {self._speaks}: {problem}")
         if problem and not self._told:
             self._told = True
             say(f"{self._url}: {len(rows) - len(kept)} of {len(rows)} rows of a reply are left out: {problem}")
         return tuple(kept)
+
+    def _rows(self, told: Any) -> list[Any]:
+        """What was found for the one query of a reply."""
+        (found,) = told["result"]
+        return found
 
     def _passage(self, item: Any) -> Passage:
         """A row of a reply: a document, alone or beside a score. A text alone is FlashRAG's `contents`; a document
@@ -188,10 +204,10 @@ def _decoded(reply: httpx2.Response) -> Any:
 
 
 def _complaint(reply: httpx2.Response) -> str:
-    """The status and the first words of what the service said."""
+    """The status and the first words of what the service said: FastAPI's detail, our message, Elasticsearch's reason."""
     body = _decoded(reply)
-    said = body.get("detail") or body.get("error") if isinstance(body, dict) else None  # FastAPI's, and ours
-    detail = said.get("message") if isinstance(said, dict) else said
+    said = body.get("detail") or body.get("error") if isinstance(body, dict) else None
+    detail = (said.get("message") or said.get("reason")) if isinstance(said, dict) else said
     return f"{reply.status_code} {str(detail or reply.content[:800].decode(errors='replace'))[:200]}".strip()
 
 

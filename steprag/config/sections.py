@@ -221,6 +221,9 @@ class RetrieverConfig(Section):
     token_env: str = Field(
         default="STEPRAG_RETRIEVER_TOKEN", description="environment variable that holds a service's token"
     )
+    fields: tuple[str, ...] = Field(
+        default=("title", "text"), description="of elastic://: fields that are searched; title^2 counts twice"
+    )
 
 
 class JournalConfig(Section):
