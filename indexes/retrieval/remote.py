@@ -204,7 +204,7 @@ def _decoded(reply: httpx2.Response) -> Any:
 
 
 def _complaint(reply: httpx2.Response) -> str:
-    """The status and the first words of what the service said: FastAPI's detail, our message, Elasticsearch's reason."""
+    """The status and the first words of what the service said: FastAPI's, ours, Elasticsearch's."""
     body = _decoded(reply)
     said = body.get("detail") or body.get("error") if isinstance(body, dict) else None
     detail = (said.get("message") or said.get("reason")) if isinstance(said, dict) else said
