@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from steprag.config.load import parse_arguments
@@ -15,8 +16,12 @@ from steprag.view.answers import Answers
 from steprag.view.export import write_export
 from steprag.view.folders import open_folders
 
+RUNS = "runs"
+"""Where runs are looked for if none is named."""
 BODY_BYTES = 2**16
 """Longest request body: a mark."""
+NAMED = 8
+"""Runs that are named in a line; of more, how many there are."""
 GRACE = 5
 """Seconds that requests under way have to end."""
 
@@ -26,7 +31,8 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="steprag view", description="Trees, pairs, predictions and training curves of run folders, in a browser."
     )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, folders of run folders, or a trees.jsonl")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="run folders, folders of run folders, or a trees.jsonl "
+                        f"[{RUNS}]")  # fmt: skip
     parser.add_argument("--out", metavar="FILE.html", help="write one file that opens without a server, and end")
     parser.add_argument("--trees", type=int, default=100, metavar="N", help="of each run, trees in that file [100]")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; beyond this machine only with a "
@@ -39,10 +45,13 @@ def main(argv: list[str]) -> int:
         raise ConfigError(f"--port {given.port}: give 0 to 65535")
     if given.trees < 1:
         raise ConfigError(f"--trees {given.trees}: give at least 1")
-    answers = Answers(open_folders(given.runs))
+    if not given.runs and not Path(RUNS).is_dir():
+        raise ConfigError(f"there is no folder {RUNS} here yet: steprag demo makes one; or give a run folder")
+    paths = given.runs or [RUNS]
+    answers = Answers(open_folders(paths), paths)
     if given.out:
         size = write_export(answers, Path(given.out), given.trees)
-        say(f"view: {given.out} holds {', '.join(answers.folders)} ({size / 2**20:.1f} MiB); open it in a browser")
+        say(f"view: {given.out} holds {_listed(answers.folders)} ({size / 2**20:.1f} MiB); open it in a browser")
         return 0
     from steprag.web.listening import until_stopped
 
@@ -59,8 +68,13 @@ async def serve_view(answers: Answers, host: str, port: int, token_env: str) -> 
     with listen(host, port) as listening:
         access = access_of(listening, host, token, BODY_BYTES)
         show_link(listening, access)
-        say(f"open the link to view {', '.join(answers.folders)}; Ctrl-C stops it")
+        say(f"open the link to view {_listed(answers.folders)}; Ctrl-C stops it")
         await serve_app(create_view_app(answers, access), listening, grace=GRACE)
+
+
+def _listed(names: Collection[str]) -> str:
+    """The names, or how many there are where a line holds no more."""
+    return ", ".join(names) if len(names) <= NAMED else f"{len(names)} runs"
 
 
 if __name__ == "__main__":
