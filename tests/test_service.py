@@ -29,8 +29,9 @@ from indexes.service.api import Served, create_app
 from steprag.config.sections import RetrieverConfig
 from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, RetrieverError
-from steprag.net.hosts import url_of
+from steprag.net.hosts import stranger, url_of
 from steprag.types import Passage
+from steprag.web.app import token_of
 from steprag.web.listening import token_in
 from tests import fakes
 from tests.indexing import hybrid_index
@@ -314,7 +315,7 @@ def test_the_token(tmp_path: Path) -> None:
             await made.get("/health", headers=right),
         ]
 
-    *replies, stranger, friend = asking(tmp_path, work, token="s3cret")
+    *replies, stranger, friend = asking(tmp_path, work, token="3f9c-blue-kettle-71")
     assert [reply.status_code for reply in replies] == [401, 401, 401, 404, 200]
     assert ["X-StepRAG-Index" in reply.headers for reply in replies] == [False, False, False, False, True]
     assert stranger.json()["token"] == "required"
@@ -329,13 +330,47 @@ def test_a_page_that_points_its_name_here_is_refused(tmp_path: Path) -> None:
     assert asking(tmp_path, evil, loopback=False).status_code == 200
 
 
+OWN = socket.gethostname().lower()
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback", "names", "answered"),
+    [
+        ("127.0.0.1:80", True, (), True),
+        ("192.168.1.7:80", True, (), False),
+        ("chat.example.org", True, ("chat.example.org",), True),  # a proxy's
+        ("192.168.1.7:80", False, (), True),
+        ("[2001:db8::7]:80", False, (), True),
+        (f"{OWN}:80", False, (), True),
+        (f"{OWN.partition('.')[0]}.local", False, (), True),
+        ("chat.example.org", False, (), False),
+        ("192.168.1.7.example.org", False, (), False),
+        ("", False, (), False),
+        ("chat.example.org", False, ("*",), True),
+    ],
+)
+def test_names_that_a_page_may_point_here_are_refused(host: str, loopback: bool, names: Any, answered: bool) -> None:
+    assert (stranger({"host": host}, loopback=loopback, names=names) is None) == answered
+
+
+@pytest.mark.parametrize("token", ["hunter2", "1234567890123456", "a" * 40, "passwordpassword", "steprag-token-12"])
+def test_a_token_that_is_easy_to_guess_is_refused_where_others_may_try(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPRAG_TOKEN", token)
+    assert token_of("127.0.0.1", "STEPRAG_TOKEN") == token
+    for host, names in (("0.0.0.0", ()), ("127.0.0.1", ("chat.example.org",))):
+        with pytest.raises(ConfigError, match="easy to guess .*openssl rand"):
+            token_of(host, "STEPRAG_TOKEN", names)
+
+
 def test_no_serving_beyond_this_machine_without_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STEPRAG_RETRIEVER_TOKEN", raising=False)
     assert token_in("STEPRAG_RETRIEVER_TOKEN", "127.0.0.1") is None
     with pytest.raises(ConfigError, match="serving on 0.0.0.0 needs a token.*STEPRAG_RETRIEVER_TOKEN"):
         token_in("STEPRAG_RETRIEVER_TOKEN", "0.0.0.0")
-    monkeypatch.setenv("STEPRAG_RETRIEVER_TOKEN", "s3cret")
-    assert token_in("STEPRAG_RETRIEVER_TOKEN", "0.0.0.0") == "s3cret"
+    monkeypatch.setenv("STEPRAG_RETRIEVER_TOKEN", "3f9c-blue-kettle-71")
+    assert token_in("STEPRAG_RETRIEVER_TOKEN", "0.0.0.0") == "3f9c-blue-kettle-71"
 
 
 # --- the retriever that asks ----------------------------------------------------------------------------------------
@@ -359,7 +394,7 @@ def quick(**values: Any) -> RetrieverConfig:
 
 
 def test_a_search_r1_server_is_asked_as_its_clients_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STEPRAG_RETRIEVER_TOKEN", "s3cret")
+    monkeypatch.setenv("STEPRAG_RETRIEVER_TOKEN", "3f9c-blue-kettle-71")
     with foreign(lambda _: (200, found("Lima"))) as endpoint:
         source = open_retriever(endpoint.url + "/", quick())
         assert source.fingerprint == open_retriever(endpoint.url, quick()).fingerprint
@@ -471,10 +506,10 @@ def process(index: Path, *options: str, **environment: str) -> Iterator[tuple[st
 def test_the_same_results_from_the_folder_and_from_its_service(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queries = ["currency of Albania", "Tirana", "Heroes", "a capital", "Prices in Albania are quoted in the lek."]
 
-    with process(index, STEPRAG_RETRIEVER_TOKEN="s3cret") as (url, child):
+    with process(index, STEPRAG_RETRIEVER_TOKEN="3f9c-blue-kettle-71") as (url, child):
         with pytest.raises(ConfigError, match="refuses the token"):
             open_retriever(url)
-        monkeypatch.setenv("STEPRAG_RETRIEVER_TOKEN", "s3cret")
+        monkeypatch.setenv("STEPRAG_RETRIEVER_TOKEN", "3f9c-blue-kettle-71")
         with pytest.raises(ConfigError, match="mode is dense, and .* serves hybrid"):
             open_retriever(url, RetrieverConfig(mode="dense"))
         remote, local = open_retriever(url), open_retriever(index)

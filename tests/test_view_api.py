@@ -134,7 +134,7 @@ def test_the_table_tells_how_far_a_run_is_why_it_failed_and_takes_in_runs_that_b
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
-        ("THE LEK", [1]),  # the title of what a query found
+        ("KUNA", [1]),  # the title of what a query found
         ("next query", [1, 2]),  # as written
         ("old lek", [2]),  # an answer
         ("q1", [2]),
@@ -147,8 +147,8 @@ def test_the_table_tells_how_far_a_run_is_why_it_failed_and_takes_in_runs_that_b
 def test_a_search_looks_at_all_texts(tmp_path: Path, words: str, lines: list[int]) -> None:
     answers = answered_run(tmp_path / "answers", ["lek", "the old lek"])
     first, second = (json.loads(line) for line in (answers / "predictions.jsonl").read_text().splitlines())
-    second["passages"][0][0]["title"] = "Coins"
-    rows = (first, second, {**second, "id": "q3", "steps": [{"action": "answer", "text": 'say "ü"', "content": ""}],
+    first["passages"][0][0]["title"], second["passages"][0][0]["title"] = "Kuna", "Coins"
+    rows = (first, second, {**second, "id": "q3", "prediction": "yen", "steps": [{"action": "answer", "text": 'say "ü"', "content": ""}],
                             "passages": []})  # fmt: skip
     (answers / "predictions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))  # with \\u00fc
 

@@ -32,6 +32,13 @@ class ChatServiceConfig(Section):
     body_bytes: Positive = Field(default=2**20, description="longest request body; more is 413")
     examples: tuple[str, ...] = Field(default=(), description="questions that the page offers; of the demo's index, "
                                       "where none are given, three that it can answer")  # fmt: skip
+    support: bool = Field(default=True, description="say so where nothing that was found supports an answer: none of "
+                          "its words stands in a passage that was read, or least_score says so")  # fmt: skip
+    least_score: float | None = Field(default=None, description="score that the best passage of the first search must "
+                                      "have; scores mean something else in every index; none: not looked at, of "
+                                      "the demo's index 0.42")  # fmt: skip
+    hosts: tuple[str, ...] = Field(default=(), description="further names under which people may call the service, as "
+                                   "a proxy's; this machine's own names and addresses need not be named")  # fmt: skip
     keep: bool = Field(default=True, description="write turns into the run folder; false: memory only")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from steprag.config.load import parse_arguments
@@ -40,6 +40,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--port", type=int, default=8200, help="0 takes a free one [8200]")
     parser.add_argument("--token_env", default="STEPRAG_TOKEN", metavar="NAME", help="environment variable that holds "
                         "the token; empty: on this machine one is made up at each start [STEPRAG_TOKEN]")  # fmt: skip
+    parser.add_argument("--allow_host", action="append", default=[], metavar="NAME", help="a further name to answer "
+                        "to, as a proxy's; may be repeated")  # fmt: skip
     given = parse_arguments(parser, argv)
     if not 0 <= given.port <= 65535:
         raise ConfigError(f"--port {given.port}: give 0 to 65535")
@@ -55,18 +57,18 @@ def main(argv: list[str]) -> int:
         return 0
     from steprag.web.listening import until_stopped
 
-    return until_stopped(serve_view(answers, given.host, given.port, given.token_env))
+    return until_stopped(serve_view(answers, given.host, given.port, given.token_env, given.allow_host))
 
 
-async def serve_view(answers: Answers, host: str, port: int, token_env: str) -> None:
+async def serve_view(answers: Answers, host: str, port: int, token_env: str, names: Sequence[str]) -> None:
     """Serves until a signal comes. Raises ConfigError where address or token are not in order."""
     from steprag.view.api import create_view_app
     from steprag.web.app import access_of, show_link, token_of
     from steprag.web.listening import serve_app
 
-    token = token_of(host, token_env)
+    token = token_of(host, token_env, names)
     with listen(host, port) as listening:
-        access = access_of(listening, host, token, BODY_BYTES)
+        access = access_of(listening, host, token, BODY_BYTES, names=names)
         show_link(listening, access)
         say(f"open the link to view {_listed(answers.folders)}; Ctrl-C stops it")
         await serve_app(create_view_app(answers, access), listening, grace=GRACE)

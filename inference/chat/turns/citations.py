@@ -72,6 +72,42 @@ def citations(state: State, keeps: frozenset[str]) -> tuple[Citation, ...]:
     )
 
 
+@dataclass(frozen=True)
+class Support:
+    """When an answer counts as found. `on` False: always. `least`: the score that the best passage of the first search
+    must have; None: scores are not looked at, as they mean something else in every index.
+    """
+
+    on: bool = True
+    least: float | None = None
+
+    def lacks(self, state: State) -> str | None:
+        """ "words" where no word of the answer stands in a passage that was read, "score" where the first search found
+        nothing like what was asked, else None. Episodes that did not search are not judged.
+        """
+        found = [*state.earlier, state.passages]
+        first = next((row for row in found if row), ())
+        if not self.on or not first:
+            return None
+        scores = [passage.score for passage in first if passage.score is not None]
+        if self.least is not None and scores and max(scores) < self.least:
+            return "score"
+        said = _telling(state.steps[-1].content)
+        read = {word for row in found for one in row for word in _Text(f"{one.title}\n{one.text}").words}
+        return "words" if said and read.isdisjoint(said) else None
+
+
+def _telling(answer: str) -> set[str]:
+    """The words of an answer that tell something: names, numbers and long words. None where it is yes or no, which no
+    passage says.
+    """
+    words = {match.group() for match in _WORD.finditer(answer)}
+    if {word.lower() for word in words} <= {"yes", "no"}:
+        return set()
+    telling = {word.lower() for word in words if len(word) > 3 or not word.islower()}
+    return telling or {word.lower() for word in words}
+
+
 class _Text:
     """A text cut into words once, however often it is compared. Case is not looked at; where no spaces stand between
     words, each character is one.
