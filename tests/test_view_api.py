@@ -148,8 +148,8 @@ def test_a_search_looks_at_all_texts(tmp_path: Path, words: str, lines: list[int
     answers = answered_run(tmp_path / "answers", ["lek", "the old lek"])
     first, second = (json.loads(line) for line in (answers / "predictions.jsonl").read_text().splitlines())
     first["passages"][0][0]["title"], second["passages"][0][0]["title"] = "Kuna", "Coins"
-    rows = (first, second, {**second, "id": "q3", "prediction": "yen", "steps": [{"action": "answer", "text": 'say "ü"', "content": ""}],
-                            "passages": []})  # fmt: skip
+    step = {"action": "answer", "text": 'say "ü"', "content": ""}
+    rows = (first, second, {**second, "id": "q3", "prediction": "yen", "steps": [step], "passages": []})
     (answers / "predictions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))  # with \\u00fc
 
     async def journalled() -> None:

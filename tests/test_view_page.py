@@ -538,7 +538,7 @@ def searches() -> dict[str, tuple[Tree, list[Moment]]]:
 def page(searches: Any, browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     run = made_run(tmp_path_factory.mktemp("grown") / "run", *(tree for tree, _ in searches.values()))
     with viewer(run, SHIPPED) as link, page_in(browser) as page:
-        page.goto(link)
+        at(page, link, "#/run")
         page.wait_for_selector(".node-pane .raw")
         yield page
 

@@ -43,8 +43,10 @@ export function Conversations({ conversations, current, info, controller, close 
             <span class="title">${one.title}</span>
             <span class="quiet">${count(one.turns, "turn")} · ${ago(one.updated)}</span>
           </a>
-          <${IconButton} icon="edit" label=${`Rename: ${one.title}`} onClick=${() => setNaming(one.id)} />
-          <${IconButton} icon="trash" label=${`Delete: ${one.title}`} onClick=${() => setDoomed(one)} />
+          <span class="row-tools">
+            <${IconButton} icon="edit" label=${`Rename: ${one.title}`} onClick=${() => setNaming(one.id)} />
+            <${IconButton} icon="trash" label=${`Delete: ${one.title}`} onClick=${() => setDoomed(one)} />
+          </span>
         </li>`))}
       </ul>
       ${found?.length === 0 && html`<p class="quiet none" role="status">No conversation holds these words.</p>`}

@@ -51,7 +51,7 @@ const guess = (step) => /<([a-z]+)>/.exec(step.text)?.[1];
 function StepText({ text, writing, raw }) {
   const pieces = splitTags(raw ? text : unlooped(text)).filter(({ kind }) => raw || kind !== "tag");
   return html`<p class="step-text">
-    ${pieces.map((piece, place) => html`<span key=${place} class=${piece.kind}>${piece.text}</span>`)}
+    ${pieces.map((piece, place) => html`<span key=${place} class=${piece.kind}>${raw ? piece.text : `${piece.text.trim()} `}</span>`)}
     ${writing && html`<span class="caret" aria-hidden="true"></span>`}
   </p>`;
 }

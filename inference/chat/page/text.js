@@ -31,7 +31,7 @@ export function unlooped(text) {
   if (!found) return text;
   const times = found[0].length / found[1].length;
   const start = from + found.index;
-  return `${text.slice(0, start)}${found[1]} … (${times} times)${text.slice(start + found[0].length)}`;
+  return `${text.slice(0, start)}${found[1].trimEnd()} … (${times} times)${text.slice(start + found[0].length)}`;
 }
 
 /**

@@ -32,9 +32,9 @@ export function Trace({ turn, last, controller }) {
 function summary(turn) {
   const searches = searchesOf(turn).length;
   const done = turn.steps.filter((step) => step?.done).length;
-  const begun = turn.steps.length > done;
-  const open = turn.refused !== null ? " and a refused one" : " and an unfinished one";
-  const steps = `${count(done, "step")}${begun && isOver(turn) ? open : ""}`;
+  const last = turn.refused !== null ? "a refused" : "an unfinished";
+  const whole = turn.steps.length === done;
+  const steps = whole ? count(done, "step") : done ? `${count(done, "step")} and ${last} one` : `${last} step`;
   const found = searches ? `, ${count(searches, "search", "searches")}` : "";
   if (!isOver(turn)) return `Working on step ${done + 1}${found}`;
   const time = turn.seconds ? ` in ${duration(turn.seconds)}` : "";

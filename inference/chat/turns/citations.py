@@ -21,6 +21,7 @@ _UNSPACED = (
 )
 """Scripts that put no space between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
+_SMALL_WORDS = frozenset(("a", "an", "the", "of", "in", "and", "or", "to", "is", "it"))
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
 
 
@@ -98,10 +99,10 @@ class Support:
 
 
 def _telling(answer: str) -> set[str]:
-    """The words of an answer that tell something: names, numbers and long words. None where it is yes or no, which no
-    passage says.
+    """The words of an answer that tell something: names, numbers and long words; of others all. None where it is yes or
+    no, which no passage says.
     """
-    words = {match.group() for match in _WORD.finditer(answer)}
+    words = {word for match in _WORD.finditer(answer) if (word := match.group()).lower() not in _SMALL_WORDS}
     if {word.lower() for word in words} <= {"yes", "no"}:
         return set()
     telling = {word.lower() for word in words if len(word) > 3 or not word.islower()}
