@@ -291,7 +291,7 @@ def test_conversations_are_named_searched_exported_and_reached_by_keys(browser: 
         ended(page).locator(".lacking").wait_for(state="detached")  # it did not search
         page.get_by_role("button", name="New conversation").click()
         ask(page, "Which money?")
-        assert ended(page).locator(".step-text").inner_text() == "[capital of Peru] query … (9 times)"
+        assert ended(page).locator(".step-text").inner_text().strip() == "[capital of Peru] query … (9 times)"
         page.get_by_role("link", name="Which money? (2)").wait_for()
         page.get_by_role("button", name="Rename: Which money? (2)").click(force=True)
         page.get_by_label("Name of the conversation").fill("Peru")

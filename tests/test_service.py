@@ -29,7 +29,7 @@ from indexes.service.api import Served, create_app
 from steprag.config.sections import RetrieverConfig
 from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, RetrieverError
-from steprag.net.hosts import stranger, url_of
+from steprag.net.hosts import own_names, stranger, url_of
 from steprag.types import Passage
 from steprag.web.app import token_of
 from steprag.web.listening import token_in
@@ -341,8 +341,8 @@ OWN = socket.gethostname().lower()
         ("chat.example.org", True, ("chat.example.org",), True),  # a proxy's
         ("192.168.1.7:80", False, (), True),
         ("[2001:db8::7]:80", False, (), True),
-        (f"{OWN}:80", False, (), True),
-        (f"{OWN.partition('.')[0]}.local", False, (), True),
+        (f"{OWN}:80", False, own_names(), True),
+        (f"{OWN.partition('.')[0]}.local", False, own_names(), True),
         ("chat.example.org", False, (), False),
         ("192.168.1.7.example.org", False, (), False),
         ("", False, (), False),

@@ -10,8 +10,6 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from safetensors import safe_open
-
 from indexes import open_retriever
 from inference.chat.config import ChatConfig
 from inference.chat.http.routes import FREE, create_chat_app
@@ -95,9 +93,8 @@ async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:
                     mode = config.serve.mode or next(iter(chat.modes))
                     if mode not in chat.modes:
                         raise ConfigError(f"serve.mode is {quoted(mode)}; here there are {', '.join(chat.modes)}")
-                    access = access_of(
-                        listening, config.serve.host, token, config.serve.body_bytes, FREE, config.serve.hosts
-                    )
+                    serve = config.serve
+                    access = access_of(listening, serve.host, token, serve.body_bytes, *FREE, names=serve.hosts)
                     examples = config.serve.examples or (EXAMPLES if index == DEMO_INDEX else ())
                     service = ChatService(
                         desk, access, config.serve, _model_name(config), index, mode, code_version(), examples,
@@ -213,17 +210,10 @@ def about(policy: PolicyConfig, index: str) -> str:
 
 
 def size_of(files: ModelFiles) -> str | None:
-    """A model's size as a GGUF file names it ("135M", "7B"), or as the tensors of a folder's files add up to; None
-    where neither is on this machine.
-    """
-    if files.gguf:
-        label = gguf_values(files.gguf, lambda key: key == "general.size_label").get("general.size_label")
-        return label if isinstance(label, str) else None
-    count = 0
-    for file in sorted(files.hf.glob("*.safetensors")) if files.hf else ():
-        with safe_open(file, "np") as tensors:
-            count += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
-    return None if not count else f"{count / 1e6:.0f}M" if count < 1e9 else f"{count / 1e9:.1f}B"
+    """A model's size as its GGUF file names it ("135M", "7B"); None where there is none that does."""
+    key = "general.size_label"
+    label = gguf_values(files.gguf, lambda name: name == key).get(key) if files.gguf else None
+    return label if isinstance(label, str) else None
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import errno
 import ipaddress
 import socket
 from collections.abc import Collection, Mapping
-from functools import cache
 from urllib.parse import urlsplit
 
 from steprag.errors import ConfigError, quoted
@@ -75,14 +74,13 @@ def _outward(family: int) -> str:
 def stranger(headers: Mapping[str, str], *, loopback: bool, names: Collection[str] = ()) -> tuple[str, str] | None:
     """Code and message where a page of another site asks, None where not. Header names are lower case.
 
-    `loopback`: the service is reached from this machine alone. `names`: further names that it answers to. Beyond
-    loopback it answers to addresses, which nobody can point elsewhere, and to this machine's names; a page can make
-    any other name of its own point here.
+    `loopback`: the service is reached from this machine alone; else it answers to addresses too, which nobody can point
+    elsewhere. `names`: further names that it answers to. A page can make any other name of its own point here.
     """
     host = headers.get("host", "")
     name = _name(host)
     known = name in LOCAL_NAMES or name in names or ANY_NAME in names
-    if not known and (loopback or not (_is_address(name) or name in _own_names())):
+    if not known and (loopback or not _is_address(name)):
         return "wrong_host", (
             f"this service does not answer to the name {quoted(host)}; start it with --serve.hosts NAME (view: "
             "--allow_host NAME) for a proxy's or a container's name, or for all addresses of this machine with "
@@ -104,9 +102,10 @@ def _is_address(name: str) -> bool:
     return True
 
 
-@cache
-def _own_names() -> frozenset[str]:
-    """What this machine calls itself: its name, with and without the domain, and as `.local` networks have it."""
+def own_names() -> frozenset[str]:
+    """What this machine calls itself: its name, with and without the domain, and as `.local` networks have it. Slow
+    where no name service answers.
+    """
     names = {socket.gethostname().lower(), socket.getfqdn().lower()}
     bare = {name.partition(".")[0] for name in names if not _is_address(name)}
     return frozenset({*names, *bare, *(f"{name}.local" for name in bare)})

@@ -167,7 +167,7 @@ class Answers:
             run = self.run(at.run)
             ids = dict.fromkeys(found.id for row in record.passages for found in row)
             told["texts"], told["texts_missing"] = passage_texts(run, list(ids))
-            told.setdefault("seconds", run.seconds_of(record.id))
+            told.setdefault("seconds", run.series().seconds_of(record.id) if "series" in run.kinds() else None)
             if record.golden_answers:
                 told["score"] = dataclasses.asdict(score(record))
         return told

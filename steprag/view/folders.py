@@ -21,7 +21,7 @@ from steprag.runs.run import read_manifest
 from steprag.scores.metrics import normalise
 from steprag.tree import Tree
 from steprag.types import Prediction, Turn
-from steprag.view.listing import Listing, Stamp, stamp_of
+from steprag.view.listing import Listing, stamp_of
 from steprag.view.series import Series
 
 SERIES = "metrics.jsonl"
@@ -127,7 +127,6 @@ class RunFolder:
     key: str
     path: Path
     _listings: dict[str, Listing[Any]] = field(default_factory=dict)
-    _facts: dict[str, tuple[Stamp | None, dict[str, Any]]] = field(default_factory=dict)
     _series: Series | None = None
 
     @property
@@ -175,22 +174,12 @@ class RunFolder:
             return {}, str(error)
 
     def facts(self, name: str) -> dict[str, Any]:
-        """A small JSON file of the run, read again where it changed; {} where there is none that can be read."""
+        """A small JSON file of the run; {} where there is none that can be read."""
         path = self.file(name)
-        if path is None:
+        try:
+            return read_json(path) if path else {}
+        except DataError:  # another program's: the table shows what other files say
             return {}
-        known, stamp = self._facts.get(name), stamp_of(path)
-        if known is None or known[0] != stamp:
-            try:
-                read = read_json(path)
-            except DataError:  # another program's, or half of it: the table shows what others say
-                read = {}
-            known = self._facts[name] = stamp, read
-        return known[1]
-
-    def seconds_of(self, question: str) -> float | None:
-        """How long a question took, by the run's own log; None where that does not say."""
-        return self.series().seconds_of(question) if self.file(SERIES) else None
 
     def changed(self) -> float | None:
         """When a file that the page shows last changed, in seconds since 1970."""
@@ -240,10 +229,8 @@ def open_folders(given: Iterable[str], known: Mapping[str, RunFolder] = MappingP
 def _runs_at(path: Path) -> Iterator[tuple[Path, bool]]:
     """The runs at a path; and of each, whether its folder's name is needed to tell it from others."""
     if not path.exists():
-        raise ConfigError(
-            f"run not found: {path} is not there yet; start its run first, or view the folder above it, whose page "
-            "shows runs as they begin"
-        )
+        remedy = "start its run first, or view the folder above it, whose page shows runs as they begin"
+        raise ConfigError(f"run not found: {path}; {remedy}")
     if path.is_file() or _is_run(path):
         yield path, False
     for child in _folders_in(path):

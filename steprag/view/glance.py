@@ -9,13 +9,13 @@ from steprag.view.folders import FILES, PROGRESS, SCORES, RunFolder
 from steprag.view.series import number
 
 SIZES = {
-    "generate": ("counts.trees", "tree"),
-    "pairs": ("counts.pairs.train", "pair"),
-    "train": ("rows", "row"),
-    "infer": ("counts.questions", "question"),
-    "readings": ("counts.readings", "reading"),
+    "generate": ("counts", "trees", "tree"),
+    "pairs": ("counts", "pairs.train", "pair"),
+    "train": ("", "rows", "row"),
+    "infer": ("counts", "questions", "question"),
+    "readings": ("counts", "readings", "reading"),
 }
-"""By stage: where the manifest says how many there are, and of what."""
+"""By stage: the object of the manifest and the key that say how many there are, and of what."""
 FAR = ("done", "total", "calls", "usd", "seconds", "left_seconds")
 """The numbers of a run under way (`progress.json`)."""
 
@@ -23,54 +23,31 @@ FAR = ("done", "total", "calls", "usd", "seconds", "left_seconds")
 def run_told(run: RunFolder) -> dict[str, Any]:
     """All of a run that the page shows beside its records; numbers that nobody wrote down are None."""
     manifest, fault = run.manifest()
-    scores, spent = run.facts(SCORES), manifest.get("spent") or manifest.get("usage")
-    where, what = SIZES.get(str(manifest.get("stage")), ("asked", "question"))
-    told = {
+    scores, spent, identity = run.facts(SCORES), _in(manifest, "spent"), _in(manifest, "identity")
+    group, key, what = SIZES.get(str(manifest.get("stage")), ("", "asked", "question"))
+    ends = scores.get("em_interval")
+    far = {name: number(run.facts(PROGRESS).get(name)) for name in FAR}
+    told = ("stage", "status", "started", "ended", "version", "counts", "asked", "error")
+    return {
         "key": run.key,
-        **{name: manifest.get(name) for name in ("stage", "status", "started", "ended", "version", "counts", "asked")},
-        "error": _words(manifest.get("error")),
-        "model": _model(manifest),
-        "n": number(_at(manifest, where)),
+        **{name: manifest.get(name) for name in told},
+        "model": _in(identity, "policy").get("model") or identity.get("model"),
+        "n": number((_in(manifest, group) if group else manifest).get(key)),
         "what": what,
         "em": number(scores.get("em")),
-        "em_interval": _interval(scores.get("em_interval")),
-        "calls": number(_at(spent, "calls")),
-        "usd": number(_at(spent, "usd")),
+        "em_interval": ends if isinstance(ends, list) and [*map(number, ends)] == ends and len(ends) == 2 else None,
+        **{name: number((spent or _in(manifest, "usage")).get(name)) for name in ("calls", "usd")},
         "seconds": number(manifest.get("seconds")),
-        "progress": _progress(run.facts(PROGRESS)),
+        "progress": None if far["done"] is None else far,
         "changed": run.changed(),
         "fault": fault,
         "kinds": run.kinds(),
         "files": {kind: [listing.path.name for listing in run.listings(kind)] for kind in FILES},
         "stamp": run.stamp(),
     }
-    return told
 
 
-def _at(value: Any, place: str) -> Any:
-    """The value at a place like `counts.pairs.train`, whose last part may hold dots itself; None where none is."""
-    if not isinstance(value, Mapping):
-        return None
-    head, _, rest = place.partition(".")
-    return value[place] if place in value else _at(value.get(head), rest) if rest else None
-
-
-def _words(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _model(manifest: Mapping[str, Any]) -> str | None:
-    """The model that was asked, or that was trained."""
-    identity = manifest.get("identity")
-    return _words(_at(identity, "policy.model")) or _words(_at(identity, "model"))
-
-
-def _interval(value: object) -> list[float] | None:
-    ends = [number(one) for one in value] if isinstance(value, list) else []
-    return [end for end in ends if end is not None] if len(ends) == 2 and None not in ends else None
-
-
-def _progress(told: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How far a run is, by its own word; None where it says nothing that can be read."""
-    far = {name: number(told.get(name)) for name in FAR}
-    return None if far["done"] is None else {**far, "at": _words(told.get("at"))}
+def _in(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The object at a key; an empty one where none stands there."""
+    found = value.get(key)
+    return found if isinstance(found, Mapping) else {}

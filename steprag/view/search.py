@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 from steprag.batch.database import Database
@@ -25,54 +25,45 @@ PASSAGES = 200
 """Passages that a search follows to the records that found them; where more hold its words, none is followed."""
 
 
-class Wanted:
-    """The words of a search, and the passages of the run that hold all of them."""
+def searched(run: RunFolder, listing: Listing[Any], asked: str, start: int, seconds: float) -> dict[str, Any]:
+    """The lines of the records that have the words, from the `start`-th record on, for so long at most.
 
-    def __init__(self, run: RunFolder, asked: str) -> None:
-        self.words = asked.lower().split()[:WORDS]
-        self.passages, self.note = _passages(run, self.words)
-        self._raw = [_escaped(word) for word in self.words]
-        ids = b"|".join(re.escape(one) for id in self.passages for one in _escaped(id))
-        self._ids = re.compile(rb'"id": ?"(?:%s)"' % ids) if ids else None
+    `next` is where the following request begins, `complete` whether nothing is left; `note` says what was left out.
+    """
+    words, deadline = asked.lower().split()[:WORDS], time.monotonic() + seconds
+    passages, note = _passages(run, words)
+    hits, lines, done = _test_of(words, passages), [], 0
+    with listing.lock:
+        listing.refresh(seconds / 2)
+        places, generation, all_listed = listing.places[start:], listing.generation, listing.complete
+    for place, line in listing.lines_of(places):
+        done += 1
+        lines += [place.line] if hits(line) else []
+        if time.monotonic() > deadline:
+            break
+    complete = all_listed and done == len(places)
+    return {"generation": generation, "lines": lines, "next": start + done, "of": start + len(places),
+            "complete": complete, "note": note}  # fmt: skip
 
-    def hits(self, line: bytes) -> bool:
-        """Whether a record's line has all of the words in its texts, or names a passage that has."""
+
+def _test_of(words: list[str], passages: frozenset[str]) -> Callable[[bytes], bool]:
+    """Whether a record's line has all of the words in its texts, or names one of the passages."""
+    raw = [_escaped(word) for word in words]
+    ids = re.compile(rb'"id": ?"(?:%s)"' % b"|".join(re.escape(one) for id in passages for one in _escaped(id)))
+
+    def test(line: bytes) -> bool:
         low = line.lower() if line.isascii() else line.decode("utf-8", "replace").lower().encode()
-        said = all(any(one in low for one in spellings) for spellings in self._raw)
-        if not said and not (self._ids and self._ids.search(line)):
+        said = all(any(one in low for one in spellings) for spellings in raw)
+        if not said and not (passages and ids.search(line)):
             return False
         try:
             texts, found = _texts_in(decoded(line, finite=False))
         except NotJson:
             return False
         text = "\n".join(texts).lower()
-        return all(word in text for word in self.words) or not self.passages.isdisjoint(found)
+        return all(word in text for word in words) or not passages.isdisjoint(found)
 
-
-def searched(run: RunFolder, listing: Listing[Any], asked: str, start: int, seconds: float) -> dict[str, Any]:
-    """The lines of the records that have the words, from the `start`-th record on, for so long at most.
-
-    `next` is where the following request begins, `complete` whether nothing is left; `note` says what was left out.
-    """
-    wanted, lines, deadline = Wanted(run, asked), [], time.monotonic() + seconds
-    with listing.lock:
-        listing.refresh(seconds / 2)
-        places, generation, all_listed = listing.places[start:], listing.generation, listing.complete
-    done = 0
-    for place, line in listing.lines_of(places):
-        if wanted.hits(line):
-            lines.append(place.line)
-        done += 1
-        if time.monotonic() > deadline:
-            break
-    return {
-        "generation": generation,
-        "lines": lines,
-        "next": start + done,
-        "of": start + len(places),
-        "complete": all_listed and done == len(places),
-        "note": wanted.note,
-    }
+    return test
 
 
 def _escaped(word: str) -> set[bytes]:
@@ -80,36 +71,31 @@ def _escaped(word: str) -> set[bytes]:
     return {json.dumps(word, ensure_ascii=way)[1:-1].encode("utf-8", "replace") for way in (False, True)}
 
 
-def _texts_in(value: Any) -> tuple[list[str], set[str]]:
-    """Every text of a record, but for the names of its fields; and the ids of passages that it found."""
-    texts, found = [], set()
-    for one in _parts(value):
-        if isinstance(one, str):
-            texts.append(one)
-        elif "title" in one and isinstance(one.get("id"), str):
-            found.add(one["id"])
-    return texts, found
-
-
-def _parts(value: Any) -> Iterator[Any]:
-    """Every text and every object inside a value, without recursion: files of strangers may be deep."""
-    rest = [value]
+def _texts_in(record: Any) -> tuple[list[str], set[str]]:
+    """Every text of a record, but for the names of its fields; and the ids of passages that it found. Without
+    recursion: files of strangers may be deep.
+    """
+    texts: list[str] = []
+    found: set[str] = set()
+    rest = [record]
     while rest:
         one = rest.pop()
         if isinstance(one, dict):
-            yield one
             rest += one.values()
+            if "title" in one and isinstance(one.get("id"), str):
+                found.add(one["id"])
         elif isinstance(one, list):
             rest += one
         elif isinstance(one, str):
-            yield one
+            texts.append(one)
+    return texts, found
 
 
 def _passages(run: RunFolder, words: list[str]) -> tuple[frozenset[str], str | None]:
     """The ids of the passages in the run's journal that hold all words, and what is left out where something is."""
-    path = run.file(JOURNAL)
+    left, path = "without texts of passages: ", run.file(JOURNAL)
     if path is None:
-        return frozenset(), f"without texts of passages: the run has no {JOURNAL}"
+        return frozenset(), f"{left}the run has no {JOURNAL}"
     like = " AND ".join(["(title || ' ' || text) LIKE ? ESCAPE '\\'"] * len(words))
     asked = ["%" + re.sub(r"([%_\\])", r"\\\1", word) + "%" for word in words]
     try:
@@ -119,8 +105,7 @@ def _passages(run: RunFolder, words: list[str]) -> tuple[frozenset[str], str | N
         finally:
             database.close()
     except JournalError as error:
-        return frozenset(), f"without texts of passages: {error}"
-    ids = frozenset(id for (id,) in rows if isinstance(id, str))
-    if len(ids) > PASSAGES:
-        return frozenset(), f"without texts of passages: more than {PASSAGES} hold these words"
-    return ids, None
+        return frozenset(), f"{left}{error}"
+    if len(rows) > PASSAGES:
+        return frozenset(), f"{left}more than {PASSAGES} hold these words"
+    return frozenset(id for (id,) in rows if isinstance(id, str)), None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from steprag.config.load import parse_arguments
@@ -20,8 +20,6 @@ RUNS = "runs"
 """Where runs are looked for if none is named."""
 BODY_BYTES = 2**16
 """Longest request body: a mark."""
-NAMED = 8
-"""Runs that are named in a line; of more, how many there are."""
 GRACE = 5
 """Seconds that requests under way have to end."""
 
@@ -53,7 +51,7 @@ def main(argv: list[str]) -> int:
     answers = Answers(open_folders(paths), paths)
     if given.out:
         size = write_export(answers, Path(given.out), given.trees)
-        say(f"view: {given.out} holds {_listed(answers.folders)} ({size / 2**20:.1f} MiB); open it in a browser")
+        say(f"view: {given.out} holds {len(answers.folders)} runs ({size / 2**20:.1f} MiB); open it in a browser")
         return 0
     from steprag.web.listening import until_stopped
 
@@ -70,13 +68,8 @@ async def serve_view(answers: Answers, host: str, port: int, token_env: str, nam
     with listen(host, port) as listening:
         access = access_of(listening, host, token, BODY_BYTES, names=names)
         show_link(listening, access)
-        say(f"open the link to view {_listed(answers.folders)}; Ctrl-C stops it")
+        say(f"open the link to view {len(answers.folders)} runs; Ctrl-C stops it")
         await serve_app(create_view_app(answers, access), listening, grace=GRACE)
-
-
-def _listed(names: Collection[str]) -> str:
-    """The names, or how many there are where a line holds no more."""
-    return ", ".join(names) if len(names) <= NAMED else f"{len(names)} runs"
 
 
 if __name__ == "__main__":

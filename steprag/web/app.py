@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import Scope
 
 from steprag.errors import StepragError
-from steprag.net.hosts import is_loopback, url_of
+from steprag.net.hosts import is_loopback, own_names, url_of
 from steprag.web.guard import Access, Guard, error_body
 from steprag.web.listening import token_in
 
@@ -173,18 +173,14 @@ def token_of(host: str, token_env: str, names: Iterable[str] = ()) -> str:
 
 
 def access_of(
-    listening: socket.socket,
-    host: str,
-    token: str,
-    body_bytes: int,
-    free: tuple[str, ...] = (),
-    names: Iterable[str] = (),
+    listening: socket.socket, host: str, token: str, body_bytes: int, *free: str, names: Iterable[str] = ()
 ) -> Access:
-    """Who may ask the service on that socket. `free`: paths that need no token, beside a page's own. `names`: further
-    names that the service answers to.
+    """Who may ask the service on that socket. `free`: paths that need no token, beside a page's own. `names`: what it
+    answers to beside this machine's own.
     """
-    known, cookie = frozenset(name.lower() for name in names), f"steprag{listening.getsockname()[1]}"
-    return Access(token, is_loopback(host), (*FREE, *free), body_bytes, cookie, known)
+    cookie, local = f"steprag{listening.getsockname()[1]}", is_loopback(host)
+    known = frozenset(name.lower() for name in names) | (frozenset() if local else own_names())
+    return Access(token, local, (*FREE, *free), body_bytes, cookie, known)
 
 
 def show_link(listening: socket.socket, access: Access) -> None:

@@ -14,7 +14,7 @@ from fastapi import APIRouter, FastAPI, Header, Request, Response
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from inference.chat.http.listing import EXPORTS, as_markdown, as_records, holds, summaries, title_of
+from inference.chat.http.listing import EXPORTS, exported, holds, summaries, title_of
 from inference.chat.http.openai_api import openai_routes
 from inference.chat.http.service import (
     COMMENT,
@@ -201,11 +201,11 @@ def conversation_routes(service: ChatService) -> APIRouter:
         turns = [one for one in store.conversations.get(conversation, {}).values() if isinstance(one, Turn)]
         if not turns:
             raise ApiError(404, "no_such_conversation", "there is no such conversation, or none of its turns has ended")
-        title, kind = title_of(conversation, tuple(turns), store.names), EXPORTS[form]
-        told = [await retold(desk.chat, turn) for turn in turns]
-        text = as_markdown(title, turns, told) if form == "markdown" else as_records(title, turns, told)
-        headers = {"Content-Disposition": f'attachment; filename="{conversation}.{kind.ending}"'}
-        return Response(text.encode("utf-8", "replace"), headers=headers, media_type=kind.media)
+        title = title_of(tuple(turns), store.names.get(conversation))
+        text = exported(form, title, turns, [await retold(desk.chat, turn) for turn in turns])
+        ending, kind = EXPORTS[form]
+        headers = {"Content-Disposition": f'attachment; filename="{conversation}.{ending}"'}
+        return Response(text.encode("utf-8", "replace"), headers=headers, media_type=kind)
 
     @router.patch("/{conversation}", status_code=204)
     async def rename(conversation: str, body: NameBody) -> Response:

@@ -83,8 +83,8 @@ class Support:
     least: float | None = None
 
     def lacks(self, state: State) -> str | None:
-        """ "words" where no word of the answer stands in a passage that was read, "score" where the first search found
-        nothing like what was asked, else None. Episodes that did not search are not judged.
+        """Why an episode's answer does not count: "words" where none of them stands in a passage that was read, "score"
+        where the first search found nothing like what was asked; else None. One that did not search is not judged.
         """
         found = [*state.earlier, state.passages]
         first = next((row for row in found if row), ())

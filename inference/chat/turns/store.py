@@ -79,11 +79,8 @@ class _NamedLines(Generic[Row]):
 
     def put(self, record: Row) -> None:
         """Adds a record, or replaces the one of its id."""
-        id = self._id_of(record)
-        if id in self._places:
-            self.change({id: record})
-        else:
-            self.append(record)
+        known = (id := self._id_of(record)) in self._places
+        self.change({id: record}) if known else self.append(record)
 
     def change(self, changes: Mapping[str, Row | None]) -> None:
         """Replaces the records of these ids, and takes out those that become None; the file changes whole or not at
@@ -202,13 +199,10 @@ class TurnStore:
         await self._do(lambda files: files.preferred.append(pair))
 
     async def name(self, conversation: str, title: str) -> None:
-        """Keeps the name of a conversation; an empty one takes it back."""
-        named = NamedConversation(conversation, title)
-        await self._do(lambda files: files.names.put(named) if title else files.names.change({conversation: None}))
-        if title and conversation in self._conversations:
+        """Keeps the name of a conversation; an empty one is none."""
+        await self._do(lambda files: files.names.put(NamedConversation(conversation, title)))
+        if conversation in self._conversations:  # else it was deleted meanwhile
             self.names[conversation] = title
-        else:
-            self.names.pop(conversation, None)
 
     async def forget(self, conversation: str) -> None:
         """Takes a conversation out of the files. Accepted requests go first: killed in between, none is played again,
