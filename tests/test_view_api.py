@@ -131,19 +131,13 @@ def test_the_table_tells_how_far_a_run_is_why_it_failed_and_takes_in_runs_that_b
     assert trees["progress"] is None
 
 
-@pytest.mark.parametrize(
-    ("words", "lines"),
-    [
-        ("KUNA", [1]),  # the title of what a query found
-        ("next query", [1, 2]),  # as written
-        ("old lek", [2]),  # an answer
-        ("q1", [2]),
-        ("minted copper", [1, 2]),  # a passage's text in the journal
-        ("searches", []),  # the name of a field is no text
-        ("l%k", []),
-        ('say "ü"', [3]),
-    ],
-)
+SOUGHT = [  # a title, words as written, an answer, an id, a passage's text in the journal; no name of a field
+    ("KUNA", [1]), ("next query", [1, 2]), ("old lek", [2]), ("q1", [2]), ("minted copper", [1, 2]), ("searches", []),
+    ("l%k", []), ('say "ü"', [3]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "lines"), SOUGHT)
 def test_a_search_looks_at_all_texts(tmp_path: Path, words: str, lines: list[int]) -> None:
     answers = answered_run(tmp_path / "answers", ["lek", "the old lek"])
     first, second = (json.loads(line) for line in (answers / "predictions.jsonl").read_text().splitlines())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from inference.config import GreedyConfig
 from steprag.agent.open import SERVED as SERVED_KEYS
@@ -12,6 +12,9 @@ from steprag.config.load import StageConfig
 from steprag.config.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig, Section
 
 SERVED = frozenset(SERVED_KEYS)
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda said: said.split(",") if isinstance(said, str) else said)]
 
 
 class ChatServiceConfig(Section):
@@ -37,8 +40,8 @@ class ChatServiceConfig(Section):
     least_score: float | None = Field(default=None, description="score that the best passage of the first search must "
                                       "have; scores mean something else in every index; none: not looked at, of "
                                       "the demo's index 0.42")  # fmt: skip
-    hosts: tuple[str, ...] = Field(default=(), description="further names under which people may call the service, as "
-                                   "a proxy's; this machine's own names and addresses need not be named")  # fmt: skip
+    hosts: Names = Field(default=(), description="further names, with commas between them, that the service answers "
+                         "to, as a proxy's; this machine's own need not be named")  # fmt: skip
     keep: bool = Field(default=True, description="write turns into the run folder; false: memory only")
 
 

@@ -48,11 +48,11 @@ def searched(run: RunFolder, listing: Listing[Any], asked: str, start: int, seco
 
 def _test_of(words: list[str], passages: frozenset[str]) -> Callable[[bytes], bool]:
     """Whether a record's line has all of the words in its texts, or names one of the passages."""
-    raw = [_escaped(word) for word in words]
+    raw, plain = [_escaped(word) for word in words], all(word.isascii() for word in words)
     ids = re.compile(rb'"id": ?"(?:%s)"' % b"|".join(re.escape(one) for id in passages for one in _escaped(id)))
 
     def test(line: bytes) -> bool:
-        low = line.lower() if line.isascii() else line.decode("utf-8", "replace").lower().encode()
+        low = line.lower() if plain else line.decode("utf-8", "replace").lower().encode()
         said = all(any(one in low for one in spellings) for spellings in raw)
         if not said and not (passages and ids.search(line)):
             return False
