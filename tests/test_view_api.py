@@ -117,7 +117,7 @@ def test_the_table_tells_how_far_a_run_is_why_it_failed_and_takes_in_runs_that_b
     trees, before = viewed.runs()["runs"]
     assert (before["key"], before["em"], before["em_interval"], before["usd"]) == ("demo-before", 0.5, [0.1, 0.9], None)
     assert (trees["status"], trees["progress"], trees["em"]) == ("done", None, None)
-    far = {"done": 3, "total": 12, "calls": 40, "usd": 0.5, "seconds": 60, "left_seconds": 180, "at": "now"}
+    far = {"done": 3, "total": 12, "calls": 40, "usd": 0.5, "seconds": 60, "left_seconds": 180}
     write_json(run / "progress.json", far)
     write_json(answers / "metrics.json", {"em": "much", "em_interval": [1]})
     write_json(read := tmp_path / "all/new/manifest.json", {"stage": "infer", "status": "failed", "error": "no model"})
