@@ -315,7 +315,7 @@ def test_the_token(tmp_path: Path) -> None:
             await made.get("/health", headers=right),
         ]
 
-    *replies, stranger, friend = asking(tmp_path, work, token="3f9c-blue-kettle-71")
+    *replies, stranger, friend = asking(tmp_path, work, token="s3cret")
     assert [reply.status_code for reply in replies] == [401, 401, 401, 404, 200]
     assert ["X-StepRAG-Index" in reply.headers for reply in replies] == [False, False, False, False, True]
     assert stranger.json()["token"] == "required"
@@ -385,7 +385,7 @@ def quick(**values: Any) -> RetrieverConfig:
 
 
 def test_a_search_r1_server_is_asked_as_its_clients_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STEPRAG_RETRIEVER_TOKEN", "3f9c-blue-kettle-71")
+    monkeypatch.setenv("STEPRAG_RETRIEVER_TOKEN", "s3cret")
     with foreign(lambda _: (200, found("Lima"))) as endpoint:
         source = open_retriever(endpoint.url + "/", quick())
         assert source.fingerprint == open_retriever(endpoint.url, quick()).fingerprint
@@ -497,10 +497,10 @@ def process(index: Path, *options: str, **environment: str) -> Iterator[tuple[st
 def test_the_same_results_from_the_folder_and_from_its_service(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queries = ["currency of Albania", "Tirana", "Heroes", "a capital", "Prices in Albania are quoted in the lek."]
 
-    with process(index, STEPRAG_RETRIEVER_TOKEN="3f9c-blue-kettle-71") as (url, child):
+    with process(index, STEPRAG_RETRIEVER_TOKEN="s3cret") as (url, child):
         with pytest.raises(ConfigError, match="refuses the token"):
             open_retriever(url)
-        monkeypatch.setenv("STEPRAG_RETRIEVER_TOKEN", "3f9c-blue-kettle-71")
+        monkeypatch.setenv("STEPRAG_RETRIEVER_TOKEN", "s3cret")
         with pytest.raises(ConfigError, match="mode is dense, and .* serves hybrid"):
             open_retriever(url, RetrieverConfig(mode="dense"))
         remote, local = open_retriever(url), open_retriever(index)
