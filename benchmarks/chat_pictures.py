@@ -52,7 +52,7 @@ def wide(browser: Browser, link: str, question: str, picture: Path) -> None:
     with page_in(browser) as page:
         ended = _asked(page, link, question)
         ended.locator(".found summary").last.click()
-        _taken(page, picture, height=1310)
+        _taken(page, picture, height=1350)
 
 
 def narrow(browser: Browser, link: str, question: str, picture: Path) -> None:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.view_pictures BEFORE AFTER [--out docs/viewer]
 
-BEFORE and AFTER are two runs of steprag infer on the same questions. Trees and pairs are the shipped ones. Few colours
-keep the files small.
+BEFORE and AFTER are two runs of steprag infer on the same questions; the table shows all runs in AFTER's folder. Trees
+and pairs are the shipped ones. Few colours keep the files small.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def main() -> None:
         steprag(["pairs", "--trees", str(SHIPPED), "--out", str(pairs), "--card.plots", "false", "--label.name", "spre",
                  "--pairs.cross_action", "true", "--balance.unsolved_first", "false"])  # fmt: skip
         shots = {
+            "runs": ("light", "#/", ".runs-table a"),
             "tree": ("light", "#/trees/trees/1/28", ".node-pane .raw"),
             "pair": ("dark", "#/pairs/pairs/0.3", ".two-sides ins"),
             "comparison": ("light", f"#/{after.name}/predictions//{before.name}", ".figures tbody"),
@@ -60,9 +61,10 @@ def main() -> None:
             "quality": ("light", f"#/{after.name}/quality//{before.name}", ".figures tbody"),
         }
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        with viewer(SHIPPED, pairs, before, after) as link:
+        with viewer(after.parent) as table, viewer(SHIPPED, pairs, before, after) as records:
             for name, (scheme, place, seen) in shots.items():
-                page = browser.new_context(viewport=SIZE, color_scheme=scheme).new_page()  # type: ignore[arg-type]
+                link, size = (table, SIZE | {"height": 330}) if name == "runs" else (records, SIZE)
+                page = browser.new_context(viewport=size, color_scheme=scheme).new_page()  # type: ignore[arg-type]
                 page.set_default_timeout(120_000)
                 page.goto(link)
                 page.wait_for_selector("nav a")

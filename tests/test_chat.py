@@ -15,7 +15,7 @@ import pytest
 
 from inference.chat.config import ChatServiceConfig
 from inference.chat.serve import modes_of
-from inference.chat.turns.citations import citations
+from inference.chat.turns.citations import Support, citations
 from inference.chat.turns.desk import Desk
 from inference.chat.turns.events import LiveTurn, next_state, started
 from inference.chat.turns.player import ChatAgent, turn_of
@@ -101,6 +101,53 @@ def test_evidence_of_any_length_is_compared_in_linear_time() -> None:
     said = " ".join(f"Prices in {n} are quoted in it." for n in range(30_000))
     state = State("?", (Step("query", "", "?"), Step("evidence", "", said)), (), ((), texts))
     assert len(citations(state, frozenset({"evidence"}))) == 20
+
+
+LACKING = [  # "the" tells nothing, no passage says "yes", and a title counts
+    ("lek", None, None), ("The kuna", None, "words"), ("yes", None, None), ("Tirana, of course", None, None),
+    ("1926", None, "words"), ("lek", 0.5, "score"), ("lek", 0.3, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "least", "why"), LACKING)
+def test_an_answer_that_nothing_supports_is_told(said: str, least: float | None, why: str | None) -> None:
+    found = (Passage("1", "Tirana", "People pay with the lek.", 0.4), Passage("2", "Lek", "Coins.", None))
+    steps = (Step("query", "", "money"), Step("evidence", "", "lek"), Step("answer", "", said))
+    assert Support(least=least).lacks(State("?", steps, (), (found,))) == why
+    assert Support(on=False, least=least).lacks(State("?", steps, (), (found,))) is None
+    assert Support(least=least).lacks(State("?", steps[-1:])) is None  # it did not search
+
+
+def test_conversations_are_named_searched_exported_and_their_names_kept(tmp_path: Path) -> None:
+    with chat(working(), tmp_path) as served:
+        first = served.whole(f"Which currency? {'x' * 80}")[0]["conversation"]
+        again = served.client.post(f"/api/turns/{served.whole()[0]['turn']}/again").json()
+        assert served.events(again["turn"])[-1]["type"] == "turn.finished"
+        turns = served.client.get(f"/api/conversations/{again['conversation']}").json()["turns"]
+        assert [(turn["asked"], turn["parent"]) for turn in turns] == [("Which currency?", None)] * 2
+        tries = [json.loads(line)["again"] for line in (tmp_path / "accepted.jsonl").read_text().splitlines()]
+        assert tries == [0, 0, 1]
+        title = served.client.get("/api/conversations").json()["conversations"][1]["title"]
+        assert (len(title), title[-1]) == (60, "…")
+        assert served.client.patch(f"/api/conversations/{first}", json={"title": " Money\n"}).status_code == 204
+        assert served.client.patch("/api/conversations/none", json={"title": "x"}).status_code == 404
+        asked = (("money", 1), ("LEK which", 2), ("tirana", 1), ("Which currency", 2), ("kuna", 0))
+        for words, count in asked:
+            found = served.client.get("/api/conversations", params={"words": words}).json()["conversations"]
+            assert len(found) == count, words
+        text = served.client.get(f"/api/conversations/{first}/export")
+        assert "attachment" in text.headers["content-disposition"]
+        assert text.text.startswith("# Money\n\n## Which currency? x")
+        assert "1. **query** Tirana\n2. **evidence**" in text.text
+        assert "**Answer:** lek\n\nSources:\n\n- **Tirana**" in text.text
+        told = served.client.get(f"/api/conversations/{first}/export?form=json").json()
+        assert (told["title"], told["turns"][0]["prediction"], len(told["turns"][0]["sources"])) == ("Money", "lek", 2)
+    with chat(working(), tmp_path) as served:
+        assert served.client.get("/api/conversations").json()["conversations"][1]["title"] == "Money"
+        served.client.patch(f"/api/conversations/{first}", json={"title": ""})
+        assert served.client.get("/api/conversations").json()["conversations"][1]["title"] == title
+        served.client.delete(f"/api/conversations/{first}")
+        assert (tmp_path / "names.jsonl").read_text() == ""
 
 
 def test_a_listener_that_comes_back_misses_nothing_and_hears_nothing_twice() -> None:

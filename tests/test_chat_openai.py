@@ -349,7 +349,7 @@ def test_who_may_ask(headers: dict[str, str], status: int) -> None:
     assert reply.status_code == status
     if "Host" in headers:
         message = reply.json()["error"]["message"]
-        assert f"not to '{headers['Host']}'" in message
+        assert f"not answer to the name '{headers['Host']}'" in message
         assert "--serve.host 0.0.0.0" in message
     assert "default-src 'none'" in reply.headers["content-security-policy"]
 

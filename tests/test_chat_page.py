@@ -100,6 +100,8 @@ def test_a_step_is_seen_while_it_is_written_and_whole_at_the_end(browser: Any) -
         first.get_by_text("Tirana").wait_for()
         policy.go.set()
         turn = ended(page)
+        assert "<query>" not in turn.inner_text()
+        turn.get_by_role("button", name="As written").click()
         assert turn.locator(".step-text").all_inner_texts() == [*WORK]
         assert turn.locator(".action").all_inner_texts() == ["Query", "Evidence", "Query", "Evidence", "Answer"]
         assert turn.locator(".answer-text").inner_text().startswith("lek")
@@ -114,6 +116,7 @@ def test_an_answer_is_traced_to_its_passages_copied_and_judged(browser: Any, tmp
             type(one)(one.id, one.title, f"🇦🇱 {one.text}", one.score) for one in world
         )
         turn = asked(page, served)
+        assert turn.locator(".lacking").count() == 0
         turn.get_by_role("button", name="Source 2: Albania").click()
         source = turn.locator(".sources li", has_text="Albania").filter(has_text="step 4")
         assert source.locator("mark").inner_text() == "Prices in Albania are quoted in the lek"
@@ -136,7 +139,8 @@ def test_an_answer_is_traced_to_its_passages_copied_and_judged(browser: Any, tmp
 
 
 def test_an_answer_without_sources_says_so(browser: Any) -> None:
-    script = scripted(answer("lek"), query("Tirana"), evidence("Nothing of this stands anywhere."), answer("lek"))
+    script = scripted(answer("lek"), query("Tirana"), evidence("Nothing of this stands anywhere."), answer("lek"),
+                      query("Tirana"), evidence("None"), answer("Kuna"))  # fmt: skip
     with chat(WritingPolicy(script)) as served, page_in(browser) as page:
         opened(page, served)
         page.get_by_role("combobox", name="Mode").select_option("direct")
@@ -145,6 +149,8 @@ def test_an_answer_without_sources_says_so(browser: Any) -> None:
         page.get_by_role("combobox", name="Mode").select_option("local")
         ask(page)
         assert "none holds the agent's evidence" in ended(page, 2).locator(".grounds").inner_text()
+        ask(page)
+        assert "Nothing that was found supports this" in ended(page, 3).locator(".lacking").inner_text()
 
 
 def test_stop_ends_the_turn(browser: Any) -> None:
@@ -153,9 +159,14 @@ def test_stop_ends_the_turn(browser: Any) -> None:
         opened(page, served)
         ask(page)
         page.locator(".step").get_by_text("Tirana").wait_for()
+        ask(page, "Another?")
+        page.locator(".notice", has_text="One question at a time").wait_for()
         page.get_by_role("button", name="Stop").click()
         turn = ended(page)
+        assert page.locator(".notice").count() == 0
         assert "Stopped" in turn.inner_text()
+        assert turn.locator(".trace summary").first.inner_text() == "an unfinished step"
+        assert page.get_by_role("textbox", name="Question", exact=True).input_value() == "Another?"
         assert policy.cancelled == [WORK[0]]
         policy.go.set()
         turn.get_by_role("button", name="Ask again").click()
@@ -172,6 +183,7 @@ def test_a_service_that_is_killed_and_started_again_goes_on(browser: Any, tmp_pa
         page.locator(".calm", has_text="connection to the service is lost").wait_for()
         with chat(working(), tmp_path, port=port):
             turn = ended(page)
+            turn.get_by_role("button", name="As written").click()
             assert turn.locator(".step-text").all_inner_texts() == [*WORK]
             assert page.locator(".calm").count() == 0
             page.reload()
@@ -260,6 +272,7 @@ def test_conversations_are_listed_opened_and_deleted(browser: Any) -> None:
         page.get_by_role("heading", name="Second?").wait_for()
         page.get_by_role("link", name="First?").hover()
         page.get_by_role("button", name="Delete: First?").click()
+        assert "has 1 turn. It, and what the agent read for it, will be gone" in page.locator(".confirm").inner_text()
         page.get_by_role("button", name="Keep").click()
         assert page.get_by_role("link", name="First?").is_visible()
         page.get_by_role("link", name="First?").hover()
@@ -268,6 +281,35 @@ def test_conversations_are_listed_opened_and_deleted(browser: Any) -> None:
         page.get_by_role("link", name="First?").wait_for(state="detached")
         page.goto(first)
         page.locator(".notice", has_text="not there any more").wait_for()
+
+
+def test_conversations_are_named_searched_exported_and_reached_by_keys(browser: Any) -> None:
+    loop = "[capital of Peru] query " * 9
+    with chat(WritingPolicy(scripted(answer("lek"), loop, answer("kuna")))) as served, page_in(browser) as page:
+        opened(page, served)
+        ask(page, "Which money?")
+        ended(page).locator(".lacking").wait_for(state="detached")  # it did not search
+        page.get_by_role("button", name="New conversation").click()
+        ask(page, "Which money?")
+        assert ended(page).locator(".step-text").inner_text().strip() == "[capital of Peru] query … (9 times)"
+        page.get_by_role("link", name="Which money? (2)").wait_for()
+        page.get_by_role("button", name="Rename: Which money? (2)").click(force=True)
+        page.get_by_label("Name of the conversation").fill("Peru")
+        page.keyboard.press("Enter")
+        page.get_by_role("link", name="Peru").wait_for()
+        page.keyboard.press("Control+k")
+        page.keyboard.type("LEK")
+        page.get_by_role("link", name="Peru").wait_for(state="detached")
+        page.get_by_role("link", name="Which money?").click()
+        with page.expect_download() as told:
+            page.get_by_role("link", name="Markdown").click()
+        assert "**Answer:** lek" in told.value.path().read_text()
+        page.locator("h2").click()
+        page.keyboard.press("/")
+        page.keyboard.press("ArrowUp")
+        assert page.get_by_role("textbox", name="Question", exact=True).input_value() == "Which money?"
+        ended(page).get_by_role("button", name="Try this question again").click()
+        assert ended(page, 2).locator(".answer-text").inner_text() == "kuna"
 
 
 def test_only_turns_that_are_drawn_are_asked_for_and_none_after_an_error(browser: Any) -> None:
@@ -386,7 +428,7 @@ def test_everything_is_reached_by_keyboard_and_the_focus_is_seen(browser: Any) -
         page.keyboard.press("Enter")
         turn = ended(page)
         assert turn.locator("h2").inner_text() == "Which currency?\nIn one word."
-        names = tabbed(page, 45)
+        names = tabbed(page, 55)
         for name in ("Skip to the question", "New conversation", "Edit the question", "Change step 1",
                      "Inspect step 5", "Copy the answer", "Source 1: Tirana", "Right"):  # fmt: skip
             assert name in names

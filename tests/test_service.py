@@ -29,8 +29,9 @@ from indexes.service.api import Served, create_app
 from steprag.config.sections import RetrieverConfig
 from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, RetrieverError
-from steprag.net.hosts import url_of
+from steprag.net.hosts import own_names, stranger, url_of
 from steprag.types import Passage
+from steprag.web.app import token_of
 from steprag.web.listening import token_in
 from tests import fakes
 from tests.indexing import hybrid_index
@@ -329,13 +330,38 @@ def test_a_page_that_points_its_name_here_is_refused(tmp_path: Path) -> None:
     assert asking(tmp_path, evil, loopback=False).status_code == 200
 
 
+OWN = socket.gethostname().lower()
+NAMES = [
+    ("127.0.0.1:80", True, (), True), ("192.168.1.7:80", True, (), False), ("192.168.1.7:80", False, (), True),
+    ("[2001:db8::7]:80", False, (), True), (f"{OWN}:80", False, own_names(), True), ("", False, (), False),
+    ("a.example", False, (), False), ("1.2.3.4.a.example", False, (), False), ("a.example", False, ("*",), True),
+    ("a.example", True, ("a.example",), True),  # a proxy's
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("host", "loopback", "names", "answered"), NAMES)
+def test_names_that_a_page_may_point_here_are_refused(host: str, loopback: bool, names: Any, answered: bool) -> None:
+    assert (stranger({"host": host}, loopback=loopback, names=names) is None) == answered
+
+
+@pytest.mark.parametrize("token", ["hunter2", "1234567890123456", "a" * 40, "passwordpassword", "steprag-token-12"])
+def test_a_token_that_is_easy_to_guess_is_refused_where_others_may_try(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPRAG_TOKEN", token)
+    assert token_of("127.0.0.1", "STEPRAG_TOKEN") == token
+    for host, names in (("0.0.0.0", ()), ("127.0.0.1", ("chat.example.org",))):
+        with pytest.raises(ConfigError, match="easy to guess .*openssl rand"):
+            token_of(host, "STEPRAG_TOKEN", names)
+
+
 def test_no_serving_beyond_this_machine_without_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STEPRAG_RETRIEVER_TOKEN", raising=False)
     assert token_in("STEPRAG_RETRIEVER_TOKEN", "127.0.0.1") is None
     with pytest.raises(ConfigError, match="serving on 0.0.0.0 needs a token.*STEPRAG_RETRIEVER_TOKEN"):
         token_in("STEPRAG_RETRIEVER_TOKEN", "0.0.0.0")
-    monkeypatch.setenv("STEPRAG_RETRIEVER_TOKEN", "s3cret")
-    assert token_in("STEPRAG_RETRIEVER_TOKEN", "0.0.0.0") == "s3cret"
+    monkeypatch.setenv("STEPRAG_RETRIEVER_TOKEN", "3f9c-blue-kettle-71")
+    assert token_in("STEPRAG_RETRIEVER_TOKEN", "0.0.0.0") == "3f9c-blue-kettle-71"
 
 
 # --- the retriever that asks ----------------------------------------------------------------------------------------

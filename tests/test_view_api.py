@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -106,6 +107,54 @@ def test_runs_say_what_is_in_them_and_that_a_manifest_is_damaged(run: Path, tmp_
     told = got("/api/runs", *runs)["runs"][0]
     assert "manifest.json:1: not JSON" in told["fault"]
     assert told["kinds"] == ["trees", "series"]
+
+
+def test_the_table_tells_how_far_a_run_is_why_it_failed_and_takes_in_runs_that_begin(run: Path, tmp_path: Path) -> None:
+    answers = answered_run(tmp_path / "all/demo/before", ["lek", "sol"])  # below a folder that is no run
+    write_json(answers / "metrics.json", {"em": 0.5, "em_interval": [0.1, 0.9]})
+    given = [str(run), str(tmp_path / "all")]
+    viewed = Answers(open_folders(given), given)
+    trees, before = viewed.runs()["runs"]
+    assert (before["key"], before["em"], before["em_interval"], before["usd"]) == ("demo-before", 0.5, [0.1, 0.9], None)
+    assert (trees["status"], trees["progress"], trees["em"]) == ("done", None, None)
+    far = {"done": 3, "total": 12, "calls": 40, "usd": 0.5, "seconds": 60, "left_seconds": 180}
+    write_json(run / "progress.json", far)
+    write_json(answers / "metrics.json", {"em": "much", "em_interval": [1]})
+    write_json(read := tmp_path / "all/new/manifest.json", {"stage": "infer", "status": "failed", "error": "no model"})
+    (read.parent / "metrics.jsonl").touch()
+    trees, before, new = viewed.runs()["runs"]
+    assert (trees["progress"], before["em"], before["em_interval"]) == (far, None, None)
+    assert (new["key"], new["error"], new["kinds"]) == ("new", "no model", ["series"])
+    (run / "progress.json").write_text('{"done": "many"}')
+    shutil.rmtree(read.parent)
+    trees, _ = viewed.runs()["runs"]
+    assert trees["progress"] is None
+
+
+SOUGHT = [  # a title, words as written, an answer, an id, a passage's text in the journal; no name of a field
+    ("KUNA", [1]), ("next query", [1, 2]), ("old lek", [2]), ("q1", [2]), ("minted copper", [1, 2]), ("searches", []),
+    ("l%k", []), ('say "ü"', [3]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "lines"), SOUGHT)
+def test_a_search_looks_at_all_texts(tmp_path: Path, words: str, lines: list[int]) -> None:
+    answers = answered_run(tmp_path / "answers", ["lek", "the old lek"])
+    first, second = (json.loads(line) for line in (answers / "predictions.jsonl").read_text().splitlines())
+    first["passages"][0][0]["title"], second["passages"][0][0]["title"] = "Kuna", "Coins"
+    step = {"action": "answer", "text": 'say "ü"', "content": ""}
+    rows = (first, second, {**second, "id": "q3", "prediction": "yen", "steps": [step], "passages": []})
+    (answers / "predictions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))  # with \\u00fc
+
+    async def journalled() -> None:
+        async with Journal(answers / JOURNAL) as journal:
+            journal.searched("q0", "lek", 3, (Passage("7", "Coins", "It was minted in copper."),))
+
+    asyncio.run(journalled())
+    told = got(f"/api/search/predictions?run=answers&asked={quote(words)}", answers)
+    assert (told["lines"], told["next"], told["complete"], told["note"]) == (lines, 3, True, None)
+    record = got("/api/record/predictions?run=answers&line=1", answers)
+    assert record["texts"] == {"7": "It was minted in copper."}
 
 
 def test_the_rows_of_a_list(run: Path) -> None:
@@ -549,11 +598,16 @@ def test_folders_files_and_folders_of_folders_are_found(tmp_path: Path) -> None:
     assert open_folders([str(tmp_path / "trees.round2.jsonl.gz")])["trees"].kinds() == ["trees"]
 
 
-def test_nothing_to_view_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_to_view_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert main(["view", str(tmp_path)]) == 2
     assert "holds nothing to view (give a run folder" in capsys.readouterr().err
     assert main(["view", str(tmp_path / "none")]) == 2
     assert "run not found" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    assert main(["view"]) == 2
+    assert "no folder runs here yet: steprag demo makes one" in capsys.readouterr().err
 
 
 def test_a_link_that_leads_out_of_the_folder_is_not_followed(run: Path, tmp_path: Path) -> None:

@@ -237,7 +237,46 @@ def test_curves_and_groups(browser: Browser, link: str) -> None:
         page.wait_for_selector(".episode .raw")
 
 
+def test_runs_at_a_glance(browser: Browser, tmp_path: Path) -> None:
+    """A table to sort; what is looked for; a run that goes on, one that failed; each opens with what one came for."""
+    going, failed = made_run(tmp_path / "all/going", made_tree(10)), tmp_path / "all/failed"
+    failed.mkdir()
+    told = {"stage": "infer", "status": "failed", "error": "no model answers", "identity": {}, "config": {}}
+    (failed / "manifest.json").write_text(json.dumps(told))
+    (failed / "metrics.jsonl").touch()
+    (failed / "failures.jsonl").write_text(json.dumps({"id": "q7", "reason": "PolicyError", "detail": "cut off"}))
+    after = answered_run(tmp_path / "all/after", ["sol", "lek"])
+    (after / "metrics.json").write_text(json.dumps({"em": 0.5, "em_interval": [0.1, 0.9]}))
+    manifest = {**json.loads((going / "manifest.json").read_text()), "status": "running", "ended": None}
+    (going / "manifest.json").write_text(json.dumps(manifest))
+    (going / "progress.json").write_text(json.dumps({"done": 3, "total": 12, "calls": 40, "usd": 0.5,
+                                                     "seconds": 60, "left_seconds": 180}))  # fmt: skip
+    first = ".runs-table tbody tr >> nth=0"
+    with viewer(tmp_path / "all") as link, page_in(browser) as page:
+        at(page, link, "#/")
+        assert page.locator(".runs-table tbody tr").count() == 3
+        page.click("text=EM, %")
+        expect(page.locator(first)).to_contain_text("50.0 10.0 to 90.0")
+        page.click("text=cost")
+        expect(page.locator(first)).to_contain_text("running, 25.0 %")
+        expect(page.locator(first)).to_contain_text("$0.50")
+        page.fill("input[type=search]", "no model")
+        page.click(first)
+        page.click("text=Questions that failed")
+        page.wait_for_selector("text=q7: PolicyError: cut off")
+        assert "This run failed. no model answers" in page.inner_text(".banner")
+        page.select_option(".run-choice select", "going")
+        page.wait_for_selector(".tree-view")
+        assert "3 of 12 questions · 40 calls · $0.50" in page.inner_text(".banner")
+        page.select_option(".run-choice select", "after")
+        page.wait_for_selector(".prediction-view")
+        page.fill(".filters input", "so the next sol")
+        expect(page.locator(".filters")).to_contain_text("1 by their texts")
+        expect(page.locator("#predictions .row")).to_have_count(1)
+
+
 PLACES = (
+    "#/",
     "#/trees/trees/1/2",
     "#/pairs/pairs/0.1",
     "#/after/predictions/1/before",
@@ -252,7 +291,7 @@ def test_nothing_stands_in_anyones_way(browser: Browser, link: str, place: str, 
     """Axe finds no violation, wide and at 320 pixels, where nothing is wider than the screen either."""
     with page_in(browser, color_scheme=scheme) as page:
         at(page, link, place)
-        page.wait_for_selector(".node-pane .raw, .two-sides, .step-grid .played, .chart canvas")
+        page.wait_for_selector(".node-pane .raw, .two-sides, .step-grid .played, .chart canvas, .runs-table a")
         page.wait_for_selector("text=Computing the figures", state="detached", timeout=60_000)
         page.wait_for_load_state("networkidle")
         assert violations(page) == ""
@@ -284,7 +323,8 @@ def test_big_trees_stay_usable(browser: Browser, tmp_path: Path, size: int) -> N
 def test_a_folder_that_grows_grows_on_the_page(browser: Browser, tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", made_tree(10, "made-0"))
     with viewer(answered_run(tmp_path / "answers", ["lek"]), run) as link, page_in(browser) as page:
-        at(page, link, "")  # trees are shown first
+        at(page, link, "")
+        page.click("text=run >> nth=-1")
         expect(page.locator(".shown")).to_have_text("1 tree")
         page.click("#steps .row:nth-child(3)")
         chosen = chosen_node(page)
@@ -322,6 +362,7 @@ def test_one_file_opens_from_the_disk(browser: Browser, tmp_path: Path, runs: li
     assert main(["view", *map(str, runs), "--trees", "3", "--out", str(out)]) == 0
     with page_in(browser) as page:
         page.goto(out.as_uri())
+        page.click(".runs-table a >> text=trees")
         page.wait_for_selector(".node-pane .raw")
         assert page.inner_text(".shown") == "3 trees"
         page.click("#steps .row:nth-child(3)")
@@ -497,7 +538,7 @@ def searches() -> dict[str, tuple[Tree, list[Moment]]]:
 def page(searches: Any, browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     run = made_run(tmp_path_factory.mktemp("grown") / "run", *(tree for tree, _ in searches.values()))
     with viewer(run, SHIPPED) as link, page_in(browser) as page:
-        page.goto(link)
+        at(page, link, "#/run")
         page.wait_for_selector(".node-pane .raw")
         yield page
 

@@ -24,6 +24,7 @@ from indexes.config import LimitsConfig
 from indexes.retrieval.folder_retriever import FolderRetriever
 from indexes.retrieval.remote import FINGERPRINT
 from steprag.errors import StepragError
+from steprag.net.hosts import ANY_NAME
 from steprag.types import Passage
 from steprag.web.app import ApiError, as_json, tell_errors
 from steprag.web.guard import Access, Guard
@@ -139,8 +140,9 @@ def create_app(served: Served) -> FastAPI:
     telemetry = Telemetry(served.retriever)
     desk = _Desk(served, telemetry)
     free = ("/health",) if served.token is not None else tuple(ROUTES)
+    names = frozenset() if served.loopback else frozenset({ANY_NAME})  # programs ask, by a cluster's names for it
     access = Access(
-        served.token or secrets.token_hex(), served.loopback, free, served.limits.body_bytes, "steprag_index"
+        served.token or secrets.token_hex(), served.loopback, free, served.limits.body_bytes, "steprag_index", names
     )
     app.add_middleware(Guard, access)
     app.add_middleware(_Noting, served.retriever.fingerprint, telemetry)

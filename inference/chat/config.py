@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from inference.config import GreedyConfig
 from steprag.agent.open import SERVED as SERVED_KEYS
@@ -12,6 +12,9 @@ from steprag.config.load import StageConfig
 from steprag.config.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig, Section
 
 SERVED = frozenset(SERVED_KEYS)
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda said: said.split(",") if isinstance(said, str) else said)]
 
 
 class ChatServiceConfig(Section):
@@ -32,6 +35,13 @@ class ChatServiceConfig(Section):
     body_bytes: Positive = Field(default=2**20, description="longest request body; more is 413")
     examples: tuple[str, ...] = Field(default=(), description="questions that the page offers; of the demo's index, "
                                       "where none are given, three that it can answer")  # fmt: skip
+    support: bool = Field(default=True, description="say so where nothing that was found supports an answer: none of "
+                          "its words stands in a passage that was read, or least_score says so")  # fmt: skip
+    least_score: float | None = Field(default=None, description="score that the best passage of the first search must "
+                                      "have; scores mean something else in every index; none: not looked at, of "
+                                      "the demo's index 0.42")  # fmt: skip
+    hosts: Names = Field(default=(), description="further names, with commas between them, that the service answers "
+                         "to, as a proxy's; this machine's own need not be named")  # fmt: skip
     keep: bool = Field(default=True, description="write turns into the run folder; false: memory only")
 
 

@@ -15,6 +15,7 @@ from inference.chat.config import ChatConfig
 from inference.chat.http.routes import FREE, create_chat_app
 from inference.chat.http.service import ChatService
 from inference.chat.memory import ChoiceFormat, QuestionFormat, Rewriter
+from inference.chat.turns.citations import Support
 from inference.chat.turns.desk import Desk
 from inference.chat.turns.player import ChatAgent
 from inference.chat.turns.store import TurnStore
@@ -27,25 +28,35 @@ from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import player_identity
 from steprag.config.load import add_options, parse_arguments
+from steprag.config.sections import PolicyConfig
 from steprag.console.progress import say
 from steprag.console.terminal import guarded
+from steprag.engines.headers import gguf_values
+from steprag.engines.models import ModelFiles, resolve_model
 from steprag.errors import ConfigError, quoted
 from steprag.net.hosts import listen, url_of
 from steprag.policy.client import Model, OpenAIPolicy, open_model
+from steprag.records.jsonl import read_json
 from steprag.runs.run import code_version, open_run
 from steprag.web.app import access_of, show_link, token_of
 from steprag.web.listening import serve_app, until_stopped
 
 EXAMPLES = (
-    "Which currency is used in the country whose capital is Tirana?",
-    "Which country has more inhabitants, Kenya or Ethiopia?",
-    "In which language are the laws of the country where George de Hevesy worked written?",
+    "Which currency is used in the country whose capital is Lima?",
+    "Which country has more inhabitants, Lebanon or Bahrain?",
+    "Which country leads the production of the element discovered by Hennig Brand?",
 )
-"""Questions that the demo's index can answer: two steps, a comparison, three steps."""
+"""Questions that the shipped agent answers rightly from the demo's index: two steps, a comparison, three steps."""
+LEAST_SCORE = 0.42
+"""In the demo's index the first search of 53 questions that it can answer found passages of 0.50 and more; of four that
+it cannot answer ("Who wrote Hamlet?"), 0.24 to 0.33.
+"""
 SMALL = {"rewriter": {"on": True, "way": "choose"}}
 """How the shipped agent reads questions that lean on others, where nothing else is said."""
 MODES = ("auto", "local", "web", "both")
 """Where the agent may search; the first that there is, is the default."""
+TRIES_AT = 0.8
+"""The temperature of another try of a question whose first one was greedy; as in a search."""
 GRACE = 10.0
 """Seconds that turns under way have to end once the service is told to stop; others are played at its next start."""
 
@@ -68,22 +79,27 @@ def main(argv: list[str]) -> int:
 
 async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:
     """Serves until a signal comes. Raises ConfigError where index, model, address, token or folder are not in order."""
-    token = token_of(config.serve.host, config.serve.token_env)
+    token = token_of(config.serve.host, config.serve.token_env, config.serve.hosts)
     with listen(config.serve.host, config.serve.port) as listening:
+        say("opening the index and starting the model; the link comes when both answer")
         async with aclosing(open_retriever(index, config.retriever)) as retriever:
             profile = checked_profile(config.prompt, config.policy)
             environment = make_environment(profile, retriever, config.episode)
+            least = config.serve.least_score
+            support = Support(config.serve.support, LEAST_SCORE if least is None and index == DEMO_INDEX else least)
             with _folder(config, environment, out) as folder:
-                async with _chat_agent(config, environment, folder) as chat:
+                async with _chat_agent(config, environment, folder, support) as chat:
                     desk = Desk(chat, config.serve, config.policy.concurrency)
                     mode = config.serve.mode or next(iter(chat.modes))
                     if mode not in chat.modes:
                         raise ConfigError(f"serve.mode is {quoted(mode)}; here there are {', '.join(chat.modes)}")
-                    access = access_of(listening, config.serve.host, token, config.serve.body_bytes, FREE)
+                    serve = config.serve
+                    access = access_of(listening, serve.host, token, serve.body_bytes, *FREE, names=serve.hosts)
                     examples = config.serve.examples or (EXAMPLES if index == DEMO_INDEX else ())
                     service = ChatService(
-                        desk, access, config.serve, _model_name(config), index, mode, code_version(), examples
-                    )
+                        desk, access, config.serve, _model_name(config), index, mode, code_version(), examples,
+                        about(config.policy, index),
+                    )  # fmt: skip
                     show_link(listening, access)
                     say(f"open the link, or point a client at {url_of(listening)}/v1 with the token as its key; "
                         "Ctrl-C stops it")  # fmt: skip
@@ -106,18 +122,22 @@ def _folder(config: ChatConfig, environment: Environment, out: Path) -> Iterator
 
 
 @asynccontextmanager
-async def _chat_agent(config: ChatConfig, environment: Environment, folder: Path | None) -> AsyncIterator[ChatAgent]:
+async def _chat_agent(
+    config: ChatConfig, environment: Environment, folder: Path | None, support: Support
+) -> AsyncIterator[ChatAgent]:
     """The agent in every mode, with its journal and the turns that were kept."""
     journal_file = folder / JOURNAL if folder else IN_MEMORY
     async with (
         open_agent(config, environment.retriever, environment=environment) as agent,
         _rewriter(config, agent) as rewriter,
+        _sampling(config, agent) as again,
         Journal(journal_file) as journal,
     ):
         modes, store = modes_of(environment), TurnStore(folder)
         for mode in modes.values():
             await mode.retriever.ready()
-        yield ChatAgent(modes, agent.policy, rewriter, journal, store, config.serve.history, config.seed)
+        history, seed = config.serve.history, config.seed
+        yield ChatAgent(modes, agent.policy, rewriter, journal, store, history, seed, support, again)
 
 
 def modes_of(environment: Environment) -> dict[str, Environment]:
@@ -154,6 +174,18 @@ async def _rewriter(config: ChatConfig, agent: Agent) -> AsyncIterator[Rewriter 
             yield Rewriter(model, choose)
 
 
+@asynccontextmanager
+async def _sampling(config: ChatConfig, agent: Agent) -> AsyncIterator[Model | None]:
+    """The policy of further tries where the first one is greedy: it would write the same again."""
+    greedy, policy = config.policy.temperature == 0, agent.policy.policy
+    if not greedy or not isinstance(policy, OpenAIPolicy):
+        yield None
+        return
+    warm = config.policy.model_copy(update={"temperature": TRIES_AT})
+    async with policy.beside(warm, agent.environment.profile.grammar) as other:
+        yield Model(other, agent.policy.gate)
+
+
 def _served_alike(config: ChatConfig) -> bool:
     return all(getattr(config.policy, key) == getattr(config.rewriter, key) for key in SERVED)
 
@@ -162,6 +194,26 @@ def _model_name(config: ChatConfig) -> str:
     """The model in words, for the page: file names without their folders."""
     names = [config.policy.model, config.policy.adapter]
     return " + ".join(Path(name).name for name in names if name)
+
+
+def about(policy: PolicyConfig, index: str) -> str:
+    """A line on what answers and what it knows, as far as the files of model and index say; "" where they do not."""
+    size = None if policy.remote else size_of(resolve_model(policy.model, policy.adapter))
+    small = ": a small model, which errs often" if size and size.endswith("M") else ""
+    manifest = Path(index) / "manifest.json"
+    corpus = read_json(manifest).get("corpus") if manifest.is_file() else None
+    told = [f"{size} parameters{small}."] if size else []
+    if isinstance(corpus, dict) and isinstance(corpus.get("rows"), int) and isinstance(corpus.get("path"), str):
+        source = "/".join(Path(corpus["path"]).parts[-2:])
+        told.append(f"It answers from {corpus['rows']:,} passages ({source}) and from nothing else.")
+    return " ".join(told)
+
+
+def size_of(files: ModelFiles) -> str | None:
+    """A model's size as its GGUF file names it ("135M", "7B"); None where there is none that does."""
+    key = "general.size_label"
+    label = gguf_values(files.gguf, lambda name: name == key).get(key) if files.gguf else None
+    return label if isinstance(label, str) else None
 
 
 if __name__ == "__main__":

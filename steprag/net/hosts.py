@@ -8,11 +8,13 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
 from steprag.errors import ConfigError, quoted
 
+ANY_NAME = "*"
+"""Among a service's further names: it answers to every name, as what no browser signs in to may."""
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -69,17 +71,20 @@ def _outward(family: int) -> str:
         return asked.getsockname()[0]
 
 
-def stranger(headers: Mapping[str, str], *, loopback: bool) -> tuple[str, str] | None:
+def stranger(headers: Mapping[str, str], *, loopback: bool, names: Collection[str] = ()) -> tuple[str, str] | None:
     """Code and message where a page of another site asks, None where not. Header names are lower case.
 
-    `loopback`: the service answers to names of this machine alone.
+    `loopback`: the service is reached from this machine alone; else it answers to addresses too, which nobody can point
+    elsewhere. `names`: further names that it answers to. A page can make any other name of its own point here.
     """
     host = headers.get("host", "")
-    if loopback and _name(host) not in LOCAL_NAMES:
+    name = _name(host)
+    known = name in LOCAL_NAMES or name in names or ANY_NAME in names
+    if not known and (loopback or not _is_address(name)):
         return "wrong_host", (
-            f"this service answers to names of its own machine only, not to {quoted(host)}; for others, such as a "
-            "container's, start it with the option for its host (serve: --serve.host 0.0.0.0, view: --host 0.0.0.0) "
-            "and a token of your own in STEPRAG_TOKEN"
+            f"this service does not answer to the name {quoted(host)}; start it with --serve.hosts NAME (view: "
+            "--allow_host NAME) for a proxy's or a container's name, or for all addresses of this machine with "
+            "--serve.host 0.0.0.0 (view: --host 0.0.0.0) and a token of your own in STEPRAG_TOKEN"
         )
     origin = headers.get("origin")
     if origin is not None and _place(origin) != host.lower():
@@ -87,6 +92,23 @@ def stranger(headers: Mapping[str, str], *, loopback: bool) -> tuple[str, str] |
     if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
         return "wrong_origin", "this service answers to its own page only"
     return None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
+
+
+def own_names() -> frozenset[str]:
+    """What this machine calls itself: its name, with and without the domain, and as `.local` networks have it. Slow
+    where no name service answers.
+    """
+    names = {socket.gethostname().lower(), socket.getfqdn().lower()}
+    bare = {name.partition(".")[0] for name in names if not _is_address(name)}
+    return frozenset({*names, *bare, *(f"{name}.local" for name in bare)})
 
 
 def _name(host: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,25 @@ from inference.scoring.figures import MAIN
 from inference.scoring.scores import score
 from preference.view_rewards import rule_names, view_rewards
 from steprag.batch.results import Place
+from steprag.batch.worklist import FAILED, failures_in
 from steprag.errors import ConfigError, DataError, quoted
 from steprag.records.jsonl import line_hash, read_rows, to_dict, write_records
 from steprag.records.training_rows import MARKS, Pair, WrongPair, preference_key, read_marks
 from steprag.runs.run import now
 from steprag.tree import Tree
-from steprag.view.folders import FILES, RunFolder
+from steprag.view.folders import FILES, RunFolder, open_folders
+from steprag.view.glance import run_told
 from steprag.view.listing import Listing
 from steprag.view.quality import CLOCKS, ScoredRuns, quality_of
-from steprag.view.trees import node_of, node_told, roles, skeleton, tree_reader
+from steprag.view.search import searched
+from steprag.view.trees import node_of, node_told, passage_texts, roles, skeleton, tree_reader
 
 SLICE = 0.25
 """Seconds that a request reads on in a file that is not wholly listed."""
 SEARCH = 10.0
 """Seconds that the search for a pair's tree reads on in each file."""
+FAILURES = 200
+"""Failed questions of a run that are told."""
 ROWS = 2000
 """Rows that a request brings at most."""
 
@@ -49,8 +54,9 @@ class Answers:
     since the last request is computed again.
     """
 
-    def __init__(self, folders: dict[str, RunFolder]) -> None:
-        self.folders = folders
+    def __init__(self, folders: dict[str, RunFolder], given: Sequence[str] = ()) -> None:
+        """`given`: paths in which runs may begin later; each look at all runs takes them in."""
+        self.folders, self._given = folders, given
         self._trees = tree_reader()
         self._scored = ScoredRuns()
         self._quality: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
@@ -62,8 +68,10 @@ class Answers:
         return self.folders[key]
 
     def runs(self) -> dict[str, Any]:
-        """Every run with what its manifest says; `stamp` changes whenever one of its files does."""
-        return {"runs": [_run_told(run) for run in self.folders.values()], "rules": rule_names()}
+        """Every run with what it says of itself; `stamp` changes whenever one of its files does."""
+        if self._given:
+            self.folders = open_folders(filter(_is_there, self._given), self.folders)
+        return {"runs": [run_told(run) for run in self.folders.values()], "rules": rule_names()}
 
     def rows(self, run: str, kind: str, file: int, start: int) -> dict[str, Any]:
         """The rows of a file from the `start`-th on. `next` is where the following ones begin."""
@@ -83,6 +91,10 @@ class Answers:
                 "faults": [vars(fault) for fault in listing.faults],
                 "fault_count": listing.fault_count,
             }
+
+    def search(self, run: str, kind: str, file: int, asked: str, start: int) -> dict[str, Any]:
+        """The lines of a file's records that hold all the words asked for (`steprag.view.search`)."""
+        return searched(self.run(run), self._listing(run, kind, file), asked, start, SLICE)
 
     def tree(self, at: Address) -> dict[str, Any]:
         """A tree's skeleton, where it stands, and what the actions of its grammar do."""
@@ -151,8 +163,13 @@ class Answers:
         told = {"line": place.line, **to_dict(record)}
         if at.kind == "pairs":
             told["key"] = preference_key(record)
-        if at.kind == "predictions" and record.golden_answers:
-            told["score"] = dataclasses.asdict(score(record))
+        if at.kind == "predictions":
+            run = self.run(at.run)
+            ids = dict.fromkeys(found.id for row in record.passages for found in row)
+            told["texts"], told["texts_missing"] = passage_texts(run, list(ids))
+            told.setdefault("seconds", run.series().seconds_of(record.id) if "series" in run.kinds() else None)
+            if record.golden_answers:
+                told["score"] = dataclasses.asdict(score(record))
         return told
 
     def kinds(self, run: str) -> dict[str, str]:
@@ -162,6 +179,11 @@ class Answers:
         metadata = {str(row.get("id")): row.get("metadata") for _, row in rows if isinstance(row, dict)}
         kinds = {key: one.get("type") for key, one in metadata.items() if isinstance(one, dict)}
         return {key: kind for key, kind in kinds.items() if isinstance(kind, str)}
+
+    def failures(self, run: str) -> dict[str, Any]:
+        """The last failures of questions, the first of them: `id`, `reason` and `detail`."""
+        rows = list(failures_in(self.run(run).root).values()) if self.run(run).file(FAILED) else []
+        return {"failures": rows[:FAILURES], "count": len(rows)}
 
     def series(self, run: str) -> dict[str, Any]:
         """The curves of a run. Raises ConfigError where it has none."""
@@ -241,21 +263,5 @@ def label_of(config: Mapping[str, Any]) -> Any:
     return config.get("label") or config.get("reward")
 
 
-def _run_told(run: RunFolder) -> dict[str, Any]:
-    manifest, fault = run.manifest()
-    policy = (manifest.get("identity") or {}).get("policy")
-    return {
-        "key": run.key,
-        "stage": manifest.get("stage"),
-        "status": manifest.get("status"),
-        "started": manifest.get("started"),
-        "ended": manifest.get("ended"),
-        "version": manifest.get("version"),
-        "model": policy.get("model") if isinstance(policy, dict) else None,
-        "counts": manifest.get("counts"),
-        "asked": manifest.get("asked"),
-        "fault": fault,
-        "kinds": run.kinds(),
-        "files": {kind: [listing.path.name for listing in run.listings(kind)] for kind in FILES},
-        "stamp": run.stamp(),
-    }
+def _is_there(path: str) -> bool:
+    return Path(path).expanduser().exists()

@@ -19,6 +19,8 @@ from steprag.web.guard import Access
 PAGE = Path(__file__).parent / "page"
 Kind = Literal["trees", "pairs", "predictions", "episodes"]
 Place = Annotated[int, Query(ge=0)]
+Start = Annotated[int, Query(ge=0, alias="from")]
+Asked = Annotated[str, Query(min_length=1, max_length=300, pattern=r"\S")]
 
 
 class MarkBody(BaseModel):
@@ -91,12 +93,16 @@ def run_routes(answers: Answers) -> APIRouter:
     """Runs, their files and the marks. The functions read files, so they run in threads."""
     router = APIRouter(prefix="/api")
 
-    for ask in (answers.runs, answers.kinds, answers.series, answers.quality, answers.marks):
+    for ask in (answers.runs, answers.kinds, answers.series, answers.quality, answers.marks, answers.failures):
         router.get(f"/{ask.__name__}", response_model=None)(_replied(ask))
 
     @router.get("/rows/{kind}")
-    def rows(kind: Kind, run: str, file: Place = 0, start: Annotated[int, Query(ge=0, alias="from")] = 0) -> Response:
+    def rows(kind: Kind, run: str, file: Place = 0, start: Start = 0) -> Response:
         return as_json(answers.rows(run, kind, file, start))
+
+    @router.get("/search/{kind}")
+    def search(kind: Kind, run: str, asked: Asked, file: Place = 0, start: Start = 0) -> Response:
+        return as_json(answers.search(run, kind, file, asked, start))
 
     @router.get("/record/{kind}")
     def record(at: RecordAt) -> Response:

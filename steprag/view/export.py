@@ -96,6 +96,7 @@ def _pieces(answers: Answers, most: int) -> Iterator[tuple[str, Any]]:
     """Every piece by the name that the page asks for it."""
     told = answers.runs()
     told["rule"] = _rule(answers, told["rules"])
+    told["runs"] = [{**run, "error": None} for run in told["runs"]]  # it may name paths and hosts
     yield "runs", told
     where: dict[str, Any] = {}
     pairs: dict[str, Any] = {}

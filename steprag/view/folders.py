@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from inference.scoring.scores import score
@@ -14,16 +15,20 @@ from steprag.agent.profiles import grammar_of_tree
 from steprag.batch.results import ResultKind
 from steprag.batch.tree_results import TREES
 from steprag.errors import ConfigError, DataError
+from steprag.records.jsonl import read_json
 from steprag.records.training_rows import Pair, preference_key
 from steprag.runs.run import read_manifest
 from steprag.scores.metrics import normalise
 from steprag.tree import Tree
 from steprag.types import Prediction, Turn
-from steprag.view.listing import Listing
+from steprag.view.listing import Listing, stamp_of
 from steprag.view.series import Series
 
 SERIES = "metrics.jsonl"
-_BESIDE = (SERIES, "manifest.json", "failures.jsonl", "bertscore.json")
+SCORES = "metrics.json"
+PROGRESS = "progress.json"
+"""How far a batch of questions is, while it runs."""
+_BESIDE = (SERIES, SCORES, "manifest.json", "failures.jsonl", "bertscore.json")
 """Files that change what is shown, beside those that are listed."""
 
 
@@ -81,7 +86,8 @@ def _scored(prediction: Prediction) -> dict[str, Any]:
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
-    return _shown(turn, *_PLAYED)  # without golden answers its marks mean nothing
+    """Without golden answers its scores mean nothing; `judged` is what a person said of it."""
+    return {**_shown(turn, *_PLAYED), "judged": turn.feedback and turn.feedback.right}
 
 
 def _shown(prediction: Prediction, *names: str) -> dict[str, Any]:
@@ -167,6 +173,18 @@ class RunFolder:
         except (ConfigError, DataError) as error:
             return {}, str(error)
 
+    def facts(self, name: str) -> dict[str, Any]:
+        """A small JSON file of the run; {} where there is none that can be read."""
+        path = self.file(name)
+        try:
+            return read_json(path) if path else {}
+        except DataError:  # another program's: the table shows what other files say
+            return {}
+
+    def changed(self) -> float | None:
+        """When a file that the page shows last changed, in seconds since 1970."""
+        return max((changed / 1e9 for _, changed in self._stamps(PROGRESS)), default=None)
+
     def grammar(self, tree: Tree) -> Grammar:
         """The grammar of a tree's steps. Raises ConfigError where it is not known here, or not the tree's."""
         return grammar_of_tree(tree, self.manifest()[0])
@@ -178,38 +196,53 @@ class RunFolder:
 
     def stamp(self) -> str:
         """Changes whenever a file that the page shows does."""
-        names = [*(file.name for files in FILES.values() for file in files), *_BESIDE]
-        names = names if self.path.is_dir() else [self.path.name]
-        told = [(path.stat().st_size, path.stat().st_mtime_ns) for name in names if (path := self.file(name))]
-        return str(hash(tuple(told)))
+        return str(hash(tuple(self._stamps())))
+
+    def _stamps(self, *more: str) -> list[tuple[int, int]]:
+        """Size and time of change of every file that the page shows, and of `more`."""
+        names = [*(file.name for files in FILES.values() for file in files), *_BESIDE, *more]
+        stamps = [stamp_of(path) for name in names if (path := self.file(name))]
+        return [(one.size, one.changed) for one in stamps if one]
 
 
-def open_folders(given: Iterable[str]) -> dict[str, RunFolder]:
-    """The run folders by key. A folder of run folders stands for those in it, a run with pairs for its pairs too.
+def open_folders(given: Iterable[str], known: Mapping[str, RunFolder] = MappingProxyType({})) -> dict[str, RunFolder]:
+    """The run folders by key. A folder of run folders stands for those in it, and for those in folders of it that are
+    no run themselves; a run with pairs for its pairs too. Folders that are `known` and still there stay as they are.
 
     Raises ConfigError for a path that is none of these.
     """
-    folders: dict[str, RunFolder] = {}
+    folders = {key: folder for key, folder in known.items() if folder.path.exists()}
+    there = {folder.path.resolve() for folder in folders.values()}
     for one in given:
         found = list(_runs_at(Path(one).expanduser()))
-        if not found:
+        if not found and not known:
             remedy = "give a run folder, a folder of run folders, or a file like trees.jsonl"
             raise ConfigError(f"{one} holds nothing to view ({remedy})")
-        for path in found:
-            if any(path.resolve() == known.path.resolve() for known in folders.values()):
-                continue
-            key = _key(path, folders)
-            folders[key] = RunFolder(key, path)
+        for path, above in found:
+            if path.resolve() not in there:
+                key = _key(path, above, folders)
+                folders[key] = RunFolder(key, path)
+                there.add(path.resolve())
     return folders
 
 
-def _runs_at(path: Path) -> Iterator[Path]:
+def _runs_at(path: Path) -> Iterator[tuple[Path, bool]]:
+    """The runs at a path; and of each, whether its folder's name is needed to tell it from others."""
     if not path.exists():
-        raise ConfigError(f"run not found: {path} (give the path of an existing file or folder)")
+        remedy = "start its run first, or view the folder above it, whose page shows runs as they begin"
+        raise ConfigError(f"run not found: {path}; {remedy}")
     if path.is_file() or _is_run(path):
-        yield path
-    below = sorted(child for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
-    yield from (child for child in below if _is_run(child) and not child.name.startswith("."))
+        yield path, False
+    for child in _folders_in(path):
+        if _is_run(child):
+            yield child, False
+        elif not _is_run(path):
+            yield from ((below, True) for below in _folders_in(child) if _is_run(below))
+
+
+def _folders_in(path: Path) -> list[Path]:
+    there = path.iterdir() if path.is_dir() else ()
+    return sorted(child for child in there if child.is_dir() and not child.name.startswith("."))
 
 
 def _is_run(path: Path) -> bool:
@@ -217,10 +250,10 @@ def _is_run(path: Path) -> bool:
     return any((path / name).is_file() for name in names)
 
 
-def _key(path: Path, taken: Iterable[str]) -> str:
-    """A short name that no other run has: the folder's, with its parent's where that tells two apart."""
+def _key(path: Path, above: bool, taken: Iterable[str]) -> str:
+    """A short name that no other run has: the folder's, with its parent's where `above` or another run asks for it."""
     whole = path.resolve()
     name = whole.name.partition(".")[0] if whole.is_file() else whole.name
-    wanted = [name, f"{whole.parent.name}-{name}"]
+    wanted = [*([] if above else [name]), f"{whole.parent.name}-{name}"]
     wanted += [f"{name}-{number}" for number in range(2, len(list(taken)) + 3)]
     return next(one for one in wanted if one and one not in taken)

@@ -29,6 +29,7 @@ class Series:
         self._first: float | None = None
         self._steps: dict[float, dict[str, float]] = {}
         self._done: list[dict[str, Any]] = []
+        self._seconds: dict[str, float] = {}
         self._told: dict[str, Any] = {}
 
     def told(self) -> dict[str, Any]:
@@ -52,6 +53,11 @@ class Series:
                 self._told = {"steps": kept, "curves": curves, "done": _thinned(self._done), "faults": faults}
             return self._told
 
+    def seconds_of(self, question: str) -> float | None:
+        """How long a question took, by its last "done" event; None where there is none."""
+        self.told()
+        return self._seconds.get(question)
+
     def _read_on(self) -> bool:
         """Reads what was added; whether the last line is not whole. Such a line is read again by the next look."""
         with self._path.open("rb") as stream:
@@ -70,12 +76,14 @@ class Series:
     def _take(self, row: dict[str, Any]) -> None:
         at = _seconds(row.get("time"))
         self._first = at if self._first is None else self._first
-        if _number(row.get("step")) is not None:
+        if number(row.get("step")) is not None:
             self._steps.setdefault(row["step"], {}).update(_numbers(row))
         elif row.get("event") in ("done", "failure"):
             since = None if at is None or self._first is None else round(at - self._first, 3)
-            failed = row["event"] == "failure"
-            self._done.append({"at": since, "seconds": _number(row.get("seconds")), "failed": failed})
+            failed, took = row["event"] == "failure", number(row.get("seconds"))
+            self._done.append({"at": since, "seconds": took, "failed": failed})
+            if took is not None and isinstance(row.get("id"), str):
+                self._seconds[row["id"]] = took
 
 
 def _thinned(values: list[Any]) -> list[Any]:
@@ -92,10 +100,10 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:
-    return {key: value for key, value in row.items() if key not in NOT_CURVES and _number(value) is not None}
+    return {key: value for key, value in row.items() if key not in NOT_CURVES and number(value) is not None}
 
 
-def _number(value: object) -> float | None:
+def number(value: object) -> float | None:
     """The number, None where it is none that a curve can hold: no float is as large as some whole numbers of JSON."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

@@ -6,6 +6,7 @@ import json
 import secrets
 import socket
 import sys
+from collections.abc import Iterable
 from os import PathLike, stat_result
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import Scope
 
 from steprag.errors import StepragError
-from steprag.net.hosts import is_loopback, url_of
+from steprag.net.hosts import is_loopback, own_names, url_of
 from steprag.web.guard import Access, Guard, error_body
 from steprag.web.listening import token_in
 
@@ -163,14 +164,23 @@ def page_app(title: str, page: Path, access: Access, malformed_status: dict[str,
     return app
 
 
-def token_of(host: str, token_env: str) -> str:
-    """What the variable holds; on this machine one is made up where it is empty. Raises ConfigError beyond it."""
-    return token_in(token_env, host) or secrets.token_urlsafe(24)
+def token_of(host: str, token_env: str, names: Iterable[str] = ()) -> str:
+    """What the variable holds; on this machine one is made up where it is empty. Raises ConfigError beyond it.
+
+    `names`: further names under which the service is reached, so that others may try tokens.
+    """
+    return token_in(token_env, host, shared=bool([*names])) or secrets.token_urlsafe(24)
 
 
-def access_of(listening: socket.socket, host: str, token: str, body_bytes: int, free: tuple[str, ...] = ()) -> Access:
-    """Who may ask the service on that socket. `free`: paths that need no token, beside a page's own."""
-    return Access(token, is_loopback(host), (*FREE, *free), body_bytes, f"steprag{listening.getsockname()[1]}")
+def access_of(
+    listening: socket.socket, host: str, token: str, body_bytes: int, *free: str, names: Iterable[str] = ()
+) -> Access:
+    """Who may ask the service on that socket. `free`: paths that need no token, beside a page's own. `names`: what it
+    answers to beside this machine's own.
+    """
+    cookie, local = f"steprag{listening.getsockname()[1]}", is_loopback(host)
+    known = frozenset(name.lower() for name in names) | (frozenset() if local else own_names())
+    return Access(token, local, (*FREE, *free), body_bytes, cookie, known)
 
 
 def show_link(listening: socket.socket, access: Access) -> None:

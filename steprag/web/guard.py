@@ -36,6 +36,7 @@ HEADERS = (
 class Access:
     """Who may ask. `token`: what requests must carry. `loopback`: only names of this machine are answered.
 
+    `names`: further names that it answers to, in lower case (`steprag.net.hosts.stranger`).
     `free`: paths that need no token, a page's own files; one that ends in "/" stands for all below it. `body_bytes`:
     the longest request body; a longer one is 413. `cookie`: the name of the page's cookie; browsers do not keep
     ports apart, so each service has a name of its own.
@@ -46,6 +47,7 @@ class Access:
     free: tuple[str, ...]
     body_bytes: int
     cookie: str
+    names: frozenset[str] = frozenset()
 
     def session(self) -> str:
         """What the page's cookie holds: proof of the token, not the token."""
@@ -85,7 +87,7 @@ class Guard:
 
 def _refusal(access: Access, path: str, headers: dict[str, str]) -> tuple[int, str, str] | None:
     """Status, code and message of a refusal; None if the request is allowed."""
-    if refused := stranger(headers, loopback=access.loopback):
+    if refused := stranger(headers, loopback=access.loopback, names=access.names):
         return 403, *refused
     if _is_free(path, access.free) or _carries_token(access, headers):
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import resource
 import signal
 import socket
@@ -17,6 +18,7 @@ import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import uvicorn
@@ -43,15 +45,37 @@ _OTHER_FILES = 48
 """File descriptors that a service needs beside its connections."""
 _SELDOM = 10.0
 """Seconds between two log lines that say the same."""
+TOKEN_CHARS = 16
+"""Characters of a token that others may try."""
+TOKEN_KINDS = 6
+"""Different characters in it, common words left out."""
+COMMON = re.compile("passwor[dt]|secret|token|steprag|admin|qwert|letmein|changeme|choose|welcome|hunter|test")
+"""What many put into tokens."""
 log = logging.getLogger(__name__)
 
 
-def token_in(token_env: str, host: str) -> str | None:
-    """The token that clients must send: what the variable holds. Raises ConfigError where it is needed and missing."""
+def token_in(token_env: str, host: str, *, shared: bool = False) -> str | None:
+    """The token that clients must send: what the variable holds. Raises ConfigError where it is needed and missing, or
+    easy to guess. `shared`: others reach the service although it listens on this machine alone, as by a proxy.
+    """
     token = os.environ.get(token_env, "").strip() or None
+    if is_loopback(host) and not shared:
+        return token
     if token is None and not is_loopback(host):
         raise ConfigError(f"serving on {host} needs a token: put one in the environment variable {token_env}")
+    if token is not None and (why := _guessable(token)):
+        raise ConfigError(f"the token in {token_env} is easy to guess ({why}); make one that others may try in vain: "
+                          f"export {token_env}=$(openssl rand -hex 16)")  # fmt: skip
     return token
+
+
+def _guessable(token: str) -> str | None:
+    """Why a token can be found by trying; None where it cannot."""
+    if len(token) < TOKEN_CHARS:
+        return f"{len(token)} characters; at least {TOKEN_CHARS}"
+    rest = COMMON.sub("", token.lower())
+    steps = sum(abs(ord(one) - ord(other)) <= 1 for one, other in pairwise(rest))  # 1234…, aaaa…
+    return "a word or row that many use" if len(set(rest)) < TOKEN_KINDS or steps > len(rest) / 2 else None
 
 
 def until_stopped(serving: Coroutine[Any, Any, None]) -> int:

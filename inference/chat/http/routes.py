@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from heapq import nlargest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, FastAPI, Header, Request, Response
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from inference.chat.http.listing import EXPORTS, exported, holds, summaries, title_of
 from inference.chat.http.openai_api import openai_routes
 from inference.chat.http.service import (
     COMMENT,
     ChatService,
     FeedbackBody,
     ForkBody,
+    NameBody,
     TurnBody,
     dumped,
     new_id,
@@ -27,7 +30,7 @@ from inference.chat.http.service import (
 )
 from inference.chat.http.source_pages import PREFIX, source_routes
 from inference.chat.turns.events import LiveTurn
-from inference.chat.turns.retelling import detail, fork_request, human_pair, retold
+from inference.chat.turns.retelling import again_request, detail, fork_request, human_pair, retold
 from inference.chat.turns.store import TurnRequest
 from inference.predictions import BROKEN_OFF
 from steprag.types import Feedback, Turn
@@ -62,7 +65,7 @@ def info_routes(service: ChatService) -> APIRouter:
         rewriter = desk.chat.rewriter is not None
         return as_json({"model": service.model, "index": service.index, "modes": service.modes, "mode": service.mode,
                         "rewriter": rewriter, "version": service.version, "examples": service.examples,
-                        "waiting": desk.waiting, "playing": desk.playing})  # fmt: skip
+                        "about": service.about, "waiting": desk.waiting, "playing": desk.playing})  # fmt: skip
 
     @router.get("/metrics")
     async def metrics() -> Response:
@@ -99,6 +102,13 @@ def asking_routes(service: ChatService) -> APIRouter:
         live = await service.take(request)
         await human_pair(desk.chat, parent, request)
         return as_json({"turn": live.id, "conversation": request.conversation}, 201)
+
+    @router.post("/{turn_id}/again", status_code=201)
+    async def again(turn_id: str) -> Response:
+        turn = service.ended(turn_id)
+        _last_of(service, turn.conversation)
+        live = await service.take(again_request(desk.chat, turn, new_id("t")))
+        return as_json({"turn": live.id, "conversation": turn.conversation}, 201)
 
     @router.post("/{turn_id}/feedback", status_code=204)
     async def feedback(turn_id: str, body: FeedbackBody) -> Response:
@@ -169,9 +179,14 @@ def conversation_routes(service: ChatService) -> APIRouter:
     desk, store = service.desk, service.desk.chat.store
 
     @router.get("")
-    async def listed() -> Response:
-        newest = nlargest(LISTED, map(_summary, store.conversations.items()), key=lambda row: row["updated"])
-        return as_json({"conversations": newest})
+    async def listed(words: str = "") -> Response:
+        asked = words.lower().split()
+        there = [(id, tuple(turns.values())) for id, turns in store.conversations.items()]
+        if asked:
+            rows = [(id, turns, store.names.get(id, "")) for id, turns in there]
+            there = await asyncio.to_thread(lambda: [row[:2] for row in rows if holds(asked, *row[1:])])
+        newest = nlargest(LISTED, there, key=lambda one: one[1][-1].time)
+        return as_json({"conversations": list(summaries(newest, store.names))})
 
     @router.get("/{conversation}")
     async def one(conversation: str) -> Response:
@@ -181,19 +196,30 @@ def conversation_routes(service: ChatService) -> APIRouter:
         rows = sorted(map(_row, turns.values()), key=lambda row: row["time"])
         return as_json({"id": conversation, "turns": rows})
 
+    @router.get("/{conversation}/export")
+    async def export(conversation: str, form: Literal["markdown", "json"] = "markdown") -> Response:
+        turns = [one for one in store.conversations.get(conversation, {}).values() if isinstance(one, Turn)]
+        if not turns:
+            raise ApiError(404, "no_such_conversation", "there is no such conversation, or none of its turns has ended")
+        title = title_of(tuple(turns), store.names.get(conversation))
+        text = exported(form, title, turns, [await retold(desk.chat, turn) for turn in turns])
+        ending, kind = EXPORTS[form]
+        headers = {"Content-Disposition": f'attachment; filename="{conversation}.{ending}"'}
+        return Response(text.encode("utf-8", "replace"), headers=headers, media_type=kind)
+
+    @router.patch("/{conversation}", status_code=204)
+    async def rename(conversation: str, body: NameBody) -> Response:
+        if conversation not in store.conversations:
+            raise ApiError(404, "no_such_conversation", "there is no such conversation")
+        await store.name(conversation, body.title)
+        return Response(status_code=204)
+
     @router.delete("/{conversation}", status_code=204)
     async def forget(conversation: str) -> Response:
         await desk.forget(conversation)
         return Response(status_code=204)
 
     return router
-
-
-def _summary(listed: tuple[str, dict[str, Turn | TurnRequest]]) -> dict[str, Any]:
-    """A conversation as it is listed."""
-    conversation, turns = listed
-    first, last = next(iter(turns.values())), next(reversed(turns.values()))
-    return {"id": conversation, "title": first.asked[:80], "turns": len(turns), "updated": last.time}
 
 
 def _row(turn: Turn | TurnRequest) -> dict[str, Any]:

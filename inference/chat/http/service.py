@@ -42,7 +42,7 @@ STEP_CHARS = 8192
 @dataclass(frozen=True)
 class ChatService:
     """A service's parts. `model`, `index`: what answers, in words. `mode`: the one that counts where none is asked
-    for. `examples`: questions that the page offers.
+    for. `examples`: questions that the page offers. `about`: a line on what the model is and knows.
     """
 
     desk: Desk
@@ -53,6 +53,7 @@ class ChatService:
     mode: str
     version: str
     examples: tuple[str, ...] = ()
+    about: str = ""
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -102,6 +103,12 @@ class ForkBody(_Body):
     step: Annotated[int, Field(ge=0, le=1000)]
     text: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=STEP_CHARS), WHOLE]
     action: Name | None = None
+
+
+class NameBody(_Body):
+    """`PATCH /api/conversations/C`: its name; an empty one is its first question again."""
+
+    title: Annotated[str, StringConstraints(strip_whitespace=True, max_length=200), WHOLE]
 
 
 class FeedbackBody(_Body):

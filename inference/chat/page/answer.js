@@ -4,7 +4,7 @@ import { EditBox } from "./editbox.js";
 import { html, useId, useState } from "./html.js";
 import { SmallButton } from "./icons.js";
 import { PassageText } from "./passages.js";
-import { passagesOf, searchesOf } from "./turns.js";
+import { chipsOf, passagesOf, searchesOf } from "./turns.js";
 import { count, sourceName } from "./words.js";
 
 export function Answer({ turn }) {
@@ -13,27 +13,35 @@ export function Answer({ turn }) {
   const passages = passagesOf(turn);
   const known = turn.answer.sources.filter((source) => passages.has(source.n));
   const cited = known.filter((source) => source.cited);
+  const places = chipsOf(turn);
   const toggle = (n) => setOpen(new Set(open.has(n) ? [...open].filter((one) => one !== n) : [...open, n]));
   return html`<section class="answer" aria-label="Answer">
     <p class="answer-text">${turn.answer.content}
       ${cited.map(({ n }) => html` <button key=${n} type="button" class="cite" aria-expanded=${open.has(n)}
-        aria-controls=${`${id}-${n}`} aria-label=${`Source ${n}: ${passages.get(n).title || passages.get(n).id}`}
-        onClick=${() => toggle(n)}>${n}</button>`)}
+        aria-controls=${`${id}-${n}`} aria-label=${`Source ${places.get(n)}: ${passages.get(n).title || passages.get(n).id}`}
+        onClick=${() => toggle(n)}>${places.get(n)}</button>`)}
     </p>
     <${CopyButton} text=${turn.answer.content} />
+    ${turn.answer.lacks && html`<p class="lacking"><b>Nothing that was found supports this.</b> ${LACKS[turn.answer.lacks]}</p>`}
     ${cited.length > 0 && html`<ul class="sources">
-      ${cited.map((source) => html`<${Source} key=${source.n} id=${`${id}-${source.n}`} source=${source}
+      ${cited.map((source) => html`<${Source} key=${source.n} id=${`${id}-${source.n}`} source=${source} place=${places.get(source.n)}
         item=${passages.get(source.n)} open=${open.has(source.n)} toggle=${() => toggle(source.n)} />`)}
     </ul>`}
     <p class="grounds quiet">${grounds(turn, known.length, cited.length)}</p>
   </section>`;
 }
 
-function Source({ id, source, item, open, toggle }) {
+/** Why an answer counts as not found. */
+const LACKS = {
+  words: "No passage that was read holds a word of it.",
+  score: "The first search found no passage that is like the question.",
+};
+
+function Source({ id, source, place, item, open, toggle }) {
   return html`<li id=${id}>
     <details open=${open}>
       <summary onClick=${(event) => (event.preventDefault(), toggle())}>
-        <span class="number">${source.n}</span> <b>${item.title || item.id}</b>
+        <span class="number">${place}</span> <b>${item.title || item.id}</b>
         <span class="quiet">
           evidence of step ${source.evidence + 1}, from ${sourceName(item.url ? "web" : "local")}
         </span>
@@ -46,6 +54,7 @@ function Source({ id, source, item, open, toggle }) {
 /** How far the answer can be traced to what was read. */
 function grounds(turn, read, cited) {
   if (!searchesOf(turn).length) return "Answered without searching: there are no sources.";
+  if (turn.answer.lacks) return `${count(read, "passage")} read.`;
   if (!read) return "The searches found nothing: there are no sources.";
   const all = `${count(read, "passage")} read`;
   if (!cited) return `${all}; none holds the agent's evidence. Check the steps before you rely on this answer.`;

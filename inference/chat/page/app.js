@@ -46,6 +46,20 @@ export function App() {
     return () => window.removeEventListener("popstate", moved);
   }, [controller]);
 
+  useEffect(() => {
+    const pressed = (event) => {
+      const typing = event.target.closest?.("input, textarea, select, dialog");
+      const find = event.key === "k" && (event.ctrlKey || event.metaKey);
+      if (!find && (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey)) return;
+      const place = document.getElementById(find ? "find" : "question");
+      if (find && !place?.checkVisibility()) return setDrawer(true); // a narrow window: the drawer holds the search
+      event.preventDefault();
+      place?.focus();
+    };
+    window.addEventListener("keydown", pressed);
+    return () => window.removeEventListener("keydown", pressed);
+  }, []);
+
   const { conversations, current, info } = state;
   const turns = shownTurns(state);
   useEffect(() => {
@@ -76,7 +90,7 @@ export function App() {
       </header>
       <main class="main">
         ${turns.length
-          ? html`<${Turns} key=${current} turns=${turns} controller=${controller} />`
+          ? html`<${Turns} key=${current} conversation=${current} turns=${turns} controller=${controller} />`
           : html`<${Welcome} info=${info} mode=${draft.mode ?? info.mode} controller=${controller} />`}
       </main>
       <footer class="foot">

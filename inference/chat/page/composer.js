@@ -1,10 +1,11 @@
-// The question box: Enter sends, Shift+Enter begins a new line. While a turn runs, its button stops the turn.
+// The question box: Enter sends, Shift+Enter begins a new line, ↑ brings the last question back. While a turn runs, its button stops the turn.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { Icon } from "./icons.js";
 import { isOver } from "./turns.js";
 import { modeWords } from "./words.js";
 
 const TALLEST = 200; // pixels
+const ONE_AT_A_TIME = "One question at a time: yours waits in the box until this turn ends. Stop ends it now.";
 
 /** `draft`: {text, mode, rewrite}, what stands in the box; mode is null until one is chosen. */
 export function Composer({ info, turns, notice, draft, change, controller }) {
@@ -17,6 +18,9 @@ export function Composer({ info, turns, notice, draft, change, controller }) {
   useEffect(() => {
     if (!turns.length) box.current.focus({ preventScroll: true });
   }, [turns.length === 0]);
+  useEffect(() => {
+    if (!running && notice === ONE_AT_A_TIME) controller.notice(null);
+  }, [!running]);
   useLayoutEffect(() => {
     box.current.style.height = "auto";
     box.current.style.height = `${Math.min(box.current.scrollHeight, TALLEST)}px`;
@@ -24,6 +28,7 @@ export function Composer({ info, turns, notice, draft, change, controller }) {
 
   async function send(event) {
     event.preventDefault();
+    if (running && text.trim()) controller.notice(ONE_AT_A_TIME);
     if (!text.trim() || running || sending) return;
     setSending(true);
     if (await controller.ask(text.trim(), { mode, rewrite })) change({ text: "" });
@@ -31,6 +36,10 @@ export function Composer({ info, turns, notice, draft, change, controller }) {
   }
   function pressed(event) {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
+    if (event.key === "ArrowUp" && !text && turns.length) {
+      event.preventDefault();
+      change({ text: turns.at(-1).asked });
+    }
   }
 
   return html`<form class="composer" onSubmit=${send}>

@@ -124,6 +124,12 @@ export function createController(dispatch, getState) {
     return null;
   }
 
+  /** Asks a turn's question once more, in its place of the conversation. */
+  async function again(turn) {
+    const accepted = await attempt(() => api.again(turn.id));
+    if (accepted) begun(accepted, { asked: turn.asked, question: turn.question, mode: turn.mode, parent: turn.parent });
+  }
+
   async function stop(turn) {
     await attempt(() => api.cancel(turn));
   }
@@ -146,6 +152,18 @@ export function createController(dispatch, getState) {
     if (shown) await show(null);
   }
 
+  /** Gives a conversation a name; an empty one takes it back. */
+  async function rename(conversation, title) {
+    if (await attempt(() => api.nameConversation(conversation, title).then(() => true))) await listConversations();
+  }
+
+  /** The conversations that hold all the words, or null where none are given or they cannot be asked for. */
+  async function find(words) {
+    const found = words && (await attempt(() => api.findConversations(words)));
+    return found ? found.conversations : null;
+  }
+
+  const notice = (text) => dispatch({ type: "notice", text });
   const say = (text) => dispatch({ type: "said", text });
-  return { start, show, follow: followTurn, ask, fork, stop, judge, remove, say };
+  return { start, show, follow: followTurn, ask, fork, again, stop, judge, remove, rename, find, notice, say };
 }

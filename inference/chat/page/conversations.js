@@ -6,6 +6,10 @@ import { ago, count } from "./words.js";
 
 export function Conversations({ conversations, current, info, controller, close }) {
   const [doomed, setDoomed] = useState(null);
+  const [naming, setNaming] = useState(null);
+  const [words, setWords] = useState("");
+  const found = useFound(words.trim(), conversations, controller);
+  const shown = found ?? conversations;
   const first = useRef(null);
   function open(event, id, title) {
     event.preventDefault();
@@ -28,26 +32,62 @@ export function Conversations({ conversations, current, info, controller, close 
     <button type="button" class="new" ref=${first} onClick=${(event) => open(event, null, "a new conversation")}>
       <${Icon} name="plus" /> New conversation
     </button>
+    ${conversations.length > 0 && html`<label class="find"><span class="unseen">Search conversations</span>
+      <input id="find" type="search" placeholder="Search (Ctrl K)" value=${words}
+        onInput=${(event) => setWords(event.currentTarget.value)} /></label>`}
     <nav aria-label="Conversations" class="conversations">
       <ul>
-        ${conversations.map((one) => html`<li key=${one.id}>
+        ${shown.map((one) => (one.id === naming ? html`<${NameForm} key=${one.id} one=${one} controller=${controller} done=${() => setNaming(null)} />` : html`<li key=${one.id}>
           <a href=${`#c=${one.id}`} aria-current=${one.id === current ? "page" : undefined}
             onClick=${(event) => open(event, one.id, one.title)}>
             <span class="title">${one.title}</span>
             <span class="quiet">${count(one.turns, "turn")} · ${ago(one.updated)}</span>
           </a>
-          <${IconButton} icon="trash" label=${`Delete: ${one.title}`} onClick=${() => setDoomed(one)} />
-        </li>`)}
+          <span class="row-tools">
+            <${IconButton} icon="edit" label=${`Rename: ${one.title}`} onClick=${() => setNaming(one.id)} />
+            <${IconButton} icon="trash" label=${`Delete: ${one.title}`} onClick=${() => setDoomed(one)} />
+          </span>
+        </li>`))}
       </ul>
+      ${found?.length === 0 && html`<p class="quiet none" role="status">No conversation holds these words.</p>`}
       ${conversations.length === 0 && html`<p class="quiet none">Your conversations will be listed here.</p>`}
     </nav>
     <dl class="side-foot quiet">
       <div><dt>Model</dt><dd>${info.model}</dd></div>
       <div><dt>Index</dt><dd>${info.index}</dd></div>
+      ${info.about && html`<div><dt>Knows</dt><dd>${info.about}</dd></div>`}
       <div><dt>Version</dt><dd>${info.version}</dd></div>
     </dl>
     ${doomed && html`<${Confirm} one=${doomed} done=${decided} />`}
   `;
+}
+
+/** The conversations that hold the words, asked for while they are typed; null where none are. */
+function useFound(words, conversations, controller) {
+  const [found, setFound] = useState(null);
+  useEffect(() => {
+    let here = true;
+    const timer = setTimeout(() => controller.find(words).then((list) => here && setFound(list)), words ? 200 : 0);
+    return () => {
+      here = false;
+      clearTimeout(timer);
+    };
+  }, [words, conversations]);
+  return words ? found : null;
+}
+
+/** A name in the place of the title: Enter keeps it, Escape leaves it; an empty one is the first question again. */
+function NameForm({ one, controller, done }) {
+  const box = useRef(null);
+  useEffect(() => box.current.select(), []);
+  async function save(event) {
+    event.preventDefault();
+    await controller.rename(one.id, box.current.value.trim());
+    done();
+  }
+  return html`<li><form class="naming" onSubmit=${save}><label><span class="unseen">Name of the conversation</span>
+    <input ref=${box} maxlength="200" value=${one.title} onKeyDown=${(event) => event.key === "Escape" && (event.stopPropagation(), event.preventDefault(), done())}
+      onBlur=${done} /></label></form></li>`;
 }
 
 /** Asks before a conversation is deleted. A modal dialogue of the browser: it holds the focus, Escape leaves it. */
@@ -56,7 +96,7 @@ function Confirm({ one, done }) {
   useEffect(() => dialog.current.showModal(), []);
   return html`<dialog ref=${dialog} class="confirm" aria-labelledby="confirm-title" onClose=${() => done(false)}>
     <h2 id="confirm-title">Delete this conversation?</h2>
-    <p>“${one.title}” has ${count(one.turns, "turn")}. They, and what the agent read for them, will be gone.</p>
+    <p>“${one.title}” has ${count(one.turns, "turn")}. ${one.turns === 1 ? "It, and what the agent read for it," : "They, and what the agent read for them,"} will be gone.</p>
     <div class="buttons">
       <button type="button" class="plain" onClick=${() => dialog.current.close()}>Keep</button>
       <button type="button" class="danger" onClick=${() => done(true)}>Delete</button>

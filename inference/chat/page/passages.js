@@ -4,7 +4,7 @@ import { markSpans, webAddress } from "./text.js";
 import { count, sentence, sourceName } from "./words.js";
 
 /** A search's passages, folded; the summary names their titles. */
-export function Search({ search, spans }) {
+export function Search({ search, spans, chips }) {
   const { items, source, why } = search;
   const chosen = why && html`<p class="line quiet">Auto chose ${sourceName(source)}: ${sentence(why, false)}</p>`;
   if (!items.length) return html`${chosen}<p class="line quiet">Nothing found in ${sourceName(source)}.</p>`;
@@ -19,7 +19,7 @@ export function Search({ search, spans }) {
     <ol class="passages">
       ${items.map((item) => html`<li key=${item.n}>
         <p class="passage-head">
-          <span class="number">${item.n}</span> <b>${item.title || item.id}</b>
+          ${chips.has(item.n) && html`<span class="number">${chips.get(item.n)}</span> `}<b>${item.title || item.id}</b>
           <span class="score quiet" title="Score of the search">${item.score?.toFixed(2) ?? ""}</span>
         </p>
         <${PassageText} item=${item} spans=${spans.get(item.n) ?? []} />

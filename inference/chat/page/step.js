@@ -4,13 +4,13 @@ import { html, useState } from "./html.js";
 import { SmallButton } from "./icons.js";
 import { Inspect } from "./inspect.js";
 import { Search } from "./passages.js";
-import { splitTags } from "./text.js";
+import { splitTags, unlooped } from "./text.js";
 import { isOver } from "./turns.js";
 import { actionName, refusalWords } from "./words.js";
 
 const ORIGINS = { kept: "kept from the earlier turn", yours: "written by you" };
 
-export function Step({ step, turn, spans, origin, controller }) {
+export function Step({ step, turn, spans, chips, raw, origin, controller }) {
   const [shown, setShown] = useState(null); // null, "inspect" or "edit"
   const over = isOver(turn);
   const writing = !step.done && !over;
@@ -29,12 +29,12 @@ export function Step({ step, turn, spans, origin, controller }) {
           aria-expanded=${shown === "inspect"} onClick=${() => toggle("inspect")}>Inspect<//>`}
       </span>`}
     </div>
-    <${StepText} text=${step.text} writing=${writing} />
+    <${StepText} text=${step.text} writing=${writing} raw=${raw} />
     ${refused && html`<p class="line wrong-words">Refused: ${refusalWords(turn.finish)}.</p>`}
     ${shown === "edit" && html`<${EditStep} step=${step} turn=${turn} controller=${controller}
       close=${() => setShown(null)} />`}
     ${shown === "inspect" && html`<${Inspect} turn=${turn.id} place=${step.place} />`}
-    ${step.passages && html`<${Search} search=${step.passages} spans=${spans} />`}
+    ${step.passages && html`<${Search} search=${step.passages} spans=${spans} chips=${chips} />`}
   </li>`;
 }
 
@@ -47,9 +47,11 @@ function title(step, writing, refused) {
 /** The action that a step in the making has begun, if its tag is there already. */
 const guess = (step) => /<([a-z]+)>/.exec(step.text)?.[1];
 
-function StepText({ text, writing }) {
+/** The step's words: with tags and loops where `raw`, else without. */
+function StepText({ text, writing, raw }) {
+  const pieces = splitTags(raw ? text : unlooped(text)).filter(({ kind }) => raw || kind !== "tag");
   return html`<p class="step-text">
-    ${splitTags(text).map((piece, place) => html`<span key=${place} class=${piece.kind}>${piece.text}</span>`)}
+    ${pieces.map((piece, place) => html`<span key=${place} class=${piece.kind}>${raw ? piece.text : `${piece.text.trim()} `}</span>`)}
     ${writing && html`<span class="caret" aria-hidden="true"></span>`}
   </p>`;
 }

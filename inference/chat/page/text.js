@@ -21,6 +21,19 @@ export function splitTags(text) {
   return pieces;
 }
 
+const LOOP = /([^]{4,200}?)\1{3,}/;
+const LOOKED_AT = 3000; // characters at the end that are looked at
+
+/** The text without the loop that a model can fall into at the end: what it repeats stands once, and how often. */
+export function unlooped(text) {
+  const from = Math.max(0, text.length - LOOKED_AT);
+  const found = LOOP.exec(text.slice(from));
+  if (!found) return text;
+  const times = found[0].length / found[1].length;
+  const start = from + found.index;
+  return `${text.slice(0, start)}${found[1].trimEnd()} … (${times} times)${text.slice(start + found[0].length)}`;
+}
+
 /**
  * A passage in pieces: {marked, text}. `spans` are [start, end) in characters as the service counts them: code points,
  * not the UTF-16 units of a JavaScript string.

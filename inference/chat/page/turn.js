@@ -1,4 +1,5 @@
 // A conversation's turns. A turn is the question, the working trace, and how it ended.
+import { exportPath } from "./api.js";
 import { Answer, Feedback } from "./answer.js";
 import { EditBox } from "./editbox.js";
 import { html, useEffect, useId, useMemo, useState } from "./html.js";
@@ -9,11 +10,14 @@ import { count, duration, modeName, refusalWords, sentence } from "./words.js";
 
 const SHOWN = 20; // turns that are drawn at once; earlier ones come on demand
 
-export function Turns({ turns, controller }) {
+export function Turns({ conversation, turns, controller }) {
   const [more, setMore] = useState(0);
   const first = Math.max(0, turns.length - SHOWN - more);
   return html`<div class="turns">
     <h1 class="unseen">Conversation</h1>
+    ${turns.some(isOver) && html`<p class="exports quiet">Export as${" "}
+      <a href=${exportPath(conversation, "markdown")} download=${`${conversation}.md`}>Markdown</a>,${" "}
+      <a href=${exportPath(conversation, "json")} download=${`${conversation}.json`}>JSON</a></p>`}
     ${first > 0 && html`<button type="button" class="earlier" onClick=${() => setMore(more + SHOWN)}>
       Show earlier turns (${first})
     </button>`}
@@ -81,6 +85,8 @@ function Ending({ turn, controller }) {
     ${turn.answer ? html`<${Answer} turn=${turn} />` : html`<${NoAnswer} turn=${turn} controller=${controller} />`}
     <div class="after">
       <${Feedback} turn=${turn} controller=${controller} />
+      ${turn.answer && html`<${SmallButton} icon="again" onClick=${() => controller.again(turn)}
+        aria-label="Try this question again">Try again<//>`}
       <span class="costs quiet">${costs(turn)}</span>
     </div>
   </div>`;

@@ -34,7 +34,7 @@ const APPLY = {
     const passages = { source, why, items };
     return step < 0 ? { ...turn, opening: passages } : withStep(turn, step, { passages });
   },
-  answer: (turn, { content, sources }) => ({ ...turn, answer: { content, sources } }),
+  answer: (turn, { content, sources, lacks = null }) => ({ ...turn, answer: { content, sources, lacks } }),
   "turn.finished": (turn, { finish, refused = null, usage, seconds }) =>
     withRefused({ ...turn, status: "finished", finish, refused, usage, seconds }),
   "turn.failed": (turn, { message, code }) => ({ ...turn, status: "failed", error: { message, code } }),
@@ -72,6 +72,12 @@ export function passagesOf(turn) {
     for (const item of search.items) if (!found.has(item.n)) found.set(item.n, item);
   }
   return found;
+}
+
+/** The chips of the answer's passages: each cited one's place among them, by its number. */
+export function chipsOf(turn) {
+  const cited = (turn.answer?.sources ?? []).filter((source) => source.cited);
+  return new Map(cited.map((source, place) => [source.n, place + 1]));
 }
 
 /** The marked ranges of the turn's passages, by number. */

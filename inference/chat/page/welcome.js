@@ -14,6 +14,7 @@ export function Welcome({ info, mode, controller }) {
     <h1>Ask a question, watch the work.</h1>
     <p class="lead">StepRAG is a search agent. You see every step as it is written, and you can open or change each one.
     </p>
+    ${info.about && html`<p class="about">${info.about}</p>`}
     <ol class="how">
       ${STEPS.map(([action, words]) => html`<li key=${action} data-action=${action}>
         <b>${actionName(action)}</b> <span>${words}</span>

@@ -21,6 +21,7 @@ _UNSPACED = (
 )
 """Scripts that put no space between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
+_SMALL_WORDS = frozenset(("a", "an", "the", "of", "in", "and", "or", "to", "is", "it"))
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
 
 
@@ -70,6 +71,42 @@ def citations(state: State, keeps: frozenset[str]) -> tuple[Citation, ...]:
         Citation(n, passages[id], *((cited[id][0], texts[id].spans(cited[id][1])) if id in cited else (None, ())))
         for id, n in numbers.items()
     )
+
+
+@dataclass(frozen=True)
+class Support:
+    """When an answer counts as found. `on` False: always. `least`: the score that the best passage of the first search
+    must have; None: scores are not looked at, as they mean something else in every index.
+    """
+
+    on: bool = True
+    least: float | None = None
+
+    def lacks(self, state: State) -> str | None:
+        """Why an episode's answer does not count: "words" where none of them stands in a passage that was read, "score"
+        where the first search found nothing like what was asked; else None. One that did not search is not judged.
+        """
+        found = [*state.earlier, state.passages]
+        first = next((row for row in found if row), ())
+        if not self.on or not first:
+            return None
+        scores = [passage.score for passage in first if passage.score is not None]
+        if self.least is not None and scores and max(scores) < self.least:
+            return "score"
+        said = _telling(state.steps[-1].content)
+        read = {word for row in found for one in row for word in _Text(f"{one.title}\n{one.text}").words}
+        return "words" if said and read.isdisjoint(said) else None
+
+
+def _telling(answer: str) -> set[str]:
+    """The words of an answer that tell something: names, numbers and long words; of others all. None where it is yes or
+    no, which no passage says.
+    """
+    words = {word for match in _WORD.finditer(answer) if (word := match.group()).lower() not in _SMALL_WORDS}
+    if {word.lower() for word in words} <= {"yes", "no"}:
+        return set()
+    telling = {word.lower() for word in words if len(word) > 3 or not word.islower()}
+    return telling or {word.lower() for word in words}
 
 
 class _Text:

@@ -89,13 +89,13 @@ def passages(step: int, source: str, found: Sequence[Passage], numbers: dict[str
     return {"type": "passages", "step": step, "source": source, "items": items, **({"why": why} if why else {})}
 
 
-def answer(content: str, sources: Sequence[Citation]) -> Event:
-    """The answer and what it rests on."""
+def answer(content: str, sources: Sequence[Citation], lacks: str | None = None) -> Event:
+    """The answer and what it rests on. `lacks`: why nothing that was found supports it (`Support.lacks`), if so."""
     listed = [
         {"n": one.n, "cited": one.cited, "evidence": one.evidence, "spans": [list(span) for span in one.spans]}
         for one in sources
     ]
-    return {"type": "answer", "content": content, "sources": listed}
+    return {"type": "answer", "content": content, "sources": listed, **({"lacks": lacks} if lacks else {})}
 
 
 def finished(finish: str, usage: Usage, seconds: float, refused: str | None = None) -> Event:

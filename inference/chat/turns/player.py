@@ -6,12 +6,12 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from inference.chat.memory import ROLE, Rewriter
 from inference.chat.turns import events
-from inference.chat.turns.citations import citations, numbered
+from inference.chat.turns.citations import Support, citations, numbered
 from inference.chat.turns.events import Event, LiveTurn
 from inference.chat.turns.store import TurnRequest, TurnStore
 from steprag.agent.environment import Environment
@@ -27,7 +27,8 @@ from steprag.types import Episode, Found, Passage, Question, State, Turn, Usage
 @dataclass(frozen=True)
 class ChatAgent:
     """What all turns share. `modes`: the agent's environment in each; they differ in their retriever and depth alone.
-    `rewriter`: None where questions stay as they are typed.
+    `rewriter`: None where questions stay as they are typed. `again`: the policy of further tries; None where the first
+    one samples anyway.
     """
 
     modes: Mapping[str, Environment]
@@ -37,6 +38,8 @@ class ChatAgent:
     store: TurnStore
     history: int
     seed: int
+    support: Support = field(default_factory=Support)
+    again: Model | None = None
 
     def environment(self, mode: str) -> Environment:
         """The environment of a mode; of a mode that the service no longer has, that of the first."""
@@ -54,7 +57,8 @@ async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
     seen = await _seen(chat, calls, request)
     live.publish(events.question(request.asked, seen))
     teller = _Teller(live, chat.environment(request.mode).retriever)
-    heard = replace(chat.policy, policy=HeardPolicy(chat.policy.policy, teller.heard))
+    model = (chat.again if request.again else None) or chat.policy
+    heard = replace(model, policy=HeardPolicy(model.policy, teller.heard))
     agent = calls.agent(Agent(chat.environment(request.mode), heard))
     state = agent.environment.start(seen)
     if request.given:
@@ -65,7 +69,7 @@ async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
         live.publish(events.step_finished(place, step, given=True))
         if place < len(request.given) - 1:  # what the last one found is the first thing that the rollout tells
             teller.found(agent.environment, state)
-    turns = rollout(agent.environment, agent.policy.policy, state, seed=chat.seed)
+    turns = rollout(agent.environment, agent.policy.policy, state, seed=chat.seed + request.again)
     async with aclosing(turns) as played:  # pyright: ignore[reportArgumentType] (a generator, which can be closed)
         async for turn in played:
             match turn:
@@ -74,7 +78,7 @@ async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
                 case Taken():
                     teller.taken(agent.environment, turn)
                 case Episode():
-                    return await _ended(request, turn, agent.environment, live)
+                    return await _ended(chat, request, turn, agent.environment, live)
                 case Heard():
                     pass
     raise RuntimeError("a rollout ended without its episode")
@@ -95,10 +99,12 @@ async def _seen(chat: ChatAgent, calls: QuestionCalls, request: TurnRequest) -> 
     return await rewriter.standalone(policy, lately, request.asked, seed=chat.seed)
 
 
-async def _ended(request: TurnRequest, episode: Episode, environment: Environment, live: LiveTurn) -> Turn:
+async def _ended(
+    chat: ChatAgent, request: TurnRequest, episode: Episode, environment: Environment, live: LiveTurn
+) -> Turn:
     """The turn of a finished episode; its answer is published."""
     if episode.prediction is not None:
-        live.publish(await answer_event(episode.state, environment))
+        live.publish(await answer_event(episode.state, environment, chat.support))
     state = episode.state
     states = (State(state.question, state.steps[:place]) for place in range(len(state.steps) + 1))
     rows = zip([*state.earlier, state.passages], states, strict=False)
@@ -117,11 +123,12 @@ def turn_of(request: TurnRequest, *, passages: tuple[Any, ...] = (), **fields: A
                 given=len(request.given), **{**blank, **fields})  # fmt: skip
 
 
-async def answer_event(state: State, environment: Environment) -> Event:
+async def answer_event(state: State, environment: Environment, support: Support) -> Event:
     """The answer that `state` ends with, and what it rests on; a thread compares the texts."""
     grammar = environment.profile.grammar
     keeps = frozenset(action.name for action in grammar.actions if action.keeps and not action.terminal)
-    return events.answer(state.steps[-1].content, await asyncio.to_thread(citations, state, keeps))
+    cited = await asyncio.to_thread(citations, state, keeps)
+    return events.answer(state.steps[-1].content, cited, support.lacks(state))
 
 
 class _Teller:

@@ -100,7 +100,7 @@ async def retold(chat: ChatAgent, turn: Turn) -> list[Event]:
             told.append(events.step_started(place, environment.allowed(states[place])))
         told += [events.step_finished(place, step, given=given), *found(state)]
     if turn.prediction is not None:
-        told.append(await answer_event(states[-1], environment))
+        told.append(await answer_event(states[-1], environment, chat.support))
     elif turn.refused is not None or turn.finish in BROKEN_OFF:
         told.append(events.step_started(len(turn.steps), environment.allowed(states[-1])))
     return [{"turn": turn.id, **event} for event in [*told, events.end_of(turn)]]
@@ -126,6 +126,14 @@ async def fork_request(
         raise ApiError(422, error.reason, f"this is no step that may stand here: {error}", param="text") from None
     return TurnRequest(turn_id, parent.conversation, parent.asked, parent.mode, time.time(), question=parent.question,
                        parent=parent.id, given=(*parent.steps[:place], step))  # fmt: skip
+
+
+def again_request(chat: ChatAgent, turn: Turn, turn_id: str) -> TurnRequest:
+    """Another try of a turn's question, in its place of the conversation: with the next seed."""
+    tries = [one for one in chat.store.conversations.get(turn.conversation, {}).values()
+             if one.parent == turn.parent and one.question == turn.question]  # fmt: skip
+    return TurnRequest(turn_id, turn.conversation, turn.asked, turn.mode, time.time(), question=turn.question,
+                       parent=turn.parent, again=len(tries))  # fmt: skip
 
 
 def _action_at(turn: Turn, place: int) -> str | None:

@@ -2,7 +2,7 @@
 
 `accepted.jsonl` has a line for each turn before its client hears of it, `turns.jsonl` one for each that ended. What
 stands in the first alone was accepted and not answered: it is played when the service starts again. `preferred.jsonl`
-has the steps that people wrote in place of the policy's.
+has the steps that people wrote in place of the policy's, `names.jsonl` what they call conversations.
 
 One thread does all work on the files, in the order in which it was asked for: the event loop never waits for a disk.
 """
@@ -23,6 +23,7 @@ from steprag.types import Feedback, Step, Turn, omitted
 
 ACCEPTED = "accepted.jsonl"
 PREFERRED = "preferred.jsonl"
+NAMES = "names.jsonl"
 Row = TypeVar("Row")
 
 
@@ -31,7 +32,8 @@ class TurnRequest:
     """What a person asked. `question`: the words for the agent, where the person chose them; else a rewriter may.
 
     `given`: steps that stand already. `history`: earlier exchanges, where the client sent them; else those of the
-    conversation count. `parent`: the turn that it follows, or forks where steps are given.
+    conversation count. `parent`: the turn that it follows, or forks where steps are given. `again`: how many tries of
+    the question went before; each has a seed of its own.
     """
 
     id: str
@@ -44,6 +46,15 @@ class TurnRequest:
     parent: str | None = omitted()
     given: tuple[Step, ...] = ()
     history: tuple[tuple[str, str], ...] | None = omitted()
+    again: int = 0
+
+
+@dataclass(frozen=True)
+class NamedConversation:
+    """The name that a person gave to a conversation."""
+
+    conversation: str
+    title: str
 
 
 class _NamedLines(Generic[Row]):
@@ -65,6 +76,11 @@ class _NamedLines(Generic[Row]):
         """Adds a record; it is on the disk when this returns."""
         end = self._path.stat().st_size
         self._places[self._id_of(record)] = end, self._file.append(record)
+
+    def put(self, record: Row) -> None:
+        """Adds a record, or replaces the one of its id."""
+        known = (id := self._id_of(record)) in self._places
+        self.change({id: record}) if known else self.append(record)
 
     def change(self, changes: Mapping[str, Row | None]) -> None:
         """Replaces the records of these ids, and takes out those that become None; the file changes whole or not at
@@ -99,7 +115,13 @@ class _Files:
         self.accepted = _NamedLines(folder / ACCEPTED, TurnRequest, lambda one: one.id)
         self.preferred = _NamedLines(folder / PREFERRED, HumanPair, lambda one: one.turn)
         self.turns = _NamedLines(folder / TURNS, Turn, lambda one: one.id)
+        self.names = _NamedLines(folder / NAMES, NamedConversation, lambda one: one.conversation)
         self.thread = ThreadPoolExecutor(1, "turns")
+
+    def close(self) -> None:
+        self.thread.shutdown()
+        for file in (self.accepted, self.preferred, self.turns, self.names):
+            file.close()
 
 
 class TurnStore:
@@ -114,12 +136,15 @@ class TurnStore:
         self._turns: dict[str, Turn] = {}
         self._accepted: dict[str, TurnRequest] = {}
         self._conversations: dict[str, dict[str, Turn | TurnRequest]] = {}
+        self.names: dict[str, str] = {}
+        """What people call conversations, by id."""
         if self._files:
             self._turns = self._files.turns.records
             accepted = self._files.accepted.records
             self._accepted = {id: request for id, request in accepted.items() if id not in self._turns}
             self._files.accepted.change(dict.fromkeys(accepted.keys() - self._accepted.keys()))
             self._files.preferred.records.clear()
+            self.names = {id: named.title for id, named in self._files.names.records.items()}
         for one in (*self._turns.values(), *self._accepted.values()):
             self._list(one)
 
@@ -173,6 +198,12 @@ class TurnStore:
         """Keeps a step that a person preferred."""
         await self._do(lambda files: files.preferred.append(pair))
 
+    async def name(self, conversation: str, title: str) -> None:
+        """Keeps the name of a conversation; an empty one is none."""
+        await self._do(lambda files: files.names.put(NamedConversation(conversation, title)))
+        if conversation in self._conversations:  # else it was deleted meanwhile
+            self.names[conversation] = title
+
     async def forget(self, conversation: str) -> None:
         """Takes a conversation out of the files. Accepted requests go first: killed in between, none is played again,
         and the conversation can be deleted once more.
@@ -182,8 +213,10 @@ class TurnStore:
         def forget(files: _Files) -> None:
             for file in (files.accepted, files.preferred, files.turns):
                 file.change(gone)
+            files.names.change({conversation: None})
 
         await self._do(forget)
+        self.names.pop(conversation, None)
         for turn_id in gone:
             self._turns.pop(turn_id, None)
             self._accepted.pop(turn_id, None)
@@ -207,9 +240,7 @@ class TurnStore:
     def close(self) -> None:
         """Closes the files once all work on them is done."""
         if self._files:
-            self._files.thread.shutdown()
-            for file in (self._files.accepted, self._files.preferred, self._files.turns):
-                file.close()
+            self._files.close()
 
     def _list(self, one: Turn | TurnRequest) -> None:
         turns = self._conversations.setdefault(one.conversation, {})

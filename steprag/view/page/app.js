@@ -5,6 +5,7 @@ import { useRuns } from "./loading.js";
 import { PairsPage } from "./pairs.js";
 import { PredictionsPage } from "./predictions.js";
 import { QualityPage } from "./quality.js";
+import { RunsPage, Standing } from "./runs.js";
 import { go, link, useRoute } from "./route.js";
 import { named, SignIn } from "./signin.js";
 import { useTheme } from "./themechoice.js";
@@ -18,6 +19,8 @@ const TABS = [
   ["quality", "Quality", QualityPage, ["trees", "predictions", "episodes"]],
   ["training", "Curves", TrainingPage, ["series", "episodes"]],
 ];
+/** What one comes to a run of a stage for; of others the first tab that there is. */
+const OWN = { train: "training" };
 
 export function App() {
   const [signed, setSigned] = useState(offline ? true : null);
@@ -51,21 +54,22 @@ function Viewer({ onRefused }) {
     if (refused) onRefused();
   }, [refused]);
   if (!runs) return html`<main class="empty"><p role="status">${error ? error.message : "Opening the runs …"}</p></main>`;
-  const run = runs.find((one) => one.key === route.run) ?? firstToShow(runs);
-  const tabs = TABS.filter(([, , , kinds]) => kinds.some((kind) => run.kinds.includes(kind)));
+  const run = runs.find((one) => one.key === route.run) ?? (runs.length === 1 ? runs[0] : null);
+  const tabs = run ? tabsOf(run) : [];
   const tab = tabs.find(([name]) => name === route.tab) ?? tabs[0];
-  const here = { ...route, run: run.key, tab: tab?.[0] ?? "" };
+  const here = { ...route, run: run?.key ?? "", tab: tab?.[0] ?? "" };
   const Page = tab?.[2];
   return html`
     <header class="bar">
       <span class="brand"><svg class="logo" viewBox="0 0 32 32" aria-hidden="true"><path d="M6 16h6m0 0 7-8h5m-12 8h12m-12 0 7 8h5" />
         <circle cx="6" cy="16" r="4" /><circle cx="25" cy="8" r="3.2" /><circle cx="25" cy="16" r="3.2" /><circle cx="25" cy="24" r="3.2" /></svg>
         <h1>StepRAG <span>view</span></h1></span>
-      <label class="run-choice"><span class="unseen">Run</span>
-        <select value=${run.key} onChange=${(event) => go({ run: event.target.value, tab: here.tab })}>
+      ${run && html`<label class="run-choice"><span class="unseen">Run</span>
+        <select value=${run.key} onChange=${(event) => go({ run: event.target.value, tab: keptTab(runs, event.target.value, run, here.tab) })}>
           ${runs.map((one) => html`<option value=${one.key}>${one.key}</option>`)}
-        </select></label>
+        </select></label>`}
       <nav aria-label="What to view">
+        ${runs.length !== 1 && html`<a href="#/" aria-current=${run ? undefined : "page"}>Runs</a>`}
         ${tabs.map(([name, words]) => html`<a href=${link({ run: run.key, tab: name })}
           aria-current=${name === here.tab ? "page" : undefined}>${words}</a>`)}
       </nav>
@@ -73,23 +77,28 @@ function Viewer({ onRefused }) {
       <${ThemeChoice} />
     </header>
     <main>
-      ${run.fault && html`<p class="fault-words banner" role="alert">${run.fault}</p>`}
-      ${Page
-        ? html`<${Page} key=${`${run.key}/${here.tab}`} run=${run} runs=${runs} rules=${rules} route=${here} again=${again} />`
-        : html`<p class="empty">Nothing of this run can be shown yet. What appears in its folder appears here.</p>`}
+      ${!run && html`<${RunsPage} runs=${runs} />`}
+      ${run?.fault && html`<p class="fault-words banner" role="alert">${run.fault}</p>`}
+      ${run && html`<${Standing} run=${run} />`}
+      ${Page && html`<${Page} key=${`${run.key}/${here.tab}`} run=${run} runs=${runs} rules=${rules} route=${here} again=${again} />`}
+      ${run && !Page && html`<p class="empty">Nothing of this run can be shown yet. What appears in its folder appears here.</p>`}
     </main>`;
 }
 
-/** The run that a page without an address opens: one with trees, else one with pairs, and so on. */
-function firstToShow(runs) {
-  const holding = TABS.map(([, , , kinds]) => runs.find((one) => kinds.some((kind) => one.kinds.includes(kind))));
-  return holding.find(Boolean) ?? runs[0];
+/** The tabs of a run, what one came for first. */
+function tabsOf(run) {
+  const there = TABS.filter(([, , , kinds]) => kinds.some((kind) => run.kinds.includes(kind)));
+  const own = there.find(([name]) => name === OWN[run.stage]);
+  return own ? [own, ...there.filter((one) => one !== own)] : there;
 }
 
+/** The tab that another run opens with: the same for a run of the same stage, else its own first one. */
+const keptTab = (runs, key, before, tab) => (runs.find((one) => one.key === key)?.stage === before.stage ? tab : "");
+
 function RunWords({ run, error }) {
-  const words = [run.stage, run.model, run.status].filter(Boolean).join(" · ");
-  return html`<p class="run-words" title=${run.version ? `version ${run.version}, ${run.started ?? ""}` : ""}>
-    ${run.status === "running" && !error && !offline && html`<span class="live-dot" aria-hidden="true"></span>`}
+  const words = run ? [run.stage, run.model, run.status].filter(Boolean).join(" · ") : "";
+  return html`<p class="run-words" title=${run?.version ? `version ${run.version}, ${run.started ?? ""}` : ""}>
+    ${run?.status === "running" && !error && !offline && html`<span class="live-dot" aria-hidden="true"></span>`}
     ${error ? html`<span class="fault-words" role="alert">${error.message}</span>` : words}
   </p>`;
 }

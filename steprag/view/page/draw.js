@@ -178,18 +178,21 @@ function labels(context, size, view, scene, seen) {
   context.lineJoin = "round";
   context.lineWidth = 4;
   context.strokeStyle = colours.paper;
-  const above = (id) => shape.children[id].length > 0;
   const places = seen.map((id) => {
     const y = down(view, shape.y[id]);
-    return { id, node: across(view, shape.x[id]), line: y, y: above(id) ? y - 10 * zoom : y };
+    const r = radius(scene.visits[id]) * Math.min(1.6, view.scale);
+    return { id, node: across(view, shape.x[id]), r, line: y, y: shape.children[id].length ? y - 10 * zoom : y };
   });
-  const free = roomBeside(places, 11 * zoom);
-  for (const { id, node, y } of places) {
+  const { room, take } = roomBeside(places, 12 * zoom);
+  const rank = (id) => (id === scene.selected ? 3 : scene.chosen.has(id) ? 2 : scene.principal.has(id) ? 1 : 0);
+  places.sort((a, b) => rank(b.id) - rank(a.id) || scene.visits[b.id] - scene.visits[a.id]); // who comes first has the room
+  for (const { id, node, y, r } of places) {
     const text = nodes.failure[id] ?? nodes.content[id] ?? "";
-    const x = node + (radius(scene.visits[id]) + 6) * Math.min(1.6, view.scale);
-    const room = Math.floor((Math.min(free(node, y), 330, Math.max(size.width - node, 60)) - (x - node) - 8) / (5.7 * zoom));
-    if (!text || room < 3) continue;
-    const label = shortened(text.replace(/\s+/g, " "), room);
+    const x = node + r + 6 * Math.min(1.6, view.scale);
+    const letters = Math.floor((Math.min(room(x, y), 330, Math.max(size.width - node, 60)) - 8) / (5.7 * zoom));
+    if (!text || letters < 3) continue;
+    const label = shortened(text.replace(/\s+/g, " "), letters);
+    take(x, x + context.measureText(label).width, y);
     context.globalAlpha = hits !== null && !hits.has(id) ? 0.35 : 1;
     context.strokeText(label, x, y);
     context.fillStyle = nodes.failure[id] ? colours.wrong : colours.ink;
@@ -198,26 +201,27 @@ function labels(context, size, view, scene, seen) {
   context.globalAlpha = 1;
 }
 
-/** How far a label may run from a node at `x` along `y`, until the next node or label stands in its way. */
+/**
+ * `room`: how far a label that begins at `x` along `y` may run until a node or another label stands in its way, 0 where
+ * one stands there already. `take`: that a label now stands there.
+ */
 function roomBeside(places, high) {
   const bands = new Map();
-  const take = (x, y) => {
+  const take = (from, to, y) => {
     const band = Math.floor(y / high);
     if (!bands.has(band)) bands.set(band, []);
-    bands.get(band).push([x, y]);
+    bands.get(band).push([from, to, y]);
   };
-  for (const { node, line, y } of places) {
-    take(node, line);
-    if (y !== line) take(node, y);
-  }
-  return (x, y) => {
+  for (const { node, r, line } of places) take(node - r, node + r, line);
+  const room = (x, y) => {
     const band = Math.floor(y / high);
     let least = Infinity;
     for (const near of [band - 1, band, band + 1]) {
-      for (const [otherX, otherY] of bands.get(near) ?? []) {
-        if (otherX > x + 1 && Math.abs(otherY - y) < high) least = Math.min(least, otherX - x);
+      for (const [from, to, there] of bands.get(near) ?? []) {
+        if (to > x && Math.abs(there - y) < high) least = Math.min(least, Math.max(0, from - x));
       }
     }
     return least;
   };
+  return { room, take };
 }

@@ -24,6 +24,21 @@ export function bytes(value) {
   return value < 2 ** 30 ? `${(value / 2 ** 20).toFixed(1)} MiB` : `${(value / 2 ** 30).toFixed(2)} GiB`;
 }
 
+/** 40 s, 3 min, 2 h 5 min, 3 d. */
+export function span(seconds) {
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  const minutes = Math.round(seconds / 60);
+  if (minutes < 60) return `${minutes} min`;
+  return minutes < 48 * 60 ? `${Math.floor(minutes / 60)} h ${minutes % 60} min` : `${Math.round(minutes / 1440)} d`;
+}
+
+/** A time of a manifest as the reader's clock shows it. */
+export function when(time) {
+  const at = new Date(time ?? Number.NaN);
+  return Number.isNaN(at.getTime()) ? "–" : at.toLocaleString("en", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", hour12: false });
+}
+
 export const shortened = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 
 /** Whether all of the words asked for stand in one of the texts; case is not looked at. */

@@ -146,6 +146,44 @@ export function useRows(run, kind, files, stamp) {
   return state;
 }
 
+const TYPING = 250; // milliseconds without a key after which a search begins
+const STILL = { hits: null, words: "" };
+
+/**
+ * The rows, as "file.line", whose texts have all the words asked for: a set that grows while the files are searched, and
+ * `words` on how far that is. `hits` is null where nothing is searched, and in a file that opens without a server.
+ */
+export function useHits(run, kind, files, asked) {
+  const [state, setState] = useState(STILL);
+  const sought = asked.trim();
+  useEffect(() => {
+    setState(STILL);
+    if (offline || sought.length < 2) return undefined;
+    let ended = false;
+    async function search() {
+      const hits = new Set();
+      const notes = new Set();
+      for (let file = 0; file < files; file++) {
+        for (let from = 0, told = null; !ended && !told?.complete; from = told.next) {
+          const before = told?.generation;
+          told = await api.search(kind, run, file, sought, from);
+          if (before !== undefined && before !== told.generation) return search(); // another file stands there now
+          for (const line of told.lines) hits.add(`${file}.${line}`);
+          if (told.note) notes.add(told.note);
+          if (!ended) setState({ hits: new Set(hits), words: `Searching texts: ${told.of ? Math.floor((100 * told.next) / told.of) : 0} %` });
+        }
+      }
+      if (!ended) setState({ hits, words: [`${hits.size} by their texts`, ...notes].join("; ") });
+    }
+    const timer = setTimeout(() => search().catch((error) => !ended && setState({ hits: null, words: error.message })), TYPING);
+    return () => {
+      ended = true;
+      clearTimeout(timer);
+    };
+  }, [run, kind, files, sought]);
+  return state;
+}
+
 function summed(parts) {
   const told = parts.filter((part) => part?.told);
   const total = (name) => told.reduce((sum, part) => sum + part.told[name], 0);

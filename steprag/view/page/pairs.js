@@ -3,8 +3,8 @@ import { api, offline } from "./api.js";
 import { diff, Pieces } from "./diff.js";
 import { matcher, number, percent, plural, shortened } from "./format.js";
 import { html, useMemo, useState } from "./html.js";
-import { useLoaded, useRows } from "./loading.js";
-import { Action, Back, Choice, Facts, Fault, FileNotes, Messages, options, Search, Shown } from "./parts.js";
+import { useHits, useLoaded, useRows } from "./loading.js";
+import { Action, Back, Choice, Facts, Fault, FileNotes, Messages, options, Search, SEARCH, SearchNotes, Shown } from "./parts.js";
 import { go, link } from "./route.js";
 import { VirtualList } from "./virtual.js";
 
@@ -22,7 +22,8 @@ export function PairsPage({ run, runs, route }) {
   const wrong = useMemo(() => new Set((marks.data ?? marks.stale)?.wrong ?? NONE), [marks]);
   const [filter, setFilter] = useState({ asked: "", action: "", depth: "", kind: "", margin: "", marked: "" });
   const set = (name) => (value) => setFilter((before) => ({ ...before, [name]: value }));
-  const rows = useMemo(() => kept(state.rows, filter, kinds, wrong), [state.rows, filter, kinds, wrong]);
+  const found = useHits(run.key, "pairs", files.length, filter.asked);
+  const rows = useMemo(() => kept(state.rows, filter, kinds, wrong, found.hits), [state.rows, filter, kinds, wrong, found]);
   const [file, line] = route.place ? route.place.split(".").map(Number) : [rows[0]?.file, innerWidth > 900 ? rows[0]?.line : 0];
   const is = (row) => row.file === file && row.line === line;
   const chosen = state.rows.find(is);
@@ -34,7 +35,7 @@ export function PairsPage({ run, runs, route }) {
   return html`<div class=${`columns ${route.place ? "one-chosen" : ""}`}>
     <section class="side" aria-label="Pairs">
       <div class="filters">
-        <${Search} label="Search questions" value=${filter.asked} onInput=${set("asked")} />
+        <${Search} label=${SEARCH} value=${filter.asked} onInput=${set("asked")} />
         <div class="filter-row">
           ${choice("action", "Action", choices.action)}
           ${choice("depth", "Depth", choices.depth)}
@@ -42,7 +43,7 @@ export function PairsPage({ run, runs, route }) {
           ${choice("margin", "Margin", MARGINS)}
           ${wrong.size > 0 && choice("marked", "Marks", STATES)}
         </div>
-        <${Shown} shown=${rows.length} all=${state.rows.length} word="pair" />
+        <${Shown} shown=${rows.length} all=${state.rows.length} word="pair" /><${SearchNotes} found=${found} />
         <${FileNotes} state=${state} /><${Fault} error=${marks.error} />
       </div>
       <${VirtualList} id="pairs" role="listbox" aria-label="Pairs" rowRole="option" count=${rows.length} height=${76} active=${rows.findIndex(is)}
@@ -58,11 +59,11 @@ export function PairsPage({ run, runs, route }) {
 
 const actions = (row) => (row.action === row.rejected_action ? row.action : `${row.action} over ${row.rejected_action}`);
 
-function kept(rows, { asked, action, depth, kind, margin, marked }, kinds, wrong) {
+function kept(rows, { asked, action, depth, kind, margin, marked }, kinds, wrong, hits) {
   const fits = matcher(asked);
   const bound = Math.abs(Number(margin));
   return rows.filter((row) =>
-    fits(row.question, row.question_id) && (!action || actions(row) === action) && (!depth || String(row.depth) === depth) &&
+    (fits(row.question, row.question_id) || hits?.has(`${row.file}.${row.line}`)) && (!action || actions(row) === action) && (!depth || String(row.depth) === depth) &&
     (!kind || kinds[row.question_id] === kind) && (!margin || (row.margin !== null && (margin.startsWith("-") ? row.margin < bound : row.margin >= bound))) &&
     (!marked || wrong.has(row.id) === (marked === "wrong")));
 }

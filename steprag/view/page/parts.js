@@ -1,4 +1,5 @@
 // Small pieces that several pages use.
+import { offline } from "./api.js";
 import { bytes, count, plural } from "./format.js";
 import { html } from "./html.js";
 
@@ -24,6 +25,9 @@ export function Choice({ label, value, options, onChange, hidden = false }) {
     </select></label>`;
 }
 
+/** What a search above a list looks at. */
+export const SEARCH = offline ? "Search questions" : "Search all texts";
+
 export function Search({ label, value, onInput, children }) {
   return html`<label class="search"><span class="unseen">${label}</span>
     <input type="search" placeholder=${label} value=${value} onInput=${(event) => onInput(event.target.value)} />${children}</label>`;
@@ -31,6 +35,9 @@ export function Search({ label, value, onInput, children }) {
 
 export const Shown = ({ shown, all, word }) =>
   html`<p class="shown" role="status">${shown === all ? plural(all, word) : `${count(shown)} of ${plural(all, word)}`}</p>`;
+
+/** How a search of texts stands; nothing where none is under way. */
+export const SearchNotes = ({ found }) => (found.words ? html`<p class="shown" role="status">${found.words}</p>` : null);
 
 export const Action = ({ name }) => html`<span class="action" data-action=${name}>${name ?? "question"}</span>`;
 

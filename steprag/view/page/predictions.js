@@ -2,8 +2,8 @@
 import { api } from "./api.js";
 import { matcher, number, percent } from "./format.js";
 import { html, useMemo, useState } from "./html.js";
-import { useLive, useLoaded, useRows } from "./loading.js";
-import { Action, Back, Choice, Facts, Fault, FileNotes, options, Raw, Search, Shown } from "./parts.js";
+import { useHits, useLive, useLoaded, useRows } from "./loading.js";
+import { Action, Back, Choice, Facts, Fault, FileNotes, options, Raw, Search, SEARCH, SearchNotes, Shown } from "./parts.js";
 import { Figure, shown } from "./quality.js";
 import { go, link } from "./route.js";
 import { VirtualList } from "./virtual.js";
@@ -20,7 +20,8 @@ export function PredictionsPage({ run, runs, route }) {
   const theirs = useMemo(() => new Map(against.rows.map((row) => [row.id, row])), [against.rows]);
   const [filter, setFilter] = useState({ asked: "", outcome: "", error: route.only, group: "", finish: "", searches: "" });
   const set = (name) => (value) => setFilter((before) => ({ ...before, [name]: value }));
-  const rows = useMemo(() => kept(state.rows, filter, other ? theirs : null), [state.rows, filter, theirs, other]);
+  const found = useHits(run.key, "predictions", run.files.predictions.length, filter.asked);
+  const rows = useMemo(() => kept(state.rows, filter, other ? theirs : null, found.hits), [state.rows, filter, theirs, other, found]);
   const tally = useMemo(() => tallied(state.rows, theirs), [state.rows, theirs]);
   const line = Number(route.place) || (innerWidth > 900 ? rows[0]?.line : 0);
   const chosen = state.rows.find((row) => row.line === line);
@@ -35,7 +36,7 @@ export function PredictionsPage({ run, runs, route }) {
       <div class="filters">
         ${others.length > 0 && html`<${Choice} label="Compare with" value=${other?.key ?? ""} options=${[["", "no other run"], ...others.map((one) => one.key)]}
           onChange=${(key) => go({ run: run.key, tab: "predictions", place: route.place || line || "", more: key })} />`}
-        <${Search} label="Search questions and answers" value=${filter.asked} onInput=${set("asked")} />
+        <${Search} label=${SEARCH} value=${filter.asked} onInput=${set("asked")} />
         <div class="filter-row">
           ${choice("outcome", "Outcome", [["", "any outcome"], ...outcomes])}
           ${choice("error", "Error", choices.error)}
@@ -43,7 +44,7 @@ export function PredictionsPage({ run, runs, route }) {
           ${choice("finish", "Ending", choices.finish)}
           ${choice("searches", "Searches", choices.searches)}
         </div>
-        <${Shown} shown=${rows.length} all=${state.rows.length} word="prediction" />
+        <${Shown} shown=${rows.length} all=${state.rows.length} word="prediction" /><${SearchNotes} found=${found} />
         <${FileNotes} state=${state} />
       </div>
       <${VirtualList} id="predictions" role="listbox" aria-label="Predictions" rowRole="option" count=${rows.length} height=${76}
@@ -68,7 +69,7 @@ function tallied(rows, theirs) {
   return tally;
 }
 
-function kept(rows, { asked, outcome, error, group, finish, searches }, theirs) {
+function kept(rows, { asked, outcome, error, group, finish, searches }, theirs, hits) {
   const fits = matcher(asked);
   const came = (row) => {
     if (!outcome) return true;
@@ -76,15 +77,16 @@ function kept(rows, { asked, outcome, error, group, finish, searches }, theirs) 
     return theirs ? true : (row.em === 1) === (outcome === "right");
   };
   return rows.filter((row) =>
-    fits(row.question, row.said, row.id) && came(row) && (!error || row.error === error) && (!group || row.groups?.includes(group)) &&
+    (fits(row.question, row.said, row.id) || hits?.has(`${row.file}.${row.line}`)) && came(row) && (!error || row.error === error) && (!group || row.groups?.includes(group)) &&
     (!finish || row.finish === finish) && (!searches || String(row.searches) === searches));
 }
 
 function PredictionRow({ row, their }) {
-  const tone = row.em === undefined ? "none" : row.em === 1 ? "right" : "wrong";
+  const right = row.em === undefined ? row.judged : row.em === 1; // of a turn, what a person said of it
+  const tone = right === null || right === undefined ? "none" : right ? "right" : "wrong";
   const said = row.said ?? `no answer (${row.finish})`;
   return html`<span class="row-words">${row.question}</span>
-    <span class="row-facts"><span class=${`dot ${tone}`} aria-hidden="true"></span>${row.em === undefined ? "" : `${tone}: `}${said}${
+    <span class="row-facts"><span class=${`dot ${tone}`} aria-hidden="true"></span>${tone === "none" ? "" : `${tone}: `}${said}${
       their ? ` · other: ${their.em === 1 ? "right" : "wrong"}` : ""}</span>`;
 }
 
@@ -138,7 +140,8 @@ function Ending({ name, prediction }) {
   return html`<div class="ending"><h3>${name}</h3>
     <p class="content">${prediction.prediction ?? "no answer"}${score && html` <span class=${`verdict ${score.em === 1 ? "right" : "wrong"}`}>${score.em === 1 ? "right" : "wrong"}</span>`}</p>
     <${Facts} facts=${[["F1", score && number(score.f1)], ["error", score && score.error !== "right" ? score.error : null], ["gold found", score && score.gold !== null ? percent(score.gold) : null], ["ended", prediction.finish],
-      ["tokens", usage.prompt_tokens + usage.completion_tokens]]} /></div>`;
+      ["tokens", usage.prompt_tokens + usage.completion_tokens], ["seconds", prediction.seconds ? number(prediction.seconds, 1) : null]]} />
+    ${prediction.texts_missing && html`<p class="hint">${prediction.texts_missing}</p>`}</div>`;
 }
 
 /** A step, and what its search found: the passages of the n-th step that has any belong to the n-th search. */
@@ -151,6 +154,11 @@ function PlayedStep({ prediction, place }) {
   const found = search < 0 ? [] : prediction.passages[search + Math.max(0, offset)] ?? [];
   return html`<div class="played"><h4><${Action} name=${step.action} /> <small>step ${place + 1}</small></h4>
     <p class="content">${step.content}</p>
-    ${found.length > 0 && html`<ol class="passages">${found.map((passage) => html`<li>${passage.title || passage.id} <span class="score">${number(passage.score)}</span></li>`)}</ol>`}
+    ${found.length > 0 && html`<ol class="passages">${found.map((passage) => html`<${FoundPassage} passage=${passage} text=${prediction.texts?.[passage.id]} />`)}</ol>`}
     <details class="prompt"><summary>As written</summary><${Raw} label=${`Step ${place + 1} as written`}>${step.text}<//></details></div>`;
+}
+
+function FoundPassage({ passage, text }) {
+  const head = html`${passage.title || passage.id} <span class="score">${number(passage.score)}</span>`;
+  return text ? html`<li><details><summary>${head}</summary><p>${text}</p></details></li>` : html`<li>${head}</li>`;
 }

@@ -16,7 +16,7 @@ export function StepList({ nodes, order, upTo, hits, values, visits, selected, o
     return true;
   }
 
-  return html`<${VirtualList} id="steps" role="tree" aria-label="Steps" rowRole="treeitem" count=${rows.length} height=${34}
+  return html`<${VirtualList} id="steps" role="tree" aria-label="Steps" rowRole="treeitem" count=${rows.length} height=${30}
     active=${places.get(selected) ?? -1} onActive=${(index) => onSelect(rows[index])} onKey=${turned}
     rowProps=${(index) => ({ "aria-level": nodes.depth[rows[index]] + 1, class: principal.has(rows[index]) ? "principal" : "" })}
     row=${(index) => html`<${StepRow} nodes=${nodes} id=${rows[index]} value=${values[rows[index]]} seen=${visits[rows[index]]} roles=${roles} />`} />`;

@@ -7,6 +7,7 @@ import { useLive, useLoaded, useRows } from "./loading.js";
 import { Choice, Facts, Fault, FileNotes, Raw } from "./parts.js";
 
 const FIRST = ["loss", "eval_loss", "reward", "rewards/margins", "rewards/accuracies", "groups_dropped"];
+const SHOWN = 4; // curves that stand open; the others are unfolded
 const PLANNED = new Set(["learning_rate", "beta"]); // set by a schedule: nothing to smooth
 const HELD_OUT = "eval_";
 
@@ -15,15 +16,25 @@ export function TrainingPage({ run }) {
   const told = series.data;
   const panels = useMemo(() => (told ? panelsOf(told) : []), [told]);
   const still = panels.filter((panel) => panel.still !== undefined);
+  const moving = panels.filter((panel) => panel.still === undefined);
+  const more = moving.length > SHOWN + 1 ? moving.slice(SHOWN) : [];
+  const charts = (some) => html`<div class="charts">${some.map((panel) => html`<${Chart} key=${panel.title} ...${panel} />`)}</div>`;
   return html`<div class="curves">
     <${Fault} error=${series.error} />
     ${told?.faults > 0 && html`<p class="hint">${plural(told.faults, "line")} of metrics.jsonl cannot be read.</p>`}
-    ${told && !panels.length && html`<p class="empty">Nothing is logged yet.</p>`}
-    <div class="charts">${panels.filter((panel) => panel.still === undefined).map((panel) => html`<${Chart} key=${panel.title} ...${panel} />`)}</div>
+    ${told && !panels.length && html`<p class="empty">${run.status === "failed" ? "The run failed before it logged anything." : "Nothing is logged yet."}</p>`}
+    ${charts(more.length ? moving.slice(0, SHOWN) : moving)}
+    ${more.length > 0 && html`<${Folded} words=${plural(more.length, "more curve")}>${charts(more)}<//>`}
     ${still.length > 0 && html`<details class="prompt"><summary>${plural(still.length, "figure")} that never changed</summary>
       <${Facts} facts=${still.map((panel) => [panel.title, number(panel.still)])} /></details>`}
     ${run.kinds.includes("episodes") && html`<${Groups} run=${run} />`}
   </div>`;
+}
+
+/** What is made once it is unfolded: a chart wants to know its room. */
+function Folded({ words, children }) {
+  const [open, setOpen] = useState(false);
+  return html`<details class="prompt" onToggle=${(event) => setOpen(event.currentTarget.open)}><summary>${words}</summary>${open && children}</details>`;
 }
 
 /** A chart for every curve; what is held out lies in the chart of the same name, and terms of rewards in one. */

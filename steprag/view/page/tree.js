@@ -77,7 +77,7 @@ function LoadedTree({ at, run, runs, rules, row, node, tree }) {
         <//>
         <${Fault} error=${rewards.error} />
         <${TreeCanvas} scene=${scene} treeKey=${`${at.run}/${at.id}`} label=${label} onSelect=${choose} stageRef=${stage} />
-        <${Legend} range=${range} colouring=${colouring} tree=${tree} />
+        <${Legend} range=${range} colouring=${colouring} tree=${tree} unknown=${values.some((value) => (value ?? null) === null)} />
         <${Replay} nodes=${nodes} growth=${growth} upTo=${upTo} onUpTo=${setUpTo} onSelect=${choose} />
       </section>
       <section class="steps-box" aria-label="Steps">
@@ -126,12 +126,15 @@ function endWords({ status, iterations, usage, nodes }) {
   return [...parts, `ended: ${status}`].filter(Boolean).join(" · ");
 }
 
-function Legend({ range, colouring, tree }) {
+function Legend({ range, colouring, tree, unknown }) {
   const actions = [...new Set(tree.nodes.action)].filter(Boolean);
+  const refused = tree.nodes.failure.some(Boolean);
   const [least, greatest] = range.map((value) => Number(value.toFixed(2)));
   return html`<div class="legend" aria-hidden="true">
     <span>${least}</span><span class="ramp"></span><span>${greatest} ${colouring === "value" ? "value" : colouring}</span>
     <span class="shapes">${actions.map((name) => html`<i class="shape" data-role=${tree.roles[name]}></i>${name} `)}</span>
+    ${unknown && html`<span><i class="shape hollow"></i>${colouring === "value" ? "not visited" : "no reward"}</span>`}
+    ${refused && html`<span><i class="shape hollow refused"></i>refused</span>`}
     <span class="shapes"><i class="trail"></i>most visited</span>
   </div>`;
 }

@@ -1,8 +1,8 @@
 // The trees of a run: a list to search, and the chosen tree beside it.
 import { matcher, number, plural } from "./format.js";
 import { html, useMemo, useState } from "./html.js";
-import { useRows } from "./loading.js";
-import { Choice, FileNotes, options, Search, Shown } from "./parts.js";
+import { useHits, useRows } from "./loading.js";
+import { Choice, FileNotes, options, Search, SEARCH, SearchNotes, Shown } from "./parts.js";
 import { go } from "./route.js";
 import { TreeView } from "./tree.js";
 import { VirtualList } from "./virtual.js";
@@ -27,11 +27,12 @@ export function TreesPage({ run, runs, rules, route }) {
   const [outcome, setOutcome] = useState("");
   const [kind, setKind] = useState("");
   const [order, setOrder] = useState("");
+  const found = useHits(run.key, "trees", run.files.trees.length, asked);
   const rows = useMemo(() => {
     const fits = matcher(asked);
-    const kept = state.rows.filter((row) => fits(row.question, row.id) && OUTCOMES[outcome][1](row) && (!kind || row.kind === kind));
+    const kept = state.rows.filter((row) => (fits(row.question, row.id) || found.hits?.has(`${row.file}.${row.line}`)) && OUTCOMES[outcome][1](row) && (!kind || row.kind === kind));
     return ORDERS[order][1] ? kept.sort(ORDERS[order][1]) : kept;
-  }, [state.rows, asked, outcome, kind, order]);
+  }, [state.rows, asked, found, outcome, kind, order]);
   const kinds = useMemo(() => options(state.rows, (row) => row.kind, "every kind"), [state.rows]);
   const line = Number(route.place) || (rows.length && innerWidth > 900 ? rows[0].line : 0);
   const active = rows.findIndex((row) => row.line === line);
@@ -39,13 +40,13 @@ export function TreesPage({ run, runs, rules, route }) {
   return html`<div class=${`columns ${route.place ? "one-chosen" : ""}`}>
     <section class="side" aria-label="Trees">
       <div class="filters">
-        <${Search} label="Search questions" value=${asked} onInput=${setAsked} />
+        <${Search} label=${SEARCH} value=${asked} onInput=${setAsked} />
         <div class="filter-row">
           <${Choice} label="Outcome" hidden value=${outcome} onChange=${setOutcome} options=${entries(OUTCOMES)} />
           <${Choice} label="Order" hidden value=${order} onChange=${setOrder} options=${entries(ORDERS)} />
           ${kinds.length > 2 && html`<${Choice} label="Kind of question" hidden value=${kind} onChange=${setKind} options=${kinds} />`}
         </div>
-        <${Shown} shown=${rows.length} all=${state.rows.length} word="tree" />
+        <${Shown} shown=${rows.length} all=${state.rows.length} word="tree" /><${SearchNotes} found=${found} />
         <${FileNotes} state=${state} />
       </div>
       <${VirtualList} id="trees" role="listbox" aria-label="Trees" rowRole="option" count=${rows.length} height=${76} active=${active}
