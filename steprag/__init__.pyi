@@ -2,7 +2,7 @@
 """What `import steprag` offers; `__init__.py` imports each name on first use."""
 
 from .agent.environment import Environment as Environment
-from .agent.open import Agent as Agent, make_environment as make_environment, open_agent as open_agent
+from .agent.open import OpenAgent as OpenAgent, make_environment as make_environment, open_agent as open_agent
 from .agent.profiles import PromptProfile as PromptProfile, load_profile as load_profile
 from .agent.retriever import Retriever as Retriever
 from .agent.rollout import episode_of as episode_of, rollout as rollout
