@@ -30,9 +30,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """
     if threading.current_thread().name == THREAD:
         work.close()
-        raise ConfigError(
-            "StepRAG's plain calls wait for their result; within a coroutine of a tool, await open_agent's"
-        )
+        raise ConfigError("a plain call waits, and a coroutine of a tool may not: await what `open_agent` gives")
     future = asyncio.run_coroutine_threadsafe(work, _loop())
     try:
         return future.result()
