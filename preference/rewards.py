@@ -331,12 +331,12 @@ def own(place: str, tree: Tree, grammar: Grammar) -> Rewards:
     nodes = len(tree.nodes)
     if not isinstance(told, list) or len(told) != nodes:
         what = f"{len(told)} values" if isinstance(told, list) else f"a {type(told).__name__}"
-        raise ConfigError(f"label.name: {place} returned {what} for a tree of {nodes} nodes; return a list with an "
-                          "Estimate (preference.rewards) or None for each")  # fmt: skip
+        raise ConfigError(f"label.name: {place} returned {what} for a tree of {nodes} nodes; return a list with a "
+                          "steprag.Estimate or None for each")  # fmt: skip
     for number, one in enumerate(told):
         if not (one is None or (isinstance(one, Estimate) and math.isfinite(one.value))):
-            raise ConfigError(f"label.name: {place} says {quoted(one)} of node {number}; return an Estimate of a finite"
-                              " value (preference.rewards), or None")  # fmt: skip
+            raise ConfigError(f"label.name: {place} says {quoted(one)} of node {number}; return a steprag.Estimate of a"
+                              " finite value, or None")  # fmt: skip
     return told
 
 

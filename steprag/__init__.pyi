@@ -7,7 +7,7 @@ from .agent.profiles import PromptProfile as PromptProfile, load_profile as load
 from .agent.retriever import Retriever as Retriever
 from .agent.rollout import episode_of as episode_of, rollout as rollout
 from .errors import StepragError as StepragError
-from .library.agent import Agent as Agent
+from .library.agent import Agent as Agent, Estimate as Estimate
 from .library.index import Index as Index
 from .library.shown import Answer as Answer
 from .records.jsonl import read_records as read_records, write_records as write_records

@@ -590,7 +590,7 @@ def test_what_makes_no_pairs_is_refused_before_anything_is_built(
 
 
 OWN = """
-from preference.rewards import Estimate
+from steprag import Estimate
 def longer(tree, grammar): return [Estimate(len(node.text) / 100, None, grammar.name) for node in tree.nodes]
 def few(tree, grammar): return [None]
 def nothing(tree, grammar): return None
@@ -617,9 +617,9 @@ def test_a_reward_of_ones_own_labels_the_steps(
     assert len(read_manifest("longer")["identity"]["label"]["code"]) == 16
     grown = next(read_records(Path("trees.jsonl"), Tree))
     for function, told in {
-        "few": f"returned 1 values for a tree of {len(grown.nodes)} nodes; return a list with an Estimate",
+        "few": f"returned 1 values for a tree of {len(grown.nodes)} nodes; return a list with a steprag.Estimate",
         "nothing": "own_labels:nothing returned a NoneType for a tree",
-        "plain": "own_labels:plain says 0.5 of node 0; return an Estimate of a finite value",
+        "plain": "own_labels:plain says 0.5 of node 0; return a steprag.Estimate of a finite",
         "endless": "says Estimate(value=inf, error=None, basis='x') of node 0",
     }.items():
         assert paired(function) == 2

@@ -20,6 +20,7 @@ from preference.config import PairsStageConfig
 from preference.filters import checks, content_reader
 from preference.kept import grounded
 from preference.pairs import build_pairs
+from preference.rewards import Estimate as Estimate
 from preference.rewards import rewards
 from steprag.agent.belief import check_scoring
 from steprag.agent.checkpoints import checked_profile
@@ -62,7 +63,7 @@ class Agent:
     or with the program. What it asked once it remembers: the same question costs nothing again.
     """
 
-    def __init__(self, index: Index | str | Path, model: str | None = None, **keys: Any) -> None:
+    def __init__(self, index: Index | str | Path, model: str | Path | None = None, **keys: Any) -> None:
         """`model`: as `steprag ask --model`; without a model, the embedded one with its trained adapter.
 
         `keys`: those of `steprag ask`, `generate` and `pairs`, sections parted by two underscores

@@ -17,7 +17,7 @@ from steprag.types import Passage
 
 def dotted(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Keys of the configuration as Python's arguments spell them: `search__rollouts` is `search.rollouts`."""
-    return {name.replace("__", "."): value for name, value in keys.items()}
+    return {name.replace("__", "."): str(value) if isinstance(value, Path) else value for name, value in keys.items()}
 
 
 class Index:
