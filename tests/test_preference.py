@@ -607,7 +607,7 @@ def test_a_reward_of_ones_own_labels_the_steps(
 
     def paired(function: str) -> int:
         return steprag(["pairs", "--trees", "trees.jsonl", "--out", function, "--label.name", f"own_labels:{function}",
-                        "--validation", "0", "--card.plots", "false"])  # fmt: skip
+                        "--pairs.cross_action", "true", "--validation", "0", "--card.plots", "false"])  # fmt: skip
 
     assert paired("longer") == 0
     pairs = [*read_records(Path("longer/pairs.train.jsonl"), Pair)]

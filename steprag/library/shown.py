@@ -89,6 +89,6 @@ class ShownTree(Tree):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "trees.jsonl"
             write_records(file, [self])
-            page = exported(Answers(open_folders([str(file)])), 1)
+            page = exported(Answers(open_folders([str(file)])), 1, framed=True)
         style = f"width: 100%; height: {HEIGHT}px; border: 0"
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(page)}"></iframe>'

@@ -45,9 +45,11 @@ def write_export(answers: Answers, out: Path, trees: int) -> int:
     return out.stat().st_size
 
 
-def exported(answers: Answers, trees: int) -> str:
-    """The text of the file."""
-    return document({name: _packed(value) for name, value in _pieces(answers, trees)})
+def exported(answers: Answers, trees: int, *, framed: bool = False) -> str:
+    """The text of the file. `framed`: for a frame's `srcdoc`, where links would else lead to the page around it."""
+    page = document({name: _packed(value) for name, value in _pieces(answers, trees)})
+    # before the policy, which forbids such an element from there on
+    return page.replace("<head>", '<head><base href="about:srcdoc">', 1) if framed else page
 
 
 def document(pieces: dict[str, str]) -> str:
