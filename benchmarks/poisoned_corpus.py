@@ -32,7 +32,7 @@ from inference.inference import answer_one
 from inference.scoring.scores import score
 from steprag import atlas
 from steprag.agent.environment import Environment
-from steprag.agent.open import Agent, open_agent
+from steprag.agent.open import OpenAgent, open_agent
 from steprag.agent.retriever import Retriever
 from steprag.batch.journalled import state_of
 from steprag.errors import RequestError
@@ -127,7 +127,7 @@ class PoisonRow:
     flipped: int
 
 
-async def played(arm: Arm, questions: list[Question], agent: Agent, at_once: int) -> list[Prediction]:
+async def played(arm: Arm, questions: list[Question], agent: OpenAgent, at_once: int) -> list[Prediction]:
     """The predictions of an arm, in the questions' order."""
     clean, playing = agent.environment, asyncio.Semaphore(at_once)
     poisoned = PoisonedRetriever(clean.retriever, arm.share, arm.attack)

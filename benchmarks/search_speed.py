@@ -28,7 +28,7 @@ from data_generation.generate import search_all
 from data_generation.growth import root_only
 from data_generation.search import run_wave
 from steprag.agent.environment import Environment
-from steprag.agent.open import Agent, make_environment
+from steprag.agent.open import OpenAgent, make_environment
 from steprag.agent.profiles import load_profile
 from steprag.config.load import load_config
 from steprag.policy.client import Model
@@ -102,9 +102,9 @@ def generate(policy: Latent, count: int, keys: dict[str, object]) -> float:
     config = load_config(GenerateConfig, None, {"search.rollouts": 8, "search.hopeless": None, **keys})
 
     @contextlib.asynccontextmanager
-    async def opened() -> AsyncIterator[Agent]:
+    async def opened() -> AsyncIterator[OpenAgent]:
         environment = make_environment(load_profile("transcript"), Shelf(), config.episode)
-        yield Agent(environment, Model(policy, Gate(config.policy)))
+        yield OpenAgent(environment, Model(policy, Gate(config.policy)))
 
     with tempfile.TemporaryDirectory() as folder, open_run(f"{folder}/r", "generate", identity={}, config={}) as run:
         start = time.perf_counter()

@@ -24,7 +24,7 @@ from indexes import open_retriever
 from steprag.agent.belief import believe, check_scoring
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
-from steprag.agent.open import Agent, make_environment, open_agent
+from steprag.agent.open import OpenAgent, make_environment, open_agent
 from steprag.agent.profiles import check_follows, check_made_by
 from steprag.agent.retriever import Retriever
 from steprag.agent.tools import specs_in
@@ -135,7 +135,7 @@ async def add_beliefs(
             return note_failures(run, believed)
 
 
-async def with_beliefs(tree: Tree, calls: QuestionCalls, agent: Agent, passages: Retriever) -> Tree | Failure:
+async def with_beliefs(tree: Tree, calls: QuestionCalls, agent: OpenAgent, passages: Retriever) -> Tree | Failure:
     """The tree with a belief at every state that is not at its end, or why that failed."""
     environment = replace(agent.environment, retriever=calls.retriever(passages))
     scorer = calls.scorer(agent.policy)

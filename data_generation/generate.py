@@ -25,7 +25,7 @@ from indexes import open_retriever
 from steprag.agent.belief import check_scoring
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.judge import Judge, prompt_hash
-from steprag.agent.open import Agent, make_environment, open_agent
+from steprag.agent.open import OpenAgent, make_environment, open_agent
 from steprag.agent.profiles import PromptProfile
 from steprag.agent.retriever import PLACES
 from steprag.batch.database import absorb_slots
@@ -126,7 +126,7 @@ async def search_all(
     run: Run,
     questions: list[Question],
     config: GenerateConfig,
-    opened: AbstractAsyncContextManager[Agent],
+    opened: AbstractAsyncContextManager[OpenAgent],
     earlier: Earlier | None = None,
     slots: Slots[GenerateConfig] | None = None,
 ) -> Results[Tree]:
@@ -163,7 +163,7 @@ def reserved_in(manifest: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(token for token in listed if isinstance(token, str)) if isinstance(listed, list) else ()
 
 
-async def searching(config: GenerateConfig, agent: Agent, journal: Journal) -> Work[Tree]:
+async def searching(config: GenerateConfig, agent: OpenAgent, journal: Journal) -> Work[Tree]:
     """What searches one question: the agent behind the journal."""
     if config.search.score:
         await check_scoring(scorer_of(agent.policy))
@@ -177,7 +177,7 @@ async def searching(config: GenerateConfig, agent: Agent, journal: Journal) -> W
 @asynccontextmanager
 async def open_search(
     config: GenerateConfig, *, index: str
-) -> AsyncIterator[tuple[Agent, Working[GenerateConfig, Tree]]]:
+) -> AsyncIterator[tuple[OpenAgent, Working[GenerateConfig, Tree]]]:
     """The agent of a process that searches for another one, and `searching`."""
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
         judge = config.judge if config.reward.judged else None
@@ -205,7 +205,7 @@ def search_identity(config: GenerateConfig) -> dict[str, Any]:
     return identity
 
 
-def searcher_for(calls: QuestionCalls, config: GenerateConfig, agent: Agent) -> Searcher:
+def searcher_for(calls: QuestionCalls, config: GenerateConfig, agent: OpenAgent) -> Searcher:
     """What one question's search works with: the agent behind the journal."""
     mine = calls.agent(agent)
     judge = Judge(mine.judge.policy, config.reward.gold) if mine.judge else None

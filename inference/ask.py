@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from inference.best_of import critic_of
 from inference.config import DEMO_INDEX, InferConfig, add_infer_options, config_of
 from inference.state_value import certain, check_state_value
 from steprag.agent.checkpoints import checked_profile
-from steprag.agent.critic import Critic
-from steprag.agent.open import make_environment, open_agent
+from steprag.agent.critic import Critic, CriticFiles
+from steprag.agent.open import OpenAgent, make_environment, open_agent
 from steprag.agent.retriever import PLACES
 from steprag.agent.rollout import Moment, Taken, episode_of, rollout
 from steprag.batch.database import IN_MEMORY
@@ -63,19 +64,32 @@ async def ask(question: str, index: str, config: InferConfig) -> Episode:
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
         environment = make_environment(profile, retriever, config.episode)
         opened = open_agent(config, retriever, environment=environment)
-        # calls go through a journal as in a run, so that the same options play the same episode
         async with opened as agent, Journal(IN_MEMORY) as journal:
-            calls = journal.question(Question("asked", question, ()))
-            mine = calls.agent(agent)
-            turns = rollout(
-                mine.environment,
-                certain(config, mine, calls, agent.policy),
-                mine.environment.start(question),
-                seed=config.seed,
-                candidates=config.candidates,
-                choose=Critic(critic).choose if critic else None,
-            )
-            return await episode_of(turns, show)
+            return await played(question, config, agent, journal, critic, show)
+
+
+async def played(
+    question: str,
+    config: InferConfig,
+    agent: OpenAgent,
+    journal: Journal,
+    critic: CriticFiles | None = None,
+    watch: Callable[[Moment], None] | None = None,
+) -> Episode:
+    """An episode of the agent, told to `watch`. Its calls go through the journal as in a run, so that the same options
+    play the same episode. Raises PolicyError and RetrieverError.
+    """
+    calls = journal.question(Question(f"asked: {question}", question, ()), live=True)
+    mine = calls.agent(agent)
+    turns = rollout(
+        mine.environment,
+        certain(config, mine, calls, agent.policy),
+        mine.environment.start(question),
+        seed=config.seed,
+        candidates=config.candidates,
+        choose=Critic(critic).choose if critic else None,
+    )
+    return await episode_of(turns, watch)
 
 
 def show(turn: Moment) -> None:

@@ -30,7 +30,7 @@ from steprag.agent.checkpoints import checked_profile
 from steprag.agent.compliance import said_in, written
 from steprag.agent.critic import Critic
 from steprag.agent.environment import Environment
-from steprag.agent.open import Agent, make_environment, open_agent
+from steprag.agent.open import OpenAgent, make_environment, open_agent
 from steprag.agent.retriever import PLACES
 from steprag.agent.rollout import Choose
 from steprag.batch.database import absorb_slots
@@ -161,7 +161,7 @@ async def answer_all(
     run: Run,
     questions: list[Question],
     config: InferConfig,
-    opened: AbstractAsyncContextManager[Agent],
+    opened: AbstractAsyncContextManager[OpenAgent],
     critic: Critic | None = None,
     slots: Slots[InferConfig] | None = None,
 ) -> Results[Prediction]:
@@ -190,7 +190,7 @@ async def answer_all(
 
 
 async def answering(
-    config: InferConfig, agent: Agent, journal: Journal, *, critic: Critic | None = None
+    config: InferConfig, agent: OpenAgent, journal: Journal, *, critic: Critic | None = None
 ) -> Work[Prediction]:
     """What answers one question: the agent behind the journal."""
 
@@ -214,7 +214,7 @@ async def answering(
 @asynccontextmanager
 async def open_answers(
     config: InferConfig, *, index: str
-) -> AsyncIterator[tuple[Agent, Working[InferConfig, Prediction]]]:
+) -> AsyncIterator[tuple[OpenAgent, Working[InferConfig, Prediction]]]:
     """The agent of a process that answers for another one, and `answering`."""
     chosen = critic_of(config, checked_profile(config.prompt, config.policy))
     critic = Critic(chosen) if chosen else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from inference.config import InferConfig
 from steprag.agent.grammar import Grammar
-from steprag.agent.open import Agent
+from steprag.agent.open import OpenAgent
 from steprag.batch.journal import QuestionCalls
 from steprag.errors import ConfigError, StepFormatError
 from steprag.policy.client import Model
@@ -93,7 +93,7 @@ class CertainPolicy:
             return None
 
 
-def certain(config: InferConfig, mine: Agent, calls: QuestionCalls, model: Model) -> Policy:
+def certain(config: InferConfig, mine: OpenAgent, calls: QuestionCalls, model: Model) -> Policy:
     """The policy of a question's agent `mine`; if `uncertainty` is set, it holds uncertain answers back, by scores of
     `model` that are journalled too.
     """

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from steprag.config.load import StageConfig, with_preset
 from steprag.config.sections import Positive, RetrieverConfig, Section
+from steprag.errors import nearest, quoted
+from steprag.extras import code_hash
 from steprag.records.jsonl import existing, file_hash
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -31,18 +33,20 @@ NO_REWARD = "steprag pairs calls this section label (label.name, label.alpha, â€
 
 
 Part = Literal["spre", "best_leaf", "first_answer", "judge", "gold", "cover", "gain", "reasonrag"]
+LABELS = (*get_args(Part), "evidence", "mixed")
 Product = Literal["pairs", "sft", "steps", "rankings"]
 
 
 class LabelConfig(Section):
     """What a step of a finished tree is worth (`preference.rewards`)."""
 
-    name: Literal[Part, "evidence", "mixed"] = Field(
+    name: str = Field(
         default="evidence",
         description="evidence: gold where the question marks passages, else cover, chained; gold: marked passages "
         "found and kept; cover: the golden answer was met; spre: mean over the answers below of metric Ã— alpha^steps; "
         "best_leaf: the best of them; first_answer: the first; judge: its scores; gain: the policy's belief in the "
-        "golden answer (needs search.score or steprag belief); reasonrag: the published recursion; mixed: see mix",
+        "golden answer (needs search.score or steprag belief); reasonrag: the published recursion; mixed: see mix; "
+        "module:function: yours, of a tree and its grammar",
     )
     chained: bool = Field(
         default=False, description="cover: a name that leads to the golden answer counts too, half as much"
@@ -57,6 +61,13 @@ class LabelConfig(Section):
     mix: dict[Part, Annotated[float, Field(gt=0)]] = Field(
         default={"spre": 0.5, "judge": 0.5}, min_length=1, description="weights of the rewards that mixed adds up"
     )
+
+    @field_validator("name")
+    @classmethod
+    def _known_or_own(cls, name: str) -> str:
+        if name not in LABELS and ":" not in name:
+            raise ValueError(f"unknown label {quoted(name)}{nearest(name, LABELS)}; yours is named module:function")
+        return name
 
     @model_validator(mode="after")
     def _chains_what_it_covers(self) -> LabelConfig:
@@ -223,6 +234,8 @@ class FolderConfig(StageConfig):
         for section, key in (("label", "chained"), ("balance", "unsolved_first")):
             if "label" not in decides or not decides[section][key]:  # nobody labels what was imported
                 decides.get(section, {}).pop(key, None)
+        if ":" in decides.get("label", {}).get("name", ""):
+            decides["label"]["code"] = code_hash(decides["label"]["name"], "label.name")
         if self.filters.marked is not None:
             decides["filters"]["marked"] = file_hash(existing(self.filters.marked, "file of pairs marked as wrong"))
         return decides

@@ -1,8 +1,8 @@
 """Rewards of a finished tree: for every node, how good it was to go there. Nothing is written into the tree.
 
 A reward is a function of a tree and a `LabelConfig`, listed by name in `REWARDS`; those that read what was met or kept
-also take the grammar. It gives an `Estimate` for every node by id, None where it says nothing (a refused completion is
-not a wrong answer).
+also take the grammar, and so does one of the user's own (`own`). It gives an `Estimate` for every node by id, None
+where it says nothing (a refused completion is not a wrong answer).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from preference.kept import gold_recall, gold_seen, golden_kept, golden_met, gol
 from steprag.agent.belief import CONVINCED, FLOOR, floored, probability
 from steprag.agent.grammar import Grammar
 from steprag.errors import ConfigError, quoted
+from steprag.extras import function_at
 from steprag.scores.gold import gold_of
 from steprag.scores.metrics import exact_match, f1_with_articles, guessable
 from steprag.tree import Belief, Node, Tree, children_of, discounted
@@ -80,6 +81,8 @@ def _named(name: str, tree: Tree, config: LabelConfig, grammar: Grammar, met: Me
         return gold(tree, grammar)
     if name == "gain":
         return gain(tree, grammar)
+    if ":" in name:
+        return own(name, tree, grammar)
     return cover(tree, config, grammar, met) if name == "cover" else REWARDS[name](tree, config)
 
 
@@ -317,6 +320,24 @@ def _by_gold(tree: Tree, grammar: Grammar) -> list[float | None]:
         else:
             values.append(GOLD * gold.share(len(here.kept if node.action in keeps else here.found)))
     return values
+
+
+def own(place: str, tree: Tree, grammar: Grammar) -> Rewards:
+    """What the user's function `module:function` says, of a tree and its grammar. Its code runs here.
+
+    Raises ConfigError where it cannot be imported, or returns anything but an Estimate or None for every node by id.
+    """
+    told = function_at(place, "label.name")(tree, grammar)
+    nodes = len(tree.nodes)
+    if not isinstance(told, list) or len(told) != nodes:
+        what = f"{len(told)} values" if isinstance(told, list) else f"a {type(told).__name__}"
+        raise ConfigError(f"label.name: {place} returned {what} for a tree of {nodes} nodes; return a list with a "
+                          "steprag.Estimate or None for each")  # fmt: skip
+    for number, one in enumerate(told):
+        if not (one is None or (isinstance(one, Estimate) and math.isfinite(one.value))):
+            raise ConfigError(f"label.name: {place} says {quoted(one)} of node {number}; return a steprag.Estimate of a"
+                              " finite value, or None")  # fmt: skip
+    return told
 
 
 def mixed(tree: Tree, config: LabelConfig, grammar: Grammar, met: Met | None = None) -> Rewards:

@@ -13,7 +13,7 @@ from preference.kept import grounded
 from preference.pairs import fates
 from preference.rewards import rewards
 from steprag.agent.grammar import Grammar
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import line_hash
 from steprag.tree import Tree
 
@@ -36,6 +36,9 @@ def view_rewards(tree: Tree, line: str, grammar: Grammar, options: Mapping[str, 
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ConfigError(f"reward rule: {where}: {first['msg'].lower()}") from None
+    if ":" in config.label.name:  # named by a request, or by a folder that may be a stranger's
+        raise ConfigError(f"reward rule: {quoted(config.label.name)} is somebody's code, which is not run to look at a "
+                          "tree; choose another rule")  # fmt: skip
     judged = grounded(tree, grammar) if config.label.grounded else tree
     estimates = rewards(judged, config.label, grammar)
     # no models are loaded for a page, and it shows its marks by itself

@@ -2,11 +2,14 @@
 """What `import steprag` offers; `__init__.py` imports each name on first use."""
 
 from .agent.environment import Environment as Environment
-from .agent.open import Agent as Agent, make_environment as make_environment, open_agent as open_agent
+from .agent.open import OpenAgent as OpenAgent, make_environment as make_environment, open_agent as open_agent
 from .agent.profiles import PromptProfile as PromptProfile, load_profile as load_profile
 from .agent.retriever import Retriever as Retriever
 from .agent.rollout import episode_of as episode_of, rollout as rollout
 from .errors import StepragError as StepragError
+from .library.agent import Agent as Agent, Estimate as Estimate
+from .library.index import Index as Index
+from .library.shown import Answer as Answer
 from .records.jsonl import read_records as read_records, write_records as write_records
 from .records.inputs import read_passages as read_passages, read_questions as read_questions
 from .policy.client import open_policy as open_policy

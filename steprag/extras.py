@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -59,10 +62,15 @@ def missing_extra(error: ModuleNotFoundError, command: str) -> str | None:
 
 
 def function_at(place: str, key: str) -> Callable[..., Any]:
-    """The function named `module:function`, whose module's code is run. Raises ConfigError, which names `key`."""
+    """The function named `module:function`, whose module's code is run; it may lie in the working directory.
+
+    Raises ConfigError, which names `key`.
+    """
     module, colon, name = place.partition(":")
     if not colon:
         raise ConfigError(f"{key}: {quoted(place)} should be module:function")
+    if "" not in sys.path:
+        sys.path.append("")  # last, so that no file there stands in for a package
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
@@ -73,3 +81,14 @@ def function_at(place: str, key: str) -> Callable[..., Any]:
     if not callable(function):
         raise ConfigError(f"{key}: {place} is no function")
     return function
+
+
+def code_hash(place: str, key: str) -> str:
+    """What names the version of a function's code in a run's identity: 16 hex digits of its module's source. Raises
+    ConfigError as `function_at`, and where there is no source.
+    """
+    function = function_at(place, key)
+    try:
+        return hashlib.sha256(inspect.getsource(sys.modules[function.__module__]).encode()).hexdigest()[:16]
+    except (OSError, TypeError, AttributeError, KeyError):
+        raise ConfigError(f"{key}: {place} has no Python source; name a function of a .py file") from None

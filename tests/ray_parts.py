@@ -20,7 +20,7 @@ import pytest
 
 from data_generation.config import GenerateConfig
 from data_generation.generate import open_search
-from steprag.agent.open import Agent
+from steprag.agent.open import OpenAgent
 from steprag.batch.journal import Journal
 from steprag.batch.worklist import Work, Working
 from steprag.engines.launch import free_port
@@ -102,11 +102,11 @@ def dies(notes: Path, question_id: str, times: int) -> bool:
 @asynccontextmanager
 async def open_deadly(
     config: GenerateConfig, *, index: str, deaths: Mapping[str, int], notes: Path
-) -> AsyncIterator[tuple[Agent, Working[GenerateConfig, Tree]]]:
+) -> AsyncIterator[tuple[OpenAgent, Working[GenerateConfig, Tree]]]:
     """As `open_search`; a question in `deaths` kills the process that works on it, so often. `notes` counts it."""
     async with open_search(config, index=index) as (agent, searching):
 
-        async def deadly(config: GenerateConfig, agent: Agent, journal: Journal) -> Work[Tree]:
+        async def deadly(config: GenerateConfig, agent: OpenAgent, journal: Journal) -> Work[Tree]:
             search = await searching(config, agent, journal)
 
             async def work(question: Question) -> Tree | Failure:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -147,16 +148,55 @@ def test_every_optional_import_has_an_extra_and_every_extra_its_imports() -> Non
         assert listed <= brought(packages), f"{extra} brings what EXTRAS does not list"
 
 
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-def test_a_light_environment_runs_the_stages(tmp_path: Path) -> None:
-    """A real environment with the core alone: what pip installs is all that the stages import. Needs the network."""
-    source = tmp_path / "source"
+def copied(source: Path) -> Path:
+    """The checkout's files in another folder."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     files = subprocess.run(listing, cwd=ROOT, capture_output=True, check=True).stdout.decode()
     for name in filter(None, files.split("\0")):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, source / name)
+    return source
+
+
+BESIDE_OTHERS = """
+import importlib, pkgutil, sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
+import training
+assert training.MINE
+del sys.modules["training"]
+import steprag
+for module in pkgutil.walk_packages(steprag.__path__, "steprag."):
+    importlib.import_module(module.name)
+assert not {"indexes", "data_generation", "preference", "training", "inference"} & set(sys.modules)
+assert steprag.Index.build(["Lima is the capital of Peru."], encoder="none").search("Peru")
+from steprag.cli import main
+sys.exit(main(["generate", "--config", "gpt-4o", "--help"]))
+"""
+
+
+@pytest.mark.slow
+def test_a_wheel_claims_one_name_and_works_beside_a_module_of_the_same_name_as_a_stage(tmp_path: Path) -> None:
+    source, site = copied(tmp_path / "source"), tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    built = run(*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(source))
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert {name.split("/")[0].partition("-")[0] for name in archive.namelist()} == {"steprag"}
+        archive.extractall(site)
+    (site / "training.py").write_text("MINE = True")
+    env = {**os.environ, "PYTHONPATH": str(site)}
+    command = [sys.executable, "-P", "-c", BESIDE_OTHERS]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=env, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "--search.rollouts" in ended.stdout
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_a_light_environment_runs_the_stages(tmp_path: Path) -> None:
+    """A real environment with the core alone: what pip installs is all that the stages import. Needs the network."""
+    source = copied(tmp_path / "source")
     made = run(sys.executable, "-m", "venv", str(tmp_path / "venv"))
     assert made.returncode == 0, made.stderr
     python = str(tmp_path / "venv" / "bin" / "python")

@@ -258,6 +258,26 @@ def test_unknown_rewards_are_refused_with_the_nearest() -> None:
     check_names(dict.fromkeys(REWARDS, 1.0))
     with pytest.raises(ConfigError, match="unknown reward 'evidense'; did you mean 'evidence'"):
         check_names({"f1": 1.0, "evidense": 1.0})
+    with pytest.raises(ConfigError, match="grpo.rewards: nowhere:f cannot be imported"):
+        check_names({"nowhere:f": 1.0})
+
+
+def test_a_reward_of_ones_own_is_weighed_with_the_others() -> None:
+    group = [played(answer("lek")), played(query("Albania"), answer("lek"))]
+    own = f"{__name__}:searched"
+    check_names({own: 2.0})
+    assert score(group, {"f1": 1.0, own: 2.0}).terms[own] == [0, 1]
+    assert score(group, {"f1": 1.0, own: 2.0}).totals == pytest.approx([1, 3])
+    with pytest.raises(ConfigError, match=":endless says inf of an episode; return a finite number or None"):
+        score(group, {f"{__name__}:endless": 1.0})
+
+
+def searched(episode: Played) -> int:
+    return len(episode.episode.retrieved)
+
+
+def endless(episode: Played) -> float:
+    return float("inf")
 
 
 GOLDEN = json.loads(FILE.read_text())

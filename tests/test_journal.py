@@ -24,7 +24,7 @@ import pytest
 from data_generation.config import GenerateConfig
 from data_generation.generate import search_all, search_identity
 from data_generation.tally import Earlier
-from steprag.agent.open import Agent, make_environment
+from steprag.agent.open import OpenAgent, make_environment
 from steprag.agent.profiles import load_profile
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.cli import main
@@ -70,16 +70,16 @@ def generate(out: Path, policy: Policy, keys: Keys | None = None, questions: lis
     """What `steprag generate` does once its inputs are loaded, with a scripted policy in place of an endpoint."""
 
     @contextlib.asynccontextmanager
-    async def opened() -> AsyncIterator[Agent]:
+    async def opened() -> AsyncIterator[OpenAgent]:
         config = load_config(GenerateConfig, None, {**SMALL, **(keys or {})})
         environment = make_environment(load_profile("transcript"), retriever or DictRetriever(), config.episode)
         model = Model(policy, Gate(config.policy))
-        yield Agent(environment, model, model if config.reward.judged else None)
+        yield OpenAgent(environment, model, model if config.reward.judged else None)
 
     generate_with(out, opened(), {**SMALL, **(keys or {})}, questions, Earlier(after) if after else None)
 
 
-def generate_with(out: Path, opened: contextlib.AbstractAsyncContextManager[Agent], keys: Keys,
+def generate_with(out: Path, opened: contextlib.AbstractAsyncContextManager[OpenAgent], keys: Keys,
                   questions: list[Question], earlier: Earlier | None = None) -> None:  # fmt: skip
     config = load_config(GenerateConfig, None, keys)
     identity = {"index": "world", **search_identity(config), **({"after": earlier.identity} if earlier else {})}

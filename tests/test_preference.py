@@ -21,6 +21,7 @@ from preference.pairs import RuleCounts, build_pairs
 from preference.pairs_folder import SPLITS
 from preference.rewards import Estimate, Rewards, outcomes, rewards
 from preference.supervised import build_labels, build_rankings, build_trajectories
+from preference.view_rewards import view_rewards
 from steprag.agent.grammar import START, Grammar
 from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.agent.profiles import grammar_of
@@ -570,6 +571,9 @@ def test_a_tree_names_its_grammar_and_one_without_it_is_refused_with_tree_action
     (["--leakage.against", "[none.jsonl]"], "evaluation file not found: none.jsonl"),
     (["--label.name", "spre", "--index", "here"], "--index is for chained match, and label.name is spre: give --label"),
     (["--label.name", "gold", "--label.chained", "true"], "label: chained is a key of cover, and name is gold; give"),
+    (["--label.name", "spree"], "label.name: unknown label 'spree'; did you mean 'spre'?; yours is named module:func"),
+    (["--label.name", "nowhere:f"], "label.name: nowhere:f cannot be imported: No module named 'nowhere'"),
+    (["--label.name", "math:sqrt"], "label.name: math:sqrt has no Python source; name a function of a .py file"),
     (["--index", "nowhere"], "index folder not found: nowhere"),
     (["--trees", "empty.jsonl"], "empty.jsonl holds no trees"),
 ])  # fmt: skip
@@ -583,6 +587,45 @@ def test_what_makes_no_pairs_is_refused_before_anything_is_built(
     assert said in capsys.readouterr().err
     assert Path("out").exists() == ("--trees" in options), "trees are read once their folder is made"
     assert not list(Path().glob("out/*.train.jsonl"))
+
+
+OWN = """
+from steprag import Estimate
+def longer(tree, grammar): return [Estimate(len(node.text) / 100, None, grammar.name) for node in tree.nodes]
+def few(tree, grammar): return [None]
+def nothing(tree, grammar): return None
+def plain(tree, grammar): return [0.5] * len(tree.nodes)
+def endless(tree, grammar): return [Estimate(float("inf"), None, "x")] * len(tree.nodes)
+"""
+
+
+def test_a_reward_of_ones_own_labels_the_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(run_folder(tmp_path, 1))
+    Path("own_labels.py").write_text(OWN)
+
+    def paired(function: str) -> int:
+        return steprag(["pairs", "--trees", "trees.jsonl", "--out", function, "--label.name", f"own_labels:{function}",
+                        "--pairs.cross_action", "true", "--validation", "0", "--card.plots", "false"])  # fmt: skip
+
+    assert paired("longer") == 0
+    pairs = [*read_records(Path("longer/pairs.train.jsonl"), Pair)]
+    assert pairs
+    assert all(len(pair.chosen[0]["content"]) > len(pair.rejected[0]["content"]) for pair in pairs)
+    assert "label: own_labels:longer, as label.name says" in capsys.readouterr().err
+    assert len(read_manifest("longer")["identity"]["label"]["code"]) == 16
+    grown = next(read_records(Path("trees.jsonl"), Tree))
+    for function, told in {
+        "few": f"returned 1 values for a tree of {len(grown.nodes)} nodes; return a list with a steprag.Estimate",
+        "nothing": "own_labels:nothing returned a NoneType for a tree",
+        "plain": "own_labels:plain says 0.5 of node 0; return a steprag.Estimate of a finite",
+        "endless": "says Estimate(value=inf, error=None, basis='x') of node 0",
+    }.items():
+        assert paired(function) == 2
+        assert told in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="'own_labels:longer' is somebody's code, which is not run to look at a tree"):
+        view_rewards(grown, "", TRANSCRIPT, {"label": {"name": "own_labels:longer"}})
 
 
 def test_a_variable_for_the_search_does_not_change_pairs_nor_one_for_pairs_the_search(

@@ -22,7 +22,7 @@ from inference.chat.turns.store import TurnStore
 from inference.config import DEMO_INDEX, config_of
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
-from steprag.agent.open import SERVED, Agent, make_environment, open_agent
+from steprag.agent.open import SERVED, OpenAgent, make_environment, open_agent
 from steprag.agent.retriever import PLACES, Sourced
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
@@ -156,7 +156,7 @@ def modes_of(environment: Environment) -> dict[str, Environment]:
 
 
 @asynccontextmanager
-async def _rewriter(config: ChatConfig, agent: Agent) -> AsyncIterator[Rewriter | None]:
+async def _rewriter(config: ChatConfig, agent: OpenAgent) -> AsyncIterator[Rewriter | None]:
     """The model that makes questions stand alone; the agent's own engine where both are served alike. Raises
     ConfigError where it is to choose and its engine cannot be held to a choice.
     """

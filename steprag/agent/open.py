@@ -49,7 +49,7 @@ class AgentConfig(Protocol):
 
 
 @dataclass(frozen=True)
-class Agent:
+class OpenAgent:
     """Ready to play: `policy` writes the steps of episodes in `environment`. `judge`: only where one was asked for."""
 
     environment: Environment
@@ -106,7 +106,7 @@ async def open_agent(
     *,
     environment: Environment | None = None,
     judge: JudgeConfig | None = None,
-) -> AsyncIterator[Agent]:
+) -> AsyncIterator[OpenAgent]:
     """The agent that `config` describes. Engines that do not run yet are started, and stopped with the block.
 
     `environment`: where a caller has made it already, prompts checked. Waits for the retriever, so that
@@ -118,13 +118,13 @@ async def open_agent(
     grammar, asked = environment.profile.grammar, roomy(config.policy, environment)
     if judge is None:
         async with open_model(asked, grammar) as policy:
-            yield Agent(environment, policy)
+            yield OpenAgent(environment, policy)
     elif any(getattr(asked, key) != getattr(judge, key) for key in SERVED):
         _check_gpus(asked, judge)
         async with open_model(asked, grammar) as policy, open_model(judge, VerdictFormat()) as judging:
-            yield Agent(environment, policy, judging)
+            yield OpenAgent(environment, policy, judging)
     else:
         both = asked.model_copy(update={"context": max(asked.context, judge.context)})
         gate = Gate(asked)
         async with open_policy(both, grammar) as policy, policy.beside(judge, VerdictFormat()) as judging:
-            yield Agent(environment, Model(policy, gate), Model(judging, gate))
+            yield OpenAgent(environment, Model(policy, gate), Model(judging, gate))

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from steprag.agent.open import Agent
+from steprag.agent.open import OpenAgent
 from steprag.agent.retriever import Retriever
 from steprag.batch.database import JOURNAL as JOURNAL
 from steprag.batch.database import CallKey, Database, KeptCalls
@@ -173,11 +173,13 @@ class QuestionCalls:
             self._known |= kept.calls_of(question_id)
             self._found |= kept.searches_of(question_id)
 
-    def agent(self, agent: Agent) -> Agent:
+    def agent(self, agent: OpenAgent) -> OpenAgent:
         """The agent for this question: all that it asks and searches goes through the journal."""
         judge = agent.judge and replace(agent.judge, policy=self.policy(agent.judge.policy, "judge", agent.judge.gate))
         policy = replace(agent.policy, policy=self.policy(agent.policy.policy, "policy", agent.policy.gate))
-        return Agent(replace(agent.environment, retriever=self.retriever(agent.environment.retriever)), policy, judge)
+        return OpenAgent(
+            replace(agent.environment, retriever=self.retriever(agent.environment.retriever)), policy, judge
+        )
 
     def policy(self, policy: Policy, role: str, gate: Gate) -> Policy:
         """`policy` behind the journal and its endpoint's gate, its requests in a session of this question."""

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import AsyncIterator, Container
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from steprag.agent.open import Agent
+from steprag.agent.open import OpenAgent
 from steprag.batch.endpoints import asking
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.ray_cluster import check_ray
@@ -34,7 +34,7 @@ async def workers(
     run: Run,
     config: Config,
     spending: Spending,
-    opened: AbstractAsyncContextManager[Agent],
+    opened: AbstractAsyncContextManager[OpenAgent],
     working: Working[Config, Outcome],
     slots: Slots[Config] | None,
 ) -> AsyncIterator[tuple[Work[Outcome], Container[str]]]:

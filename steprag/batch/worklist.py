@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from steprag.agent.compliance import KEPT, Refusals, refusals_told, together
 from steprag.agent.environment import Environment
-from steprag.agent.open import Agent, AgentConfig
+from steprag.agent.open import AgentConfig, OpenAgent
 from steprag.batch.endpoints import asking
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import Results
@@ -40,9 +40,9 @@ Outcome = TypeVar("Outcome")
 Work = Callable[[Question], Awaitable[Outcome | Failure]]
 """What makes a question's result."""
 Config = TypeVar("Config", bound=StageConfig)
-Working = Callable[[Config, Agent, Journal], Awaitable[Work[Outcome]]]
+Working = Callable[[Config, OpenAgent, Journal], Awaitable[Work[Outcome]]]
 """Makes the work of a stage from its configuration, the agent and a journal."""
-Opening = Callable[[Config], AbstractAsyncContextManager[tuple[Agent, Working[Config, Outcome]]]]
+Opening = Callable[[Config], AbstractAsyncContextManager[tuple[OpenAgent, Working[Config, Outcome]]]]
 """Opens the agent and the stage's work in another process; it has to be a function of a module."""
 SAMPLING = {"temperature", "top_p", "top_k", "min_p", "max_tokens", "constrained"}
 

@@ -39,10 +39,17 @@ _ICON = re.compile(r'<link rel="icon" href="([^"]+)"')
 
 def write_export(answers: Answers, out: Path, trees: int) -> int:
     """Writes the file, whole or not at all; returns its size in bytes. `trees`: of each run at most so many."""
-    pieces = {name: _packed(value) for name, value in _pieces(answers, trees)}
+    text = exported(answers, trees)
     with written_whole(out) as stream:
-        stream.write(document(pieces))
+        stream.write(text)
     return out.stat().st_size
+
+
+def exported(answers: Answers, trees: int, *, framed: bool = False) -> str:
+    """The text of the file. `framed`: for a frame's `srcdoc`, where links would else lead to the page around it."""
+    page = document({name: _packed(value) for name, value in _pieces(answers, trees)})
+    # before the policy, which forbids such an element from there on
+    return page.replace("<head>", '<head><base href="about:srcdoc">', 1) if framed else page
 
 
 def document(pieces: dict[str, str]) -> str:

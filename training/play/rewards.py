@@ -7,6 +7,7 @@ gold passages.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
@@ -14,6 +15,7 @@ from statistics import mean, stdev
 from steprag.agent.grammar import Grammar
 from steprag.agent.stack import live
 from steprag.errors import ConfigError, nearest, quoted
+from steprag.extras import function_at
 from steprag.scores.gold import Gold, em_of, gold_of, mentions, subject
 from steprag.scores.metrics import f1 as token_f1
 from steprag.scores.metrics import normalise, rouge_l
@@ -213,9 +215,11 @@ def _marked(search: Sequence[Passage], gold: Gold) -> list[bool]:
 
 
 def check_names(weights: Mapping[str, float]) -> None:
-    """Raises ConfigError for a reward that does not exist, with the nearest that does."""
+    """Raises ConfigError for a reward that does not exist, with the nearest that does, or cannot be imported."""
     for name in weights:
-        if name not in REWARDS:
+        if ":" in name:
+            function_at(name, "grpo.rewards")
+        elif name not in REWARDS:
             raise ConfigError(f"grpo.rewards: unknown reward {quoted(name)}{nearest(name, list(REWARDS))}")
 
 
@@ -244,7 +248,9 @@ def score(group: Sequence[Played], weights: Mapping[str, float]) -> Scores:
 
 
 def _term(name: str, played: Played) -> float | None:
-    value = REWARDS[name](played)
+    value = function_at(name, "grpo.rewards")(played) if ":" in name else REWARDS[name](played)
+    if not (value is None or (isinstance(value, int | float) and math.isfinite(value))):
+        raise ConfigError(f"grpo.rewards: {name} says {quoted(value)} of an episode; return a finite number or None")
     return value if value is None or played.episode.state.steps else 0.0
 
 

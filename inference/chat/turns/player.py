@@ -15,7 +15,7 @@ from inference.chat.turns.citations import Support, citations, numbered
 from inference.chat.turns.events import Event, LiveTurn
 from inference.chat.turns.store import TurnRequest, TurnStore
 from steprag.agent.environment import Environment
-from steprag.agent.open import Agent
+from steprag.agent.open import OpenAgent
 from steprag.agent.retriever import Choosing, Retriever, url_of
 from steprag.agent.rollout import Asked, Heard, Taken, rollout
 from steprag.batch.journal import Journal, QuestionCalls
@@ -59,7 +59,7 @@ async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
     teller = _Teller(live, chat.environment(request.mode).retriever)
     model = (chat.again if request.again else None) or chat.policy
     heard = replace(model, policy=HeardPolicy(model.policy, teller.heard))
-    agent = calls.agent(Agent(chat.environment(request.mode), heard))
+    agent = calls.agent(OpenAgent(chat.environment(request.mode), heard))
     state = agent.environment.start(seen)
     if request.given:
         state = await agent.environment.opened(state)  # as in the turn that it forks

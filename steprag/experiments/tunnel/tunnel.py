@@ -179,11 +179,8 @@ def _with_rates(arms: list[LabelArm], given: argparse.Namespace) -> list[LabelAr
 
 def function_of(given: argparse.Namespace, option: str) -> Callable[..., Any] | None:
     """The function that an option names as module:function; None where it is not given. Raises ConfigError."""
-    if (place := getattr(given, option)) is None:
-        return None
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` would find it
-    return function_at(place, f"--{option}")
+    place = getattr(given, option)
+    return None if place is None else function_at(place, f"--{option}")
 
 
 if __name__ == "__main__":
