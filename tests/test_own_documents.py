@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from indexes.commands.build import build_index
-from indexes.config import IndexConfig
 from indexes.corpora import documents
 from indexes.corpora.documents import MOST, DocumentsConfig, cut
 from indexes.corpora.read_corpus import take_in
@@ -20,7 +19,6 @@ from indexes.corpora.readers import Problem, count_rows, open_source
 from indexes.folder.manifest import read_index_manifest
 from indexes.rows.passage_store import PassageStore
 from indexes.rows.vector_file import VECTORS, VectorFile
-from indexes.web import extraction
 from steprag.errors import ConfigError, DataError
 from steprag.types import Passage
 from tests.indexing import ask, small
@@ -175,6 +173,7 @@ def test_what_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, capsy
     folder, store = tmp_path / "docs", tmp_path / "store"
     folder.mkdir()
     store.mkdir()
+    (tmp_path / "none").mkdir()
     for name, (content, _) in TROUBLES.items():
         (folder / name).write_bytes(content)
     (folder / "loop").symlink_to(folder)
@@ -188,10 +187,10 @@ def test_what_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, capsy
     found = [(Path(source.files[number]).name, item) for number, _, item in source.items()]
     kinds = {name: item.kind for name, item in found if isinstance(item, Problem)}
     expected = {name: kind for name, (_, kind) in TROUBLES.items()}
-    expected |= {"loop": "link", "secret.txt": "link", "caf\udce9.txt": "name", "zz.txt": "repeated"}
+    expected |= {"loop": "link", "secret.txt": "link", r"caf\udce9.txt": "name", "zz.txt": "repeated"}
     assert kinds == expected
     assert [item.text for _, item in found if isinstance(item, Passage)] == ["A cover sheet.", "The last one."]
-    taken = take_in(open_source(str(folder), DocumentsConfig(megabytes=1)), store, 0.0)
+    taken = take_in(source, store, 0.0)
     said = capsys.readouterr().err
     assert (taken.rows, taken.skipped["type"], taken.skipped["scanned"]) == (2, 5, 1)
     assert "index: documents: 22, of 4 pages; left out: blocks of navigation 1, repeated passages 1\n" in said
@@ -200,18 +199,18 @@ def test_what_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, capsy
     with pytest.raises(DataError, match="lines above say why no document gives any text"):
         take_in(open_source(str(folder / "torn.pdf")), store, 0.0)
     with pytest.raises(ConfigError, match=r"holds no corpus files .* and no documents .*\.pdf"):
-        open_source(str(store))
+        open_source(str(tmp_path / "none"))
 
 
 WORKER = """
 import json, struct, sys, time, os
 while head := sys.stdin.buffer.read(4):
     path = json.loads(sys.stdin.buffer.read(struct.unpack(">I", head)[0]))["path"]
-    if "hangs" in path: time.sleep(600)
-    if "kills" in path: os._exit(9)
+    if "hangs.txt" in path: time.sleep(600)
+    if "kills.txt" in path: os._exit(9)
     told = {"blocks": [["p", 0, path[-6:]]], "pages": 0, "dropped": {}, "problems": []}
-    if "lies" in path: told["blocks"] = [["x", "y"]]
-    if "grows" in path: open(path, "a").write("more")
+    if "lies.txt" in path: told["blocks"] = [["x", "y"]]
+    if "grows.txt" in path: open(path, "a").write("more")
     reply = json.dumps(told).encode()
     sys.stdout.buffer.write(struct.pack(">I", len(reply)) + reply)
     sys.stdout.buffer.flush()
@@ -221,11 +220,11 @@ while head := sys.stdin.buffer.read(4):
 def test_a_document_that_hangs_or_kills_its_reader_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "worker.py").write_text(WORKER)
     monkeypatch.setattr(documents, "WORKER", tmp_path / "worker.py")
-    monkeypatch.setattr(extraction, "START_SECONDS", 4.0)
+    monkeypatch.setattr(documents, "usable_cores", lambda: 1)
     (tmp_path / "docs").mkdir()
     for name in ("a", "grows", "hangs", "kills", "lies", "z"):
         (tmp_path / "docs" / f"{name}.txt").write_text(name)
-    items = [item for _, _, item in open_source(str(tmp_path / "docs"), DocumentsConfig(seconds=0.5)).items()]
+    items = [item for _, _, item in open_source(str(tmp_path / "docs"), DocumentsConfig(seconds=3.0)).items()]
     said = [item.kind if isinstance(item, Problem) else item.text for item in items]
     assert said == ["/a.txt", "changed", "slow", "died", "died", "/z.txt"]
 
@@ -253,7 +252,8 @@ def test_an_update_reads_and_encodes_what_changed(
 
     def rows(name: str) -> tuple[list[Passage], np.ndarray]:
         with PassageStore(tmp_path / name) as store:
-            vectors = VectorFile(tmp_path / name / VECTORS, len(store), 32)
+            dimension = read_index_manifest(tmp_path / name).encoder.dimension
+            vectors = VectorFile(tmp_path / name / VECTORS, len(store), dimension)
             return [store.read(row) for row in range(len(store))], vectors.take(np.arange(len(store)))
 
     docs = tmp_path / "docs"
@@ -278,12 +278,12 @@ def test_an_update_reads_and_encodes_what_changed(
     build(update=True)
     said = capsys.readouterr().err
     assert "index: documents: 6 (3 as before), of 4 pages; left out: header and footer lines 8\n" in said
-    assert "index: 4 of 6 passages have their vectors already" in said
+    assert "index: 3 of 6 passages have their vectors already" in said
     (kept, vectors), (expected, encoded) = rows("i"), rows("fresh")
     assert kept == expected
     assert np.allclose(vectors, encoded, atol=2e-3)
     manifest = read_index_manifest(tmp_path / "i")
-    assert manifest.identity["corpus"] == open_source(str(docs), IndexConfig().documents).identity()
+    assert manifest.identity["corpus"] == open_source(str(docs), DocumentsConfig()).identity()
     assert {path.name for path in (tmp_path / "i").iterdir()} == {path.name for path in (tmp_path / "fresh").iterdir()}
     assert ask(tmp_path / "i", "Who was born in Weil der Stadt?")[0][0].id == "0.md#1"
     monkeypatch.setattr(documents, "WORKER", tmp_path / "none.py")

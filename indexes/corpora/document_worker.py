@@ -50,6 +50,8 @@ _UNSEEN = {"script", "style", "template", "noscript", "iframe", "head", "svg", "
 _MENU = re.compile(r"(?<![a-z])(nav|navbar|navigation|menu|breadcrumbs?|sidebar|toc)(?![a-z])", re.IGNORECASE)
 """Words of a class or id: where most of such an element's text is links, it is navigation."""
 _BULLET = re.compile(r"([•▪●◦–*-]|\(?(\d[\d.]*|[a-z])[.)]?) ")
+_DOTTED = re.compile(r"(\. ?){4}")
+"""As in a table of contents."""
 _ENDED = re.compile(r"[.!?:…。！？][\"'”’)\]]*$")
 
 
@@ -299,27 +301,29 @@ def _lines(page: Any, number: int) -> Iterator[Line]:
     """A page's lines, in the order in which PDFium gives them."""
     from pypdfium2 import raw
 
-    text, box = page.get_textpage(), raw.FS_RECTF()
-    font, line = ctypes.create_string_buffer(128), None
-    for index in range(raw.FPDFText_CountChars(text)):
-        char = chr(raw.FPDFText_GetUnicode(text, index))
-        if char == "\n" and line is not None:
-            yield line
-            line = None
-        elif char.isspace() and line is not None:
-            left, right, said = line.cells[-1]
-            line.cells[-1] = left, right, f"{said} "
-        elif not char.isspace():
+    text, box, font = page.get_textpage(), raw.FS_RECTF(), ctypes.create_string_buffer(128)
+    chars = [chr(raw.FPDFText_GetUnicode(text, index)) for index in range(raw.FPDFText_CountChars(text))]
+    line, sizes, last = None, list[float](), 0
+
+    def is_bold(at: int) -> bool:
+        raw.FPDFText_GetFontInfo(text, at, font, len(font), None)
+        return raw.FPDFText_GetFontWeight(text, at) >= 600 or b"bold" in font.value.lower()
+
+    for index, char in enumerate([*chars, "\n"]):
+        if not char.isspace():
             raw.FPDFText_GetLooseCharBox(text, index, box)
-            if line is None:
-                raw.FPDFText_GetFontInfo(text, index, font, len(font), None)
-                bold = raw.FPDFText_GetFontWeight(text, index) >= 600 or b"bold" in font.value.lower()
-                line = Line(number, [], box.top - box.bottom, bold, box.top, box.bottom)
-            if not line.cells or box.left - line.cells[-1][1] > 0.9 * line.size:
+            sizes.append(box.top - box.bottom)
+            line, last = line or Line(number, [], sizes[-1], is_bold(index), box.top, box.bottom), index
+            gap = box.left - line.cells[-1][1] if line.cells else 1e9
+            if gap > 0.9 * line.size and not (line.cells and _BULLET.fullmatch(f"{line.cells[-1][2].strip()} ")):
                 line.cells.append((box.left, box.right, ""))
             line.cells[-1] = line.cells[-1][0], box.right, line.cells[-1][2] + char
-    if line is not None:
-        yield line
+        elif line and char == "\n":
+            yield replace(line, size=sorted(sizes)[len(sizes) // 2], bold=line.bold and is_bold(last))
+            line, sizes = None, []
+        elif line:
+            left, right, said = line.cells[-1]
+            line.cells[-1] = left, right, f"{said} "
 
 
 def _in_columns(lines: list[Line]) -> list[Line]:
@@ -367,7 +371,8 @@ def _add_lines(lines: list[Line], out: Read) -> None:
     body, before, was = max(sizes, key=lambda size: sizes[size], default=0.0), None, ""
     for line in lines:
         text, strong = line.text, line.bold and bold[False] > bold[True] and not line.text.endswith((".", ",", ";"))
-        named = len(text) <= 120 and any(map(str.isalpha, text)) and (strong or line.size >= 1.15 * body)
+        named = len(text) <= 120 and re.search(r"[^\W\d]", text) and not _DOTTED.search(text)
+        named = named and (strong or line.size >= 1.15 * body)
         role = "r" if len(line.cells) > 1 else "h" if named else "p"
         if before is not None and role == was != "r" and _goes_on(before, line, role, out.blocks[-1][2]):
             _, page, said = out.blocks.pop()

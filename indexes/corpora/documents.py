@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -51,6 +51,8 @@ MOST = WORDS * 5 // 4
 """Words of a passage, about: a longer section is cut into equal parts."""
 _PREFERRED = WORDS / 5
 """Words that a cut may stand off its place to fall between two paragraphs."""
+_WINDOW = 32
+"""Documents whose passages wait in memory."""
 _UNSURE = frozenset(("slow", "died", "changed"))
 """Kinds of problems that another try may not have."""
 _NO_BLANKS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u9fff"
@@ -84,7 +86,7 @@ _TOLD = TypeAdapter(Told)
 @dataclass
 class Document:
     """A file, and what it gave: a line of `documents.jsonl`, in the order of the passages. `repeated`: passages that an
-    earlier one had.
+    earlier one had. `read`: not taken over from an earlier index.
     """
 
     path: str
@@ -97,6 +99,7 @@ class Document:
     repeated: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
     problems: list[Trouble] = field(default_factory=list)
+    read: bool = True
     extra: dict[str, Any] = field(default_factory=dict)
 
     def is_as(self, other: Document | None) -> bool:
@@ -110,7 +113,7 @@ class Documents:
     def __init__(self, corpus: Path, config: DocumentsConfig, known: Path | None = None) -> None:
         """Raises ModuleNotFoundError where a package is missing that one of the files is read with."""
         self._root, self._config, self._known = corpus if corpus.is_dir() else corpus.parent, config, known
-        self.others, self._as_before, self._workers = Counter[str](), 0, threading.local()
+        self.others, self._workers, self._gave = Counter[str](), threading.local(), list[Document]()
         self.found = [Document(corpus.name)] if corpus.is_file() else sorted(self._found(), key=lambda one: one.path)
         for kind in {KINDS[Path(one.path).suffix.lower()] for one in self.found if not one.problems}:
             for package in PACKAGES.get(kind, ("lxml",)):
@@ -120,7 +123,8 @@ class Documents:
 
     def _found(self) -> Iterator[Document]:
         """Files below the root; hidden ones are passed over, and links are not followed."""
-        for folder, inner, names in os.walk(self._root):
+        failed: list[OSError] = []
+        for folder, inner, names in os.walk(self._root, onerror=failed.append):
             inner[:] = [name for name in inner if not name.startswith(".")]
             links = [name for name in inner if Path(folder, name).is_symlink()]
             for path in (Path(folder, name) for name in (*links, *names) if not name.startswith((".", "~$"))):
@@ -130,9 +134,12 @@ class Documents:
                 elif path.suffix.lower() not in KINDS or not path.is_file():
                     self.others[path.suffix.lower() or "without an ending"] += 1
                     continue
-                elif one.path != one.path.encode("utf-8", "replace").decode():
-                    one.problems.append(("name", 0, "has a name that is no UTF-8: rename it"))
+                elif one.path != (name := one.path.encode("utf-8", "backslashreplace").decode()):
+                    one.path, one.problems = name, [("name", 0, "has a name that is no UTF-8: rename it")]
                 yield one
+        for error in failed:
+            problem = ("unreadable", 0, f"cannot be opened: {error.strerror}")
+            yield Document(os.path.relpath(os.fsdecode(error.filename), self._root), problems=[problem])
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -164,11 +171,12 @@ class Documents:
         """Document (its position), page, and each passage and problem in order."""
         seen: dict[bytes, str] = {}
         _ = self.identity
+        self._gave = [replace(one, problems=[*one.problems]) for one in self.found]
         first, rows = dict[str, int](), 0
         for one in self._before.values():
             first[one.path], rows = rows, rows + one.passages
         workers: list[BoundedProcess] = []
-        with ExitStack() as stack, Progress("read", len(self.found), "documents") as progress:
+        with ExitStack() as stack, Progress("read", len(self._gave), "documents") as progress:
             store = stack.enter_context(PassageStore(self._known)) if self._before and self._known else None
             stack.callback(lambda: [worker.end() for worker in workers])
             pool = stack.enter_context(ThreadPoolExecutor(usable_cores()))
@@ -180,8 +188,8 @@ class Documents:
                     return [store.read(row) for row in range(start, start + before.passages)]
                 return [] if one.problems else self._read(one, workers)
 
-            for begin in range(0, len(self.found), 64):
-                window = self.found[begin : begin + 64]
+            for begin in range(0, len(self._gave), _WINDOW):
+                window = self._gave[begin : begin + _WINDOW]
                 for number, (one, passages) in enumerate(zip(window, pool.map(given, window), strict=True), begin):
                     yield from ((number, page, (kind, page, said)) for kind, page, said in one.problems)
                     for passage in passages:
@@ -200,8 +208,7 @@ class Documents:
         unsure = before.repeated or any(kind in _UNSURE for kind, _, _ in before.problems)
         if unsure or (one.sha256, FORM) != (before.sha256, before.form):
             return False
-        one.pages, one.dropped, one.problems = before.pages, before.dropped, before.problems
-        self._as_before += 1
+        one.pages, one.dropped, one.problems, one.read = before.pages, before.dropped, before.problems, False
         return True
 
     def _read(self, one: Document, workers: list[BoundedProcess]) -> list[Passage]:
@@ -232,13 +239,14 @@ class Documents:
 
     def finish(self, folder: Path) -> None:
         """Writes what was read into an index folder, and says it."""
-        write_records(folder / DOCUMENTS, self.found)
-        dropped = sum((Counter(one.dropped) for one in self.found), Counter[str]())
-        dropped["repeated passages"] = sum(one.repeated for one in self.found)
+        write_records(folder / DOCUMENTS, self._gave)
+        dropped = sum((Counter(one.dropped) for one in self._gave), Counter[str]())
+        dropped["repeated passages"] = sum(one.repeated for one in self._gave)
         left_out = ", ".join(f"{name} {count:,}" for name, count in dropped.items() if count)
-        before = f" ({self._as_before:,} as before)" if self._as_before else ""
-        pages = sum(one.pages for one in self.found)
-        say(f"index: documents: {len(self.found):,}{before}{f', of {pages:,} pages' if pages else ''}"
+        as_before = sum(not one.read for one in self._gave)
+        before = f" ({as_before:,} as before)" if as_before else ""
+        pages = sum(one.pages for one in self._gave)
+        say(f"index: documents: {len(self._gave):,}{before}{f', of {pages:,} pages' if pages else ''}"
             f"{'; left out: ' if left_out else ''}{left_out}")  # fmt: skip
         if self.others:
             named = ", ".join(f"{ending} {count:,}" for ending, count in self.others.most_common(5))
